@@ -1,0 +1,114 @@
+"""The hybrid logical clock: wall time that never goes back and follows what it hears.
+
+    now()          strictly increases on one node, stays close to wall time
+    update(ts)     after a message stamped ts, everything this node stamps is above ts
+    fencing        a message from beyond `max_offset` in the future is refused, not followed: following one broken
+                   clock would drag the whole cluster with it
+
+Rules
+    I-01  A node's clock never goes back; a message's timestamp is below everything the receiver stamps later; a node
+          whose own offset exceeds the bound stops serving.
+
+A node measures its offset to its peers from RPC heartbeats and reports each to `OffsetMonitor`. It fences itself when
+it is provably more than `max_offset` away from a majority of the peers it can measure (an interval test: a measurement
+of ±e seconds proves only what lies outside the error).
+
+The clock survives restarts: on start the caller passes `floor`, an upper bound of everything stamped before (the
+largest timestamp in the store and the last persisted bound), so that a wall clock set back cannot reissue old times.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, us_of
+from slackwater.errors import ClockError, invariant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class HybridClock:
+    """One per node. `wall_ns` is `runtime.Clock.wall_ns`."""
+
+    def __init__(self, wall_ns: Callable[[], int], *, max_offset_s: float, floor: Timestamp = MIN) -> None:
+        self._wall_ns = wall_ns
+        self.max_offset_us = round(max_offset_s * 1_000_000)
+        self._last = floor
+
+    def physical(self) -> Timestamp:
+        """Wall time, untouched by what was heard; for policies that must not run ahead with a fast peer."""
+        return Timestamp(self._wall_ns() // 1_000 << LOGICAL_BITS)
+
+    def now(self) -> Timestamp:
+        """A timestamp above every other this clock has given or heard."""
+        before = self._last
+        self._last = Timestamp(max(before + 1, self._wall_ns() // 1_000 << LOGICAL_BITS))
+        invariant(self._last > before, "I-01", before=before, after=self._last)
+        return self._last
+
+    def peek(self) -> Timestamp:
+        """At or above every timestamp given or heard, without using one up."""
+        return Timestamp(max(self._last, self._wall_ns() // 1_000 << LOGICAL_BITS))
+
+    def update(self, heard: Timestamp) -> None:
+        """Follow a timestamp received in a message; refuse one too far in the future."""
+        if heard <= self._last:
+            return
+        ahead_us = us_of(heard) - self._wall_ns() // 1_000
+        if ahead_us > self.max_offset_us:
+            raise ClockError(
+                "a peer's clock is too far ahead; check its time synchronisation",
+                offset_us=ahead_us,
+                max_offset_us=self.max_offset_us,
+            )
+        self._last = heard
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        return f"clock last={self._last} wall={self.physical()} max_offset_us={self.max_offset_us}"
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """A measured clock offset: the peer's clock minus ours, give or take `error_us`."""
+
+    offset_us: int
+    error_us: int
+    measured_at_ns: int
+
+
+MEASUREMENT_AGE_MAX_NS = 30_000_000_000
+PEERS_MAX = 1024
+
+
+class OffsetMonitor:
+    """Decides from heartbeats whether this node's clock may still be trusted."""
+
+    def __init__(self, *, max_offset_s: float) -> None:
+        self.max_offset_us = round(max_offset_s * 1_000_000)
+        self._peers: dict[str, Offset] = {}
+
+    def record(self, peer: str, offset: Offset) -> None:
+        """Keep the latest measurement of one peer, unless a fresher one with a smaller error is known."""
+        known = self._peers.get(peer)
+        stale_ns = MEASUREMENT_AGE_MAX_NS // 3
+        if known and known.error_us < offset.error_us and offset.measured_at_ns - known.measured_at_ns < stale_ns:
+            return
+        if known is None and len(self._peers) >= PEERS_MAX:
+            self._peers.pop(next(iter(self._peers)))
+        self._peers[peer] = offset
+
+    def check(self, now_ns: int) -> None:
+        """Raise `ClockError` when a majority of measured peers prove that this clock is beyond the bound."""
+        fresh = [o for o in self._peers.values() if now_ns - o.measured_at_ns <= MEASUREMENT_AGE_MAX_NS]
+        beyond = [o for o in fresh if abs(o.offset_us) - o.error_us > self.max_offset_us]
+        if fresh and 2 * len(beyond) > len(fresh):
+            worst = max(beyond, key=lambda o: abs(o.offset_us))
+            raise ClockError(
+                "this node's clock is too far from its peers; it stops serving until that is mended",
+                offset_us=worst.offset_us,
+                max_offset_us=self.max_offset_us,
+                peers=f"{len(beyond)} of {len(fresh)}",
+            )

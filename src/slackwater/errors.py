@@ -1,0 +1,244 @@
+"""Every error Slackwater raises, in one tree.
+
+    SlackwaterError
+    ├── RetryableError             safe to retry the whole transaction
+    │   ├── WriteTooOld            a newer version exists; retry above it
+    │   ├── ReadWithinUncertainty  a value may or may not precede the read; retry above it
+    │   └── TransactionAborted     another transaction wounded this one
+    ├── ConflictError              an intent of another transaction is in the way; push it or wait
+    ├── ConditionFailed            a conditional put found another value; carries it
+    ├── AmbiguousResult            may or may not have happened: never retry blindly
+    │   └── AppendUnknown          the log did not say whether an append is durable
+    ├── RoutingError               go elsewhere; carries the hint
+    │   ├── NotLeaseholder
+    │   └── RangeMismatch          the descriptor used is not the range's
+    ├── UnavailableError           nobody could answer in time; nothing is known to be wrong
+    │   ├── ConnectionLost
+    │   ├── DeadlineExceeded
+    │   └── Overloaded             a bound was reached; back off
+    ├── BelowGcThreshold           history is gone; pick a later timestamp (permanent)
+    ├── ClockError                 a clock is beyond the maximum offset
+    ├── LogError                   the ordered log cannot be trusted or used
+    │   ├── LogIdentityMismatch    positions are from another log: refuse to start
+    │   ├── LogTrimmed             the entries asked for are gone: restore from a snapshot
+    │   └── LossyLogRefused        the server's settings can lose acknowledged data
+    ├── StorageError               the engine failed or its data does not check
+    ├── UsageError                 the caller's mistake; the message says what to do
+    │   ├── ProtocolError          a peer broke the wire protocol
+    │   ├── EntryTooLarge          over the bound; chunk it
+    │   └── UnknownSetting / InvalidSetting
+    ├── DecodeError                bytes that are not what they claim to be
+    └── InvariantViolation         a bug: stop the range or node, keep the evidence
+
+Each class says three things a caller can act on: an SQLSTATE, a retry class, and whether it is *deterministic*
+(every replica applying the same command would reach it, so it may be recorded as the command's result).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class Retry(enum.Enum):
+    """What a caller may do after an error."""
+
+    NEVER = "never"  # the same call will fail again
+    TRANSACTION = "transaction"  # restart the whole transaction
+    REROUTE = "reroute"  # same request, another replica
+    LATER = "later"  # same request, after a pause
+    CHECK = "check"  # find out what happened first
+
+
+class SlackwaterError(Exception):
+    """Base of the tree; `facts` hold what the reader needs to act."""
+
+    sqlstate: ClassVar[str] = "XX000"
+    retry: ClassVar[Retry] = Retry.NEVER
+    deterministic: ClassVar[bool] = False
+
+    def __init__(self, message: str, /, **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    def __str__(self) -> str:
+        if not self.facts:
+            return self.message
+        return f"{self.message} ({', '.join(f'{k}={v!r}' for k, v in self.facts.items())})"
+
+
+class RetryableError(SlackwaterError):
+    """Safe to retry the whole transaction."""
+
+    sqlstate = "40001"
+    retry = Retry.TRANSACTION
+
+
+class WriteTooOld(RetryableError):
+    """A version at or above the write's timestamp exists; facts: `key`, `existing`."""
+
+
+class ReadWithinUncertainty(RetryableError):
+    """A value lies between the read timestamp and its uncertainty limit; facts: `key`, `existing`."""
+
+
+class TransactionAborted(RetryableError):
+    """The transaction was aborted by a pusher or by its own record's expiry."""
+
+
+class ConflictError(SlackwaterError):
+    """Intents of other transactions are in the way; fact: `intents`."""
+
+    sqlstate = "55P03"
+    retry = Retry.LATER
+
+
+class ConditionFailed(SlackwaterError):
+    """A conditional put found another value; facts: `key`, `actual`."""
+
+    sqlstate = "23505"
+    deterministic = True
+
+
+class AmbiguousResult(SlackwaterError):
+    """The operation may or may not have happened: find out before repeating it."""
+
+    sqlstate = "40003"
+    retry = Retry.CHECK
+
+
+class AppendUnknown(AmbiguousResult):
+    """The log did not say whether an append is durable."""
+
+
+class RoutingError(SlackwaterError):
+    """The request belongs elsewhere."""
+
+    sqlstate = "40001"
+    retry = Retry.REROUTE
+
+
+class NotLeaseholder(RoutingError):
+    """Another replica holds the lease; facts: `range_id`, `hint`, `reason`."""
+
+
+class RangeMismatch(RoutingError):
+    """The keys or descriptor in the request are not this range's; fact: `descriptors`."""
+
+
+class UnavailableError(SlackwaterError):
+    """Nobody could answer in time."""
+
+    sqlstate = "57P03"
+    retry = Retry.LATER
+
+
+class ConnectionLost(UnavailableError):
+    """The connection ended before the answer came."""
+
+    sqlstate = "08006"
+
+
+class DeadlineExceeded(UnavailableError):
+    """The answer did not come before the deadline."""
+
+    sqlstate = "57014"
+
+
+class Overloaded(UnavailableError):
+    """A named bound was reached; back off and retry."""
+
+    sqlstate = "53400"
+
+
+class BelowGcThreshold(SlackwaterError):
+    """History at this timestamp has been collected; facts: `timestamp`, `threshold`. Permanent."""
+
+    sqlstate = "72000"
+    deterministic = True
+
+
+class ClockError(SlackwaterError):
+    """A clock is beyond the maximum offset; facts: `offset_us`, `max_offset_us`."""
+
+    sqlstate = "58000"
+
+
+class LogError(SlackwaterError):
+    """The ordered log cannot be trusted or used."""
+
+    sqlstate = "58030"
+
+
+class LogIdentityMismatch(LogError):
+    """The log is not the one this store was built on; facts: `expected`, `actual`."""
+
+
+class LogTrimmed(LogError):
+    """The entries asked for were trimmed; facts: `after`, `first`."""
+
+
+class LossyLogRefused(LogError):
+    """The log server's settings can lose acknowledged data; facts: `problems`."""
+
+
+class StorageError(SlackwaterError):
+    """The engine failed, or what it holds does not check."""
+
+    sqlstate = "58030"
+
+
+class UsageError(SlackwaterError):
+    """The caller's mistake; the message says what to do instead."""
+
+    sqlstate = "22023"
+    deterministic = True
+
+
+class ProtocolError(UsageError):
+    """A peer broke the wire protocol."""
+
+    sqlstate = "08P01"
+
+
+class EntryTooLarge(UsageError):
+    """Over a size bound; split the work; facts: `size`, `limit`."""
+
+    sqlstate = "54000"
+
+
+class UnknownSetting(UsageError):
+    """No setting has this name."""
+
+    sqlstate = "42704"
+
+
+class InvalidSetting(UsageError):
+    """The value is not allowed for this setting."""
+
+
+class DecodeError(SlackwaterError):
+    """Bytes that are not what they claim to be. Every decoder raises this and nothing else."""
+
+    sqlstate = "22P03"
+    deterministic = True
+
+
+class InvariantViolation(SlackwaterError):
+    """A bug. Stop the range or the node and keep the evidence."""
+
+    sqlstate = "XX000"
+
+    def __init__(self, rule: str, facts: dict[str, object]) -> None:
+        super().__init__(f"invariant {rule} violated", **facts)
+        self.rule = rule
+
+
+def invariant(holds: bool, rule: str, /, **facts: object) -> None:  # noqa: FBT001 - reads as a sentence
+    """Stop on a broken invariant. Unlike `assert`, it survives `python -O`.
+
+    `rule` is an ID of `docs/invariants.md` such as "I-10", or "A-name" for a local assertion.
+    """
+    if not holds:
+        raise InvariantViolation(rule, facts)

@@ -1,0 +1,55 @@
+"""What the simulator may switch on inside production code: probes, buggify sites, planted bugs.
+
+All three are inert in production: `probe` does nothing, `buggify` and `planted` answer False. The simulator installs
+its own functions for the length of a run (one process, one thread, one run at a time), so pure cores can call these
+without being handed a runtime.
+
+    probe("closedts.update_ahead_of_applied")   this odd branch was reached; the simulator counts it
+    if buggify("propose.flush_early"): ...      do the legal but unlikely thing now
+    if planted("M07"): ...                      a deliberate bug, to prove that its oracle kills it
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _no_probe(site: str) -> None:
+    return None
+
+
+def _never(site: str) -> bool:
+    return False
+
+
+_probe: Callable[[str], None] = _no_probe
+_buggify: Callable[[str], bool] = _never
+_planted: frozenset[str] = frozenset()
+
+
+def probe(site: str) -> None:
+    """Mark that an odd branch was reached. Free in production."""
+    _probe(site)
+
+
+def buggify(site: str) -> bool:
+    """Whether to take the unlikely path here. Always False in production."""
+    return _buggify(site)
+
+
+def planted(name: str) -> bool:
+    """Whether the planted bug `name` is switched on. Always False in production."""
+    return name in _planted
+
+
+def install(
+    *, probe: Callable[[str], None] | None = None, buggify: Callable[[str], bool] | None = None, bugs: frozenset[str] = frozenset()
+) -> None:
+    """Switch hooks on for a simulation run; `install()` with no arguments switches all of them off."""
+    global _probe, _buggify, _planted  # noqa: PLW0603 - one process, one run: see the module docstring
+    _probe = probe or _no_probe
+    _buggify = buggify or _never
+    _planted = bugs

@@ -1,0 +1,330 @@
+"""Everything the system may ask of the world, and nothing else.
+
+Production code receives a `Runtime` (and, where it stores or replicates, an `Engine` and an `OrderedLog`) and reaches
+time, randomness, tasks, sockets, threads and files only through it. The real implementations are in `runtime/`,
+`storage/rocks.py` and `log/`; the simulator's are in `sim/`. The same drivers, cores and RPC code run on both.
+
+    clock      wall time (skewed, may jump), monotonic time, sleep
+    rng        integers and ratios; seeded in simulation
+    net        connections that carry frames in order, exactly once, until they are lost
+    scope      the only way to start a task; a scope owns its tasks and ends them
+    offload    work that would hold up the loop (a thread in production, inline in simulation)
+    disk       ordered key/value engines: batches are atomic, nothing is durable before `flush`
+    log        the ordered log: durable and ordered once `append` returns
+
+Probes, buggify sites and planted bugs are plain functions in `slackwater.hooks`, so that pure cores, which are
+handed no runtime, can use them too.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from pathlib import Path
+
+T = TypeVar("T")
+
+NodeId = NewType("NodeId", int)
+RangeId = NewType("RangeId", int)
+Position = NewType("Position", int)
+"""A place in an ordered log. Positions increase; gaps are fine; 0 is before everything."""
+
+
+# --- time, chance, tasks -------------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    """Time as one node sees it."""
+
+    def wall_ns(self) -> int:
+        """Wall time since the Unix epoch: skewed, may jump. Only the hybrid clock reads it."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Time that never jumps: timeouts, leases, rates."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend for about that long."""
+        ...
+
+
+class Rng(Protocol):
+    """Chance: integers and ratios only, so that every draw can be recorded and replayed."""
+
+    def below(self, bound: int) -> int:
+        """An integer in [0, bound)."""
+        ...
+
+    def chance(self, numerator: int, denominator: int) -> bool:
+        """True with probability numerator/denominator."""
+        ...
+
+    def bytes(self, count: int) -> bytes:
+        """`count` unpredictable (in simulation: seeded) bytes, for identifiers."""
+        ...
+
+
+class TaskHandle(Protocol[T]):
+    """A started task. Awaitable; in both worlds an `asyncio.Task`."""
+
+    def cancel(self, msg: Any | None = None) -> bool: ...
+    def done(self) -> bool: ...
+    def __await__(self) -> Any: ...
+
+
+class TaskScope(Protocol):
+    """Owns tasks. The crash of one ends the scope; closing the scope cancels and awaits all, in order of birth."""
+
+    name: str
+
+    def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> TaskHandle[T]:
+        """Start a task owned by this scope."""
+        ...
+
+    def child(self, name: str) -> TaskScope:
+        """A scope that ends with this one."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel every task and wait until all have ended."""
+        ...
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the first crashed task raised, if any did."""
+        ...
+
+
+# --- network -------------------------------------------------------------------------------------------------------
+
+Address = str
+"""`host:port`. In simulation, `n1:7400`."""
+
+
+class FrameHandler(Protocol):
+    """Receives what a connection delivers. Called on the loop; must not block."""
+
+    def frames(self, frames: list[bytes]) -> None:
+        """Frames arrived, in order."""
+        ...
+
+    def closed(self, reason: str) -> None:
+        """The connection ended; nothing more will be delivered. Called exactly once."""
+        ...
+
+    def writable(self) -> None:
+        """The send buffer drained below its low-water mark after having been full."""
+        ...
+
+
+class Connection(Protocol):
+    """An ordered pipe of frames to one peer: each frame once and in order, or the connection is lost."""
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end, for messages and logs."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame. Never blocks; a no-op once closed."""
+        ...
+
+    @property
+    def congested(self) -> bool:
+        """Whether the send buffer is over its high-water mark: stop sending until `writable`."""
+        ...
+
+    def close(self) -> None:
+        """End the connection; the peer sees `closed`."""
+        ...
+
+
+class Listener(Protocol):
+    """An open port."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens (with the real port when 0 was asked for)."""
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting; accepted connections stay."""
+        ...
+
+
+class Net(Protocol):
+    """Makes connections."""
+
+    async def connect(self, address: Address, handler: Callable[[Connection], FrameHandler]) -> Connection:
+        """Open a connection or raise `ConnectionLost`."""
+        ...
+
+    async def listen(self, address: Address, accept: Callable[[Connection], FrameHandler]) -> Listener:
+        """Accept connections."""
+        ...
+
+
+# --- disk ----------------------------------------------------------------------------------------------------------
+
+
+class Family(enum.IntEnum):
+    """The column families of a store."""
+
+    DATA = 0  # key ++ descending timestamp -> value | tombstone
+    LOCK = 1  # key -> at most one intent
+    LOCAL = 2  # range-local state
+
+
+class Batch(Protocol):
+    """Writes that become visible, and durable, together."""
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None: ...
+    def delete(self, family: Family, key: bytes) -> None: ...
+    def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
+        """Delete every key with start <= key < end."""
+        ...
+
+    def put_many(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class Cursor(Protocol):
+    """A position in one family. Yields blocks, not rows: `chunk` is the hot path."""
+
+    def seek(self, key: bytes) -> None:
+        """Move to the first key >= key (forward) or the last key <= key (reverse), inside the bounds."""
+        ...
+
+    def chunk(self, limit: int) -> tuple[list[bytes], list[bytes]]:
+        """Up to `limit` keys and their values from here on; advances; empty lists at the end."""
+        ...
+
+
+class Reader(Protocol):
+    """A readable state: the engine itself or a snapshot of it."""
+
+    def get(self, family: Family, key: bytes) -> bytes | None: ...
+    def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]: ...
+    def cursor(self, family: Family, *, start: bytes, end: bytes, reverse: bool = False) -> Cursor:
+        """A cursor over start <= key < end, placed at the first (or, reversed, last) key."""
+        ...
+
+
+class Snapshot(Reader, Protocol):
+    """A frozen state of an engine. Close it: it pins files."""
+
+    def close(self) -> None: ...
+    def __enter__(self) -> Snapshot: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Engine(Reader, Protocol):
+    """An ordered key/value store with three families. Atomic batches; durable only up to the last `flush`.
+
+    After a crash the engine holds a *prefix* of the batches written, at least up to the last flush that returned:
+    never half a batch, never one family ahead of another.
+    """
+
+    def batch(self) -> Batch: ...
+    def write(self, batch: Batch) -> None:
+        """Apply atomically. Visible at once; not yet durable."""
+        ...
+
+    def snapshot(self) -> Snapshot: ...
+    async def flush(self) -> None:
+        """Return once everything written before the call is durable."""
+        ...
+
+    async def checkpoint(self, directory: Path) -> None:
+        """Write a complete, openable copy of the present state (hard links where possible)."""
+        ...
+
+    def ingest(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Add many sorted, unique pairs at once, bypassing the memtable. Durable on return."""
+        ...
+
+    def approximate_bytes(self, family: Family, start: bytes, end: bytes) -> int: ...
+    def status(self) -> str: ...
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Where a node keeps its engines."""
+
+    def open(self, name: str) -> Engine:
+        """Open or create the engine called `name`."""
+        ...
+
+
+# --- log -----------------------------------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """One payload in the log of one range."""
+
+    position: Position
+    payload: bytes
+
+
+class LogIdentity(NamedTuple):
+    """Names one incarnation of a log. A re-created log has another `incarnation` even under the same name."""
+
+    kind: str
+    name: str
+    incarnation: str
+
+
+@runtime_checkable
+class OrderedLog(Protocol):
+    """Durable, ordered entries per range. Several ranges share one physical log.
+
+    Contract
+        L-1  Once `append` returned, its entries are durable and will be read by every tail, in one order for all.
+        L-2  `AppendUnknown` means the entries may appear, now or later, once — or, on logs that retry, twice — or never.
+             Any other error means they never will.
+        L-3  Positions of one range increase strictly in reading order. Gaps are fine. Nobody may do arithmetic on them.
+        L-4  A tail delivers every entry with position > after, in order, without gaps, and then waits for more.
+             If entries after `after` were trimmed it raises `LogTrimmed` instead of skipping.
+        L-5  `trim(upto)` removes entries with position <= upto of that range only. It is advisory and idempotent.
+        L-6  `identity()` changes if and only if positions may have restarted.
+    """
+
+    async def append(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
+        """Append in order; returns the position of the last. Other appends may interleave."""
+        ...
+
+    def tail(self, range_id: RangeId, *, after: Position) -> AsyncIterator[list[Entry]]:
+        """Batches of entries with position > after, for ever; close the iterator to stop."""
+        ...
+
+    async def trim(self, range_id: RangeId, *, upto: Position) -> None: ...
+    async def head(self, range_id: RangeId) -> Position:
+        """The position of the newest entry ever appended to this range (0 if none), trimmed or not."""
+        ...
+
+    def identity(self) -> LogIdentity: ...
+    async def close(self) -> None: ...
+
+
+# --- all together --------------------------------------------------------------------------------------------------
+
+
+class Runtime(Protocol):
+    """The door to the world, one per node."""
+
+    clock: Clock
+    rng: Rng
+    net: Net
+    disk: Disk
+
+    def scope(self, name: str) -> TaskScope:
+        """A root task scope."""
+        ...
+
+    async def offload(self, work: Callable[..., T], *args: Any) -> T:
+        """Run blocking or long work off the loop and wait for it."""
+        ...

@@ -1,0 +1,1 @@
+"""The composition root: node, command line, console, metrics."""

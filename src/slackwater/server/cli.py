@@ -1,0 +1,76 @@
+"""The `slackwater` command. Each subcommand is loaded only when it is called, so `--help` is instant.
+
+    slackwater bench NAME… [--json]     measure, as ratios to peers in the same run
+    slackwater sim --seeds N [--json]   run the deterministic simulator
+    slackwater version
+
+A subcommand is a module function `main(argv) -> int`, named here by a string: the composition root may reach every
+layer, but only when asked to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NamedTuple
+
+from slackwater.errors import SlackwaterError
+
+
+class Command(NamedTuple):
+    """Where a subcommand lives, and its line in the help."""
+
+    target: str
+    help: str
+
+
+COMMANDS: dict[str, Command] = {
+    "bench": Command("slackwater.server.bench_command:main", "measure throughput and latency against peers in the same run"),
+    "sim": Command("slackwater.sim.command:main", "run the deterministic simulator: seeds, replay, planted bugs"),
+    "settings": Command("slackwater.server.settings_command:main", "list every setting with its default, unit and range"),
+    "version": Command("slackwater.server.cli:print_version", "print the version"),
+}
+
+
+def print_version(argv: list[str]) -> int:
+    """`slackwater version`."""
+    from slackwater import __version__
+
+    print(f"slackwater {__version__}")
+    return 0
+
+
+def usage() -> str:
+    """The top-level help text."""
+    width = max(map(len, COMMANDS))
+    lines = ["usage: slackwater COMMAND [options]", "", "A table store that knows which times are finished.", "", "commands:"]
+    lines += [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    lines += ["", "`slackwater COMMAND --help` explains each with examples."]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point: dispatch, and turn our errors into one line and an exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in {"-h", "--help", "help"}:
+        print(usage())
+        return 0
+    name, *rest = argv
+    if name == "--version":
+        name = "version"
+    command = COMMANDS.get(name)
+    if command is None:
+        print(f"slackwater: there is no command {name!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    module, _, function = command.target.partition(":")
+    try:
+        return int(getattr(importlib.import_module(module), function)(rest))
+    except SlackwaterError as error:
+        print(f"slackwater {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Every tunable in one table: name, default, unit, safe range, hostile range.
+
+The safe range is what an operator may set; the hostile range is what the simulator may pick, to make rare timing
+common. Values are floats or ints in the unit named; a duration is in seconds. Nothing else in the code base holds a
+tunable number: bounds that are part of a format or of a proof are constants beside the code they belong to.
+
+    settings = Settings()
+    settings["closed_timestamp.target_duration"]          # 3.0
+    settings.set("closed_timestamp.target_duration", 0.2)  # checked against the safe range
+    settings.override({"raft": 1})                         # UnknownSetting, with the nearest names
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.errors import InvalidSetting, UnknownSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One tunable."""
+
+    name: str
+    default: float
+    unit: str
+    safe: tuple[float, float]
+    hostile: tuple[float, float]
+    help: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    # clock
+    Setting("clock.max_offset", 0.5, "s", (0.001, 5), (0.005, 1.0), "Largest clock skew between nodes that is tolerated; beyond it a node stops serving."),
+    # runtime
+    Setting("rpc.frame_bytes_max", 16 << 20, "bytes", (1 << 16, 1 << 28), (1 << 16, 1 << 24), "Largest RPC frame; a peer that sends more is disconnected."),
+    Setting("rpc.requests_in_flight_max", 4096, "requests", (1, 1 << 16), (4, 64), "Requests one connection may have running at the server."),
+    Setting("rpc.stream_window", 64, "messages", (1, 4096), (1, 4), "Messages a server stream may send ahead of its consumer."),
+    Setting("rpc.heartbeat_interval", 1.0, "s", (0.05, 60), (0.05, 5), "How often an idle connection is probed; measures round trip and clock offset."),
+    Setting("rpc.heartbeat_timeout", 6.0, "s", (0.2, 120), (0.2, 10), "A connection silent for this long is lost."),
+    # log
+    Setting("log.entry_bytes_max", 1 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 20), "Largest log entry; larger commands are chunked or refused."),
+    Setting("log.group_commit_bytes_max", 8 << 20, "bytes", (1 << 16, 64 << 20), (1 << 12, 1 << 16), "Bytes one group commit may gather."),
+    Setting("log.append_timeout", 10.0, "s", (0.1, 120), (0.1, 5), "After this an unanswered append is AppendUnknown."),
+    # storage
+    Setting("storage.block_cache_bytes", 256 << 20, "bytes", (8 << 20, 1 << 36), (8 << 20, 16 << 20), "Block cache of one store."),
+    Setting("storage.memtable_bytes", 64 << 20, "bytes", (1 << 20, 1 << 30), (1 << 20, 2 << 20), "Memtable size at which a family is flushed."),
+    # closed timestamps
+    Setting("closed_timestamp.target_duration", 3.0, "s", (0, 600), (0.01, 10), "How far behind now a range closes; 0 switches closing off."),
+    Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),
+    Setting("closed_timestamp.propagation_slack", 1.0, "s", (0, 10), (0, 2), "Added to the staleness that follower_read_timestamp() picks."),
+)
+
+_BY_NAME = {s.name: s for s in SETTINGS}
+
+
+class Settings:
+    """Current values. One instance per node; changed in place by whoever watches the settings table."""
+
+    def __init__(self, values: Mapping[str, float] | None = None) -> None:
+        self._values: dict[str, float] = {s.name: s.default for s in SETTINGS}
+        self.override(values or {})
+
+    def __getitem__(self, name: str) -> float:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise _unknown(name) from None
+
+    def set(self, name: str, value: float) -> None:
+        """Change one setting, within its safe range."""
+        setting = describe(name)
+        low, high = setting.safe
+        if not low <= value <= high:
+            raise InvalidSetting(f"{name} must be between {low:g} and {high:g} {setting.unit}", value=value)
+        self._values[name] = value
+
+    def override(self, values: Mapping[str, float]) -> None:
+        """Set several, checked against known names and the wider of the two ranges (for simulation and tests)."""
+        for name, value in values.items():
+            setting = describe(name)
+            low, high = min(setting.safe[0], setting.hostile[0]), max(setting.safe[1], setting.hostile[1])
+            if not low <= value <= high:
+                raise InvalidSetting(f"{name} must be between {low:g} and {high:g} {setting.unit}", value=value)
+            self._values[name] = value
+
+    def __iter__(self) -> Iterator[tuple[Setting, float]]:
+        for setting in SETTINGS:
+            yield setting, self._values[setting.name]
+
+
+def describe(name: str) -> Setting:
+    """The table row of one setting."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise _unknown(name) from None
+
+
+def _unknown(name: str) -> UnknownSetting:
+    near = difflib.get_close_matches(name, _BY_NAME, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `slackwater settings` lists them all"
+    return UnknownSetting(f"there is no setting {name!r}{hint}")

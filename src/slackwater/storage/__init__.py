@@ -1,0 +1,1 @@
+"""Engines and multi-version storage."""
