@@ -1,0 +1,49 @@
+# The entry points for people. `make` alone explains itself.
+SHELL := /bin/bash
+PY := .venv/bin/python
+SEEDS ?= 25
+BENCH ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint sim sim-replay sim-planted bench rewrite-scripts lock wheelhouse clean
+
+help: ## explain the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: ## make .venv with what development needs (uv if installed, else venv + pip)
+	@scripts/setup.sh dev nats
+
+test: setup ## lint, then every test (minutes)
+	@$(MAKE) --no-print-directory lint
+	@$(PY) -m pytest -n 2 --dist loadgroup
+
+lint: setup ## ruff, mypy strict, import-linter
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-cache | tail -n 12
+
+sim: setup ## simulate SEEDS=n seeds; 5 % run twice to prove determinism
+	@.venv/bin/slackwater sim --seeds $(SEEDS)
+
+sim-replay: setup ## replay one seed: make sim-replay SEED=s
+	@.venv/bin/slackwater sim --seed $(SEED) --replay
+
+sim-planted: setup ## run every planted bug; each must be killed by its named oracle
+	@.venv/bin/slackwater sim --planted
+
+bench: ## all benchmarks, or BENCH="storage log"; ratios to peers in the same run
+	@scripts/setup.sh dev nats bench
+	@.venv/bin/slackwater bench $(BENCH)
+
+rewrite-scripts: setup ## re-record the golden scripts; review the diff like code
+	@SLACKWATER_REWRITE_SCRIPTS=1 $(PY) -m pytest -k script tests/unit
+
+lock: ## resolve dependencies again (needs uv); writes uv.lock and requirements.lock
+	@python3 scripts/lock.py refresh
+
+wheelhouse: setup ## download every locked wheel into .wheelhouse, for installing offline with `uv sync --frozen`
+	@$(PY) -m ensurepip --upgrade >/dev/null && $(PY) -m pip download --quiet --no-deps --require-hashes -r requirements.lock -d .wheelhouse
+
+clean: ## remove the environment and caches
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

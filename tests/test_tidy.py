@@ -1,0 +1,52 @@
+"""Style is a test: what ruff and mypy cannot see."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from slackwater.errors import SlackwaterError
+from slackwater.settings import SETTINGS
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+INVARIANTS = set(re.findall(r"^\| (I-\d\d) \|", (ROOT / "docs" / "invariants.md").read_text(), re.M))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_source_file_is_tidy(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), f"{path}: a module starts with a docstring that says what it is for"
+    assert text.count("\n") <= FILE_LINES_MAX, f"{path}: over {FILE_LINES_MAX} lines; two nouns in one file?"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{path}:{node.lineno} {node.name} has {lines} lines"
+    assert not re.search(r"\b(TODO|FIXME|XXX)\b", text), f"{path}: finish it or file it"
+
+
+def test_every_invariant_named_in_code_is_in_the_table() -> None:
+    for path in SOURCES:
+        for rule in set(re.findall(r"\bI-\d\d\b", path.read_text())):
+            assert rule in INVARIANTS, f"{path} names {rule}, which docs/invariants.md does not list"
+
+
+def test_every_setting_is_documented_and_sane() -> None:
+    for s in SETTINGS:
+        assert s.safe[0] <= s.default <= s.safe[1], s.name
+        assert s.help.endswith("."), s.name
+
+
+def test_error_tree_drawing_names_every_error() -> None:
+    import slackwater.errors as errors
+
+    drawn = errors.__doc__ or ""
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, SlackwaterError):
+            assert name in drawn, f"{name} is missing from the drawing in errors.py"
