@@ -55,7 +55,9 @@ def entries(text: str) -> dict[str, tuple[str, set[str]]]:
     for block in blocks[1:]:
         parents = {normal(m) for m in re.findall(r"(?m)^    #(?: via|  ) (\S+)$", block)}
         lines = "".join(line + "\n" for line in block.splitlines() if not line.startswith("    #"))
-        found[normal(block)] = (lines, parents)
+        # A distribution may stand there twice, under different markers.
+        before, asked = found.get(normal(block), ("", set()))
+        found[normal(block)] = (before + lines, asked | parents)
     return found
 
 
