@@ -1,0 +1,30 @@
+"""Closed timestamps: the time at and below which nothing in a range will ever move again.
+
+A range *closes* a timestamp by promising that no write at or below it will ever apply again. From then on every
+replica that has applied the promise may serve reads at that timestamp, with no lease and no message to anybody.
+
+    evaluating writes          policy               lease
+          │                      │                    │
+       Tracker                target(now)         expiration − gap
+          │ lower_bound() − 1    │                    │
+          └──────────────┬───────┴────────────────────┘
+                         ▼  min, then never back
+                      assigned ──► carried by the command that takes the next lease applied index
+
+The pieces are kept apart on purpose. A tracker only remembers which write timestamps are still in flight; it knows
+nothing of closing. Who may close, how far and who is told are decided by the proposal buffer (active ranges) and the
+side transport (idle ones).
+
+Rules
+    I-09  Closed never moves back, not even when the lease moves.
+    I-10  No command writes at or below a timestamp closed by an earlier command.
+    I-11  A published closed timestamp is below every evaluating write.
+
+Everything in this folder is pure except a file named `driver.py`: events in, answers out, no clock and no I/O.
+Worked examples: `tests/scripts/closedts/`.
+"""
+
+from slackwater.closedts.heap_tracker import HeapTracker
+from slackwater.closedts.tracker import BucketTracker, Token, Tracker
+
+__all__ = ["BucketTracker", "HeapTracker", "Token", "Tracker"]
