@@ -1,0 +1,100 @@
+"""Ranges, leases and nodes, as everybody names them.
+
+A *range* is a span of keys with a log and a set of replicas. Its descriptor changes only by commands in its own log
+(split, merge, change of replicas), each of which raises `generation`: of two descriptors that overlap, the one with the
+higher generation is newer. The meta index holds copies for finding ranges; the range's own state is the truth.
+
+A *lease* lets one replica evaluate commands. Sequences increase by one with each change of holder; a command applies only
+under the sequence it was evaluated under (I-08). Two kinds:
+
+    epoch > 0    valid while the holder's node-liveness record has that epoch and has not expired
+    epoch == 0   valid until `expiration` (the range that stores liveness cannot depend on it)
+
+Neither is usable in the last `max_offset` before it ends: another node's clock may already be past the end (I-07).
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.runtime.seam import NodeId, RangeId
+
+LeaseAppliedIndex = NewType("LeaseAppliedIndex", int)
+LeaseSequence = NewType("LeaseSequence", int)
+Epoch = NewType("Epoch", int)
+Generation = NewType("Generation", int)
+
+
+class RangeDescriptor(msgspec.Struct, frozen=True, array_like=True):
+    """What a range is: its span `[start, end)` and who holds copies."""
+
+    range_id: RangeId
+    start: bytes
+    end: bytes
+    replicas: tuple[NodeId, ...]
+    generation: Generation
+
+    def contains(self, key: bytes) -> bool:
+        """Whether `key` belongs to this range."""
+        return self.start <= key < self.end
+
+    def covers(self, start: bytes, end: bytes) -> bool:
+        """Whether the whole span `[start, end)` belongs to this range."""
+        return self.start <= start and end <= self.end
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        nodes = ",".join(f"n{n}" for n in self.replicas)
+        return f"r{self.range_id} [{self.start.hex() or '-'}, {self.end.hex()}) gen={self.generation} on {nodes}"
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """The right of one replica to evaluate commands."""
+
+    holder: NodeId
+    sequence: LeaseSequence
+    start: Timestamp
+    epoch: Epoch = Epoch(0)
+    expiration: Timestamp = MIN
+
+    @property
+    def by_epoch(self) -> bool:
+        """Whether the lease lives as long as a liveness epoch."""
+        return self.epoch > 0
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        if self.holder == 0:
+            return "none"
+        until = f"epoch={self.epoch}" if self.by_epoch else f"until={self.expiration}"
+        return f"n{self.holder} seq={self.sequence} start={self.start} {until}"
+
+
+NO_LEASE = Lease(NodeId(0), LeaseSequence(0), MIN)
+
+
+class Liveness(msgspec.Struct, frozen=True, array_like=True):
+    """A node's sign of life, kept in the store itself and renewed by conditional put."""
+
+    node_id: NodeId
+    epoch: Epoch
+    expiration: Timestamp
+    draining: bool = False
+    decommissioning: bool = False
+
+    def live_at(self, now: Timestamp) -> bool:
+        """Whether the record had not expired at `now`."""
+        return now < self.expiration
+
+
+class NodeDescriptor(msgspec.Struct, frozen=True):
+    """Where a node is and how to reach it."""
+
+    node_id: NodeId
+    address: str
+    locality: tuple[tuple[str, str], ...] = ()
+    store_id: str = ""
+    started_at: Timestamp = MIN

@@ -1,0 +1,88 @@
+"""Transactions as messages and records.
+
+A transaction is known by a random 16-byte id and lives on its *anchor* range, the one that holds its first written key.
+Its record there decides for everybody: PENDING, COMMITTED or ABORTED. A missing record means that nobody has needed one
+yet: whoever pushes such a transaction writes the record it decides on, so the question is settled once.
+
+    coordinator ── writes intents ──► ranges
+        │  heartbeats, EndTxn ──► record on the anchor range ◄── PushTxn ── others that met an intent
+
+Records stay until a collector removes them; it first raises the range's `txn_floor`, below which a record that is not
+there may never be created again. That is what makes a repeated, late EndTxn harmless.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp
+
+TXN_ID_BYTES = 16
+
+
+class TxnStatus(enum.IntEnum):
+    """The state a transaction record decides on."""
+
+    PENDING = 0
+    COMMITTED = 1
+    ABORTED = 2
+
+
+class Txn(msgspec.Struct, frozen=True, array_like=True):
+    """A transaction as its coordinator sends it along with each request."""
+
+    txn_id: bytes
+    anchor: bytes
+    start: Timestamp
+    """When it began: its age in wound-wait, across restarts. Older wins."""
+    epoch: int
+    read_ts: Timestamp
+    write_ts: Timestamp
+    uncertainty_limit: Timestamp
+    sequence: int
+    """Of the request at hand: a read sees this transaction's own writes with lower sequences."""
+
+    def older_than(self, other_start: Timestamp, other_id: bytes) -> bool:
+        """The total order of wound-wait: waits only ever go from younger to older, so there is no cycle."""
+        return (self.start, self.txn_id) < (other_start, other_id)
+
+
+class TxnRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What the anchor range knows of a transaction."""
+
+    txn_id: bytes
+    anchor: bytes
+    start: Timestamp
+    epoch: int
+    status: TxnStatus
+    write_ts: Timestamp
+    """PENDING: it may not commit below this. COMMITTED: its commit timestamp."""
+    heartbeat: Timestamp
+    lock_keys: tuple[bytes, ...] = ()
+    """Where intents are left to resolve, for whoever cleans up after the coordinator."""
+    lock_spans: tuple[tuple[bytes, bytes], ...] = ()
+    resolved: bool = False
+    """Whether all its intents are known to be gone, so that the record may be collected."""
+
+
+class Intent(msgspec.Struct, frozen=True, array_like=True):
+    """An intent somebody met: enough to push its transaction and to resolve it."""
+
+    key: bytes
+    txn_id: bytes
+    anchor: bytes
+    start: Timestamp
+    epoch: int
+    ts: Timestamp
+
+
+class Resolution(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a transaction, for resolving its intents."""
+
+    txn_id: bytes
+    epoch: int
+    status: TxnStatus
+    ts: Timestamp = MIN
+    """COMMITTED: the commit timestamp. PENDING: move the intent up to here. ABORTED: unused."""
