@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 NodeId = NewType("NodeId", int)
 RangeId = NewType("RangeId", int)
@@ -68,7 +69,7 @@ class Rng(Protocol):
         ...
 
 
-class TaskHandle(Protocol[T]):
+class TaskHandle(Protocol[T_co]):
     """A started task. Awaitable; in both worlds an `asyncio.Task`."""
 
     def cancel(self, msg: Any | None = None) -> bool: ...

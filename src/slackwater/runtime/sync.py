@@ -4,7 +4,19 @@ Drivers import these from here instead of `asyncio`: what is not exported (TaskG
 sleep) either iterates sets, whose order differs between processes, or escapes the owner of the task.
 """
 
-from asyncio import CancelledError, Event, Future, Lock, Queue, QueueEmpty, QueueFull, Semaphore, get_running_loop, shield, timeout
+from asyncio import (
+    CancelledError,
+    Event,
+    Future,
+    Lock,
+    Queue,
+    QueueEmpty,
+    QueueFull,
+    Semaphore,
+    get_running_loop,
+    shield,
+    timeout,
+)
 
 __all__ = [
     "CancelledError",

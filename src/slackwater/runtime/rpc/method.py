@@ -1,0 +1,145 @@
+"""What both sides of a call agree on: methods, who is speaking, and the clock they keep in step.
+
+    READ = Method("range.read", ReadRequest, ReadResponse)
+    FEED = StreamMethod("range.feed", FeedRequest, FeedEvent)
+
+A method is a name and two types, declared once and imported by caller and server; the name travels, the types do not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from slackwater.errors import DecodeError
+
+if TYPE_CHECKING:
+    from slackwater.runtime.seam import Clock
+
+Req = TypeVar("Req")
+Res = TypeVar("Res")
+
+
+class _Signature(Generic[Req, Res]):
+    """A name, what is asked and what is answered."""
+
+    __slots__ = ("_decode_request", "_decode_response", "name", "request_type", "response_type")
+
+    def __init__(self, name: str, request_type: type[Req], response_type: type[Res]) -> None:
+        self.name = name
+        self.request_type = request_type
+        self.response_type = response_type
+        self._decode_request = msgspec.msgpack.Decoder(request_type).decode
+        self._decode_response = msgspec.msgpack.Decoder(response_type).decode
+
+    def decode_request(self, body: msgspec.Raw) -> Req:
+        """The request in a body, or `DecodeError`."""
+        try:
+            return self._decode_request(body)
+        except Exception as error:
+            raise DecodeError(f"the request of {self.name} does not decode: {error}") from None
+
+    def decode_response(self, body: msgspec.Raw) -> Res:
+        """The response in a body, or `DecodeError`."""
+        try:
+            return self._decode_response(body)
+        except Exception as error:
+            raise DecodeError(f"the response of {self.name} does not decode: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class Method(_Signature[Req, Res]):
+    """A call with one answer."""
+
+    __slots__ = ()
+
+
+class StreamMethod(_Signature[Req, Res]):
+    """A call answered by a stream of `response_type`."""
+
+    __slots__ = ()
+
+
+class Identity:
+    """Who speaks. Shared by a node's server and dialer; the cluster id is filled in when the node joins one.
+
+    `node_id` is 0 for a client that is no node. `cluster_id` is "" before bootstrap and then matches any cluster.
+    """
+
+    __slots__ = ("cluster_id", "node_id")
+
+    def __init__(self, *, cluster_id: str = "", node_id: int = 0) -> None:
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One heartbeat: how far away a peer is and how its clock differs.
+
+    `offset_us` is the peer's wall clock minus ours; the truth lies within `error_us` of it, half the round trip.
+    """
+
+    rtt_ns: int
+    offset_us: int
+    error_us: int
+    measured_at_ns: int
+
+
+class ClockHook(Protocol):
+    """Couples the hybrid clock, which lives a layer above, to every message sent and received."""
+
+    def stamp(self) -> int:
+        """The timestamp for a message that is about to be sent."""
+        ...
+
+    def update(self, ts: int) -> None:
+        """Follow the timestamp of a received message; a `ClockError` fails that message only."""
+        ...
+
+    def measured(self, peer: str, measurement: Measurement) -> None:
+        """A heartbeat came back from `peer` (`n3` for a node, else its address)."""
+        ...
+
+
+class Context:
+    """What a handler may know about the call it serves, and the server's record of it."""
+
+    __slots__ = (
+        "_clock",
+        "cancelled",
+        "certificate_name",
+        "credit",
+        "deadline_ns",
+        "id",
+        "method",
+        "node_id",
+        "peer",
+        "started",
+        "task",
+        "waiter",
+        "window",
+    )
+
+    def __init__(self, call_id: int, method: str, clock: Clock) -> None:
+        self.id = call_id
+        self.method = method
+        self.peer = ""  # who asks, for messages
+        self.node_id = 0  # the node that asks; 0 for a client
+        self.certificate_name = ""  # common name of its certificate; "" without TLS
+        self.deadline_ns = 0  # on our monotonic clock; 0 for none
+        self.cancelled = False  # nobody waits for the answer any more
+        self.started = False
+        self.credit = 0
+        self.window = 0
+        self.task: Any = None
+        self.waiter: Any = None
+        self._clock = clock
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, for the `timeout` of calls made on behalf of this one; None for no deadline."""
+        if not self.deadline_ns:
+            return None
+        return max(0.0, (self.deadline_ns - self._clock.monotonic_ns()) / 1e9)

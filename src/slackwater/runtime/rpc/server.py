@@ -1,0 +1,143 @@
+"""The RPC server: a table of methods behind a listener.
+
+    server = RpcServer(runtime, scope, identity=identity, settings=settings, hook=hook)
+    server.handle(READ, read)                # async def read(request, context) -> response
+    server.handle_sync(PING, ping)           # def ping(request, context) -> response: no task, no suspension
+    server.handle_stream(FEED, feed)         # async def feed(request, context): yield item
+    await server.listen("0.0.0.0:7400")
+
+The server owns a child of the scope it is given. Handlers run in it, but cannot crash it: what they raise goes to their
+caller. Closing the server closes the listeners, the connections and the handlers, in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from slackwater.errors import Overloaded, SlackwaterError, UsageError
+from slackwater.runtime.rpc.method import ClockHook, Context, Identity, Method, StreamMethod
+from slackwater.runtime.rpc.serving import ASYNC, STREAM, SYNC, ServerSession
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from slackwater.runtime.seam import Address, Connection, Listener, Runtime, TaskScope
+    from slackwater.settings import Settings
+
+Req = TypeVar("Req")
+Res = TypeVar("Res")
+
+REFUSALS_KEPT_MAX = 64
+METHOD_NAME_CHARS_MAX = 80
+
+
+class Handler(NamedTuple):
+    """A method and what serves it."""
+
+    method: Method[Any, Any] | StreamMethod[Any, Any]
+    kind: str
+    function: Callable[[Any, Context], Any]
+
+
+class RpcServer:
+    """Serves methods to every connection it accepts."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        scope: TaskScope,
+        *,
+        identity: Identity,
+        settings: Settings,
+        hook: ClockHook | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.scope = scope.child("rpc")
+        self.identity = identity
+        self.settings = settings
+        self.hook = hook
+        self.handlers: dict[str, Handler] = {}
+        self.refusals: deque[tuple[str, SlackwaterError]] = deque(maxlen=REFUSALS_KEPT_MAX)
+        self.crashes = 0
+        self._sessions: dict[ServerSession, None] = {}
+        self._listeners: list[Listener] = []
+
+    def handle(self, method: Method[Req, Res], function: Callable[[Req, Context], Awaitable[Res]]) -> None:
+        """Serve a method with a coroutine function: one task per call."""
+        self._register(Handler(method, ASYNC, function))
+
+    def handle_sync(self, method: Method[Req, Res], function: Callable[[Req, Context], Res]) -> None:
+        """Serve a method with a plain function that returns at once: no task at all."""
+        self._register(Handler(method, SYNC, function))
+
+    def handle_stream(
+        self, method: StreamMethod[Req, Res], function: Callable[[Req, Context], AsyncGenerator[Res, None]]
+    ) -> None:
+        """Serve a stream with an asynchronous generator; it is closed when the caller goes."""
+        self._register(Handler(method, STREAM, function))
+
+    async def listen(self, address: Address) -> Address:
+        """Accept connections; returns the address with the real port."""
+        listener = await self.runtime.net.listen(address, self.accept)
+        self._listeners.append(listener)
+        return listener.address
+
+    def accept(self, connection: Connection) -> ServerSession:
+        """Serve a connection that somebody else accepted (`seam.Net.listen`)."""
+        session = ServerSession(self, connection)
+        self._sessions[session] = None
+        return session
+
+    async def close(self) -> None:
+        """Accept nothing more, end every connection and cancel every handler."""
+        for listener in self._listeners:
+            await listener.close()
+        self._listeners.clear()
+        for session in list(self._sessions):
+            session.close()
+        await self.scope.close()
+
+    @property
+    def connections(self) -> int:
+        """Connections that have not ended."""
+        return len(self._sessions)
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        running = sum(session.in_flight for session in self._sessions)
+        served = f"methods={len(self.handlers)} crashes={self.crashes}"
+        return f"rpc connections={len(self._sessions)} running={running} {served}"
+
+    # --- what sessions call
+
+    def check_room(self) -> None:
+        """Refuse a connection above the bound."""
+        limit = int(self.settings["rpc.connections_max"])
+        if len(self._sessions) > limit:
+            raise Overloaded("too many connections; close some or raise rpc.connections_max", limit=limit)
+
+    def refused(self, peer: str, error: SlackwaterError) -> None:
+        """Remember why a peer was refused, for whoever asks `refusals`."""
+        self.refusals.append((peer, error))
+
+    def crashed(self, method: str, error: BaseException) -> None:
+        """Report a bug in a handler."""
+        self.crashes += 1
+        message = f"the RPC handler of {method} crashed"
+        asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+    def forget(self, session: ServerSession) -> None:
+        """A connection ended."""
+        self._sessions.pop(session, None)
+
+    def _register(self, handler: Handler) -> None:
+        name = handler.method.name
+        if isinstance(handler.method, StreamMethod) != (handler.kind is STREAM):
+            raise UsageError(f"{handler.method!r} cannot be served by a {handler.kind} handler")
+        if name in self.handlers:
+            raise UsageError(f"{name} has a handler already")
+        if not 0 < len(name) <= METHOD_NAME_CHARS_MAX:
+            raise UsageError(f"a method name has 1 to {METHOD_NAME_CHARS_MAX} characters", name=name)
+        self.handlers[name] = handler

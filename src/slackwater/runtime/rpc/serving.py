@@ -1,0 +1,334 @@
+"""The serving end of a connection: one task per running handler, none for a plain function.
+
+    frame ─decode envelope─> handler? ─> clock ─> room? ─> decode body ─┬─ sync:   answer now
+                 │             │           │        │           │        ├─ async:  one task
+              garbage       unknown     too far  Overloaded  DecodeError └─ stream: one task, with credit
+              Goodbye        Fault       Fault     Fault       Fault
+
+Everything left of the split costs no task. What is wrong with one call is a `Fault` to that call; only bytes that are
+no message, and identifiers used twice, end the connection, and then only this one.
+
+Rules
+    - A call is in `_running` from its admission until its task has ended, so `rpc.requests_in_flight_max` bounds tasks:
+      a cancelled handler that lingers still counts.
+    - A call gets at most one last word (Response, End or Fault), and none once its caller cancelled it.
+    - When the connection ends every running handler is cancelled, in order of arrival.
+    - A handler that raises anything but a `SlackwaterError` has a bug: the caller gets a `SlackwaterError` that says so,
+      and the loop's exception handler gets the exception itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from slackwater.errors import (
+    ClockError,
+    DeadlineExceeded,
+    EntryTooLarge,
+    InvariantViolation,
+    Overloaded,
+    ProtocolError,
+    SlackwaterError,
+    UnavailableError,
+)
+from slackwater.runtime.rpc.deadlines import Deadlines
+from slackwater.runtime.rpc.faults import fault, unpack
+from slackwater.runtime.rpc.method import Context
+from slackwater.runtime.rpc.session import Session
+from slackwater.runtime.rpc.wire import (
+    WINDOW_MAX,
+    Cancel,
+    Credit,
+    End,
+    FromCaller,
+    Goodbye,
+    Hello,
+    Item,
+    OpenStream,
+    Ping,
+    Pong,
+    Request,
+    Response,
+    decode_from_caller,
+    encode,
+    raw,
+)
+
+if TYPE_CHECKING:
+    from slackwater.runtime.rpc.server import Handler, RpcServer
+    from slackwater.runtime.seam import Connection
+
+SYNC, ASYNC, STREAM = "sync", "async", "stream"
+
+
+class ServerSession(Session):
+    """One accepted connection."""
+
+    def __init__(self, server: RpcServer, connection: Connection) -> None:
+        super().__init__(
+            server.runtime, connection, identity=server.identity, settings=server.settings, hook=server.hook
+        )
+        self._server = server
+        self._scope = server.scope
+        self._handlers = server.handlers
+        self._running: dict[int, Context] = {}
+        self._deadlines = Deadlines(self._clock, self._loop, living=self._running, expired=self._on_deadline)
+        self._start_timer()
+
+    @property
+    def in_flight(self) -> int:
+        """Handlers that have not ended."""
+        return len(self._running)
+
+    # --- what the connection calls
+
+    def frames(self, frames: list[bytes]) -> None:
+        """Frames arrived (`seam.FrameHandler`)."""
+        self._heard_ns = self._clock.monotonic_ns()
+        for frame in frames:
+            if self._error is not None:
+                return
+            try:
+                message = decode_from_caller(frame)
+            except SlackwaterError as error:
+                self._refuse(ProtocolError(error.message))
+                return
+            if message.__class__ is Request and self._greeted:
+                self._on_call(message)  # checked by identity, for speed
+            else:
+                self._on_message(message)
+
+    def writable(self) -> None:
+        """The send buffer drained: streams go on (`seam.FrameHandler`)."""
+        for context in list(self._running.values()):
+            _wake(context)
+
+    def _on_message(self, message: FromCaller) -> None:
+        if not self._greeted and not isinstance(message, Hello | Goodbye):
+            self._refuse(ProtocolError("the first frame must be a greeting"))
+            return
+        match message:
+            case OpenStream() | Request():
+                self._on_call(message)
+            case Cancel():
+                self._cancel(message.id)
+            case Credit():
+                self._on_credit(message)
+            case Ping():
+                self._on_ping(message)
+            case Hello():
+                self._on_hello(message)
+            case Goodbye():
+                error = unpack(message.error, message.message, message.facts)
+                if not self._greeted:
+                    self._server.refused(self._connection.peer, error)
+                self._end(error)
+
+    def _on_hello(self, hello: Hello) -> None:
+        if self._greeted:
+            self._refuse(ProtocolError("greeted twice"))
+            return
+        try:
+            self._check_hello(hello)
+            self._server.check_room()
+        except SlackwaterError as error:
+            self._server.refused(self._connection.peer, error)
+            self._refuse(error)
+            return
+        self._greet(hello)
+        self._send(self._hello())
+
+    def _on_ping(self, ping: Ping) -> None:
+        if self._hook is not None and ping.ts:
+            try:
+                self._hook.update(ping.ts)
+            except ClockError as error:
+                self._server.refused(self.peer, error)
+        ts = self._hook.stamp() if self._hook is not None else 0
+        self._send(encode(Pong(ts, ping.sent_ns, self._clock.wall_ns())))
+
+    # --- admission
+
+    def _on_call(self, message: Request | OpenStream) -> None:
+        call_id = message.id
+        if call_id in self._running:
+            self._refuse(ProtocolError("a call identifier was used twice", id=call_id))
+            return
+        try:
+            handler = self._admit(message)
+            request = handler.method.decode_request(message.body)
+            if handler.kind is SYNC:
+                self._respond(call_id, handler.function(request, self._context(message)))
+                return
+        except Exception as error:
+            self._fault(call_id, message.method, error)
+            return
+        self._start(message, handler, request)
+
+    def _admit(self, message: Request | OpenStream) -> Handler:
+        """The handler that may serve this call, or the error that it may not."""
+        handler = self._handlers.get(message.method)
+        if handler is None:
+            raise ProtocolError(f"there is no method {message.method[:80]!r} here; is the peer older than the caller?")
+        if (handler.kind is STREAM) != (message.__class__ is OpenStream):
+            raise ProtocolError(f"{message.method} is {'a stream' if handler.kind is STREAM else 'not a stream'}")
+        if self._hook is not None and message.ts:
+            self._hook.update(message.ts)
+        if len(self._running) >= self._in_flight_max:
+            raise Overloaded("too many requests of this connection are running; back off", limit=self._in_flight_max)
+        return handler
+
+    def _context(self, message: Request | OpenStream) -> Context:
+        context = Context(message.id, message.method, self._clock)
+        context.peer = self._connection.peer
+        context.node_id = self.node_id
+        context.certificate_name = self.certificate_name
+        return context
+
+    def _start(self, message: Request | OpenStream, handler: Handler, request: object) -> None:
+        context = self._context(message)
+        if isinstance(message, OpenStream):
+            if not 1 <= message.window <= WINDOW_MAX:
+                error = ProtocolError(f"a stream window is between 1 and {WINDOW_MAX}", window=message.window)
+                self._fault(message.id, message.method, error)
+                return
+            context.credit = context.window = message.window
+            work = self._serve_stream(context, handler, request)
+        else:
+            work = self._serve(context, handler, request)
+        if message.timeout_us > 0:
+            context.deadline_ns = self._deadlines.add(message.id, message.timeout_us / 1e6)
+        self._running[message.id] = context
+        try:
+            context.task = self._scope.spawn(work, name=message.method)
+        except SlackwaterError:  # the server is closing
+            del self._running[message.id]
+            self._fault(message.id, message.method, UnavailableError("the server is shutting down"))
+
+    # --- the work itself
+
+    async def _serve(self, context: Context, handler: Handler, request: object) -> None:
+        context.started = True
+        try:
+            response = await handler.function(request, context)
+            if not context.cancelled:
+                self._respond(context.id, response)
+        except asyncio.CancelledError:
+            self._on_handler_cancelled(context)
+            raise
+        except Exception as error:
+            self._on_handler_error(context, error)
+        finally:
+            self._running.pop(context.id, None)
+
+    async def _serve_stream(self, context: Context, handler: Handler, request: object) -> None:
+        context.started = True
+        try:
+            items = handler.function(request, context)
+            try:
+                async for item in items:
+                    while context.credit == 0 or self._connection.congested:
+                        await self._wait(context)
+                    context.credit -= 1
+                    self._send_item(context, item)
+            finally:
+                await items.aclose()
+            if not context.cancelled:
+                ts = self._hook.stamp() if self._hook is not None else 0
+                self._send(encode(End(context.id, ts)))
+        except asyncio.CancelledError:
+            self._on_handler_cancelled(context)
+            raise
+        except Exception as error:
+            self._on_handler_error(context, error)
+        finally:
+            self._running.pop(context.id, None)
+
+    def _send_item(self, context: Context, item: object) -> None:
+        ts = self._hook.stamp() if self._hook is not None else 0
+        frame = encode(Item(context.id, ts, raw(item)))
+        if len(frame) > self._frame_bytes_max:
+            raise self._too_large(context.method, frame)
+        self._send(frame)
+
+    async def _wait(self, context: Context) -> None:
+        """Wait for credit, or for room in the send buffer; the caller checks again."""
+        context.waiter = self._loop.create_future()
+        try:
+            await context.waiter
+        finally:
+            context.waiter = None
+
+    def _respond(self, call_id: int, response: object) -> None:
+        hook = self._hook
+        frame = encode(Response(call_id, hook.stamp() if hook is not None else 0, raw(response)))
+        if len(frame) > self._frame_bytes_max:
+            raise self._too_large("response", frame)
+        self._send(frame)
+
+    def _too_large(self, what: str, frame: bytes) -> EntryTooLarge:
+        limit = self._frame_bytes_max
+        return EntryTooLarge(f"the {what} is over rpc.frame_bytes_max; ask for less", size=len(frame), limit=limit)
+
+    def _fault(self, call_id: int, method: str, error: BaseException) -> None:
+        if not isinstance(error, SlackwaterError) or isinstance(error, InvariantViolation):
+            self._server.crashed(method, error)
+        if not isinstance(error, SlackwaterError):
+            error = SlackwaterError(f"the handler of {method} crashed: {type(error).__name__}: {error}")
+        ts = self._hook.stamp() if self._hook is not None else 0
+        self._send(encode(fault(call_id, ts, error)))
+
+    def _on_handler_error(self, context: Context, error: Exception) -> None:
+        if not context.cancelled:
+            self._fault(context.id, context.method, error)
+        elif not isinstance(error, SlackwaterError):
+            self._server.crashed(context.method, error)  # nobody waits for the answer, but a bug is a bug
+
+    def _on_handler_cancelled(self, context: Context) -> None:
+        """Somebody other than the caller cancelled the task: the caller still deserves an answer."""
+        if not context.cancelled and self._error is None:
+            context.cancelled = True
+            self._fault(context.id, context.method, UnavailableError("the server cancelled the request"))
+
+    # --- early ends
+
+    def _on_credit(self, message: Credit) -> None:
+        context = self._running.get(message.id)
+        if context is None or not context.window:
+            return
+        context.credit += message.count
+        if message.count < 1 or context.credit > context.window:
+            self._refuse(ProtocolError("more stream credit than was used", id=message.id, count=message.count))
+            return
+        _wake(context)
+
+    def _on_deadline(self, call_id: int) -> None:
+        context = self._running[call_id]
+        if not context.cancelled:
+            error = DeadlineExceeded(f"{context.method} did not end before its deadline; it was cancelled", sent=True)
+            self._fault(call_id, context.method, error)
+            self._cancel(call_id)
+
+    def _cancel(self, call_id: int) -> None:
+        context = self._running.get(call_id)
+        if context is None or context.cancelled:
+            return
+        context.cancelled = True
+        if not context.started:  # its coroutine will never run, so neither will its `finally`
+            del self._running[call_id]
+        context.task.cancel()
+
+    def _tick(self) -> None:
+        """The caller pings; this side only listens."""
+
+    def _on_end(self, error: SlackwaterError) -> None:
+        self._deadlines.close()
+        for call_id in list(self._running):
+            self._cancel(call_id)
+        self._server.forget(self)
+
+
+def _wake(context: Any) -> None:
+    if context.waiter is not None and not context.waiter.done():
+        context.waiter.set_result(None)

@@ -1,0 +1,159 @@
+"""What the two ends of an RPC connection have in common: the handshake, the silence timer, the last word.
+
+    new ──Hello sent──> greeting ──Hello accepted──> ready ──> ended
+                           └──refused: Goodbye────────────────────┘
+
+A session ends exactly once, by `_end(error)`, whichever comes first: the peer closed, we closed, the peer broke the
+protocol, the peer was silent for too long. Everything that waits on the session hears of it there.
+
+Rules
+    - Before the handshake is done nothing but `Hello` and `Goodbye` is accepted.
+    - Clusters do not mix: two non-empty cluster ids must be equal. Version and magic must be equal.
+    - Under TLS only a certificate of a node (common name `node`) may claim to be a node.
+    - Each side says in `Hello` how long it waits in silence; the caller pings often enough for that.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from typing import TYPE_CHECKING
+
+from slackwater.errors import ConnectionLost, ProtocolError, SlackwaterError
+from slackwater.runtime.rpc.faults import goodbye
+from slackwater.runtime.rpc.wire import MAGIC, VERSION, Hello, encode
+
+if TYPE_CHECKING:
+    from slackwater.runtime.rpc.method import ClockHook, Identity
+    from slackwater.runtime.seam import Connection, Runtime
+    from slackwater.settings import Settings
+
+NODE_CERTIFICATE_NAME = "node"
+SILENCE_CHECKS = 3  # heartbeats per timeout: one may be lost or late without harm
+
+
+class Session(abc.ABC):
+    """One end of one connection."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        connection: Connection,
+        *,
+        identity: Identity,
+        settings: Settings,
+        hook: ClockHook | None,
+    ) -> None:
+        self._clock = runtime.clock
+        self._connection = connection
+        self._send = connection.send
+        self._identity = identity
+        self._settings = settings
+        self._hook = hook
+        self._loop = asyncio.get_running_loop()
+        self._in_flight_max = int(settings["rpc.requests_in_flight_max"])
+        self._frame_bytes_max = int(settings["rpc.frame_bytes_max"])
+        self._heard_ns = self._clock.monotonic_ns()
+        self._timer: asyncio.TimerHandle | None = None
+        self._greeted = False
+        self._error: SlackwaterError | None = None
+        self.node_id = 0  # the peer's, once greeted
+        self.cluster_id = ""
+        self.certificate_name: str = getattr(connection, "certificate_name", "")
+        self._tick_s = self._timeout_s() / SILENCE_CHECKS
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end: `n3` for a node, else its address."""
+        return f"n{self.node_id}" if self.node_id else self._connection.peer
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can be sent or received any more."""
+        return self._error is not None
+
+    def close(self) -> None:
+        """End the connection from this side."""
+        self._end(ConnectionLost("the connection was closed by this side", peer=self.peer))
+
+    def closed(self, reason: str) -> None:
+        """The connection ended (`seam.FrameHandler`)."""
+        self._end(ConnectionLost(f"the connection to {self.peer} was lost: {reason}", peer=self.peer))
+
+    # --- handshake
+
+    def _hello(self) -> bytes:
+        identity = self._identity
+        timeout_ms = max(1, round(self._timeout_s() * 1000))
+        return encode(Hello(MAGIC, VERSION, identity.cluster_id, identity.node_id, timeout_ms))
+
+    def _check_hello(self, hello: Hello) -> None:
+        """Raise `ProtocolError` unless the two ends may talk."""
+        ours = self._identity
+        if hello.magic != MAGIC:
+            raise ProtocolError("the peer does not speak Slackwater RPC; check the port", magic=hello.magic[:32])
+        if hello.version != VERSION:
+            raise ProtocolError(
+                "the peer speaks another version of the RPC protocol; upgrade the older side",
+                ours=VERSION,
+                theirs=hello.version,
+            )
+        if hello.cluster_id and ours.cluster_id and hello.cluster_id != ours.cluster_id:
+            raise ProtocolError(
+                "the peer belongs to another cluster; check the address", ours=ours.cluster_id, theirs=hello.cluster_id
+            )
+        if hello.node_id and self.certificate_name not in ("", NODE_CERTIFICATE_NAME):
+            raise ProtocolError(
+                "a client certificate may not speak for a node; use a node certificate",
+                certificate=self.certificate_name,
+            )
+
+    def _greet(self, hello: Hello) -> None:
+        self._greeted = True
+        self.node_id = hello.node_id
+        self.cluster_id = hello.cluster_id
+        self._tick_s = min(self._tick_s, max(1, hello.heartbeat_timeout_ms) / 1000 / SILENCE_CHECKS)
+
+    # --- silence
+
+    def _timeout_s(self) -> float:
+        return self._settings["rpc.heartbeat_timeout"]
+
+    def _start_timer(self) -> None:
+        self._timer = self._loop.call_later(self._tick_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        silent_s = (self._clock.monotonic_ns() - self._heard_ns) / 1e9
+        if silent_s > self._timeout_s():
+            error = ConnectionLost(
+                f"the connection to {self.peer} was silent for longer than rpc.heartbeat_timeout", peer=self.peer
+            )
+            self._end(error, say=goodbye(error))
+            return
+        self._tick()
+        self._start_timer()
+
+    @abc.abstractmethod
+    def _tick(self) -> None:
+        """What this side does at every check of the silence."""
+
+    # --- the end
+
+    def _refuse(self, error: SlackwaterError) -> None:
+        """End the connection because of something the peer did, and tell it."""
+        self._end(error, say=goodbye(error))
+
+    def _end(self, error: SlackwaterError, *, say: object = None) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if say is not None:
+            self._send(encode(say))
+        self._connection.close()
+        self._on_end(error)
+
+    @abc.abstractmethod
+    def _on_end(self, error: SlackwaterError) -> None:
+        """Fail or cancel everything that waits on this session."""
