@@ -8,7 +8,19 @@ Pure: the wall clock comes in as a function, nothing here sleeps or does I/O.
 """
 
 from slackwater.clock.hlc import HybridClock, Offset, OffsetMonitor
-from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, floor, from_us, logical_of, parse, seconds_between, show, us_of
+from slackwater.clock.timestamp import (
+    MAX,
+    MIN,
+    Timestamp,
+    add_seconds,
+    floor,
+    from_us,
+    logical_of,
+    parse,
+    seconds_between,
+    show,
+    us_of,
+)
 
 __all__ = [
     "MAX",

@@ -124,7 +124,7 @@ def _iso(text: str) -> Timestamp:
         when = dt.datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"cannot read {text!r} as a timestamp; write 2026-11-15T19:15:00.123456Z, an integer, or an interval like -5s"
+            f"cannot read {text!r} as a timestamp; write 2026-11-15T19:15:00.123456Z, an integer or -5s"
         ) from None
     if when.tzinfo is None:
         when = when.replace(tzinfo=dt.UTC)

@@ -1,0 +1,75 @@
+"""The Arrow side of the type system: exactly the types Spark demands, so nothing is cast on the way there.
+
+`string` is `pa.string()` (not large, not a dictionary, not a view), `timestamptz` is `timestamp[us, tz=UTC]`, and
+nullability is part of a field. See the table in `kinds.py`. Importing this module imports pyarrow; the rest of
+`slackwater.model` does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from slackwater.errors import UsageError
+from slackwater.model.kinds import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.model.kinds import ColumnType
+    from slackwater.model.schema import Column, TableSchema
+
+_TYPES: dict[Kind, Any] = {
+    Kind.INT2: pa.int16(),
+    Kind.INT4: pa.int32(),
+    Kind.INT: pa.int64(),
+    Kind.BOOL: pa.bool_(),
+    Kind.FLOAT: pa.float64(),
+    Kind.STRING: pa.string(),
+    Kind.JSON: pa.string(),
+    Kind.BYTES: pa.binary(),
+    Kind.DATE: pa.date32(),
+    Kind.TIMESTAMP: pa.timestamp("us"),
+    Kind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
+    Kind.UUID: pa.binary(16),
+}
+
+
+def arrow_type(ctype: ColumnType) -> Any:
+    """The Arrow type of a column type."""
+    if ctype.kind is Kind.DECIMAL:
+        return pa.decimal128(ctype.precision, ctype.scale)
+    return _TYPES[ctype.kind]
+
+
+def arrow_fields(columns: Iterable[Column]) -> Any:
+    """The Arrow schema of some columns."""
+    return pa.schema([pa.field(c.name, arrow_type(c.type), nullable=c.nullable) for c in columns])
+
+
+def arrow_schema(schema: TableSchema, columns: Iterable[str] | None = None) -> Any:
+    """The Arrow schema of a table, or of some of its columns in the order given."""
+    return arrow_fields(schema.columns if columns is None else [schema.column(name) for name in columns])
+
+
+def cast_array(array: Any, ctype: ColumnType, *, name: str) -> Any:
+    """`array` as the column's Arrow type, refusing any loss."""
+    target = arrow_type(ctype)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if array.type == target:
+        return array
+    try:
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise UsageError(f"column {name}: cannot store {array.type} as {ctype}: {error}") from None
+
+
+def literal_array(value: object, ctype: ColumnType, *, size: int) -> Any:
+    """`size` times one Python value, or NULL."""
+    target = arrow_type(ctype)
+    if value is None:
+        return pa.nulls(size, target)
+    raw = getattr(value, "bytes", value) if ctype.kind is Kind.UUID else value
+    return pa.repeat(pa.scalar(raw, target), size)

@@ -1,0 +1,137 @@
+"""The column types: what a value may be, and how wide it is when stored.
+
+    kind          Python value                   stored as                      Arrow
+    int2/4/int    int                            2/4/8 bytes little-endian      int16/int32/int64
+    bool          bool                           1 byte, 0 or 1                 bool
+    float         float                          IEEE 754 double                float64
+    decimal(p,s)  decimal.Decimal                16-byte unscaled integer       decimal128(p, s)
+    string        str                            UTF-8, in the tail             string
+    json          str (JSON text)                UTF-8, in the tail             string
+    bytes         bytes                          in the tail                    binary
+    date          datetime.date                  4 bytes, days since 1970       date32
+    timestamp     datetime.datetime, naive       8 bytes, µs since 1970         timestamp[us]
+    timestamptz   datetime.datetime, aware       8 bytes, µs since 1970 UTC     timestamp[us, tz=UTC]
+    uuid          bytes, 16 of them              16 bytes                       fixed_size_binary(16)
+
+A type is either *fixed* (every value takes `width` bytes at a known place in the row) or *variable* (the value lies in
+the row's tail). The Arrow types are exactly those Spark demands, so a scanned batch needs no cast on its way there.
+JSON is text here; whether it parses is the business of whoever accepts it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+import msgspec
+
+from slackwater.errors import UsageError
+
+DECIMAL_PRECISION_MAX = 38
+
+
+class Kind(enum.Enum):
+    """What a column holds."""
+
+    INT2 = "int2"
+    INT4 = "int4"
+    INT = "int"
+    BOOL = "bool"
+    FLOAT = "float"
+    DECIMAL = "decimal"
+    STRING = "string"
+    JSON = "json"
+    BYTES = "bytes"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TIMESTAMPTZ = "timestamptz"
+    UUID = "uuid"
+
+
+INTEGERS = {Kind.INT2: 16, Kind.INT4: 32, Kind.INT: 64}
+"""Integer kinds and their bits."""
+TEXTS = frozenset({Kind.STRING, Kind.JSON})
+"""Kinds stored as UTF-8."""
+VARIABLE = frozenset({Kind.STRING, Kind.JSON, Kind.BYTES})
+"""Kinds that live in the tail of a row."""
+INSTANTS = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+"""Kinds stored as microseconds since 1970."""
+
+_WIDTHS = {
+    Kind.INT2: 2,
+    Kind.INT4: 4,
+    Kind.INT: 8,
+    Kind.BOOL: 1,
+    Kind.FLOAT: 8,
+    Kind.DECIMAL: 16,
+    Kind.DATE: 4,
+    Kind.TIMESTAMP: 8,
+    Kind.TIMESTAMPTZ: 8,
+    Kind.UUID: 16,
+}
+_TEXT = re.compile(r"([a-z0-9]+)(?:\((\d+),\s*(-?\d+)\))?")
+
+
+class ColumnType(msgspec.Struct, frozen=True):
+    """A kind, with precision and scale when it is a decimal."""
+
+    kind: Kind
+    precision: int = 0
+    scale: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind is Kind.DECIMAL:
+            if not 1 <= self.precision <= DECIMAL_PRECISION_MAX:
+                raise UsageError(
+                    f"a decimal needs a precision from 1 to {DECIMAL_PRECISION_MAX}", precision=self.precision
+                )
+            if not 0 <= self.scale <= self.precision:
+                raise UsageError("a decimal's scale must be from 0 to its precision", scale=self.scale)
+        elif self.precision or self.scale:
+            raise UsageError(f"only decimal has precision and scale; write plain {self.kind.value}")
+
+    @property
+    def variable(self) -> bool:
+        """Whether values lie in the row's tail."""
+        return self.kind in VARIABLE
+
+    @property
+    def width(self) -> int:
+        """Bytes in the fixed section; 0 for a variable type."""
+        return _WIDTHS.get(self.kind, 0)
+
+    def __str__(self) -> str:
+        if self.kind is Kind.DECIMAL:
+            return f"decimal({self.precision},{self.scale})"
+        return str(self.kind.value)
+
+
+def parse_type(text: str) -> ColumnType:
+    """Read what `str(ColumnType)` prints, such as `int` or `decimal(10,2)`."""
+    match = _TEXT.fullmatch(text.strip().lower())
+    names = {k.value: k for k in Kind}
+    if not match or match.group(1) not in names:
+        raise UsageError(f"unknown type {text!r}; known types: {', '.join(names)}")
+    kind = names[match.group(1)]
+    if match.group(2) is None:
+        return ColumnType(kind)
+    return ColumnType(kind, int(match.group(2)), int(match.group(3)))
+
+
+def decimal_type(precision: int, scale: int) -> ColumnType:
+    """`decimal(precision, scale)`."""
+    return ColumnType(Kind.DECIMAL, precision, scale)
+
+
+INT2 = ColumnType(Kind.INT2)
+INT4 = ColumnType(Kind.INT4)
+INT = ColumnType(Kind.INT)
+BOOL = ColumnType(Kind.BOOL)
+FLOAT = ColumnType(Kind.FLOAT)
+STRING = ColumnType(Kind.STRING)
+JSON = ColumnType(Kind.JSON)
+BYTES = ColumnType(Kind.BYTES)
+DATE = ColumnType(Kind.DATE)
+TIMESTAMP = ColumnType(Kind.TIMESTAMP)
+TIMESTAMPTZ = ColumnType(Kind.TIMESTAMPTZ)
+UUID = ColumnType(Kind.UUID)
