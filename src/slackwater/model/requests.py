@@ -138,12 +138,14 @@ class EndTxn(_Message, frozen=True):
     lock_spans: tuple[tuple[bytes, bytes], ...] = ()
     deadline: Timestamp | None = None
     """The commit timestamp must be below this (descriptor leases)."""
+    one_phase: bool = False
+    """This batch holds every write the transaction ever made: commit them directly, with no intents."""
+    can_forward: bool = False
+    """The transaction read nothing, so it may commit at a higher timestamp without a refresh."""
 
 
 class HeartbeatTxn(_Message, frozen=True):
-    """Say that the coordinator lives; creates the record if there is none."""
-
-    now: Timestamp
+    """Say that the coordinator lives; creates the record if there is none. Answers with the record."""
 
 
 class PushTxn(_Message, frozen=True):
@@ -159,8 +161,9 @@ class PushTxn(_Message, frozen=True):
     pusher_id: bytes
     above: Timestamp
     abort: bool
-    now: Timestamp
     force: bool = False
+    wait_ms: int = 0
+    """How long the record's range may hold this push back while it has to wait."""
 
 
 class QueryTxn(_Message, frozen=True):
@@ -351,6 +354,7 @@ class SubsumeResult(_Message, frozen=True):
     freeze_generation: int
     gc_threshold: Timestamp
     txn_floor: Timestamp
+    stats: tuple[int, ...]
 
 
 class LeaseResult(_Message, frozen=True):

@@ -1,0 +1,247 @@
+"""Applying the log: one function decides, once per command, on every replica alike.
+
+    entry ──► decode ──► for each command: verdict(state, command) ──► ACCEPTED: effects + state
+                                                                └────► otherwise: nothing, and the reason is counted
+
+Rules, in this order
+    I-08  the command's lease sequence is the current lease's
+    I-05  its lease applied index is above the applied one: this alone makes duplicates and late re-proposals harmless
+    I-09  what is closed never moves back: closed = max(closed, command's), and a frozen range closes nothing
+    I-10  its lowest new timestamp is above what is closed (a last line of defence: the proposer already made sure)
+
+A lease request has no index: its proposer need not hold the lease. The sequence it replaces guards it, and applying it
+raises the sequence. Its start acts as a closed timestamp, unless the range is frozen by a merge (pitfall 4).
+
+Everything here is a pure function of (state, entry). Effects on the store beyond the batch itself (a replica appears or
+disappears) are returned as `Aftermath` values for the driver.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN
+from slackwater.errors import invariant
+from slackwater.hooks import planted, probe
+from slackwater.model.commands import (
+    NO_LAI,
+    ChecksumTrigger,
+    Command,
+    DescriptorTrigger,
+    FreezeTrigger,
+    GcTrigger,
+    LeaseExtension,
+    LeaseTrigger,
+    MergeTrigger,
+    Packet,
+    SplitTrigger,
+    ThawTrigger,
+)
+from slackwater.model.descriptors import RangeDescriptor
+from slackwater.replica.state import RangeState, add_stats, encode_state, state_key
+from slackwater.runtime.seam import Family, Position
+from slackwater.storage.batch import WriteBatch, decode_batch
+
+if TYPE_CHECKING:
+    from slackwater.model.requests import SubsumeResult
+
+
+class Verdict(enum.Enum):
+    """Whether a command applies, and if not, why."""
+
+    ACCEPTED = "accepted"
+    WRONG_LEASE = "wrong lease"
+    STALE_INDEX = "stale index"
+    FROZEN = "frozen"
+    STALE_GENERATION = "stale generation"
+    BELOW_CLOSED = "below closed"
+    BAD_LEASE = "bad lease"
+
+
+class Outcome(NamedTuple):
+    """What became of one command."""
+
+    command: Command
+    verdict: Verdict
+
+
+class Created(msgspec.Struct, frozen=True):
+    """A split made this range; its state is already in the batch."""
+
+    state: RangeState
+
+
+class Absorbed(msgspec.Struct, frozen=True):
+    """A merge took this range over; its state is already gone from the batch."""
+
+    descriptor: RangeDescriptor
+
+
+class LeaseChanged(msgspec.Struct, frozen=True):
+    """Another lease is in force."""
+
+    before: int
+    after: int
+
+
+class Digested(msgspec.Struct, frozen=True):
+    """A checksum was asked for at this point."""
+
+    checksum_id: bytes
+
+
+Aftermath = Created | Absorbed | LeaseChanged | Digested
+
+
+class Applied(NamedTuple):
+    """The result of applying one log entry."""
+
+    state: RangeState
+    batch: WriteBatch
+    outcomes: list[Outcome]
+    aftermath: list[Aftermath]
+
+
+def verdict(state: RangeState, command: Command) -> Verdict:
+    """The single acceptance rule (pitfall 53: copies of a fence check drift apart)."""
+    if command.lease_sequence != state.lease.sequence and not planted("X-LATE-APPEND"):
+        return Verdict.WRONG_LEASE
+    if command.lai == NO_LAI:
+        return _lease_request_verdict(state, command)
+    if command.lai <= state.lai and not planted("X-DOUBLE-APPLY"):
+        return Verdict.STALE_INDEX
+    if state.frozen is not None and not isinstance(command.trigger, ThawTrigger | LeaseTrigger | LeaseExtension):
+        return Verdict.FROZEN
+    if command.generation and command.generation != state.descriptor.generation:
+        return Verdict.STALE_GENERATION
+    if command.min_write_ts and command.min_write_ts <= state.closed:
+        return Verdict.BELOW_CLOSED
+    return Verdict.ACCEPTED
+
+
+def _lease_request_verdict(state: RangeState, command: Command) -> Verdict:
+    trigger = command.trigger
+    if not isinstance(trigger, LeaseTrigger) or command.effects:
+        return Verdict.BAD_LEASE
+    lease, held = trigger.lease, state.lease
+    if lease.sequence != held.sequence + 1 or lease.holder not in state.descriptor.replicas:
+        return Verdict.BAD_LEASE
+    # An expiration-based lease ends by itself; the next one starts only after that (I-07). The end of an epoch-based
+    # one is not in the log: whoever requests has ended the epoch in the liveness record first.
+    if held.holder and not held.by_epoch and lease.start <= held.expiration and lease.holder != held.holder:
+        return Verdict.BAD_LEASE
+    return Verdict.ACCEPTED
+
+
+def apply_packet(state: RangeState, position: Position, packet: Packet) -> Applied:
+    """Apply one log entry: all accepted commands, their triggers, and the new state, in one batch."""
+    invariant(packet.range_id == state.descriptor.range_id, "I-04", packet=packet.range_id, range=state.descriptor.range_id)
+    invariant(position > state.position, "I-04", position=position, applied=state.position)
+    batch = WriteBatch()
+    outcomes: list[Outcome] = []
+    aftermath: list[Aftermath] = []
+    for command in packet.commands:
+        judged = verdict(state, command)
+        outcomes.append(Outcome(command, judged))
+        if judged is not Verdict.ACCEPTED:
+            probe(f"apply.{judged.name.lower()}")
+            continue
+        if command.effects:
+            batch.extend(decode_batch(command.effects))
+        state = _advance(state, command)
+        if command.trigger is not None:
+            state = _pull(state, command, batch, aftermath)
+    state = msgspec.structs.replace(state, position=position)
+    batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encode_state(state))
+    return Applied(state, batch, outcomes, aftermath)
+
+
+def _advance(state: RangeState, command: Command) -> RangeState:
+    """Index, closed timestamp and statistics after one accepted command."""
+    closed = state.closed
+    # A frozen range's closed timestamp stands still: the left side may already be writing below anything newer.
+    if state.frozen is None:
+        closed = max(closed, command.closed)
+    return msgspec.structs.replace(
+        state, lai=max(state.lai, command.lai), closed=closed, stats=add_stats(state.stats, command.stats)
+    )
+
+
+def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: list[Aftermath]) -> RangeState:
+    """Carry out a command's trigger."""
+    replace = msgspec.structs.replace
+    match command.trigger:
+        case LeaseTrigger(lease, read_floor):
+            aftermath.append(LeaseChanged(state.lease.sequence, lease.sequence))
+            closed = state.closed if state.frozen and not planted("M01") else max(state.closed, lease.start)
+            return replace(state, lease=lease, closed=closed, read_floor=max(state.read_floor, read_floor))
+        case LeaseExtension(expiration):
+            invariant(expiration >= state.lease.expiration, "I-07", new=expiration, old=state.lease.expiration)
+            return replace(state, lease=replace(state.lease, expiration=expiration))
+        case SplitTrigger(left, right, right_stats):
+            return _split(state, left, right, right_stats, batch, aftermath)
+        case FreezeTrigger() as freeze:
+            return replace(state, frozen=freeze)
+        case ThawTrigger():
+            return replace(state, frozen=None)
+        case MergeTrigger(merged, right, frozen):
+            batch.delete(Family.LOCAL, state_key(right.range_id))
+            aftermath.append(Absorbed(right))
+            return _merge(state, merged, frozen)
+        case DescriptorTrigger(descriptor):
+            return replace(state, descriptor=descriptor)
+        case GcTrigger(gc_threshold, txn_floor):
+            return replace(
+                state, gc_threshold=max(state.gc_threshold, gc_threshold), txn_floor=max(state.txn_floor, txn_floor)
+            )
+        case ChecksumTrigger(checksum_id):
+            aftermath.append(Digested(checksum_id))
+    return state
+
+
+def _split(
+    state: RangeState, left: RangeDescriptor, right: RangeDescriptor, right_stats: tuple[int, ...], batch: WriteBatch, aftermath: list[Aftermath]
+) -> RangeState:
+    """Both sides start from the state this command leaves, closed timestamp included (pitfall 2)."""
+    right_state = RangeState(
+        descriptor=right,
+        lease=state.lease,
+        closed=MIN if planted("M09") else state.closed,
+        read_floor=state.read_floor,
+        gc_threshold=state.gc_threshold,
+        txn_floor=state.txn_floor,
+        stats=right_stats,
+    )
+    batch.put(Family.LOCAL, state_key(right.range_id), encode_state(right_state))
+    aftermath.append(Created(right_state))
+    left_stats = add_stats(state.stats, tuple(-n for n in right_stats))
+    return msgspec.structs.replace(state, descriptor=left, stats=left_stats)
+
+
+def _merge(state: RangeState, merged: RangeDescriptor, frozen: SubsumeResult) -> RangeState:
+    """Take over the right side. Its closed timestamp becomes a read floor, not a closed timestamp of the whole.
+
+    Followers of the right side may have served reads up to its closed timestamp, so nothing may be written there at or
+    below it; but the left side never promised that for its own keys, and commands evaluated earlier may still lie below.
+    """
+    closed = max(state.closed, frozen.closed) if planted("M09") else state.closed
+    return msgspec.structs.replace(
+        state,
+        descriptor=merged,
+        closed=closed,
+        read_floor=max(state.read_floor, frozen.closed, frozen.read_floor),
+        gc_threshold=max(state.gc_threshold, frozen.gc_threshold),
+        txn_floor=max(state.txn_floor, frozen.txn_floor),
+        stats=add_stats(state.stats, frozen.stats),
+    )
+
+
+def merge_in(packet: Packet) -> MergeTrigger | None:
+    """The merge in an entry, if there is one: the driver waits for the right side before it applies such an entry."""
+    for command in packet.commands:
+        if isinstance(command.trigger, MergeTrigger):
+            return command.trigger
+    return None

@@ -1,0 +1,184 @@
+"""What a batch will touch, before it is evaluated: spans for latches, bounds for routing checks, and its kind.
+
+    keys in the data      point and span latches at the batch's timestamp
+    transaction records   non-MVCC latches on the record's key
+    the range itself      a non-MVCC latch on the descriptor: split, merge, lease transfer and the like exclude writers
+
+Every write also takes a *read* latch on the descriptor, so that whoever changes the range waits for it and it for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.errors import UsageError
+from slackwater.model import requests as rq
+from slackwater.model.layout import anchored, range_local
+from slackwater.model.spans import Span
+from slackwater.replica.latches import LatchSpan, read_latch, write_latch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackwater.model.requests import Batch, Request
+    from slackwater.runtime.seam import RangeId
+
+LATCH_POINTS_MAX = 512
+"""A bulk write of more keys than this latches the span around them instead."""
+
+WHOLE_RANGE = (
+    rq.Split, rq.Subsume, rq.Thaw, rq.Merge, rq.AbortMerge, rq.ChangeReplicas, rq.TransferLease, rq.RaiseGcThreshold, rq.ComputeChecksum,
+)  # fmt: skip
+"""Requests that change the range itself: they exclude every other write."""
+UNLATCHED = (rq.LeaseInfo, rq.RequestLease)
+
+
+def txn_key(anchor: bytes, txn_id: bytes) -> bytes:
+    """Where the record of a transaction lives in the LOCAL family: with its anchor key, so that it moves with it."""
+    return anchored(anchor, txn_id)
+
+
+def range_key(range_id: RangeId) -> bytes:
+    """What latches on the range itself are taken on."""
+    return range_local(range_id, b"descriptor")
+
+
+def is_read_only(batch: Batch) -> bool:
+    """Whether no request of the batch can write."""
+    return all(isinstance(r, rq.READS) for r in batch.requests)
+
+
+def writes_versions(batch: Batch) -> bool:
+    """Whether the batch makes new versions or intents, and so must stay above what was read and closed."""
+    return any(isinstance(r, rq.VERSION_WRITES) for r in batch.requests)
+
+
+def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
+    """The key or span of the data that a request addresses; None for requests to the range as a whole."""
+    match request:
+        case rq.Get(key) | rq.Put(key=key) | rq.ConditionalPut(key=key) | rq.InitPut(key=key) | rq.Increment(key=key) | rq.Delete(key):
+            return key, None
+        case rq.Scan(start, end) | rq.ReverseScan(start, end) | rq.DeleteRange(start, end):
+            return start, end
+        case rq.Export(start, end) | rq.Refresh(start, end):
+            return start, end
+        case rq.PutRows(keys=keys):
+            if not keys:
+                raise UsageError("PutRows needs at least one row")
+            return keys[0], keys[-1] + b"\x00"
+        case rq.Split(at):
+            return at, None
+        case rq.QueryTxn(anchor=anchor) | rq.ForgetLocks(anchor=anchor):
+            return anchor, None
+        case rq.PushTxn(pushee):
+            return pushee.anchor, None
+    return None
+
+
+def bounds(batch: Batch) -> Span | None:
+    """The smallest span around everything the batch addresses in the data."""
+    start: bytes | None = None
+    end = b""
+    for request in batch.requests:
+        for low, high in _addressed(batch, request):
+            if start is None or low < start:
+                start = low
+            end = max(end, high if high is not None else low + b"\x00")
+    return None if start is None else Span(start, end)
+
+
+def _addressed(batch: Batch, request: Request) -> Iterator[tuple[bytes, bytes | None]]:
+    if isinstance(request, rq.ResolveIntents):
+        yield from ((key, None) for key in request.keys)
+        yield from request.spans
+    elif isinstance(request, rq.EndTxn | rq.HeartbeatTxn):
+        if batch.header.txn is not None:
+            yield batch.header.txn.anchor, None
+    elif (span := span_of(request)) is not None:
+        yield span
+
+
+def latches(batch: Batch, *, read_at: Timestamp, write_at: Timestamp) -> list[LatchSpan]:
+    """Everything the batch will touch. A read at `read_at` does not disturb writes above it."""
+    out: list[LatchSpan] = []
+    exclusive = False
+    writing = False
+    for request in batch.requests:
+        if isinstance(request, UNLATCHED):
+            continue
+        if isinstance(request, WHOLE_RANGE):
+            exclusive = True
+            continue
+        writing |= not isinstance(request, rq.READS)
+        out.extend(_latches_of(batch, request, read_at=read_at, write_at=write_at))
+    if exclusive:
+        out.append(write_latch(range_key(batch.header.range_id)))
+    elif writing:
+        out.append(read_latch(range_key(batch.header.range_id)))
+    return out
+
+
+def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at: Timestamp) -> Iterator[LatchSpan]:
+    match request:
+        case rq.Get() | rq.Scan() | rq.ReverseScan():
+            start, end = _span(request)
+            yield read_latch(start, end, at=read_at)
+        case rq.Refresh(start, end, _, upto) | rq.Export(start, end, _, upto):
+            yield read_latch(start, end, at=upto)
+        case rq.PutRows(keys=keys) if len(keys) <= LATCH_POINTS_MAX:
+            for key in keys:
+                yield write_latch(key, at=write_at)
+        case rq.EndTxn(_, lock_keys, lock_spans):
+            txn = batch.header.txn
+            if txn is None:
+                raise UsageError("EndTxn needs a transaction in the header")
+            yield write_latch(txn_key(txn.anchor, txn.txn_id))
+            yield from (write_latch(key, at=txn.start) for key in lock_keys)
+            yield from (write_latch(start, end, at=txn.start) for start, end in lock_spans)
+        case rq.HeartbeatTxn():
+            txn = batch.header.txn
+            if txn is None:
+                raise UsageError("HeartbeatTxn needs a transaction in the header")
+            yield write_latch(txn_key(txn.anchor, txn.txn_id))
+        case rq.PushTxn(pushee):
+            yield write_latch(txn_key(pushee.anchor, pushee.txn_id))
+        case rq.QueryTxn(txn_id, anchor):
+            yield read_latch(txn_key(anchor, txn_id))
+        case rq.ForgetLocks(txn_id, anchor):
+            yield write_latch(txn_key(anchor, txn_id))
+        case rq.ResolveIntents(_, keys, spans):
+            # An intent may hide below any timestamp a read is at: resolution excludes readers and writers of the key.
+            yield from (write_latch(key) for key in keys)
+            yield from (write_latch(start, end) for start, end in spans)
+        case rq.GcVersions(keys=keys):
+            yield from (write_latch(key, at=ts) for key, ts in keys)
+        case rq.GcTxnRecords() | rq.Barrier():
+            yield read_latch(range_key(batch.header.range_id))
+        case _:
+            start, end = _span(request)
+            yield write_latch(start, end, at=write_at)
+
+
+def _span(request: Request) -> tuple[bytes, bytes | None]:
+    span = span_of(request)
+    if span is None:
+        raise UsageError(f"{type(request).__name__} addresses no keys")
+    return span
+
+
+def read_ts_of(batch: Batch, now: Timestamp) -> Timestamp:
+    """The timestamp the batch reads at; `now` when it leaves that to the leaseholder."""
+    header = batch.header
+    if header.txn is not None:
+        return header.txn.read_ts
+    return header.ts or now
+
+
+def required_frontier(batch: Batch) -> Timestamp:
+    """What must be closed for a follower to answer: read, write and uncertainty (pitfall 19)."""
+    header = batch.header
+    if header.txn is not None:
+        return Timestamp(max(header.txn.read_ts, header.txn.write_ts, header.txn.uncertainty_limit))
+    exports = [r.upto for r in batch.requests if isinstance(r, rq.Export)]
+    return Timestamp(max(header.ts or MAX, header.uncertainty_limit, *exports)) if exports else Timestamp(max(header.ts or MAX, header.uncertainty_limit))

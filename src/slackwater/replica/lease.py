@@ -1,0 +1,72 @@
+"""Who may serve: the state of a lease at an instant, and the next lease one may ask for.
+
+    ──────────── VALID ────────────┬── STASIS ──┬──────── EXPIRED ────────►  time
+                       end - max_offset        end
+
+In stasis the holder serves nothing: another node's clock may already be past the end. After the end anybody with a replica
+may ask for the next lease; for an epoch-based one it first ends the epoch in the holder's liveness record, so that the
+end can no longer move (I-07). A record that is not known is neither live nor dead: *unknown ⇒ do not declare dead*.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, add_seconds
+from slackwater.hooks import planted
+from slackwater.model.descriptors import Epoch, Lease, LeaseSequence, Liveness
+
+if TYPE_CHECKING:
+    from slackwater.runtime.seam import NodeId
+
+
+class LeaseState(enum.Enum):
+    """What a lease is worth at an instant."""
+
+    VALID = "valid"
+    STASIS = "stasis"
+    EXPIRED = "expired"
+    UNKNOWN = "unknown"
+    NONE = "none"
+
+
+def lease_end(lease: Lease, liveness: Liveness | None) -> Timestamp | None:
+    """When the lease ends as far as is known; None when that is not known."""
+    if not lease.by_epoch:
+        return lease.expiration
+    if liveness is None or liveness.epoch < lease.epoch:
+        return None
+    # A higher epoch ended this lease; when it ended is not recorded, but every later lease starts after that.
+    return liveness.expiration if liveness.epoch == lease.epoch else MIN
+
+
+def lease_state(lease: Lease, liveness: Liveness | None, *, now: Timestamp, max_offset_us: int) -> LeaseState:
+    """What the lease is worth at `now`; `liveness` is the holder's record."""
+    if lease.holder == 0:
+        return LeaseState.NONE
+    end = lease_end(lease, liveness)
+    if end is None:
+        return LeaseState.UNKNOWN
+    if now >= end:
+        return LeaseState.EXPIRED
+    margin = 0 if planted("M28") else max_offset_us << LOGICAL_BITS
+    return LeaseState.STASIS if now >= end - margin else LeaseState.VALID
+
+
+def usable_until(lease: Lease, liveness: Liveness | None, *, max_offset_us: int) -> Timestamp:
+    """The first instant at which the holder may no longer serve."""
+    end = lease_end(lease, liveness)
+    return MIN if end is None else Timestamp(max(MIN, end - (max_offset_us << LOGICAL_BITS)))
+
+
+def next_expiration_lease(held: Lease, node: NodeId, *, now: Timestamp, duration_s: float) -> Lease:
+    """The expiration-based lease that `node` may request after `held`."""
+    start = now if held.holder == node else Timestamp(max(now, held.expiration + 1))
+    return Lease(node, LeaseSequence(held.sequence + 1), start, Epoch(0), add_seconds(start, duration_s))
+
+
+def next_epoch_lease(held: Lease, node: NodeId, epoch: Epoch, *, now: Timestamp, ended_at: Timestamp) -> Lease:
+    """The epoch-based lease that `node` may request; `ended_at` is the last instant the old holder may have served."""
+    start = Timestamp(min(MAX - 1, max(now, ended_at + 1)))
+    return Lease(node, LeaseSequence(held.sequence + 1), start, epoch)

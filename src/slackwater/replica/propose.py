@@ -1,0 +1,206 @@
+"""The proposal buffer: the one place where a command gets its index and its closed timestamp.
+
+    evaluate ──► insert(proposal) ──► flush() ──► one log entry ──► tail ──► apply ──► the waiter is told
+                 tracked               LAI and closed assigned together, then untracked
+
+A proposal that was evaluated is *tracked*: nothing at or above its lowest write may be closed. `flush` sequences everything
+buffered: each command gets the next lease applied index; the last one also carries the closed timestamp
+
+    assigned = max(assigned, min(policy target, lowest tracked - 1, end of the lease - gap))
+
+computed after the members of this flush have left the tracker: they all stand at or before that command, so it may close
+above their own writes (rules I-09, I-11; a member that untracked before it had its index would be planted bug M07).
+
+One append is under way at a time. If its outcome is unknown, the *same bytes* are appended again until they are seen in
+the log or the lease has changed: same index, same closed timestamp, so at most one copy applies (I-05) and nothing ever
+needs a new index after evaluation (pitfall 1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import EntryTooLarge, Overloaded, invariant
+from slackwater.hooks import buggify, planted
+from slackwater.model.commands import COMMANDS_PER_PACKET_MAX, Command, Packet, Trigger, encode_packet
+from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
+
+if TYPE_CHECKING:
+    from slackwater.closedts.tracker import Token, Tracker
+    from slackwater.runtime.seam import RangeId
+
+PROPOSALS_MAX = 8192
+"""Proposals buffered or in flight on one range."""
+OVERHEAD_BYTES = 256
+"""Room for a command's fields besides its effects, when entries are cut to size."""
+
+W = TypeVar("W")
+
+
+class Proposal(Generic[W]):
+    """An evaluated command on its way to the log, with whoever waits for it."""
+
+    __slots__ = ("command_id", "effects", "generation", "lai", "lease_sequence", "min_write_ts", "stats", "token", "trigger", "waiter")
+
+    def __init__(
+        self,
+        *,
+        command_id: bytes,
+        lease_sequence: LeaseSequence,
+        min_write_ts: Timestamp,
+        effects: bytes,
+        stats: tuple[int, ...],
+        trigger: Trigger | None,
+        generation: int,
+        waiter: W,
+    ) -> None:
+        self.command_id = command_id
+        self.lease_sequence = lease_sequence
+        self.min_write_ts = min_write_ts
+        self.effects = effects
+        self.stats = stats
+        self.trigger = trigger
+        self.generation = generation
+        self.waiter = waiter
+        self.lai = LeaseAppliedIndex(0)
+        self.token: Token | None = None
+
+
+class Flight(Generic[W]):
+    """One log entry under way."""
+
+    __slots__ = ("closed", "last_lai", "lease_sequence", "payload", "proposals")
+
+    def __init__(
+        self, payload: bytes, proposals: list[Proposal[W]], *, lease_sequence: LeaseSequence, last_lai: LeaseAppliedIndex, closed: Timestamp
+    ) -> None:
+        self.payload = payload
+        self.proposals = proposals
+        self.lease_sequence = lease_sequence
+        self.last_lai = last_lai
+        self.closed = closed
+
+
+class ProposalBuffer(Generic[W]):
+    """Proposals of one leaseholder, under one lease at a time."""
+
+    def __init__(self, range_id: RangeId, tracker: Tracker, *, entry_bytes_max: int) -> None:
+        self.range_id = range_id
+        self.tracker = tracker
+        self.entry_bytes_max = entry_bytes_max
+        self.sequence = LeaseSequence(0)
+        self.assigned_lai = LeaseAppliedIndex(0)
+        self.assigned_closed = MIN
+        self._buffered: list[Proposal[W]] = []
+        self._waiting: dict[bytes, Proposal[W]] = {}
+
+    def start_lease(self, *, sequence: LeaseSequence, lai: LeaseAppliedIndex, closed: Timestamp) -> list[Proposal[W]]:
+        """Begin under a new lease, from the applied state. Returns proposals of the old one: they can never apply now."""
+        dead = list(self._waiting.values())
+        for proposal in dead:
+            self._untrack(proposal)
+        self._buffered.clear()
+        self._waiting.clear()
+        self.sequence, self.assigned_lai = sequence, lai
+        self.assigned_closed = Timestamp(max(self.assigned_closed, closed))
+        return dead
+
+    @property
+    def floor(self) -> Timestamp:
+        """The lowest timestamp a new write may use."""
+        return Timestamp(self.assigned_closed + 1)
+
+    @property
+    def in_flight(self) -> int:
+        """Proposals inserted and not yet decided."""
+        return len(self._waiting)
+
+    @property
+    def buffered(self) -> int:
+        """Proposals waiting for the next flush."""
+        return len(self._buffered)
+
+    def insert(self, proposal: Proposal[W]) -> None:
+        """Take an evaluated proposal; its writes hold closing back until it is sequenced."""
+        size = len(proposal.effects) + OVERHEAD_BYTES
+        if size > self.entry_bytes_max:
+            raise EntryTooLarge("one command is larger than a log entry may be; split the batch", size=size, limit=self.entry_bytes_max)
+        if len(self._waiting) >= PROPOSALS_MAX:
+            raise Overloaded("too many proposals are waiting on this range", limit=PROPOSALS_MAX)
+        if proposal.min_write_ts:
+            invariant(proposal.min_write_ts > self.assigned_closed, "I-10", write=proposal.min_write_ts, closed=self.assigned_closed)
+            proposal.token = self.tracker.track(proposal.min_write_ts)
+            if planted("M07"):
+                self._untrack(proposal)
+        self._buffered.append(proposal)
+        self._waiting[proposal.command_id] = proposal
+
+    def flush(self, *, close_target: Timestamp, close_limit: Timestamp) -> Flight[W] | None:
+        """Sequence what is buffered, as much as fits one entry. `close_limit` is the end of the lease less the gap."""
+        chosen = self._take()
+        if not chosen:
+            return None
+        before = self.assigned_closed
+        for proposal in chosen:
+            self.assigned_lai = LeaseAppliedIndex(self.assigned_lai + 1)
+            proposal.lai = self.assigned_lai
+            self._untrack(proposal)
+        self.close(target=close_target, limit=close_limit)
+        commands = [self._command(p, before) for p in chosen[:-1]]
+        commands.append(self._command(chosen[-1], self.assigned_closed))
+        payload = encode_packet(Packet(self.range_id, commands))
+        return Flight(payload, chosen, lease_sequence=self.sequence, last_lai=self.assigned_lai, closed=self.assigned_closed)
+
+    def close(self, *, target: Timestamp, limit: Timestamp) -> Timestamp:
+        """Raise the assigned closed timestamp as far as the policy, the tracker and the lease allow (I-11)."""
+        lowest = self.tracker.lower_bound()
+        target = Timestamp(min(target, limit))
+        if lowest is not None:
+            target = Timestamp(min(target, lowest - 1))
+        self.assigned_closed = Timestamp(max(self.assigned_closed, target))
+        return self.assigned_closed
+
+    def settle(self, command_id: bytes) -> Proposal[W] | None:
+        """The proposal that a command in the log belongs to; None when it is not ours, or was settled before."""
+        return self._waiting.pop(command_id, None)
+
+    def withdraw(self, flight: Flight[W]) -> list[Proposal[W]]:
+        """The log refused the entry for good: its proposals, which never apply."""
+        return [p for p in flight.proposals if self._waiting.pop(p.command_id, None) is not None]
+
+    def _take(self) -> list[Proposal[W]]:
+        limit = 1 if buggify("propose.one_command_per_entry") else COMMANDS_PER_PACKET_MAX
+        size = count = 0
+        for proposal in self._buffered:
+            size += len(proposal.effects) + OVERHEAD_BYTES
+            if count and (size > self.entry_bytes_max or count >= limit):
+                break
+            count += 1
+        chosen, self._buffered = self._buffered[:count], self._buffered[count:]
+        return chosen
+
+    def _command(self, proposal: Proposal[W], closed: Timestamp) -> Command:
+        return Command(
+            command_id=proposal.command_id,
+            lease_sequence=proposal.lease_sequence,
+            lai=proposal.lai,
+            closed=closed,
+            min_write_ts=proposal.min_write_ts,
+            effects=proposal.effects,
+            stats=proposal.stats,
+            trigger=proposal.trigger,
+            generation=proposal.generation,
+        )
+
+    def _untrack(self, proposal: Proposal[W]) -> None:
+        if proposal.token is not None:
+            self.tracker.untrack(proposal.token)
+            proposal.token = None
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        return (
+            f"propose seq={self.sequence} lai={self.assigned_lai} closed={self.assigned_closed} "
+            f"buffered={len(self._buffered)} waiting={len(self._waiting)} tracked={self.tracker.count}"
+        )
