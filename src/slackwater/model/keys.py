@@ -35,10 +35,10 @@ import msgspec
 
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model.kinds import INTEGERS, ColumnType, Kind
-from slackwater.model.values import logical, physical
+from slackwater.model.values import logical, storer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 NULL_FIRST = 0x05
 NULL_LAST = 0xF5
@@ -104,8 +104,17 @@ def encode_key(values: Sequence[object], types: Sequence[KeyType]) -> bytes:
 
 def encode_element(value: object, key_type: KeyType) -> bytes:
     """One element with its tag."""
-    element = bytes([key_type.null]) if value is None else bytes([TAGS[key_type.kind]]) + _payload(value, key_type.kind)
-    return element.translate(_COMPLEMENT) if key_type.descending else element
+    return element_encoder(key_type)(value)
+
+
+def element_encoder(key_type: KeyType) -> Callable[[object], bytes]:
+    """`encode_element` for one type: the question of the type is asked once, not for every key."""
+    payload = _payload_encoder(key_type.kind)
+    tag, null = bytes([TAGS[key_type.kind]]), bytes([key_type.null])
+    if not key_type.descending:
+        return lambda value: null if value is None else tag + payload(value)
+    null = null.translate(_COMPLEMENT)
+    return lambda value: null if value is None else (tag + payload(value)).translate(_COMPLEMENT)
 
 
 def decode_key(data: bytes, types: Sequence[KeyType], *, offset: int = 0) -> tuple[Any, ...]:
@@ -163,18 +172,21 @@ def unescape(data: bytes, offset: int) -> tuple[bytes, int]:
         at += 2
 
 
-def _payload(value: object, kind: Kind) -> bytes:
+def _payload_encoder(kind: Kind) -> Callable[[Any], bytes]:
     if kind is Kind.DECIMAL:
-        return _encode_decimal(value)
-    stored = physical(ColumnType(Kind.INT if kind in INTEGERS else kind), value)
-    if isinstance(stored, float):
-        return _encode_float(stored)
-    if isinstance(stored, bytes):
-        return stored if kind is Kind.UUID else escape(stored)
+        return _encode_decimal
+    store: Callable[[Any], Any] = storer(ColumnType(Kind.INT if kind in INTEGERS else kind))
+    if kind is Kind.FLOAT:
+        return lambda value: _encode_float(store(value))
+    if kind is Kind.UUID:
+        return store
+    if kind not in WIDTHS:
+        return lambda value: escape(store(value))
     if kind is Kind.BOOL:
-        return bytes([stored])
+        return lambda value: bytes([store(value)])
     width = WIDTHS[kind]
-    return (stored + (1 << 8 * width - 1)).to_bytes(width, "big")
+    bias = 1 << 8 * width - 1
+    return lambda value: (store(value) + bias).to_bytes(width, "big")
 
 
 def _decode_fixed(raw: bytes, kind: Kind) -> Any:

@@ -20,22 +20,26 @@ A reader's schema may be another version: columns meet by id (see `schema.py`).
 from __future__ import annotations
 
 import struct
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import DecodeError, EntryTooLarge, UsageError
-from slackwater.model.keys import KeyType, decode_key, encode_key
+from slackwater.model.keys import KeyType, decode_key, element_encoder
 from slackwater.model.kinds import VARIABLE, Kind
 from slackwater.model.layout import split_table_key, table_prefix
 from slackwater.model.retype import widen
-from slackwater.model.values import logical, physical
+from slackwater.model.values import loader, storer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
     from slackwater.model.schema import Column, TableSchema
     from slackwater.model.values import Physical
+
+    _Plan = tuple["RowLayout", list[tuple[str, Callable[[list[Physical | None]], Any]]]]
 
 FORMAT = 0x01
 HEADER_BYTES = 5
@@ -53,7 +57,6 @@ _CODES = {
     Kind.TIMESTAMPTZ: "q",
     Kind.UUID: "16s",
 }
-_ZEROS: dict[str, Physical] = {"d": 0.0, "16s": bytes(16)}
 
 
 class RowLayout:
@@ -72,69 +75,64 @@ class RowLayout:
         self.ends_at = at
         self.width = at + 4 * len(self.variable)
         """Bytes before the tail."""
-        self.codes = [_CODES[schema.columns[i].type.kind] for i in self.fixed]
-        self.struct = struct.Struct(f"<BI{self.bitmap_bytes}s{''.join(self.codes)}{len(self.variable)}I")
+        codes = "".join(_CODES[schema.columns[i].type.kind] for i in self.fixed)
+        self.struct = struct.Struct(f"<BI{self.bitmap_bytes}s{codes}{len(self.variable)}I")
         self.not_null = sum(1 << i for i, c in enumerate(schema.columns) if not c.nullable)
         self.header = struct.pack("<BI", FORMAT, schema.version)
+        kinds = [schema.columns[i].type.kind for i in self.fixed]
+        self._wide = [place for place, kind in enumerate(kinds) if kind is Kind.DECIMAL]
+        self._zeros = [(i, bytes(16) if kind is Kind.UUID else 0) for i, kind in zip(self.fixed, kinds, strict=True)]
+        self._no_nulls = bytes(self.bitmap_bytes)
 
     def pack(self, stored: Sequence[Physical | None]) -> bytes:
         """The value of one row, from the stored forms of its columns in schema order."""
-        nulls = sum(1 << i for i, s in enumerate(stored) if s is None)
-        fields: list[Any] = []
-        for i, code in zip(self.fixed, self.codes, strict=True):
-            fields.append(_fixed_field(stored[i], code))
-        tail: list[bytes] = []
-        end = 0
-        for i in self.variable:
-            raw: Any = stored[i] or b""
-            tail.append(raw)
-            end += len(raw)
-            fields.append(end)
-        if self.width + end > VALUE_BYTES_MAX:
+        fields: list[Any] = [zero if (field := stored[i]) is None else field for i, zero in self._zeros]
+        for i in self._wide:
+            fields[i] = fields[i].to_bytes(16, "little", signed=True)
+        tail: list[Any] = [stored[i] or b"" for i in self.variable]
+        ends = list(accumulate(map(len, tail)))
+        if ends and self.width + ends[-1] > VALUE_BYTES_MAX:
             raise EntryTooLarge(
-                "a row is too large; keep large objects in pieces", size=self.width + end, limit=VALUE_BYTES_MAX
+                "a row is too large; keep large objects in pieces", size=ends[-1], limit=VALUE_BYTES_MAX
             )
-        head = self.struct.pack(FORMAT, self.schema.version, nulls.to_bytes(self.bitmap_bytes, "little"), *fields)
-        return head + b"".join(tail)
+        bitmap = self._no_nulls
+        if None in stored:
+            bitmap = sum(1 << i for i, s in enumerate(stored) if s is None).to_bytes(self.bitmap_bytes, "little")
+        return b"".join((self.struct.pack(FORMAT, self.schema.version, bitmap, *fields, *ends), *tail))
 
     def unpack(self, value: bytes) -> list[Physical | None]:
         """The stored forms of a row's columns, in schema order."""
         if len(value) < self.width:
             raise DecodeError("a row is shorter than its fixed section", size=len(value), need=self.width)
         _, _, bitmap, *fields = self.struct.unpack_from(value)
-        nulls = int.from_bytes(bitmap, "little")
-        if nulls >> len(self.schema.columns):
+        for i in self._wide:
+            fields[i] = int.from_bytes(fields[i], "little", signed=True)
+        stored: list[Physical | None] = [None] * len(self.schema.columns)
+        for i, field in zip(self.fixed, fields, strict=False):
+            stored[i] = field
+        begin = self.width
+        for i, end in zip(self.variable, fields[len(self.fixed) :], strict=True):
+            end += self.width
+            if not begin <= end <= len(value):
+                raise DecodeError("a row's tail offsets are out of order or out of bounds")
+            stored[i] = value[begin:end]
+            begin = end
+        if begin != len(value):
+            raise DecodeError("a row does not end where its last column does", size=len(value), end=begin)
+        if bitmap != self._no_nulls:
+            self._forget_nulls(stored, int.from_bytes(bitmap, "little"))
+        return stored
+
+    def _forget_nulls(self, stored: list[Physical | None], nulls: int) -> None:
+        if nulls >> len(stored):
             raise DecodeError("a row's null bitmap has bits beyond its columns")
         if nulls & self.not_null:
             raise DecodeError("a row has NULL in a NOT NULL column")
-        stored: list[Physical | None] = [None] * len(self.schema.columns)
-        for i, code, field in zip(self.fixed, self.codes, fields, strict=False):
-            if not nulls >> i & 1:
-                stored[i] = field if code != "16s" else _wide_field(field, self.schema.columns[i].type.kind)
-        begin = self.width
-        for i, end in zip(self.variable, fields[len(self.fixed) :], strict=True):
-            if not begin <= self.width + end <= len(value):
-                raise DecodeError("a row's tail offsets are out of order or out of bounds")
-            if not nulls >> i & 1:
-                stored[i] = value[begin : self.width + end]
-            elif begin != self.width + end:
-                raise DecodeError("a NULL has bytes in the tail")
-            begin = self.width + end
-        if begin != len(value):
-            raise DecodeError("a row does not end where its last column does", size=len(value), end=begin)
-        return stored
-
-
-def _fixed_field(stored: Physical | None, code: str) -> Physical:
-    if stored is None:
-        return _ZEROS.get(code, 0)
-    if code == "16s" and isinstance(stored, int):
-        return stored.to_bytes(16, "little", signed=True)
-    return stored
-
-
-def _wide_field(field: bytes, kind: Kind) -> Physical:
-    return field if kind is Kind.UUID else int.from_bytes(field, "little", signed=True)
+        for i in range(len(stored)):
+            if nulls >> i & 1:
+                if i not in self.offsets and stored[i]:
+                    raise DecodeError("a NULL has bytes in the tail")
+                stored[i] = None
 
 
 def version_of(value: bytes) -> int:
@@ -173,24 +171,33 @@ class RowCodec:
         self.layout = RowLayout(schema)
         self.prefix = table_prefix(schema.table_id, schema.index_id)
         self.key_types = key_types(schema)
-        self._names = [c.name for c in schema.columns]
+        self._defaults = [(c.name, c.default) for c in schema.columns]
+        self._storers = [storer(c.type) for c in schema.columns]
+        self._elements = [element_encoder(t) for t in self.key_types]
+        self._places = {c.name: i for i, c in enumerate(schema.columns)}
+        self._key_places = [self._places[c.name] for c, _ in schema.key_columns()]
         self._key_names = [c.name for c, _ in schema.key_columns()]
         self._versions = dict(versions or {}) | {schema.version: schema}
-        self._layouts = {schema.version: self.layout}
+        self._readers: dict[int, _Plan] = {}
 
     def encode(self, row: Mapping[str, object]) -> tuple[bytes, bytes]:
         """(key, value) of a row. Columns left out take their default."""
-        if unknown := row.keys() - set(self._names):
-            raise UsageError(
-                f"table {self.schema.name} has no column {min(unknown)!r}; its columns are {', '.join(self._names)}"
-            )
-        values = {c.name: row.get(c.name, c.default) for c in self.schema.columns}
-        stored = [self._stored(c, values[c.name]) for c in self.schema.columns]
-        return self.key([values[n] for n in self._key_names]), self.layout.pack(stored)
+        if not row.keys() <= self._places.keys():
+            self.schema.column(min(row.keys() - self._places.keys()))  # raises, with the names there are
+        values = [row.get(name, default) for name, default in self._defaults]
+        try:
+            stored = [None if v is None else store(v) for store, v in zip(self._storers, values, strict=True)]
+        except UsageError:
+            raise self._refusal(values) from None
+        if None in stored:
+            self._check_not_null(stored)
+        return self.key([values[i] for i in self._key_places]), self.layout.pack(stored)
 
     def key(self, values: Sequence[object]) -> bytes:
         """The key of a row from its primary-key values in key order; fewer values make a prefix to seek with."""
-        return self.prefix + encode_key(values, self.key_types)
+        if len(values) > len(self._elements):
+            raise UsageError("more values than key columns", values=len(values), columns=len(self._elements))
+        return self.prefix + b"".join([encode(v) for encode, v in zip(self._elements, values, strict=False)])
 
     def decode_key(self, key: bytes) -> dict[str, Any]:
         """The primary-key columns that a key holds."""
@@ -201,10 +208,10 @@ class RowCodec:
 
     def decode(self, value: bytes) -> dict[str, Any]:
         """The row that a value holds, as this codec's schema sees it."""
-        layout = self._layout(version_of(value))
+        version = version_of(value)
+        layout, readers = self._readers.get(version) or self._plan(version)
         stored = layout.unpack(value)
-        found = {c.id: (c, s) for c, s in zip(layout.schema.columns, stored, strict=True)}
-        return {c.name: self._read(c, found.get(c.id)) for c in self.schema.columns}
+        return {name: read(stored) for name, read in readers}
 
     def encode_batch(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
         """(keys, values) of a whole batch, vectorised; columns left out take their default."""
@@ -212,36 +219,57 @@ class RowCodec:
 
         return encode_batch(self, batch)
 
-    def _layout(self, version: int) -> RowLayout:
-        layout = self._layouts.get(version)
-        if layout is None:
-            schema = self._versions.get(version)
-            if schema is None:
-                raise unknown_version(version, self.schema.name)
-            layout = self._layouts[version] = RowLayout(schema)
-        return layout
+    def _plan(self, version: int) -> _Plan:
+        """How to read the values of one version, worked out once."""
+        schema = self._versions.get(version)
+        if schema is None:
+            raise unknown_version(version, self.schema.name)
+        written = {c.id: (i, c) for i, c in enumerate(schema.columns)}
+        plan = RowLayout(schema), [(c.name, _reader(c, written.get(c.id))) for c in self.schema.columns]
+        self._readers[version] = plan
+        return plan
 
-    def _stored(self, column: Column, value: object) -> Physical | None:
-        if value is not None:
+    def _refusal(self, values: list[Any]) -> UsageError:
+        """The error of the first column that does not take its value."""
+        for column, store, value in zip(self.schema.columns, self._storers, values, strict=True):
             try:
-                return physical(column.type, value)
+                if value is not None:
+                    store(value)
             except UsageError as error:
-                raise UsageError(f"column {column.name}: {error}") from None
-        if not column.nullable:
-            raise UsageError(f"column {column.name} of table {self.schema.name} is NOT NULL; give it a value")
-        return None
+                return UsageError(f"column {column.name}: {error}")
+        return UsageError("a row does not fit its table", table=self.schema.name)
 
-    def _read(self, column: Column, found: tuple[Column, Physical | None] | None) -> Any:
-        if found is None:
-            if column.default is None and not column.nullable:
-                raise missing_default(column)
-            return column.default
-        written, stored = found
-        if stored is None:
+    def _check_not_null(self, stored: list[Physical | None]) -> None:
+        for column, field in zip(self.schema.columns, stored, strict=True):
+            if field is None and not column.nullable:
+                raise UsageError(f"column {column.name} of table {self.schema.name} is NOT NULL; give it a value")
+
+
+def _reader(column: Column, found: tuple[int, Column] | None) -> Callable[[list[Physical | None]], Any]:
+    """A function from a row's stored forms to one column's value, as the reader's schema has it."""
+    if found is None:
+        if column.default is None and not column.nullable:
+            return partial(_refuse, column)
+        return lambda _: column.default
+    index, written = found
+    load_written, load = loader(written.type), loader(column.type)
+
+    def read(stored: list[Physical | None]) -> Any:
+        field = stored[index]
+        if field is None:
             if not column.nullable:
                 raise DecodeError(f"a row has NULL in the NOT NULL column {column.name}")
             return None
-        if written.type != column.type:
-            logical(written.type, stored)  # what was written must hold before it is widened
-            stored = widen(stored, old=written.type, new=column.type)
-        return logical(column.type, stored)
+        return load(field)
+
+    def read_widened(stored: list[Physical | None]) -> Any:
+        if (field := stored[index]) is None:
+            return read(stored)
+        load_written(field)  # what was written must hold before it is widened
+        return load(widen(field, old=written.type, new=column.type))
+
+    return read if written.type == column.type else read_widened
+
+
+def _refuse(column: Column, _: list[Physical | None]) -> Any:
+    raise missing_default(column)

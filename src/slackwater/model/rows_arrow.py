@@ -33,6 +33,7 @@ from slackwater.model.arrow import arrow_fields, arrow_type, literal_array
 from slackwater.model.checks_arrow import check_range
 from slackwater.model.encode_arrow import DTYPES
 from slackwater.model.filters_arrow import bind
+from slackwater.model.keys_arrow import binary_offsets
 from slackwater.model.kinds import TEXTS, Kind
 from slackwater.model.retype_arrow import widen_array
 from slackwater.model.rows import FORMAT, HEADER_BYTES, RowLayout, missing_default, unknown_version
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 pa: Any = pyarrow  # its stubs know neither numpy buffers nor concat_batches
-SUB_BLOCK_ROWS = 16_384
+SUB_BLOCK_ROWS = 65_536
+"""Larger sub-blocks leave the cache; smaller ones spend their time between numpy calls."""
 SUB_BLOCK_BYTES_MAX = 1 << 30
 """Arrow's binary offsets are 32-bit; a sub-block of larger rows is cut further."""
 
@@ -71,9 +73,11 @@ class BlockDecoder:
 
     def decode(self, values: Sequence[bytes]) -> Any:
         """The batch of these values, in their order, without those that a predicate refuses."""
-        offsets = np.zeros(len(values) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
-        return self.decode_buffer(b"".join(values), offsets)
+        joined = pa.array(values, pa.binary())  # one pass in C++ for the bytes and the offsets
+        if isinstance(joined, pa.ChunkedArray):  # more bytes than 32-bit offsets reach
+            parts = [self._joined(chunk) for chunk in joined.chunks]
+            return self._concat(parts)
+        return self._joined(joined)
 
     def decode_buffer(self, buffer: Any, offsets: Array) -> Any:
         """Like `decode`, for values that lie one after the other: value i is `buffer[offsets[i]:offsets[i + 1]]`."""
@@ -91,6 +95,14 @@ class BlockDecoder:
         batches = []
         for low in range(0, len(starts), SUB_BLOCK_ROWS):
             batches += self._cut(data, starts[low : low + SUB_BLOCK_ROWS], ends[low : low + SUB_BLOCK_ROWS])
+        return self._concat(batches)
+
+    def _joined(self, values: Any) -> Any:
+        if values.null_count:
+            raise DecodeError("a value is missing; drop deleted rows before decoding")
+        return self.decode_buffer(values.buffers()[2] or b"", binary_offsets(values))
+
+    def _concat(self, batches: list[Any]) -> Any:
         if len(batches) == 1:
             return batches[0]
         if not batches:
@@ -151,9 +163,11 @@ class BlockDecoder:
         return arrays, kept
 
     def _column(self, rows: _Rows, column: Column) -> Any:
+        if not rows.size:  # a predicate refused every row
+            return pa.nulls(0, arrow_type(column.type))
         found = rows.find(column.id)
         if found is None:
-            if column.default is None and not column.nullable and rows.size:
+            if column.default is None and not column.nullable:
                 raise missing_default(column)
             return literal_array(column.default, column.type, size=rows.size)
         index, written = found
@@ -263,12 +277,16 @@ class _Rows:
         """(rows × k+1): where the tail begins and where each of its texts ends, in the buffer."""
         layout = self._layout
         count = len(layout.variable)
-        bounds = np.empty((self.size, count + 1), np.int64)
-        bounds[:, 0] = 0
-        bounds[:, 1:] = np.ascontiguousarray(self._fixed[:, layout.ends_at :]).view("<u4").reshape(self.size, count)
-        if (bounds[:, 1:] < bounds[:, :-1]).any() or (bounds[:, -1] != lengths - layout.width).any():
+        ends = np.ascontiguousarray(self._fixed[:, layout.ends_at :]).view("<u4").reshape(self.size, count)
+        if (ends[:, -1] != lengths - layout.width).any() or any(
+            (ends[:, i] > ends[:, i + 1]).any() for i in range(count - 1)
+        ):
             raise DecodeError("a row's tail offsets are out of order, or do not end with the row")
-        bounds += (starts + layout.width)[:, None]
+        # From here every end is at most a sub-block's size, so that 32 bits and a sign are enough.
+        bounds = np.empty((self.size, count + 1), np.int32)
+        bounds[:, 0] = starts + layout.width
+        for i in range(count):
+            np.add(bounds[:, 0], ends[:, i].view(np.int32), out=bounds[:, i + 1])
         return bounds
 
     def _text(self, index: int, validity: Any, nulls: Array | None) -> Any:
@@ -279,7 +297,7 @@ class _Rows:
             raise DecodeError("a NULL has bytes in the tail")
         if self._texts is None:
             # Elements are the texts and the gaps between rows; offsets are in order because the rows are.
-            offsets = pa.py_buffer(self._bounds.astype(np.int32))
+            offsets = pa.py_buffer(self._bounds)
             elements = self.size * count - 1
             self._texts = pa.Array.from_buffers(
                 pa.binary(), max(elements, 0), [None, offsets, pa.py_buffer(self._data)]
@@ -305,5 +323,7 @@ def _in_order(starts: Array, ends: Array, size: int) -> bool:
 
 def _gather(data: Array, starts: Array, width: int) -> Array:
     """(rows × width) bytes from `data` at `starts`; the caller has checked that they are inside."""
+    if len(data) == width * len(starts):  # rows of the least possible size, with no gaps: they are the matrix
+        return data.reshape(len(starts), width)
     items = np.ndarray((len(data) - width + 1,), f"V{width}", buffer=data, strides=(1,))
     return items[starts].view(np.uint8).reshape(len(starts), width)

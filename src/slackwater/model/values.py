@@ -14,11 +14,15 @@ from __future__ import annotations
 import binascii
 import datetime as dt
 import re
-from decimal import Context, Decimal, InvalidOperation
-from typing import Any
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model.kinds import DECIMAL_PRECISION_MAX, INSTANTS, INTEGERS, TEXTS, ColumnType, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Physical = int | float | bytes
 
@@ -41,94 +45,160 @@ _EXACT = Context(prec=DECIMAL_PRECISION_MAX + 1)
 
 def physical(ctype: ColumnType, value: object) -> Physical:
     """The stored form of a Python value, which must not be None."""
-    kind = ctype.kind
-    if kind in INTEGERS:
-        return _integer(value, bits=INTEGERS[kind])
-    if kind is Kind.BOOL:
-        if not isinstance(value, bool):
-            raise _mismatch(ctype, value)
-        return int(value)
-    if kind is Kind.FLOAT:
-        return _float(value)
-    if kind is Kind.DECIMAL:
-        return unscaled(value, precision=ctype.precision, scale=ctype.scale)
-    return _other(ctype, value)
-
-
-def _other(ctype: ColumnType, value: object) -> Physical:
-    kind = ctype.kind
-    if kind in TEXTS and isinstance(value, str):
-        return text_bytes(value)
-    if kind is Kind.BYTES and isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if kind is Kind.DATE and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-        return value.toordinal() - _EPOCH_DAY
-    if kind in INSTANTS and isinstance(value, dt.datetime):
-        return instant_us(value, aware=kind is Kind.TIMESTAMPTZ)
-    if kind is Kind.UUID:
-        return uuid_bytes(value)
-    raise _mismatch(ctype, value)
+    return storer(ctype)(value)
 
 
 def logical(ctype: ColumnType, stored: Any) -> Any:
     """The Python value of a stored form; `DecodeError` when no such value exists."""
+    return loader(ctype)(stored)
+
+
+def storer(ctype: ColumnType) -> Callable[[Any], Physical]:
+    """`physical` for one type: the question of the type is asked once, not for every value."""
     kind = ctype.kind
-    if kind in TEXTS:
-        try:
-            return stored.decode()
-        except UnicodeDecodeError:
-            raise DecodeError("text is not valid UTF-8") from None
-    if kind is Kind.DATE:
-        if not DAY_MIN <= stored <= DAY_MAX:
-            raise DecodeError("date is outside the years 1 to 9999", days=stored)
-        return dt.date.fromordinal(stored + _EPOCH_DAY)
-    if kind in INSTANTS:
-        if not INSTANT_US_MIN <= stored <= INSTANT_US_MAX:
-            raise DecodeError("timestamp is outside the years 1 to 9999", microseconds=stored)
-        return (_EPOCH_UTC if kind is Kind.TIMESTAMPTZ else _EPOCH) + dt.timedelta(microseconds=stored)
-    if kind is Kind.BOOL:
-        if stored not in (0, 1):
-            raise DecodeError("a boolean is 0 or 1", stored=stored)
-        return bool(stored)
+    if kind in INTEGERS:
+        return partial(_store_int, bits=INTEGERS[kind])
     if kind is Kind.DECIMAL:
-        if abs(stored) >= 10**ctype.precision:
+        return _decimal_storer(ctype)
+    if kind in INSTANTS:
+        return partial(instant_us, aware=kind is Kind.TIMESTAMPTZ)
+    if kind in TEXTS:
+        return text_bytes
+    storers: dict[Kind, Callable[[Any], Physical]] = {
+        Kind.BOOL: _store_bool,
+        Kind.FLOAT: _store_float,
+        Kind.BYTES: _store_bytes,
+        Kind.DATE: _store_date,
+        Kind.UUID: uuid_bytes,
+    }
+    return storers[kind]
+
+
+def loader(ctype: ColumnType) -> Callable[[Any], Any]:
+    """`logical` for one type."""
+    kind = ctype.kind
+    if kind is Kind.DECIMAL:
+        return _decimal_loader(ctype)
+    if kind in INSTANTS:
+        return partial(_load_instant, epoch=_EPOCH_UTC if kind is Kind.TIMESTAMPTZ else _EPOCH)
+    if kind in TEXTS:
+        return _load_text
+    loaders: dict[Kind, Callable[[Any], Any]] = {Kind.BOOL: _load_bool, Kind.DATE: _load_date}
+    return loaders.get(kind, _load_as_is)
+
+
+def _decimal_storer(ctype: ColumnType) -> Callable[[Any], Physical]:
+    # quantize refuses a result of more digits than the context has, and the trap refuses to drop any: our very rules.
+    exact = Context(prec=ctype.precision, traps=[Inexact, InvalidOperation])
+    step = Decimal(1).scaleb(-ctype.scale)
+
+    def store(value: Any) -> int:
+        if type(value) is not Decimal:
+            if isinstance(value, bool) or not isinstance(value, Decimal | int):
+                raise UsageError(f"{ctype} takes decimal.Decimal or int", got=type(value).__name__)
+            value = Decimal(value)
+        try:
+            return int(value.quantize(step, context=exact).scaleb(ctype.scale, _EXACT))
+        except Inexact:
+            raise UsageError(
+                f"value has more than {ctype.scale} digits after the point; round it to {ctype}", value=str(value)[:80]
+            ) from None
+        except (InvalidOperation, ValueError, OverflowError):  # NaN and infinity are refused here too
+            raise UsageError(f"value does not fit {ctype}; widen the column", value=str(value)[:80]) from None
+
+    return store
+
+
+def _decimal_loader(ctype: ColumnType) -> Callable[[Any], Any]:
+    limit = 10**ctype.precision
+
+    def load(stored: int) -> Decimal:
+        if not -limit < stored < limit:
             raise DecodeError(f"value does not fit {ctype}", unscaled=stored)
         return Decimal(stored).scaleb(-ctype.scale, _EXACT)
+
+    return load
+
+
+def _store_int(value: Any, *, bits: int) -> Physical:
+    if type(value) is not int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(f"a {bits}-bit integer column takes int", got=type(value).__name__)
+        value = int(value)
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise UsageError(f"value does not fit {bits} bits; use a wider type", value=value)
+    return int(value)
+
+
+def _store_bool(value: Any) -> int:
+    if value is not True and value is not False:
+        raise _mismatch("bool", value)
+    return int(value)
+
+
+def _store_float(value: Any) -> float:
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= FLOAT_EXACT_INT_MAX:
+        return float(value)
+    raise UsageError("float takes a float, or an int up to 2^53", got=repr(value)[:80])
+
+
+def _store_bytes(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise _mismatch("bytes", value)
+
+
+def _store_date(value: Any) -> int:
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value.toordinal() - _EPOCH_DAY
+    raise _mismatch("date", value)
+
+
+def _load_as_is(stored: Any) -> Any:
     return stored
 
 
-def unscaled(value: object, *, precision: int, scale: int) -> int:
-    """The integer `value * 10**scale`, exactly; refuses what does not fit."""
-    if isinstance(value, bool) or not isinstance(value, Decimal | int):
-        raise UsageError(f"decimal({precision},{scale}) takes decimal.Decimal or int", got=type(value).__name__)
-    number = Decimal(value)
-    if not number.is_finite() or (number and number.adjusted() >= precision - scale):
-        raise UsageError(f"value does not fit decimal({precision},{scale}); widen the column", value=str(value)[:80])
-    sign, digits, exponent = number.as_tuple()
-    magnitude = int("".join(map(str, digits)) or "0")
-    shift = int(exponent) + scale
-    if shift >= 0 or not magnitude:
-        whole, rest = magnitude * 10 ** max(0, shift) if magnitude else 0, 0
-    else:
-        whole, rest = divmod(magnitude, 10 ** min(-shift, len(digits) + 1))
-    if rest:
-        raise UsageError(
-            f"value has more than {scale} digits after the point; round it to decimal({precision},{scale})",
-            value=str(value)[:80],
-        )
-    return -whole if sign else whole
+def _load_text(stored: bytes) -> str:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        raise DecodeError("text is not valid UTF-8") from None
 
 
-def text_bytes(value: str) -> bytes:
+def _load_date(stored: int) -> dt.date:
+    if not DAY_MIN <= stored <= DAY_MAX:
+        raise DecodeError("date is outside the years 1 to 9999", days=stored)
+    return dt.date.fromordinal(stored + _EPOCH_DAY)
+
+
+def _load_instant(stored: int, *, epoch: dt.datetime) -> dt.datetime:
+    if not INSTANT_US_MIN <= stored <= INSTANT_US_MAX:
+        raise DecodeError("timestamp is outside the years 1 to 9999", microseconds=stored)
+    return epoch + dt.timedelta(microseconds=stored)
+
+
+def _load_bool(stored: int) -> bool:
+    if stored not in (0, 1):
+        raise DecodeError("a boolean is 0 or 1", stored=stored)
+    return bool(stored)
+
+
+def text_bytes(value: Any) -> bytes:
     """UTF-8; refuses lone surrogates, which have none."""
+    if not isinstance(value, str):
+        raise _mismatch("string", value)
     try:
         return value.encode()
     except UnicodeEncodeError:
         raise UsageError("text holds a lone surrogate, which has no UTF-8 form; clean it first") from None
 
 
-def instant_us(value: dt.datetime, *, aware: bool) -> int:
+def instant_us(value: Any, *, aware: bool) -> int:
     """Microseconds since 1970; `timestamptz` takes aware datetimes, `timestamp` naive ones."""
+    if not isinstance(value, dt.datetime):
+        raise _mismatch("timestamptz" if aware else "timestamp", value)
     if (value.tzinfo is not None) != aware:
         need = "one with a time zone" if aware else "one without a time zone"
         raise UsageError(f"{'timestamptz' if aware else 'timestamp'} takes a datetime, {need}", value=str(value))
@@ -168,21 +238,5 @@ def parse_default(ctype: ColumnType, value: object) -> object:
     raise UsageError(f"cannot read the default {value!r} as {ctype}")
 
 
-def _integer(value: object, *, bits: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"a {bits}-bit integer column takes int", got=type(value).__name__)
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise UsageError(f"value does not fit {bits} bits; use a wider type", value=value)
-    return value
-
-
-def _float(value: object) -> float:
-    if isinstance(value, float):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= FLOAT_EXACT_INT_MAX:
-        return float(value)
-    raise UsageError("float takes a float, or an int up to 2^53", got=repr(value)[:80])
-
-
-def _mismatch(ctype: ColumnType, value: object) -> UsageError:
-    return UsageError(f"a {ctype} column does not take {type(value).__name__}", value=repr(value)[:80])
+def _mismatch(kind: str, value: object) -> UsageError:
+    return UsageError(f"a {kind} column does not take {type(value).__name__}", value=repr(value)[:80])
