@@ -17,8 +17,8 @@ Where: TypeAlias = tuple[bytes, bytes | None]
 Add: TypeAlias = tuple[Where, int, bytes | None]
 
 LETTERS = [bytes([97 + n]) for n in range(10)]
-SMALL = 2_000
-"""Room for a handful of entries: every longer script forgets."""
+SMALL = 700
+"""Room for two points or five segment boundaries: nearly every script forgets."""
 
 
 @st.composite

@@ -74,6 +74,17 @@ def test_a_hot_key_waits_for_the_last_writer_only() -> None:
     assert manager.behind(RequestId(50)) == (48,)
 
 
+def test_grants_come_in_order_of_arrival_even_for_those_who_had_to_look_again() -> None:
+    manager = LatchManager()
+    manager.acquire(RequestId(1), [write_latch(b"k", at=at(1))])
+    manager.acquire(RequestId(2), [write_latch(b"k", at=at(5))])
+    manager.acquire(RequestId(3), [read_latch(b"k", at=at(6))])  # behind 2, which stands for 1
+    manager.acquire(RequestId(4), [read_latch(b"k", at=at(2))])  # behind 1 only: 2 writes above it
+    assert (manager.behind(RequestId(3)), manager.behind(RequestId(4))) == ((2,), (1,))
+    assert manager.cancel(RequestId(2)) == []
+    assert manager.release(RequestId(1)) == [3, 4]
+
+
 def test_releasing_what_is_not_held_is_a_violation() -> None:
     manager = LatchManager()
     manager.acquire(RequestId(1), [WRITE_5])
