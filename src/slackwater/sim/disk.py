@@ -1,0 +1,186 @@
+"""The simulated disk: the memory engine with slow, failing and full hardware underneath.
+
+    SimDisk (one per node, survives its incarnations)
+      └── MemoryDisk ── MemoryEngine per name: batches atomic, durable only after flush
+    SimEngine (one per open): the same engine, seen through the faults
+
+A flush takes time: it marks what is written when it begins and hardens that when it ends, so what is written meanwhile
+stays at risk. A power cut keeps a drawn prefix of the batches not yet hardened, at a batch boundary.
+
+Faults, switched by the nemesis
+    slow      every flush takes 0–5 s
+    stall     a flush begun now ends only after the stall does
+    full      writes and flushes raise `StorageError`
+    read      the next reads raise `StorageError`, on one node at a time: the fault atlas (`checksum_errors`) never
+              spoils the last good copy, because nothing could recover from that and finding it out proves nothing
+
+Reading costs nothing extra: while no read fault is armed, the engine's own bound methods are called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from slackwater.errors import StorageError
+from slackwater.hooks import probe
+from slackwater.sim.loop import NS
+from slackwater.storage.memory import MemoryDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from slackwater.runtime.seam import Batch, Cursor, Family, Snapshot
+    from slackwater.sim.loop import SimLoop
+    from slackwater.sim.tape import Stream
+    from slackwater.storage.memory import MemoryEngine
+
+FLUSH_MIN_NS = 50_000
+FLUSH_MEAN_NS = 2_000_000
+SLOW_FLUSH_MAX_NS = 5 * NS
+
+
+class SimDisk:
+    """The hardware of one node. `open` implements `seam.Disk`."""
+
+    def __init__(self, loop: SimLoop, stream: Stream, *, name: str) -> None:
+        self.name = name
+        self.loop = loop
+        self.stream = stream
+        self.platter = MemoryDisk()
+        self.engines: dict[str, SimEngine] = {}
+        self.slow_max_ns = 0
+        self.stalled_upto_ns = 0
+        self.full = False
+        self.bad_reads = 0
+        self.crashes_survived: list[tuple[int, int]] = []
+
+    def open(self, name: str) -> SimEngine:
+        """Open or create the engine called `name`."""
+        engine = SimEngine(self, self.platter.open(name))
+        self.engines[name] = engine
+        return engine
+
+    def crash(self) -> None:
+        """Power cut: each open engine keeps a drawn prefix of what was not yet flushed."""
+        self.platter.crash(self._keep)
+        self.engines.clear()
+
+    def _keep(self, unflushed: int) -> int:
+        kept = self.stream.below(unflushed + 1)
+        self.crashes_survived.append((unflushed, kept))
+        return kept
+
+    def flush_ns(self) -> int:
+        """How long a flush that begins now takes."""
+        took_ns = FLUSH_MIN_NS + self.stream.decay(FLUSH_MEAN_NS)
+        if self.slow_max_ns:
+            took_ns += self.stream.below(self.slow_max_ns)
+        return max(took_ns, self.stalled_upto_ns - self.loop.now_ns)
+
+    def break_reads(self, count: int) -> None:
+        """The next `count` reads find a bad checksum."""
+        self.bad_reads = count
+        for engine in self.engines.values():
+            engine.arm()
+
+    def heal(self) -> None:
+        """The hardware is well again."""
+        self.slow_max_ns = self.stalled_upto_ns = self.bad_reads = 0
+        self.full = False
+
+
+class SimEngine:
+    """`seam.Engine` through the faults of a `SimDisk`."""
+
+    def __init__(self, disk: SimDisk, engine: MemoryEngine) -> None:
+        self._disk = disk
+        self._engine = engine
+        self.batch = engine.batch
+        self.approximate_bytes = engine.approximate_bytes
+        self.close = engine.close
+        self.arm()
+
+    def arm(self) -> None:
+        """Read through the fault check only while a fault is armed."""
+        faulty = self._disk.bad_reads > 0
+        engine = self._engine
+        self.get = self._get if faulty else engine.get
+        self.multi_get = self._multi_get if faulty else engine.multi_get
+        self.cursor: Any = self._cursor if faulty else engine.cursor
+        self.snapshot: Any = self._snapshot if faulty else engine.snapshot
+
+    @property
+    def engine(self) -> MemoryEngine:
+        """What is underneath, for oracles."""
+        return self._engine
+
+    def write(self, batch: Batch) -> None:
+        """Apply atomically, unless the disk is full."""
+        if self._disk.full:
+            self._refuse_full()
+        self._engine.write(batch)
+
+    async def flush(self) -> None:
+        """Return once everything written before the call is durable."""
+        if self._disk.full:
+            self._refuse_full()
+        mark = self._engine.mark()
+        await self._spin(self._disk.flush_ns())
+        self._engine.harden(mark)
+
+    async def checkpoint(self, directory: Path) -> None:
+        """A complete copy; takes as long as a flush."""
+        await self._spin(self._disk.flush_ns())
+        await self._engine.checkpoint(directory)
+
+    def ingest(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Add many pairs at once, unless the disk is full."""
+        if self._disk.full:
+            self._refuse_full()
+        self._engine.ingest(family, keys, values)
+
+    def status(self) -> str:
+        """One line for logs."""
+        full = " full" if self._disk.full else ""
+        return f"{self._disk.name} {self._engine.status()}{full}"
+
+    async def _spin(self, wait_ns: int) -> None:
+        loop = self._disk.loop
+        waiter = loop.create_future()
+        loop.call_at_ns(loop.now_ns + wait_ns, _done, waiter)
+        await waiter
+
+    def _refuse_full(self) -> NoReturn:
+        probe("sim.disk.full")
+        raise StorageError("the disk is full; free space and retry", disk=self._disk.name)
+
+    # --- reads while a fault is armed ------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._disk.bad_reads > 0:
+            self._disk.bad_reads -= 1
+            probe("sim.disk.bad_checksum")
+            raise StorageError("a block does not match its checksum; rebuild this replica", disk=self._disk.name)
+        self.arm()
+
+    def _get(self, family: Family, key: bytes) -> bytes | None:
+        self._check()
+        return self._engine.get(family, key)
+
+    def _multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._check()
+        return self._engine.multi_get(family, keys)
+
+    def _cursor(self, family: Family, *, start: bytes, end: bytes, reverse: bool = False) -> Cursor:
+        self._check()
+        return self._engine.cursor(family, start=start, end=end, reverse=reverse)
+
+    def _snapshot(self) -> Snapshot:
+        self._check()
+        return self._engine.snapshot()
+
+
+def _done(waiter: Any) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

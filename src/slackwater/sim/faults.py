@@ -1,0 +1,362 @@
+"""What the nemesis does to the world, and how each of it ends.
+
+A fault is begun, lasts for a drawn time, and is undone by its own `end`, so that overlapping faults do not heal one
+another. Each leaves one line for the failure report:
+
+    partition(n2|n1 n3) 35.0–39.7 · pause(n2) 38.1–40.0
+
+Kinds are enabled per run (swarm testing: each with probability one half), because faults mask one another: a cluster
+that is always partitioned never gets far enough to meet a full disk.
+
+Limits of the fault model: bad checksums on one node at a time, never on all copies; a clock beyond the bound on one
+node at a time, for two broken clocks that agree could convince a third; at least one node stays within it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from slackwater.sim.disk import SLOW_FLUSH_MAX_NS
+from slackwater.sim.loop import NS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slackwater.sim.link import Link
+    from slackwater.sim.tape import Stream
+    from slackwater.sim.world import Machine, World
+
+MS = NS // 1000
+
+
+class FaultKind(enum.Enum):
+    """Everything that can go wrong."""
+
+    CRASH = "crash"
+    KILL = "kill"
+    PAUSE = "pause"
+    SLOW_NODE = "slow-node"
+    PARTITION = "partition"
+    ONE_WAY = "one-way"
+    ISOLATE = "isolate"
+    SWIZZLE = "swizzle"
+    SLOW_LINK = "slow-link"
+    RESET = "reset"
+    DISK_SLOW = "disk-slow"
+    DISK_STALL = "disk-stall"
+    DISK_FULL = "disk-full"
+    DISK_READ = "disk-read"
+    LOG_UNKNOWN = "log-unknown"
+    LOG_LOST = "log-lost"
+    LOG_LATE = "log-late"
+    LOG_DUPLICATE = "log-duplicate"
+    LOG_SLOW = "log-slow"
+    LOG_CUT = "log-cut"
+    READER_LAG = "reader-lag"
+    READER_RESTART = "reader-restart"
+    CLOCK_JUMP = "clock-jump"
+    CLOCK_BEYOND = "clock-beyond"
+
+
+class Fault:
+    """One fault: what, where, from when to when, and how to undo it."""
+
+    def __init__(self, kind: FaultKind, where: str, *, begin_ns: int, undo: Callable[[], None] | None) -> None:
+        self.kind = kind
+        self.where = where
+        self.begin_ns = begin_ns
+        self.end_ns: int | None = None if undo else begin_ns
+        self._undo = undo
+
+    def end(self, world: World) -> None:
+        """Undo it, once."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+            self.end_ns = world.loop.now_ns
+            world.event(f"end {self.kind.value}({self.where})")
+
+    def __str__(self) -> str:
+        began = f"{self.kind.value}({self.where}) {self.begin_ns / NS:.1f}"
+        return (
+            began
+            if self.end_ns == self.begin_ns
+            else f"{began}–{'' if self.end_ns is None else f'{self.end_ns / NS:.1f}'}"
+        )
+
+
+Injection = tuple[str, "Callable[[], None] | None", int]
+"""Where, how to undo it, and for how long (ns)."""
+
+
+def _node(world: World, draw: Stream) -> Machine:
+    focus = world.focus()
+    if focus is not None and draw.chance(1, 3):
+        return world.machines[focus]
+    node: Machine = draw.pick(world.nodes)
+    return node
+
+
+def _crash(world: World, draw: Stream, *, kernel_lives: bool) -> Injection | None:
+    node = _node(world, draw)
+    if not node.up:
+        return None
+    node.crash(kernel_lives=kernel_lives)
+    return node.name, node.start, draw.between(10 * MS, 8 * NS)
+
+
+def _power_cut(world: World, draw: Stream) -> Injection | None:
+    return _crash(world, draw, kernel_lives=False)
+
+
+def _kill(world: World, draw: Stream) -> Injection | None:
+    return _crash(world, draw, kernel_lives=True)
+
+
+def _pause(world: World, draw: Stream) -> Injection | None:
+    node = _node(world, draw)
+    if not node.up or node.paused:
+        return None
+    node.pause()
+    lasts_ns = draw.between(MS, 30 * NS) if draw.chance(1, 4) else draw.between(MS, 3 * NS)
+    return node.name, node.resume, lasts_ns
+
+
+def _slow_node(world: World, draw: Stream) -> Injection | None:
+    node = _node(world, draw)
+    node.slow_down(draw.between(MS, 50 * MS))
+    return node.name, lambda: node.slow_down(0), draw.between(NS, 10 * NS)
+
+
+def _cut_all(world: World, links: list[Link]) -> Callable[[], None]:
+    for link in links:
+        link.cut()
+
+    def heal() -> None:
+        for link in links:
+            if link.cuts:
+                link.heal(world.loop.now_ns)
+
+    return heal
+
+
+def _between(world: World, some: list[str], others: list[str], *, both_ways: bool = True) -> list[Link]:
+    pairs = [(a, b) for a in some for b in others if a != b]
+    if both_ways:
+        pairs += [(b, a) for a, b in pairs]
+    return [world.net.link(a, b) for a, b in pairs]
+
+
+def _partition(world: World, draw: Stream) -> Injection | None:
+    names = draw.shuffled(list(world.machines))
+    size = draw.between(1, max(1, len(names) // 2))
+    some, others = sorted(names[:size]), sorted(names[size:])
+    heal = _cut_all(world, _between(world, some, others))
+    return f"{' '.join(some)}|{' '.join(others)}", heal, draw.between(100 * MS, 15 * NS)
+
+
+def _one_way(world: World, draw: Stream) -> Injection | None:
+    node = _node(world, draw).name
+    others = [name for name in world.machines if name != node]
+    inward = draw.chance(1, 2)
+    links = (
+        _between(world, others, [node], both_ways=False) if inward else _between(world, [node], others, both_ways=False)
+    )
+    where = f"*→{node}" if inward else f"{node}→*"
+    return where, _cut_all(world, links), draw.between(100 * MS, 15 * NS)
+
+
+def _isolate(world: World, draw: Stream) -> Injection | None:
+    node = world.focus() or _node(world, draw).name
+    heal = _cut_all(world, _between(world, [node], [name for name in world.machines if name != node]))
+    return node, heal, draw.between(100 * MS, 15 * NS)
+
+
+def _swizzle(world: World, draw: Stream) -> Injection | None:
+    """Clog nodes one after another, then unclog them in another order."""
+    names = [m.name for m in world.nodes]
+    step_ns = draw.between(50 * MS, NS)
+    everybody = list(world.machines)
+    heals: dict[str, Callable[[], None]] = {}
+
+    def clog(name: str) -> None:
+        if not world.healthy:
+            heals[name] = _cut_all(world, _between(world, [name], everybody))
+
+    def unclog(name: str) -> None:
+        heal = heals.pop(name, None)
+        if heal is not None:
+            heal()
+
+    def unclog_all() -> None:
+        for name in list(heals):
+            unclog(name)
+
+    now_ns, loop = world.loop.now_ns, world.loop
+    for i, name in enumerate(draw.shuffled(names)):
+        loop.call_at_ns(now_ns + i * step_ns, clog, name)
+    for i, name in enumerate(draw.shuffled(names)):
+        loop.call_at_ns(now_ns + (len(names) + i) * step_ns, unclog, name)
+    return " ".join(names), unclog_all, 2 * len(names) * step_ns
+
+
+def _slow_link(world: World, draw: Stream) -> Injection | None:
+    a, b = draw.shuffled(list(world.machines))[:2]
+    links = _between(world, [a], [b])
+    slow_ns = draw.between(10 * MS, 2 * NS)
+    for link in links:
+        link.slow_ns = slow_ns
+
+    def heal() -> None:
+        for link in links:
+            link.slow_ns = 0
+
+    return f"{a}–{b}", heal, draw.between(NS, 20 * NS)
+
+
+def _reset(world: World, draw: Stream) -> Injection | None:
+    connections = world.net.open_connections()
+    if not connections:
+        return None
+    end = draw.pick(connections)
+    end.break_now()
+    return end.name, None, 0
+
+
+def _disk_slow(world: World, draw: Stream) -> Injection | None:
+    disk = _node(world, draw).disk
+    disk.slow_max_ns = draw.between(10 * MS, SLOW_FLUSH_MAX_NS)
+    return disk.name, lambda: setattr(disk, "slow_max_ns", 0), draw.between(NS, 20 * NS)
+
+
+def _disk_stall(world: World, draw: Stream) -> Injection | None:
+    disk = _node(world, draw).disk
+    lasts_ns = draw.between(100 * MS, 10 * NS)
+    disk.stalled_upto_ns = world.loop.now_ns + lasts_ns
+    return disk.name, lambda: setattr(disk, "stalled_upto_ns", 0), lasts_ns
+
+
+def _disk_full(world: World, draw: Stream) -> Injection | None:
+    disk = _node(world, draw).disk
+    disk.full = True
+    return disk.name, lambda: setattr(disk, "full", False), draw.between(100 * MS, 5 * NS)
+
+
+def _disk_read(world: World, draw: Stream) -> Injection | None:
+    if any(node.disk.bad_reads for node in world.nodes):
+        return None
+    disk = _node(world, draw).disk
+    disk.break_reads(draw.between(1, 3))
+    return disk.name, lambda: setattr(disk, "bad_reads", 0), draw.between(100 * MS, 5 * NS)
+
+
+def _log_knob(knob: str, low: int, high: int) -> Callable[[World, Stream], Injection | None]:
+    """Turn one knob of one node's connection to the log."""
+
+    def inject(world: World, draw: Stream) -> Injection | None:
+        name = _node(world, draw).name
+        link = world.log.link(name)
+        setattr(link, knob, draw.between(low, high))
+        return name, lambda: setattr(link, knob, 0), draw.between(500 * MS, 15 * NS)
+
+    return inject
+
+
+def _log_cut(world: World, draw: Stream) -> Injection | None:
+    name = _node(world, draw).name
+    world.log.link(name).cut = True
+    return name, lambda: world.log.heal(name), draw.between(100 * MS, 10 * NS)
+
+
+def _reader_restart(world: World, draw: Stream) -> Injection | None:
+    name = _node(world, draw).name
+    world.log.restart_readers(name)
+    return name, None, 0
+
+
+def _clock_jump(world: World, draw: Stream) -> Injection | None:
+    """A step back inside the band: rude but allowed."""
+    node = _node(world, draw)
+    if node.clock.step_ns:
+        return None
+    step_ns = draw.between(1, max(1, node.clock.band_ns // 4))
+    node.clock.step_ns = -step_ns
+    return f"{node.name} −{step_ns / MS:.0f}ms", lambda: setattr(node.clock, "step_ns", 0), draw.between(NS, 20 * NS)
+
+
+def _clock_beyond(world: World, draw: Stream) -> Injection | None:
+    """A clock that is simply wrong: its node must fence itself and nobody may follow it (I-01)."""
+    if len(world.nodes) < 3 or any(node.clock_broken and node.clock.step_ns for node in world.nodes):
+        return None
+    node = _node(world, draw)
+    if node.clock.step_ns:
+        return None
+    step_ns = draw.between(2, 10) * node.clock.max_offset_ns * draw.pick([1, 1, -1])
+    node.clock.step_ns = step_ns
+    node.clock_broken = True
+    return f"{node.name} {step_ns / NS:+.1f}s", lambda: setattr(node.clock, "step_ns", 0), draw.between(NS, 10 * NS)
+
+
+INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
+    FaultKind.CRASH: _power_cut,
+    FaultKind.KILL: _kill,
+    FaultKind.PAUSE: _pause,
+    FaultKind.SLOW_NODE: _slow_node,
+    FaultKind.PARTITION: _partition,
+    FaultKind.ONE_WAY: _one_way,
+    FaultKind.ISOLATE: _isolate,
+    FaultKind.SWIZZLE: _swizzle,
+    FaultKind.SLOW_LINK: _slow_link,
+    FaultKind.RESET: _reset,
+    FaultKind.DISK_SLOW: _disk_slow,
+    FaultKind.DISK_STALL: _disk_stall,
+    FaultKind.DISK_FULL: _disk_full,
+    FaultKind.DISK_READ: _disk_read,
+    FaultKind.LOG_UNKNOWN: _log_knob("lose_answer", 5, 50),
+    FaultKind.LOG_LOST: _log_knob("lose_request", 5, 50),
+    FaultKind.LOG_LATE: _log_knob("late", 5, 30),
+    FaultKind.LOG_DUPLICATE: _log_knob("duplicate", 5, 50),
+    FaultKind.LOG_SLOW: _log_knob("slow_ns", 10 * MS, 3 * NS),
+    FaultKind.LOG_CUT: _log_cut,
+    FaultKind.READER_LAG: _log_knob("lag_ns", 10 * MS, 5 * NS),
+    FaultKind.READER_RESTART: _reader_restart,
+    FaultKind.CLOCK_JUMP: _clock_jump,
+    FaultKind.CLOCK_BEYOND: _clock_beyond,
+}
+
+
+def inject(world: World, kind: FaultKind) -> Fault | None:
+    """Begin one fault now; it ends by itself. None where it makes no sense at this moment."""
+    injection = INJECTORS[kind](world, world.faults_stream)
+    if injection is None:
+        return None
+    where, undo, lasts_ns = injection
+    fault = Fault(kind, where, begin_ns=world.loop.now_ns, undo=undo)
+    world.faults.append(fault)
+    world.event(f"begin {kind.value}({where})")
+    if undo is not None:
+        world.loop.call_at_ns(world.loop.now_ns + lasts_ns, fault.end, world, context=world.loop.root.context)
+    return fault
+
+
+async def nemesis(world: World, kinds: frozenset[FaultKind], *, mean_ns: int) -> None:
+    """Hurt the world until it is to recover. `mean_ns` is the mean time between faults."""
+    enabled = sorted(kinds, key=lambda kind: kind.value)
+    draw = world.faults_stream
+    fresh = draw.shuffled(enabled)  # each enabled kind once first, so that every run shows all it enabled
+    while enabled:
+        await world.sleep_ns(draw.between(mean_ns // 4, mean_ns * 7 // 4))
+        if world.healthy:
+            return
+        kind = fresh[-1] if fresh else draw.pick(enabled)
+        if inject(world, kind) is not None and fresh:
+            fresh.pop()
+        elif fresh:
+            fresh.insert(0, fresh.pop())
+
+
+def counts(world: World) -> dict[str, int]:
+    """How many faults of each kind there were."""
+    return dict(sorted(Counter(fault.kind.value for fault in world.faults).items()))

@@ -1,0 +1,58 @@
+"""The wire from one host to another: delay, capacity, and whether it is cut.
+
+    delay = min + exponential-like + slow (a fault) + what is queued ahead at the link's rate
+
+A link is directed, so a partition may be one-way. Cuts are counted, not flagged: two overlapping partitions heal only
+when both have healed. All arithmetic is in integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slackwater.sim.net import Endpoint
+    from slackwater.sim.tape import Stream
+
+BYTES_PER_MS = 125_000
+"""1 Gbit/s."""
+LOOPBACK_NS = 5_000
+
+
+class Link:
+    """From `src` to `dst`."""
+
+    __slots__ = ("_free_ns", "_stream", "cuts", "dst", "mean_ns", "min_ns", "slow_ns", "src", "stalled")
+
+    def __init__(self, src: str, dst: str, stream: Stream) -> None:
+        self.src = src
+        self.dst = dst
+        self._stream = stream
+        self.cuts = 0
+        self.slow_ns = 0
+        self.stalled: list[Endpoint] = []
+        self._free_ns = 0
+        if src == dst:
+            self.min_ns, self.mean_ns = LOOPBACK_NS, LOOPBACK_NS
+        else:
+            self.min_ns = stream.between(50_000, 2_000_000)
+            self.mean_ns = stream.between(20_000, 1_000_000)
+
+    def arrival_ns(self, now_ns: int, size: int) -> int:
+        """When something of this size, sent now, gets there; takes up the capacity."""
+        free_ns = max(self._free_ns, now_ns) + size * 1_000_000 // BYTES_PER_MS
+        self._free_ns = free_ns
+        slow_ns = self._stream.decay(self.slow_ns) if self.slow_ns else 0
+        return free_ns + self.min_ns + self._stream.decay(self.mean_ns) + slow_ns
+
+    def cut(self) -> None:
+        """Let nothing through until healed as often."""
+        self.cuts += 1
+
+    def heal(self, now_ns: int) -> None:
+        """Undo one cut; what stalled is sent again, as TCP retransmits."""
+        self.cuts -= 1
+        if self.cuts == 0:
+            stalled, self.stalled = self.stalled, []
+            for endpoint in stalled:
+                endpoint.retransmit(now_ns)

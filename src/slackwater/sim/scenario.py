@@ -1,0 +1,195 @@
+"""What a seed decides before the first event, and the shelf where workloads, oracles and planted bugs are kept.
+
+    Scenario       one draw per line (swarm testing): nodes, clients, faults, settings, schedule, duration
+    Workload       the programs of nodes and clients, and what "recovered" means for them
+    Oracle         watches online, judges at the end
+    Play           a named recipe: how to draw its scenario, which workloads, which oracles
+    PlantedBug     a deliberate bug in code, the play that runs it, and the oracles that must kill it
+
+Later layers add theirs by registering from a module under `sim/scenarios/`:
+
+    @play("cluster", "three nodes, eight ranges, transactions")
+    def cluster() -> Play: ...
+    plant(PlantedBug("M07", "untrack before the proposal has its index", play="cluster", expected=("I-10",)))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from slackwater.errors import UsageError
+from slackwater.settings import SETTINGS
+from slackwater.sim.faults import FaultKind
+from slackwater.sim.loop import NS
+from slackwater.sim.schedule import SchedulePolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.tape import Stream
+    from slackwater.sim.world import World
+
+SAFETY_PERCENT_MIN, SAFETY_PERCENT_MAX = 60, 80
+FAULT_MEAN_NS_MIN, FAULT_MEAN_NS_MAX = NS, 3 * NS
+HOSTILE_STEPS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Everything a seed decides before the first event."""
+
+    nodes: int
+    clients: int
+    faults: frozenset[FaultKind]
+    fault_mean_ns: int
+    settings: dict[str, float]
+    schedule: SchedulePolicy
+    duration_ns: int
+    safety_percent: int
+    buggify: bool
+
+    @property
+    def safety_ns(self) -> int:
+        """When the faults stop."""
+        return self.duration_ns * self.safety_percent // 100
+
+    def __str__(self) -> str:
+        hostile = ", ".join(f"{name}={value:g}" for name, value in self.settings.items()) or "defaults"
+        size = f"nodes={self.nodes} clients={self.clients} schedule={self.schedule.value} faults={len(self.faults)}"
+        return f"{size} settings: {hostile}"
+
+
+def draw_scenario(draw: Stream, *, nodes: tuple[int, int], clients: tuple[int, int], duration_s: float) -> Scenario:
+    """The swarm draw."""
+    return Scenario(
+        nodes=draw.between(*nodes),
+        clients=draw.between(*clients),
+        faults=frozenset(kind for kind in FaultKind if draw.chance(1, 2)),
+        fault_mean_ns=draw.between(FAULT_MEAN_NS_MIN, FAULT_MEAN_NS_MAX),
+        settings=hostile_settings(draw),
+        schedule=draw.pick(_SCHEDULES),
+        duration_ns=round(duration_s * NS),
+        safety_percent=draw.between(SAFETY_PERCENT_MIN, SAFETY_PERCENT_MAX),
+        buggify=draw.chance(3, 4),
+    )
+
+
+_SCHEDULES = (
+    *(SchedulePolicy.UNIFORM,) * 6,
+    SchedulePolicy.FIFO,
+    SchedulePolicy.PCT2,
+    SchedulePolicy.PCT3,
+    SchedulePolicy.PCT4,
+    SchedulePolicy.STARVE,
+)
+
+
+def hostile_settings(draw: Stream) -> dict[str, float]:
+    """A third of the settings, each drawn from its hostile range; whole numbers stay whole."""
+    values: dict[str, float] = {}
+    for setting in SETTINGS:
+        if draw.chance(1, 3):
+            low, high = setting.hostile
+            value = low + (high - low) * draw.below(HOSTILE_STEPS + 1) / HOSTILE_STEPS
+            whole = setting.default == int(setting.default) and low == int(low) and high == int(high)
+            values[setting.name] = int(value) if whole else value
+    return values
+
+
+class Workload(Protocol):
+    """Programs to run, and what recovered means."""
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """Add machines and tasks, before the first event."""
+        ...
+
+    def unsettled(self, world: World) -> str | None:
+        """After healing: what is still missing, or None. Asked several times a simulated second."""
+        ...
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """After the run: what is wrong."""
+        ...
+
+
+class Oracle(Protocol):
+    """A rule that is watched, judged, or both."""
+
+    name: str
+
+    def attach(self, world: World) -> None:
+        """Before the first event: put taps where something is to be watched."""
+        ...
+
+    def judge(self, world: World) -> Iterable[Violation]:
+        """After the run: what is wrong."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Play:
+    """A recipe for runs."""
+
+    name: str
+    summary: str
+    draw: Callable[[Stream, float], Scenario]
+    workloads: Callable[[], list[Workload]]
+    oracles: Callable[[], list[Oracle]]
+    settle_s: float = 60.0
+    """Simulated seconds within which a healed world must have recovered."""
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    """A deliberate bug, switched on by name through `hooks.planted`."""
+
+    name: str
+    summary: str
+    play: str
+    expected: tuple[str, ...]
+    faults: frozenset[FaultKind] = field(default_factory=frozenset)
+    """Fault kinds forced on for its runs, where it cannot show without them."""
+
+
+PLAYS: dict[str, Play] = {}
+PLANTED: dict[str, PlantedBug] = {}
+
+
+def register(play: Play) -> None:
+    """Put a play on the shelf."""
+    PLAYS[play.name] = play
+
+
+def plant(bug: PlantedBug) -> None:
+    """Put a planted bug on the shelf."""
+    PLANTED[bug.name] = bug
+
+
+def find_play(name: str) -> Play:
+    """A play by name."""
+    load()
+    if name not in PLAYS:
+        raise UsageError(f"there is no scenario {name!r}; there are: {', '.join(sorted(PLAYS))}")
+    return PLAYS[name]
+
+
+def find_planted(name: str) -> PlantedBug:
+    """A planted bug by name."""
+    load()
+    if name not in PLANTED:
+        raise UsageError(f"there is no planted bug {name!r}; there are: {', '.join(sorted(PLANTED))}")
+    return PLANTED[name]
+
+
+def with_faults(scenario: Scenario, faults: frozenset[FaultKind]) -> Scenario:
+    """The same scenario with more fault kinds."""
+    return replace(scenario, faults=scenario.faults | faults)
+
+
+def load() -> None:
+    """Import every module under `sim/scenarios/`, which register themselves."""
+    from slackwater.sim import scenarios
+
+    scenarios.load()

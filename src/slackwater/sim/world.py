@@ -1,0 +1,329 @@
+"""The simulated world: hosts with nodes and clients on them, and everything they can ask for.
+
+    World
+    ├── loop, tape, settings            one order, one source of chance
+    ├── net, log                        shared by all
+    ├── machines  n1 n2 …  c1 c2 …      each: clock, disk (survive crashes) and at most one incarnation
+    │     └── incarnation               a domain of the loop + a root TaskScope + a SimRuntime
+    └── events, probes                  what happened, for the report
+
+A machine is given `boot`, an async function of its runtime: the whole program of that node or client. The world knows
+nothing else about it. What the nemesis can do to a machine:
+
+    crash      power cut: the incarnation's steps stop where they are, no `finally` block runs, unflushed writes are
+               lost up to a drawn prefix, peers hear nothing
+    kill       the process dies, the kernel resets its connections; the engine loses the same, for it has no log
+    start      the next incarnation boots from the disk
+    pause      no steps for a while; timers and messages wait (a collector's pause, a suspended VM)
+    slow       every step is delayed by a drawn time
+
+A program that ends with `StorageError` or `ClockError` has stopped itself, as it should when its disk or its clock
+fails: the supervisor starts it again. Any other exception out of `boot` is a failure of the run (I-31); a broken
+`invariant` is reported under its own rule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slackwater import hooks
+from slackwater.errors import ClockError, InvariantViolation, StorageError
+from slackwater.runtime.tasks import Scope
+from slackwater.sim.checkers.violation import Violation
+from slackwater.sim.clocks import SimClock
+from slackwater.sim.disk import SimDisk
+from slackwater.sim.log import SimLog
+from slackwater.sim.loop import NS, Domain, SimHandle, SimLoop
+from slackwater.sim.net import NodeNet, SimNet
+from slackwater.sim.schedule import SchedulePolicy, scheduler_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from slackwater.runtime.seam import Clock, Disk, Net, OrderedLog, Rng
+    from slackwater.settings import Settings
+    from slackwater.sim.faults import Fault
+    from slackwater.sim.tape import Tape
+
+T = TypeVar("T")
+
+OFFLOAD_MIN_NS, OFFLOAD_MEAN_NS = 20_000, 200_000
+SUPERVISOR_NS_MIN, SUPERVISOR_NS_MAX = NS // 2, 5 * NS
+FAIL_STOP = (StorageError, ClockError)
+EVENTS_MAX = 20_000
+
+
+class OracleFailure(Exception):  # noqa: N818 - reads as what happened
+    """An oracle says no."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(str(violation))
+        self.violation = violation
+
+
+class SimRuntime:
+    """`seam.Runtime` of one incarnation, and its log."""
+
+    def __init__(self, machine: Machine, domain: Domain) -> None:
+        world = machine.world
+        self.name = machine.name
+        self.settings = world.settings
+        self.clock: Clock = machine.clock
+        self.rng: Rng = machine.rng
+        self.disk: Disk = machine.disk
+        self.net: Net = NodeNet(world.net, world.net.boot(machine.name, domain))
+        self.log: OrderedLog = world.log.log_for(machine.name, domain)
+        self._machine = machine
+
+    def scope(self, name: str, *, on_failure: Callable[[BaseException], None] | None = None) -> Scope:
+        """A root task scope; without a supervisor of its own, its failure is the machine's."""
+        return Scope(name, on_failure=on_failure or self._machine.failed)
+
+    async def offload(self, work: Callable[..., T], *args: Any) -> T:
+        """Run the work after a drawn delay, in one step."""
+        await self.clock.sleep((OFFLOAD_MIN_NS + self._machine.rng.decay(OFFLOAD_MEAN_NS)) / NS)
+        return work(*args)
+
+
+class Machine:
+    """A host with a program on it."""
+
+    def __init__(self, world: World, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]]) -> None:
+        max_offset_ns = round(world.settings["clock.max_offset"] * NS)
+        self.world = world
+        self.name = name
+        self.boot = boot
+        self.clock = SimClock(world.loop, world.tape.stream(f"clock/{name}"), max_offset_ns=max_offset_ns)
+        self.rng = world.tape.stream(f"rng/{name}")
+        self.disk = SimDisk(world.loop, world.tape.stream(f"disk/{name}"), name=name)
+        self.incarnation = 0
+        self.domain: Domain | None = None
+        self.runtime: SimRuntime | None = None
+        self.paused = False
+        self.slow_ns = 0
+        self.clock_broken = False
+        self._held: list[SimHandle] = []
+
+    @property
+    def up(self) -> bool:
+        """Whether an incarnation runs."""
+        return self.domain is not None
+
+    def start(self) -> None:
+        """Boot the next incarnation from the disk."""
+        if self.domain is not None:
+            return
+        self.incarnation += 1
+        loop = self.world.loop
+        self.domain = loop.new_domain(f"{self.name}.{self.incarnation}")
+        self.runtime = SimRuntime(self, self.domain)
+        self._regate()
+        loop.call_soon(self._boot, self.runtime, context=self.domain.context)
+
+    def _boot(self, runtime: SimRuntime) -> None:
+        runtime.scope(self.name).spawn(self.boot(runtime), name=f"{self.name}/main")
+
+    def crash(self, *, kernel_lives: bool = False) -> None:
+        """Power cut, or with `kernel_lives` the death of the process alone."""
+        domain, self.domain, self.runtime = self.domain, None, None
+        if domain is None:
+            return
+        world = self.world
+        world.loop.park(domain)
+        world.loop.parked.extend(self._held)
+        self._held = []
+        self.paused = False
+        world.net.crash(self.name, kernel_lives=kernel_lives)
+        world.log.node_crashed(self.name)
+        self.disk.crash()
+        world.loop.note(f"crash {domain.name}")
+
+    def pause(self) -> None:
+        """No steps until `resume`."""
+        self.paused = True
+        self._regate()
+
+    def resume(self) -> None:
+        """Run everything that waited."""
+        self.paused = False
+        self._regate()
+        held, self._held = self._held, []
+        for handle in held:
+            self.world.loop.requeue(handle)
+
+    def slow_down(self, mean_ns: int) -> None:
+        """Delay every step by about that much; 0 for full speed."""
+        self.slow_ns = mean_ns
+        self._regate()
+
+    def _regate(self) -> None:
+        if self.domain is not None:
+            self.domain.gate = self._hold if self.paused else self._delay if self.slow_ns else None
+
+    def _hold(self, handle: SimHandle) -> bool:
+        self._held.append(handle)
+        return True
+
+    def _delay(self, handle: SimHandle) -> bool:
+        if handle.delayed:
+            return False
+        handle.delayed = True
+        self.world.loop.requeue(handle, delay_ns=1 + self.rng.decay(self.slow_ns))
+        return True
+
+    def failed(self, error: BaseException) -> None:
+        """The program ended with an error: restart it, or end the run."""
+        if not isinstance(error, FAIL_STOP):
+            self.world.program_failed(self, error)
+            return
+        hooks.probe("sim.fail_stop")
+        self.world.event(f"{self.name} stopped itself: {error}")
+        loop = self.world.loop
+        wait_ns = self.world.faults_stream.between(SUPERVISOR_NS_MIN, SUPERVISOR_NS_MAX)
+        context = loop.root.context
+        loop.call_soon(self._stop_and_restart, self.incarnation, wait_ns, context=context)
+
+    def _stop_and_restart(self, incarnation: int, wait_ns: int) -> None:
+        if self.incarnation == incarnation and self.up:
+            self.crash(kernel_lives=True)
+            self.world.loop.call_at_ns(self.world.loop.now_ns + wait_ns, self.start)
+
+    def heal(self) -> None:
+        """Up, awake, at full speed, with a good disk and a good clock."""
+        self.disk.heal()
+        self.clock.step_ns = 0
+        self.slow_down(0)
+        if self.paused:
+            self.resume()
+        self.start()
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        settings: Settings,
+        *,
+        schedule: SchedulePolicy = SchedulePolicy.UNIFORM,
+        bugs: frozenset[str] = frozenset(),
+        buggify: bool = True,
+    ) -> None:
+        self.tape = tape
+        self.settings = settings
+        self.bugs = bugs
+        self.loop = SimLoop(scheduler_for(schedule, tape.stream("schedule")))  # type: ignore[abstract] # the rest raises
+        self.loop.crashed = self._crashed
+        self.net = SimNet(self.loop, tape, settings)
+        self.log = SimLog(self.loop, tape, settings)
+        self.machines: dict[str, Machine] = {}
+        self.nodes: list[Machine] = []
+        self.clients: list[Machine] = []
+        self.faults_stream = tape.stream("faults")
+        self.faults: list[Fault] = []
+        self.events: list[str] = []
+        self.probes: Counter[str] = Counter()
+        self.healthy = False  # True once the liveness phase has begun
+        self.focus: Callable[[], str | None] = lambda: None  # a node worth isolating, such as a leaseholder
+        self.facts: dict[str, Any] = {}  # where workloads and oracles of one scenario meet
+        self._buggify_stream = tape.stream("buggify")
+        self._armed: dict[str, bool] = {}
+        self._buggify = buggify
+
+    def add_node(self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]]) -> Machine:
+        """A machine that the nemesis may hurt; boots at once."""
+        machine = self._add(name, boot)
+        self.nodes.append(machine)
+        return machine
+
+    def add_client(self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]]) -> Machine:
+        """A machine that asks; the nemesis leaves it alone, but not its network."""
+        machine = self._add(name, boot)
+        self.clients.append(machine)
+        return machine
+
+    def _add(self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]]) -> Machine:
+        machine = self.machines[name] = Machine(self, name, boot)
+        self.net.host(name)
+        machine.start()
+        return machine
+
+    def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> None:
+        """Start a task of the world itself: a nemesis, an operator, a watcher."""
+        self.loop.call_soon(self._spawn, work, name, context=self.loop.root.context)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        Scope("world", on_failure=self.loop.fail).spawn(work, name=name)
+
+    async def sleep_ns(self, wait_ns: int) -> None:
+        """Suspend a task of the world."""
+        waiter = self.loop.create_future()
+        self.loop.call_at_ns(self.loop.now_ns + wait_ns, waiter.set_result, None)
+        await waiter
+
+    @property
+    def seconds(self) -> float:
+        """True time since the run began."""
+        return self.loop.now_ns / NS
+
+    # --- what happened ---------------------------------------------------------------------------------------------
+
+    def event(self, text: str) -> None:
+        """One line of the story; part of the trace."""
+        self.loop.note(text)
+        if len(self.events) < EVENTS_MAX:
+            self.events.append(f"t={self.seconds:.3f} {text}")
+
+    def violated(self, oracle: str, kind: str, summary: str, **evidence: object) -> None:
+        """An online oracle says no: the run ends here."""
+        self.loop.fail(OracleFailure(Violation(oracle, kind, summary, dict(evidence))))
+
+    def _crashed(self, domain: Domain, error: BaseException) -> None:
+        """A program reported an error that nobody handled, such as a crash of an RPC handler."""
+        machine = self.machines.get(domain.name.partition(".")[0])
+        if machine is None:
+            self.loop.fail(error)
+        else:
+            self.program_failed(machine, error)
+
+    def program_failed(self, machine: Machine, error: BaseException) -> None:
+        """A program ended with an error that it should not have had."""
+        if isinstance(error, InvariantViolation | OracleFailure):
+            self.event(f"{machine.name} {error}")
+            self.loop.fail(error)
+            return
+        text = f"{machine.name} ended with {type(error).__name__}: {error}"
+        failure = OracleFailure(Violation("I-31", "unhandled-exception", text, {"machine": machine.name}))
+        failure.__cause__ = error
+        self.loop.fail(failure)
+
+    # --- hooks -----------------------------------------------------------------------------------------------------
+
+    def install_hooks(self) -> None:
+        """Probes are counted, buggify sites armed, planted bugs switched on. `hooks.install()` undoes it."""
+        hooks.install(probe=self._probe, buggify=self._buggified, bugs=self.bugs)
+
+    def _probe(self, site: str) -> None:
+        self.probes[site] += 1
+
+    def _buggified(self, site: str) -> bool:
+        """Armed in a quarter of the runs, a quarter of the times; never while the world is to recover."""
+        armed = self._armed.get(site)
+        if armed is None:
+            armed = self._armed[site] = self._buggify and self._buggify_stream.chance(1, 4)
+        return armed and not self.healthy and self._buggify_stream.chance(1, 4)
+
+    # --- healing ---------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No faults from here on: everything is up, connected and fast."""
+        self.healthy = True
+        self.event("heal")
+        for fault in self.faults:
+            fault.end(self)
+        self.net.heal()
+        self.log.heal()
+        for machine in self.machines.values():
+            machine.heal()
