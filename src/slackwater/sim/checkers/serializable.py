@@ -1,0 +1,278 @@
+"""Is the history serializable, given what the store holds (I-18, I-03, I-15, I-19, I-20)? After kvnemesis.
+
+We own the whole version history V, so there is no need to guess an order: timestamps *are* the order, and a
+transaction is right exactly when everything it read was current at one instant, which for a writer is its commit
+timestamp:
+
+    V(a)   --------[ 12: 1 )==================[ 40: 2 )-------
+    V(b)   ------------------[ 25: 7 )=============[ 47: 8 )--      T read a=1, b=7
+    T may sit                [ 25 ................ 40 )             committed at 31: fine; at 44: a=1 was gone
+
+What is checked, for `ok` transactions and for those of unknown outcome whose writes are there
+    I-20 I-03   the versions and their writers match (`claims.py`)
+    I-18        reads hold at the commit timestamp, own versions left out; read-only ones at one common instant
+    I-18        transactions that share a commit timestamp and saw each other's writes form no cycle
+    I-15        historical reads equal V at the timestamp they asked for
+    I-18        a read after an own write sees that write
+    I-19        on each key, real time and version order agree (`realtime.py`); historical reads are exempt
+
+Why this is serializability: order committed transactions by timestamp, readers after the writers of their instant. Each
+read then sees the last write before it, so the serial execution in that order gives the same answers. The converse is
+deliberately stricter than serializability: an order that explains the reads but contradicts the commit timestamps is a
+bug in a store that promises reads AS OF a timestamp.
+
+Speed: about SPEED_FIGURE.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from slackwater.sim.checkers.claims import Claims, name
+from slackwater.sim.checkers.cycles import WR, Edges, find_cycles
+from slackwater.sim.checkers.history import Outcome, Scan, Txn, Value
+from slackwater.sim.checkers.realtime import NEVER_NS, READ, WROTE, Access, out_of_order
+from slackwater.sim.checkers.versions import FOREVER, Interval, VersionIndex, intersect
+from slackwater.sim.checkers.violation import Violation, show
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.sim.checkers.history import VersionHistory
+
+Seen = tuple[bytes, Value, int | None]
+"""An outside read: key, value, version if known."""
+
+
+def check_intervals(txns: Sequence[Txn], versions: VersionHistory) -> list[Violation]:
+    """Judge transactions against V, which must hold only keys that these transactions own (`VersionHistory.within`)."""
+    return _Intervals(txns, VersionIndex(versions)).run()
+
+
+class _Intervals:
+    """The state of one judgement; transactions are named by their index."""
+
+    def __init__(self, txns: Sequence[Txn], index: VersionIndex) -> None:
+        self.txns = txns
+        self.index = index
+        self.claims = Claims(txns, index)
+        self.found: list[Violation] = []
+        self.seen: dict[int, list[Seen]] = {}  # outside reads of the writers
+        self.accesses: defaultdict[bytes, list[Access]] = defaultdict(list)
+
+    def run(self) -> list[Violation]:
+        """All violations: versions first, then reads, then order."""
+        self.claims.run()
+        self.found += self.claims.found
+        for at, txn in enumerate(self.txns):
+            if at in self.claims.placed:
+                self._judge_writer(at, txn)
+            elif txn.outcome is Outcome.OK and not self.claims.finals[at]:
+                self._judge_reader(at, txn)
+        self._judge_ties()
+        for key in sorted(self.accesses):
+            pair = out_of_order(self.accesses[key])
+            if pair is not None:
+                self.found.append(self._tell_realtime(key, *pair))
+        return self.found
+
+    # --- what was read ---------------------------------------------------------------------------------------------
+
+    def _outside(self, at: int, txn: Txn) -> list[Seen]:
+        """Reads of other transactions' writes; reads of own writes are judged here and left out."""
+        if not txn.writes and not txn.scans:
+            return [(read.key, read.value, read.version or None) for read in txn.reads]
+        seen: list[Seen] = []
+        for read in txn.reads:
+            own = _own_writes(txn, read.after) if read.after else {}
+            if read.key not in own:
+                seen.append((read.key, read.value, read.version or None))
+            elif own[read.key] != read.value:
+                self._internal(at, read.key, read.value, own[read.key])
+        for scan in txn.scans:
+            seen += self._outside_scan(at, txn, scan)
+        return seen
+
+    def _outside_scan(self, at: int, txn: Txn, scan: Scan) -> list[Seen]:
+        """A scan reads every key of its span: those it did not return, it saw to be absent."""
+        own = _own_writes(txn, scan.after) if scan.after else {}
+        rows: dict[bytes, Value] = dict(scan.rows)
+        mine = [key for key in own if scan.start <= key < scan.end]
+        seen: list[Seen] = []
+        for key in dict.fromkeys([*self.index.names_in(start=scan.start, end=scan.end), *rows, *mine]):
+            value = rows.get(key)
+            if key not in own:
+                seen.append((key, value, None))
+            elif own[key] != value:
+                self._internal(at, key, value, own[key])
+        return seen
+
+    def _internal(self, at: int, key: bytes, saw: Value, wrote: Value) -> None:
+        txn = self.txns[at]
+        text = f"{name(txn)} read {show(saw)} at key {show(key)} after writing {show(wrote)} there itself."
+        self.found.append(Violation("I-18", "internal", text, {"txn": txn, "key": key}))
+
+    # --- writers ---------------------------------------------------------------------------------------------------
+
+    def _judge_writer(self, at: int, txn: Txn) -> None:
+        seen = self.seen[at] = self._outside(at, txn)
+        times = self.claims.placed[at]
+        fitting = [ts for ts in times if not seen or all(self._holds(at, read, ts) for read in seen)]
+        if not fitting:
+            wrong = next(read for read in seen if not self._holds(at, read, times[0]))
+            self._stale(txn, wrong, times[0], own=wrong[0] in self.claims.finals[at], oracle="I-18", kind="read-moved")
+            fitting = times
+        until = NEVER_NS if txn.returned_ns is None else txn.returned_ns
+        first, last = fitting[0], fitting[-1]
+        own = self.claims.finals[at]
+        for key in own:
+            self.accesses[key].append(Access(txn.invoked_ns, until, first, last, WROTE, at))
+        if not txn.historical:
+            for key, _, _ in seen:
+                low, high = self._seen_at(key, first, own=key in own), self._seen_at(key, last, own=key in own)
+                self.accesses[key].append(Access(txn.invoked_ns, until, low, high, READ, at))
+
+    def _holds(self, at: int, read: Seen, ts: int) -> bool:
+        key, value, version = read
+        of_key = self.index.of(key)
+        place = of_key.place_at(ts, own=key in self.claims.finals[at])
+        if place < 0:
+            return value is None and version is None
+        return of_key.values[place] == value and version in (None, of_key.times[place])
+
+    def _seen_at(self, key: bytes, ts: int, *, own: bool) -> int:
+        """Timestamp of the version visible at `ts`; 0 for none."""
+        of_key = self.index.of(key)
+        place = of_key.place_at(ts, own=own)
+        return of_key.times[place] if place >= 0 else 0
+
+    # --- readers ---------------------------------------------------------------------------------------------------
+
+    def _judge_reader(self, at: int, txn: Txn) -> None:
+        seen = self._outside(at, txn)
+        if not seen:
+            return
+        if txn.read_ts is not None:
+            fitting = self._judge_pinned(at, txn, seen, txn.read_ts)
+        else:
+            fitting = self._judge_floating(txn, seen)
+        if not fitting or txn.historical:
+            return
+        until = NEVER_NS if txn.returned_ns is None else txn.returned_ns
+        first, last = fitting[0][0], fitting[-1][1] - 1
+        for key, _, _ in seen:
+            low, high = self._seen_at(key, first, own=False), self._seen_at(key, last, own=False)
+            self.accesses[key].append(Access(txn.invoked_ns, until, low, high, READ, at))
+
+    def _judge_pinned(self, at: int, txn: Txn, seen: list[Seen], ts: int) -> list[Interval]:
+        wrong = next((read for read in seen if not self._holds(at, read, ts)), None)
+        if wrong is None:
+            return [(ts, ts + 1)]
+        oracle, kind = ("I-15", "wrong-snapshot") if txn.historical else ("I-18", "read-moved")
+        self._stale(txn, wrong, ts, own=False, oracle=oracle, kind=kind)
+        return []
+
+    def _judge_floating(self, txn: Txn, seen: list[Seen]) -> list[Interval]:
+        """Where all reads hold at once; reports when that is nowhere."""
+        fitting: list[Interval] = [(0, FOREVER)]
+        for key, value, version in seen:
+            holds = self.index.of(key).intervals(value, version)
+            if not holds:
+                self._dirty(txn, key, value, version)
+                return []
+            narrowed = intersect(fitting, holds)
+            if not narrowed:
+                self._no_instant(txn, seen, key)
+                return []
+            fitting = narrowed
+        return fitting
+
+    # --- telling ---------------------------------------------------------------------------------------------------
+
+    def _stale(self, txn: Txn, read: Seen, ts: int, *, own: bool, oracle: str, kind: str) -> None:
+        key, value, version = read
+        of_key = self.index.of(key)
+        holds = (of_key.without(ts) if own else of_key).intervals(value, version)
+        if not holds:
+            self._dirty(txn, key, value, version)
+            return
+        place = of_key.place_at(ts, own=own)
+        there = f"{show(of_key.values[place])} from {of_key.times[place]}" if place >= 0 else "nothing"
+        did = "read at" if oracle == "I-15" or not txn.writes else "committed at"
+        text = (
+            f"{name(txn)} {did} {ts}, where key {show(key)} holds {there}, but it read {show(value)}"
+            f"{'' if version is None else f' (version {version})'}, which is right only in {_spans(holds)}."
+        )
+        self.found.append(Violation(oracle, kind, text, {"txn": txn, "key": key, "ts": ts, "holds": holds}))
+
+    def _dirty(self, txn: Txn, key: bytes, value: Value, version: int | None) -> None:
+        writers = [t for t in self.txns if any(write == value for k, write in _pairs(t) if k == key)]
+        whose = "no transaction wrote it there"
+        if writers:
+            whose = f"{name(writers[0])}, which wrote it there, was answered `{writers[0].outcome.value}`"
+        text = (
+            f"{name(txn)} read {show(value)}{'' if version is None else f' (version {version})'} at key {show(key)}, "
+            f"which was never a committed value of that key: {whose}. A dirty read."
+        )
+        self.found.append(Violation("I-18", "dirty-read", text, {"txn": txn, "key": key, "writers": writers[:4]}))
+
+    def _no_instant(self, txn: Txn, seen: list[Seen], at_key: bytes) -> None:
+        facts = [(key, value, self.index.of(key).intervals(value, version)) for key, value, version in seen]
+        told = "; ".join(f"{show(key)} = {show(value)} in {_spans(holds)}" for key, value, holds in facts[:8])
+        text = (
+            f"the reads of {name(txn)} were never all right at one instant: {told}"
+            f"{' …' if len(facts) > 8 else ''}. They stop agreeing at key {show(at_key)}."
+        )
+        self.found.append(Violation("I-18", "no-common-timestamp", text, {"txn": txn, "intervals": facts}))
+
+    def _tell_realtime(self, key: bytes, first: Access, second: Access) -> Violation:
+        a, b = self.txns[first.who], self.txns[second.who]
+        kind = "write-order" if second.is_write else ("stale-read" if first.is_write else "reads-go-back")
+        verb = ("read", "wrote")
+        text = (
+            f"{name(a)} {verb[first.is_write]} the version of key {show(key)} at {first.as_first} and was over at true "
+            f"time {first.returned_ns} ns; {name(b)} began later, at {second.invoked_ns} ns, and "
+            f"{verb[second.is_write]} the version at {second.as_second}: the key's order contradicts real time."
+        )
+        return Violation("I-19", kind, text, {"key": key, "first": a, "second": b})
+
+    # --- one timestamp, several writers ----------------------------------------------------------------------------
+
+    def _judge_ties(self) -> None:
+        """Writers at one timestamp are ordered only by who saw whom: that must not go round."""
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for at, times in self.claims.placed.items():
+            if len(times) == 1:
+                groups[times[0]].append(at)
+        for ts, members in groups.items():
+            if len(members) > 1:
+                self._judge_tie(ts, members)
+
+    def _judge_tie(self, ts: int, members: list[int]) -> None:
+        owner = {key: place for place, at in enumerate(members) for key in self.claims.finals[at]}
+        edges: Edges = [[] for _ in members]
+        for place, at in enumerate(members):
+            for key, _, _ in self.seen[at]:
+                writer = owner.get(key, place)
+                if writer != place:
+                    edges[writer].append(place << 2 | WR)
+        for cycle in find_cycles(edges):
+            group = [self.txns[members[a]] for a, _, _ in cycle.steps]
+            text = (
+                f"{', '.join(name(txn) for txn in group)} committed at the same timestamp {ts} and each saw what the "
+                f"one before it wrote, all the way round: no serial order has all of them after their sources."
+            )
+            self.found.append(Violation("I-18", "G1c", text, {"ts": ts, "txns": group}))
+
+
+def _own_writes(txn: Txn, count: int) -> dict[bytes, Value]:
+    return {write.key: write.value for write in txn.writes[:count]}
+
+
+def _pairs(txn: Txn) -> list[tuple[bytes, Value]]:
+    return [(write.key, write.value) for write in txn.writes]
+
+
+def _spans(holds: list[Interval]) -> str:
+    return ", ".join(f"[{begin}, {'∞' if end == FOREVER else end})" for begin, end in holds[:4]) or "no instant"
