@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 JOIN_BYTES_MAX = 1 << 16  # below this one copy is cheaper than a vector of buffers
 LOW_WATER_DIVISOR = 4
 BACKLOG = 1024
+LINGER_S = 5.0
 
 
 class TcpConnection(asyncio.Protocol):
@@ -58,6 +59,7 @@ class TcpConnection(asyncio.Protocol):
         self._congested = False
         self._closed = False
         self._reason = ""
+        self._linger: asyncio.TimerHandle | None = None
         self.peer = "?"
         self.certificate_name = ""
 
@@ -95,6 +97,8 @@ class TcpConnection(asyncio.Protocol):
         """The socket is gone; tell the handler once."""
         self._closed = True
         self._pending.clear()
+        if self._linger is not None:
+            self._linger.cancel()
         if not self._reason:
             self._reason = f"the connection broke: {exc}" if exc else "closed by this side"
         self._handler.closed(self._reason)
@@ -150,7 +154,12 @@ class TcpConnection(asyncio.Protocol):
         if self._congested:  # the peer does not read: a polite close would wait for it for ever
             self._transport.abort()
         else:
-            self._transport.close()
+            self._end_politely()
+
+    def _end_politely(self) -> None:
+        """Let the last frames leave, but not for longer than a peer deserves that may never read them."""
+        self._transport.close()
+        self._linger = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _flush(self) -> None:
         pending = self._pending
@@ -167,7 +176,7 @@ class TcpConnection(asyncio.Protocol):
         self._reason = reason
         self._flush()
         self._closed = True
-        self._transport.close()
+        self._end_politely()
 
 
 class TcpListener:

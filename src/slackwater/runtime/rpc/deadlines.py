@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Clock
 
 GRAIN_S = 0.0005
+TIMEOUT_S_MAX = 7 * 86_400.0  # longer is as good as for ever, and some loops refuse it
 DEAD_ENTRIES_MIN = 256  # below this many entries a sweep is not worth it
 
 
@@ -41,7 +42,7 @@ class Deadlines:
     def add(self, call_id: int, timeout_s: float) -> int:
         """Watch a call that is about to enter `living`; returns its deadline in monotonic nanoseconds."""
         now = self._clock.monotonic_ns()
-        deadline = now + int(timeout_s * 1e9)
+        deadline = now + int(min(timeout_s, TIMEOUT_S_MAX) * 1e9)
         heapq.heappush(self._heap, (deadline, call_id))
         if len(self._heap) > self._sweep_above:
             self._sweep(keep=call_id)

@@ -35,7 +35,7 @@ from slackwater.errors import (
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import unpack
 from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
-from slackwater.runtime.rpc.session import Session
+from slackwater.runtime.rpc.session import SILENCE_CHECKS, Session
 from slackwater.runtime.rpc.stream import Stream
 from slackwater.runtime.rpc.wire import (
     WINDOW_MAX,
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 Req = TypeVar("Req")
 Res = TypeVar("Res")
 
+TICK_S_MIN = 0.01  # however impatient the server says it is
 OFFSET_RTT_MAX_NS = 60_000_000_000  # an answer later than this measures nothing
 
 
@@ -314,6 +315,7 @@ class Peer(Session):
             self._refuse(error)
             return
         self._greet(hello)
+        self._tick_s = max(TICK_S_MIN, min(self._tick_s, hello.heartbeat_timeout_ms / 1000 / SILENCE_CHECKS))
         if not self._ready.done():
             self._ready.set_result(None)
         self._tick()

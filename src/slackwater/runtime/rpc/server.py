@@ -87,7 +87,13 @@ class RpcServer:
     def accept(self, connection: Connection) -> ServerSession:
         """Serve a connection that somebody else accepted (`seam.Net.listen`)."""
         session = ServerSession(self, connection)
-        self._sessions[session] = None
+        limit = int(self.settings["rpc.connections_max"])
+        if len(self._sessions) >= limit:
+            error = Overloaded("too many connections; close some or raise rpc.connections_max", limit=limit)
+            self.refused(connection.peer, error)
+            session.turn_away(error)
+        else:
+            self._sessions[session] = None
         return session
 
     async def close(self) -> None:
@@ -111,12 +117,6 @@ class RpcServer:
         return f"rpc connections={len(self._sessions)} running={running} {served}"
 
     # --- what sessions call
-
-    def check_room(self) -> None:
-        """Refuse a connection above the bound."""
-        limit = int(self.settings["rpc.connections_max"])
-        if len(self._sessions) > limit:
-            raise Overloaded("too many connections; close some or raise rpc.connections_max", limit=limit)
 
     def refused(self, peer: str, error: SlackwaterError) -> None:
         """Remember why a peer was refused, for whoever asks `refusals`."""

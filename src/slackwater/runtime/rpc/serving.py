@@ -13,7 +13,7 @@ Rules
       a cancelled handler that lingers still counts.
     - A call gets at most one last word (Response, End or Fault), and none once its caller cancelled it.
     - When the connection ends every running handler is cancelled, in order of arrival.
-    - A handler that raises anything but a `SlackwaterError` has a bug: the caller gets a `SlackwaterError` that says so,
+    - A handler that raises anything but a `SlackwaterError` has a bug: its caller gets a `SlackwaterError` saying so,
       and the loop's exception handler gets the exception itself.
 """
 
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import (
     ClockError,
+    ConnectionLost,
     DeadlineExceeded,
     EntryTooLarge,
     InvariantViolation,
@@ -81,6 +82,10 @@ class ServerSession(Session):
         """Handlers that have not ended."""
         return len(self._running)
 
+    def turn_away(self, error: SlackwaterError) -> None:
+        """Refuse the connection before it has said anything."""
+        self._refuse(error)
+
     # --- what the connection calls
 
     def frames(self, frames: list[bytes]) -> None:
@@ -121,7 +126,7 @@ class ServerSession(Session):
                 self._on_hello(message)
             case Goodbye():
                 error = unpack(message.error, message.message, message.facts)
-                if not self._greeted:
+                if not isinstance(error, ConnectionLost):  # the caller refuses us: whoever runs this should know
                     self._server.refused(self._connection.peer, error)
                 self._end(error)
 
@@ -131,8 +136,7 @@ class ServerSession(Session):
             return
         try:
             self._check_hello(hello)
-            self._server.check_room()
-        except SlackwaterError as error:
+        except ProtocolError as error:
             self._server.refused(self._connection.peer, error)
             self._refuse(error)
             return

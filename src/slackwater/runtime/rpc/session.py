@@ -112,7 +112,6 @@ class Session(abc.ABC):
         self._greeted = True
         self.node_id = hello.node_id
         self.cluster_id = hello.cluster_id
-        self._tick_s = min(self._tick_s, max(1, hello.heartbeat_timeout_ms) / 1000 / SILENCE_CHECKS)
 
     # --- silence
 
@@ -120,7 +119,8 @@ class Session(abc.ABC):
         return self._settings["rpc.heartbeat_timeout"]
 
     def _start_timer(self) -> None:
-        self._timer = self._loop.call_later(self._tick_s, self._on_timer)
+        if self._error is None:
+            self._timer = self._loop.call_later(self._tick_s, self._on_timer)
 
     def _on_timer(self) -> None:
         silent_s = (self._clock.monotonic_ns() - self._heard_ns) / 1e9

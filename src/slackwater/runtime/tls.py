@@ -1,0 +1,74 @@
+"""TLS contexts for a cluster whose members trust one certificate authority and nobody else.
+
+    node    presents node.crt (common name `node`, its host names as SANs, for servers and clients)
+            demands a certificate of the same authority from whoever connects
+    client  presents client.NAME.crt (common name NAME, for clients only)
+            demands that the server's certificate is of the authority and names the host that was dialed
+
+So three impostures fail in the handshake: a server of another authority, a server at the wrong host, and a *client*
+certificate used to play a server (its extended key usage forbids it). The fourth, a client that claims to be a node, is
+refused by the RPC greeting, which looks at the common name.
+
+TLS 1.2 or newer. Files are as `certs.py` writes them. A private key that others may read is refused.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import msgspec
+
+from slackwater.errors import UsageError
+
+KEY_MODE_FORBIDDEN = 0o077
+
+
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an identity is kept: the authority's certificate, one's own certificate and its key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+def node_files(directory: Path) -> TlsFiles:
+    """The files of a node in a directory written by `certs`."""
+    return TlsFiles(ca=directory / "ca.crt", certificate=directory / "node.crt", key=directory / "node.key")
+
+
+def client_files(directory: Path, user: str) -> TlsFiles:
+    """The files of a client in a directory written by `certs`."""
+    return TlsFiles(
+        ca=directory / "ca.crt", certificate=directory / f"client.{user}.crt", key=directory / f"client.{user}.key"
+    )
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """For `TcpNet(server_tls=...)`: demands a certificate from every client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return _load(context, files)
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """For `TcpNet(client_tls=...)`: verifies the server and its host name, and presents our own certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = True
+    context.verify_mode = ssl.CERT_REQUIRED
+    return _load(context, files)
+
+
+def _load(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for path in (files.ca, files.certificate, files.key):
+        if not path.is_file():
+            raise UsageError(f"{path} is missing; create it with `slackwater cert`", file=str(path))
+    if files.key.stat().st_mode & KEY_MODE_FORBIDDEN:
+        raise UsageError(f"others may read {files.key}; run chmod 600 on it", file=str(files.key))
+    try:
+        context.load_verify_locations(cafile=str(files.ca))
+        context.load_cert_chain(str(files.certificate), str(files.key))
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError(f"the certificates cannot be used: {error}", certificate=str(files.certificate)) from error
+    return context
