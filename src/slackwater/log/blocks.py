@@ -45,22 +45,29 @@ def encoded_size(count: int, payload_bytes: int) -> int:
     return _HEADER.size + _WORD * count + payload_bytes
 
 
+def count(block: bytes) -> int:
+    """How many payloads a block holds, by its header alone."""
+    if len(block) < _HEADER.size:
+        raise DecodeError("a log block is shorter than its header", size=len(block))
+    return int(_HEADER.unpack_from(block)[2])
+
+
 def decode(block: bytes) -> list[bytes]:
     """The payloads of a block, or `DecodeError`."""
     if len(block) < _HEADER.size:
         raise DecodeError("a log block is shorter than its header", size=len(block))
-    magic, version, count, crc = _HEADER.unpack_from(block)
+    magic, version, size, crc = _HEADER.unpack_from(block)
     if magic != _MAGIC or version != _VERSION:
         raise DecodeError("not a log block, or one of a version this build cannot read", magic=magic, version=version)
     body = memoryview(block)[_HEADER.size :]
-    if len(body) < _WORD * count or zlib.crc32(body) != crc:
-        raise DecodeError("a log block does not match its checksum", count=count, size=len(block))
-    lengths = array("I", bytes(body[: _WORD * count]))
+    if len(body) < _WORD * size or zlib.crc32(body) != crc:
+        raise DecodeError("a log block does not match its checksum", count=size, size=len(block))
+    lengths = array("I", bytes(body[: _WORD * size]))
     if sys.byteorder == "big":
         lengths.byteswap()
-    if _WORD * count + sum(lengths) != len(body):
-        raise DecodeError("the lengths in a log block do not add up", count=count, size=len(block))
-    payloads, at = [], _HEADER.size + _WORD * count
+    if _WORD * size + sum(lengths) != len(body):
+        raise DecodeError("the lengths in a log block do not add up", count=size, size=len(block))
+    payloads, at = [], _HEADER.size + _WORD * size
     for length in lengths:
         payloads.append(block[at : at + length])
         at += length

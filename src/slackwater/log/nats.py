@@ -1,0 +1,281 @@
+"""The ordered log on NATS JetStream: replicated, several machines, many ranges in one stream.
+
+    append --> Publisher --> orders.e.3 --> stream, file storage, R replicas --> LiveReader --> hub --> tails
+               groups per range             acknowledged after a quorum synced       |
+    trim ----> record in orders.t.3, then purge of orders.e.3                     RangeReader (catch-up)
+
+Rules
+    L-1  The acknowledgement of JetStream is the promise: stored by a quorum of the replicas. Whether "stored" survives
+         a power cut depends on the servers' settings: `nats_checks` refuses those that it would not survive.
+    L-2  See the table in `nats_publish`.
+    L-3  Positions come from the sequence of the stream, see `nats_wire`.
+    L-5  A trim first records, in the stream, the newest position it will remove (guarded by the sequence of the
+         previous record, so that two trimmers cannot overwrite each other), then purges. A crash in between is finished
+         by the next trim. Blocks are removed whole.
+    L-6  The incarnation is a random token in the stream's metadata plus its creation time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import nats
+import nats.errors
+
+from slackwater.errors import (
+    AmbiguousResult,
+    ConnectionLost,
+    LogError,
+    SlackwaterError,
+    UnavailableError,
+)
+from slackwater.hooks import probe
+from slackwater.log import nats_checks as checks
+from slackwater.log import nats_wire as wire
+from slackwater.log.blocks import check_payloads
+from slackwater.log.nats_api import WRONG_LAST_SEQUENCE, Api, Stored
+from slackwater.log.nats_publish import Publisher
+from slackwater.log.nats_reader import LiveReader, RangeReader, incarnation_of
+from slackwater.log.tails import Tail, TailHub
+from slackwater.runtime.seam import Entry, LogIdentity, Position, RangeId
+from slackwater.runtime.sync import timeout
+from slackwater.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from nats.aio.client import Client
+
+    from slackwater.runtime.seam import Clock, Rng, TaskScope
+
+TRIM_ATTEMPTS_MAX = 16
+RECONNECT_SECONDS = 0.1
+
+
+class NatsLog:
+    """`seam.OrderedLog` on a stream. Make it with `open_nats`."""
+
+    def __init__(
+        self,
+        client: Client,
+        api: Api,
+        identity: LogIdentity,
+        seen: int,
+        *,
+        clock: Clock,
+        rng: Rng,
+        scope: TaskScope,
+        settings: Settings,
+    ) -> None:
+        self._client = client
+        self._api = api
+        self._identity = identity
+        self._settings = settings
+        self._scope = scope
+        self._failure: SlackwaterError | None = None
+        self._hub = TailHub(self, buffer_bytes_max=int(settings["log.tail_buffer_bytes_max"]))
+        self.live = LiveReader(
+            client, api, self._hub, incarnation=identity.incarnation, seen=seen, clock=clock, rng=rng
+        )
+        self._ranges = RangeReader(client, api, self.live, clock=clock, rng=rng)
+        self._publisher = Publisher(
+            client,
+            stream=api.stream,
+            token=rng.bytes(12).hex(),
+            clock=clock,
+            scope=scope,
+            timeout=settings["log.append_timeout"],
+            queue_bytes_max=int(settings["log.queue_bytes_max"]),
+        )
+        scope.spawn(self.live.run(), name="log-live-reader")
+
+    async def append(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
+        """See `seam.OrderedLog`."""
+        room = self._client.max_payload - wire.MESSAGE_OVERHEAD_BYTES
+        check_payloads(payloads, limit=min(room, int(self._settings["log.entry_bytes_max"])))
+        self._check_usable()
+        return await self._publisher.append(
+            range_id, payloads, message_bytes_max=room - 4 * wire.PAYLOADS_PER_MESSAGE_MAX
+        )
+
+    def tail(self, range_id: RangeId, *, after: Position) -> Tail:
+        """See `seam.OrderedLog`."""
+        return self._hub.tail(range_id, after=after)
+
+    async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
+        """See `tails.Source`. An unavailable log is waited for, as a tail waits for entries."""
+        try:
+            return await self._ranges.read(range_id, after=after)
+        except UnavailableError:
+            return [], False
+
+    async def head(self, range_id: RangeId) -> Position:
+        """See `seam.OrderedLog`."""
+        self._check_usable()
+        return await self._ranges.head(range_id)
+
+    async def trim(self, range_id: RangeId, *, upto: Position) -> None:
+        """See `seam.OrderedLog`."""
+        self._check_usable()
+        for _ in range(TRIM_ATTEMPTS_MAX):
+            trimmed, record = await self._ranges.trimmed(range_id)
+            newest = await self._newest(range_id, above=wire.sequence_of(trimmed), upto=upto)
+            if newest is not None:
+                trimmed = wire.last_position(newest.sequence, newest.data)
+                if not await self._record_trim(range_id, trimmed, expected=record):
+                    continue  # another trimmer was faster: look again
+            if trimmed:
+                await self._api.purge(wire.entry_subject(self._api.stream, range_id), seq=wire.sequence_of(trimmed) + 1)
+                await self._api.purge(wire.trim_subject(self._api.stream, range_id), keep=1)
+            return
+        raise UnavailableError("other trimmers kept being faster; trim again later", range_id=range_id)
+
+    def identity(self) -> LogIdentity:
+        """See `seam.OrderedLog`."""
+        return self._identity
+
+    async def close(self) -> None:
+        """Refuse what is not sent yet, stop reading, disconnect."""
+        if self._failure is not None:
+            return
+        self._failure = LogError("the log handle was closed; open the log again")
+        self._publisher.fail_waiting(self._failure)
+        self._hub.fail(self._failure)
+        await self._scope.close()
+        await self._client.close()
+
+    def status(self) -> str:
+        """One line about this handle."""
+        state = "connected" if self._client.is_connected else "not connected"
+        return f"nats {self._identity.name} {self._identity.incarnation} {state}"
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _newest(self, range_id: RangeId, *, above: int, upto: Position) -> Stored | None:
+        """The newest message of the range after sequence `above` whose entries are all <= upto.
+
+        JetStream can only look forward, so this halves the span that the newest may be in.
+        """
+        subject = wire.entry_subject(self._api.stream, range_id)
+        found: Stored | None = None
+        low, high = above + 1, wire.sequence_of(upto)
+        last = await self._api.last(subject)
+        high = min(high, last.sequence if last else 0)
+        at = high  # mostly `upto` is the position of an entry: try there first
+        while low <= high:
+            candidate = await self._api.next_at(subject, at)
+            if candidate is None or candidate.sequence > high or not _covered(candidate, upto):
+                high = at - 1
+            else:
+                found, low = candidate, candidate.sequence + 1
+            at = (low + high + 1) // 2
+        return found
+
+    async def _record_trim(self, range_id: RangeId, trimmed: Position, *, expected: int) -> bool:
+        """Write the trim record after the one expected; False if it is not the last any more."""
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(expected), "Nats-Expected-Stream": self._api.stream}
+        subject = wire.trim_subject(self._api.stream, range_id)
+        try:
+            answer = await self._client.request(
+                subject, str(trimmed).encode(), timeout=self._settings["log.append_timeout"], headers=headers
+            )
+        except nats.errors.Error as error:
+            raise AmbiguousResult(f"the log did not say whether it recorded the trim: {error!r}; trim again") from error
+        return wire.stored(answer.data, conflicts=WRONG_LAST_SEQUENCE)
+
+
+def _check_message_room(max_payload: int) -> None:
+    if max_payload < 4 * wire.MESSAGE_OVERHEAD_BYTES:
+        raise LogError("the server's max_payload is too small for a log; raise it", max_payload=max_payload)
+
+
+def _covered(message: Stored, upto: Position) -> bool:
+    return wire.last_position(message.sequence, message.data) <= upto
+
+
+async def open_nats(
+    servers: list[str],
+    *,
+    stream: str,
+    replicas: int,
+    clock: Clock,
+    rng: Rng,
+    scope: TaskScope,
+    settings: Settings | None = None,
+    monitors: list[str] | None = None,
+    sync_always: bool = False,
+    allow_lossy: bool = False,
+) -> NatsLog:
+    """Open the log in this stream; create it if there is none. The log's tasks live in a child of `scope`."""
+    settings = settings or Settings()
+    wire.check_stream_name(stream)
+    patience = settings["log.append_timeout"]
+    readers: list[LiveReader] = []
+
+    async def reconnected() -> None:
+        for reader in readers:
+            reader.disturb()
+
+    client = await _connect(servers, reconnected, patience)
+    try:
+        api = Api(client, stream=stream, clock=clock, patience=patience)
+        info = await _open_stream(api, replicas=replicas, token=rng.bytes(16).hex())
+        if not allow_lossy:
+            problems = checks.stream_problems(info["config"], replicas=replicas)
+            if monitors:
+                problems += await checks.server_problems(monitors)
+            elif not sync_always:
+                problems.append(checks.UNSTATED_SYNC)
+            checks.refuse(problems)
+        _check_message_room(client.max_payload)
+        identity = LogIdentity("nats", stream, incarnation_of(info))
+    except BaseException:
+        await client.close()
+        raise
+    log = NatsLog(
+        client,
+        api,
+        identity,
+        info["state"]["last_seq"],
+        clock=clock,
+        rng=rng,
+        scope=scope.child(f"log-{stream}"),
+        settings=settings,
+    )
+    readers.append(log.live)
+    return log
+
+
+async def _open_stream(api: Api, *, replicas: int, token: str) -> dict[str, Any]:
+    """What the servers say of the stream, created if need be."""
+    info = await api.info()
+    if info is None:
+        # None again if another process created it between the two questions.
+        info = (
+            await api.create(wire.stream_config(api.stream, replicas=replicas, incarnation=token)) or await api.info()
+        )
+    if info is None:
+        raise LogError("the stream was deleted while it was being opened; try again", stream=api.stream)
+    return info
+
+
+async def _connect(servers: list[str], reconnected: Callable[[], Awaitable[None]], patience: float) -> Client:
+    async def ignore(error: Exception) -> None:
+        probe("log.nats_connection_error")  # reconnects are automatic; appends and questions report what matters
+
+    try:
+        async with timeout(patience):
+            return await nats.connect(
+                servers,
+                connect_timeout=2,
+                reconnect_time_wait=RECONNECT_SECONDS,
+                max_reconnect_attempts=-1,
+                ping_interval=2,
+                max_outstanding_pings=2,
+                reconnected_cb=reconnected,
+                error_cb=ignore,
+            )
+    except (OSError, nats.errors.Error) as error:  # TimeoutError is an OSError
+        raise ConnectionLost(f"no NATS server could be reached: {error!r}", servers=",".join(servers)) from error

@@ -1,0 +1,134 @@
+"""Questions to JetStream: JSON requests that are safe to repeat, asked until answered or out of time.
+
+Everything here is idempotent or guarded by an expected sequence, so a question that got no answer (an election, a
+reconnect) is simply asked again. Appends are not: they are in `nats_publish`.
+
+`STREAM.MSG.GET` is answered by the leader of the stream, so `last` and `next_at` see every acknowledged message.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import nats.errors
+
+from slackwater.errors import LogError, UnavailableError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+    from slackwater.runtime.seam import Clock
+
+NO_MESSAGE = 10037
+STREAM_NOT_FOUND = 10059
+STREAM_EXISTS = 10058
+CONSUMER_NOT_FOUND = 10014
+WRONG_LAST_SEQUENCE = (10071, 10164)
+_NOT_NOW = (10008, 10009, 10023, 10039)
+"""Answers that mean "ask again": no leader yet, temporarily unavailable, not enough resources, being set up."""
+_ATTEMPT_SECONDS = 2.0
+_PAUSE_SECONDS = 0.05
+
+
+class Stored(NamedTuple):
+    """A message of the stream."""
+
+    sequence: int
+    subject: str
+    data: bytes
+
+
+class ApiError(Exception):
+    """JetStream answered with an error."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.code = int(answer.get("err_code", 0))
+        super().__init__(f"{answer.get('description', 'unknown error')} ({self.code})")
+
+
+class Api:
+    """Asks one stream's questions over one connection."""
+
+    def __init__(self, client: Client, *, stream: str, clock: Clock, patience: float) -> None:
+        self._client = client
+        self._clock = clock
+        self._patience = patience
+        self.stream = stream
+
+    async def ask(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """One question; repeated while the servers are busy electing; `ApiError` if the answer is no."""
+        payload = json.dumps(body).encode() if body is not None else b""
+        deadline = self._clock.monotonic_ns() + int(self._patience * 1e9)
+        while True:
+            try:
+                answer = await self._client.request(f"$JS.API.{verb}", payload, timeout=_ATTEMPT_SECONDS)
+                document: dict[str, Any] = json.loads(answer.data)
+                if "error" not in document:
+                    return document
+                if document["error"].get("err_code") not in _NOT_NOW:
+                    raise ApiError(document["error"])
+                why = str(document["error"])
+            except (nats.errors.TimeoutError, nats.errors.NoRespondersError) as error:
+                why = repr(error)
+            except nats.errors.Error as error:
+                raise LogError(f"the NATS connection cannot be used: {error!r}") from error
+            if self._clock.monotonic_ns() >= deadline:
+                raise UnavailableError(f"JetStream did not answer {verb}: {why}", stream=self.stream)
+            await self._clock.sleep(_PAUSE_SECONDS)
+
+    async def info(self) -> dict[str, Any] | None:
+        """The stream, or None if there is none."""
+        try:
+            return await self.ask(f"STREAM.INFO.{self.stream}")
+        except ApiError as error:
+            if error.code == STREAM_NOT_FOUND:
+                return None
+            raise
+
+    async def create(self, config: dict[str, Any]) -> dict[str, Any] | None:
+        """Create the stream; None if someone else was faster."""
+        try:
+            return await self.ask(f"STREAM.CREATE.{self.stream}", config)
+        except ApiError as error:
+            if error.code == STREAM_EXISTS:
+                return None
+            raise LogError(f"the stream cannot be created: {error}", stream=self.stream) from error
+
+    async def last(self, subject: str) -> Stored | None:
+        """The newest message of a subject."""
+        return await self._get({"last_by_subj": subject})
+
+    async def next_at(self, subject: str, sequence: int) -> Stored | None:
+        """The first message of a subject at or after a sequence."""
+        return await self._get({"seq": sequence, "next_by_subj": subject})
+
+    async def purge(self, subject: str, **how: int) -> None:
+        """Delete messages of a subject: `seq` = those before it, or `keep` = all but the newest so many."""
+        await self.ask(f"STREAM.PURGE.{self.stream}", {"filter": subject, **how})
+
+    async def create_consumer(self, config: dict[str, Any]) -> None:
+        """Make a consumer."""
+        body = {"stream_name": self.stream, "config": config, "action": "create"}
+        name, subject = config["name"], config.get("filter_subject")
+        verb = f"CONSUMER.CREATE.{self.stream}.{name}" + (f".{subject}" if subject else "")
+        await self.ask(verb, body)
+
+    async def delete_consumer(self, name: str) -> None:
+        """Remove a consumer, if it is there."""
+        try:
+            await self.ask(f"CONSUMER.DELETE.{self.stream}.{name}")
+        except ApiError as error:
+            if error.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+                raise
+
+    async def _get(self, which: dict[str, Any]) -> Stored | None:
+        try:
+            answer = await self.ask(f"STREAM.MSG.GET.{self.stream}", which)
+        except ApiError as error:
+            if error.code == NO_MESSAGE:
+                return None
+            raise LogError(f"the stream cannot be read: {error}", stream=self.stream) from error
+        message = answer["message"]
+        return Stored(message["seq"], message["subject"], base64.b64decode(message.get("data", "")))

@@ -1,0 +1,263 @@
+"""Reading from JetStream: one live consumer per handle for the new, short-lived consumers for the old.
+
+Live: a push consumer over the whole stream, in memory, without acknowledgements. Its messages carry two sequences:
+
+    consumer sequence   1 2 3 4 ...    a hole means that a message was lost on the way: start over after the last seen
+    stream sequence     17 18 21 ...   a hole means that messages were purged: someone may have lost entries (L-4)
+
+Nothing for three heartbeats, or a new connection: start over too. On every start the incarnation of the stream is
+compared, because a stream that was deleted and created again would deliver other entries under old positions (L-6).
+
+Catch-up: a pull consumer filtered to one range. It may run on a replica that lags behind the leader, so "no more
+messages" proves nothing; a read is complete only if it reached the newest message that the leader knows of and the
+newest that the live consumer has dispatched.
+
+Trims are recorded in the stream before anything is purged. A reader therefore reads first and then looks at the record:
+whatever was gone when it read, the record names.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+
+from slackwater.errors import LogError, LogIdentityMismatch, LogTrimmed, SlackwaterError, UnavailableError
+from slackwater.hooks import probe
+from slackwater.log import nats_wire as wire
+from slackwater.log.nats_api import ApiError
+from slackwater.runtime.seam import Entry, Position, RangeId
+from slackwater.runtime.sync import Event, timeout
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from slackwater.log.nats_api import Api
+    from slackwater.log.tails import TailHub
+    from slackwater.runtime.seam import Clock, Rng
+
+HEARTBEAT_SECONDS = 1.0
+HEARTBEATS_MISSED_MAX = 3
+READ_MESSAGES_MAX = 256
+READ_BYTES_MAX = 32 << 20
+"""Of one catch-up read. At least twice the largest message, or a read could stall."""
+INACTIVE_SECONDS = 30.0
+PENDING_BYTES_MAX = 64 << 20
+_PAUSE_SECONDS = 0.05
+_READ_SECONDS = 5.0
+
+
+class LiveReader:
+    """Feeds the hub with every new entry of the stream."""
+
+    def __init__(
+        self, client: Client, api: Api, hub: TailHub, *, incarnation: str, seen: int, clock: Clock, rng: Rng
+    ) -> None:
+        self._client = client
+        self._api = api
+        self._hub = hub
+        self._incarnation = incarnation
+        self._seen = seen  # newest stream sequence that went through
+        self._clock = clock
+        self._rng = rng
+        self._expected = 1  # next consumer sequence
+        self._heard = clock.monotonic_ns()
+        self._attention = Event()
+        self._broken = False
+        self.dispatched: dict[RangeId, Position] = {}  # newest position that went through, per range
+
+    def disturb(self) -> None:
+        """The connection changed: start over."""
+        self._broken = True
+        self._attention.set()
+
+    async def run(self) -> None:
+        """Keep a consumer running until cancelled."""
+        while True:
+            name = self._rng.bytes(12).hex()
+            inbox = self._client.new_inbox()
+            self._broken, self._expected = False, 1
+            self._attention = Event()
+            try:
+                subscription = await self._client.subscribe(
+                    inbox, cb=self._receive, pending_bytes_limit=PENDING_BYTES_MAX
+                )
+                try:
+                    await self._start(name, inbox)
+                    await self._watch()
+                finally:
+                    await _quietly(subscription.unsubscribe())
+                await _quietly(self._api.delete_consumer(name))
+            except LogIdentityMismatch as error:
+                self._hub.fail(error)
+                return
+            except (SlackwaterError, ApiError, nats.errors.Error):
+                probe("log.nats_reader_restarts")  # no leader now: try again
+            await self._clock.sleep(_PAUSE_SECONDS)
+
+    async def _start(self, name: str, inbox: str) -> None:
+        info = await self._api.info()
+        check_incarnation(info, self._incarnation)
+        config = wire.consumer_config(
+            name,
+            start=self._seen + 1,
+            inactive_seconds=INACTIVE_SECONDS,
+            deliver_subject=inbox,
+            flow_control=True,
+            idle_heartbeat=int(HEARTBEAT_SECONDS * 1e9),
+        )
+        await self._api.create_consumer(config)
+        self._heard = self._clock.monotonic_ns()
+
+    async def _watch(self) -> None:
+        """Return when the consumer has to be replaced."""
+        limit = int(HEARTBEAT_SECONDS * HEARTBEATS_MISSED_MAX * 1e9)
+        while not self._broken and self._clock.monotonic_ns() - self._heard < limit:
+            try:
+                async with timeout(HEARTBEAT_SECONDS):
+                    await self._attention.wait()
+            except TimeoutError:
+                continue
+
+    async def _receive(self, message: Msg) -> None:
+        self._heard = self._clock.monotonic_ns()
+        if message.headers and "Status" in message.headers:
+            wanted = message.reply or message.headers.get("Nats-Consumer-Stalled")
+            if wanted:
+                await self._client.publish(wanted)
+            return
+        if self._broken:
+            return
+        try:
+            self._arrived(message)
+        except SlackwaterError as error:
+            self._hub.fail(LogError("the stream holds something that is not a log entry", cause=str(error)))
+
+    def _arrived(self, message: Msg) -> None:
+        at = wire.delivered(message.reply)
+        if at.consumer_sequence != self._expected:
+            probe("log.nats_message_lost")
+            self.disturb()
+            return
+        self._expected += 1
+        if at.stream_sequence <= self._seen:
+            return
+        if at.stream_sequence != self._seen + 1:
+            probe("log.nats_hole")  # tests/integration/test_log_nats.py
+            self._hub.demote()
+        self._seen = at.stream_sequence
+        range_id = wire.range_of(self._api.stream, message.subject)
+        if range_id is not None:
+            self.dispatched[range_id] = wire.last_position(at.stream_sequence, message.data)
+            if self._hub.wants(range_id):
+                self._hub.dispatch(range_id, wire.entries(at.stream_sequence, message.data), len(message.data))
+
+
+class RangeReader:
+    """Reads old entries of a range, and what was trimmed of it."""
+
+    def __init__(self, client: Client, api: Api, live: LiveReader, *, clock: Clock, rng: Rng) -> None:
+        self._client = client
+        self._api = api
+        self._live = live
+        self._clock = clock
+        self._rng = rng
+
+    async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
+        """See `tails.Source`."""
+        seen_live = self._live.dispatched.get(range_id, Position(0))
+        newest = await self._api.last(wire.entry_subject(self._api.stream, range_id))
+        target = max(seen_live, wire.last_position(newest.sequence, newest.data) if newest else Position(0))
+        found: list[Entry] = []
+        if target > after:
+            found = [entry for entry in await self._fetch(range_id, after=after) if entry.position > after]
+        trimmed, _ = await self.trimmed(range_id)
+        if after < trimmed:
+            raise LogTrimmed(
+                "the entries asked for were trimmed; restore from a snapshot", after=after, trimmed=trimmed
+            )
+        reached = found[-1].position if found else after
+        complete = reached >= target or target <= trimmed
+        if not found and not complete:
+            await self._clock.sleep(_PAUSE_SECONDS)  # the replica that served us lags
+        return found, complete
+
+    async def head(self, range_id: RangeId) -> Position:
+        """The newest position of a range, trimmed or not."""
+        newest = await self._api.last(wire.entry_subject(self._api.stream, range_id))
+        trimmed, _ = await self.trimmed(range_id)
+        at = wire.last_position(newest.sequence, newest.data) if newest else Position(0)
+        return max(at, trimmed)
+
+    async def trimmed(self, range_id: RangeId) -> tuple[Position, int]:
+        """The newest position that was trimmed, and the sequence of the record that says so."""
+        record = await self._api.last(wire.trim_subject(self._api.stream, range_id))
+        return (Position(int(record.data)), record.sequence) if record else (Position(0), 0)
+
+    async def _fetch(self, range_id: RangeId, *, after: Position) -> list[Entry]:
+        """A batch from the message that holds `after` on."""
+        name = self._rng.bytes(12).hex()
+        config = wire.consumer_config(
+            name,
+            start=max(1, wire.sequence_of(after)),
+            inactive_seconds=INACTIVE_SECONDS,
+            filter_subject=wire.entry_subject(self._api.stream, range_id),
+        )
+        subscription = await self._client.subscribe(inbox := self._client.new_inbox())
+        try:
+            await self._api.create_consumer(config)
+            request = {"batch": READ_MESSAGES_MAX, "max_bytes": READ_BYTES_MAX, "no_wait": True}
+            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._api.stream}.{name}"
+            await self._client.publish(subject, json.dumps(request).encode(), reply=inbox)
+            return await self._receive_batch(subscription)
+        except nats.errors.Error as error:
+            raise UnavailableError(f"the log cannot be read now: {error!r}") from error
+        except ApiError as error:
+            raise LogError(f"the log cannot be read: {error}") from error
+        finally:
+            await _quietly(subscription.unsubscribe())
+            await _quietly(self._api.delete_consumer(name))
+
+    async def _receive_batch(self, subscription: Any) -> list[Entry]:
+        found: list[Entry] = []
+        for expected in range(1, READ_MESSAGES_MAX + 1):
+            try:
+                message = await subscription.next_msg(timeout=_READ_SECONDS)
+            except nats.errors.TimeoutError:
+                break
+            if message.headers and "Status" in message.headers:  # no more messages
+                break
+            at = wire.delivered(message.reply)
+            if at.consumer_sequence != expected:  # one was lost on the way: keep what came before it
+                break
+            found.extend(wire.entries(at.stream_sequence, message.data))
+        return found
+
+
+def check_incarnation(info: dict[str, Any] | None, expected: str) -> None:
+    """Raise unless the stream is still the one that was opened."""
+    actual = incarnation_of(info) if info else None
+    if actual != expected:
+        raise LogIdentityMismatch(
+            "the stream was deleted or re-created while it was open", expected=expected, actual=actual
+        )
+
+
+def incarnation_of(info: dict[str, Any]) -> str:
+    """What tells this stream from any other of its name: when it was created, and the token it was given then."""
+    token = (info["config"].get("metadata") or {}).get(wire.INCARNATION_KEY)
+    if token is None:
+        raise LogError(
+            "the stream was not created by Slackwater; choose another stream name", stream=info["config"]["name"]
+        )
+    return f"{token}@{info['created']}"
+
+
+async def _quietly(cleanup: Any) -> None:
+    """Clean up what the server would clean up by itself later."""
+    try:
+        await cleanup
+    except (SlackwaterError, ApiError, nats.errors.Error):
+        probe("log.nats_cleanup_failed")
