@@ -65,6 +65,17 @@ def test_a_request_does_not_conflict_with_itself_and_leaves_nothing_behind() -> 
     assert isinstance(manager.acquire(RequestId(3), [write_latch(b"a", b"z")]), Latch)
 
 
+def test_a_key_declared_twice_counts_with_the_timestamp_that_excludes_more() -> None:
+    for low, high in ((3, 8), (8, 3)):
+        manager = LatchManager()
+        manager.acquire(RequestId(1), [read_latch(b"r", at=at(low)), read_latch(b"r", at=at(high))])
+        manager.acquire(RequestId(2), [write_latch(b"w", at=at(low)), write_latch(b"w", at=at(high))])
+        assert isinstance(manager.acquire(RequestId(3), [write_latch(b"r", at=at(5))]), Waiting), "8 sees 5"
+        assert isinstance(manager.acquire(RequestId(4), [read_latch(b"w", at=at(5))]), Waiting), "5 sees 3"
+        assert manager.release(RequestId(1)) == [3]
+        assert manager.release(RequestId(2)) == [4]
+
+
 def test_a_hot_key_waits_for_the_last_writer_only() -> None:
     manager = LatchManager()
     for n in range(1, 51):
