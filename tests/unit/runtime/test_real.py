@@ -1,0 +1,73 @@
+import asyncio
+import threading
+
+import pytest
+
+from slackwater.errors import Overloaded
+from slackwater.runtime import RealRuntime, real, run
+from slackwater.runtime.rng import RealRng
+from slackwater.settings import Settings
+
+
+def test_offload_runs_on_a_bounded_number_of_threads():
+    async def main():
+        runtime = RealRuntime(disk=None, settings=Settings({"runtime.offload_threads": 2}))
+        barrier = threading.Barrier(2)
+
+        def work(n):
+            barrier.wait()
+            return n, threading.get_ident()
+
+        results = await asyncio.gather(*[runtime.offload(work, n) for n in range(20)])
+        assert [n for n, _ in results] == list(range(20))
+        assert len({ident for _, ident in results}) == 2
+        assert threading.get_ident() not in {ident for _, ident in results}
+        runtime.close()
+
+    run(main())
+
+
+def test_offload_carries_errors_and_refuses_beyond_its_bound(monkeypatch):
+    async def main():
+        monkeypatch.setattr(real, "OFFLOAD_PENDING_MAX", 2)
+        runtime = RealRuntime(disk=None)
+        gate = threading.Event()
+        waiting = [asyncio.ensure_future(runtime.offload(gate.wait)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await runtime.offload(gate.wait)
+        gate.set()
+        assert await asyncio.gather(*waiting) == [True, True]
+        with pytest.raises(ZeroDivisionError):
+            await runtime.offload(lambda: 1 // 0)
+        runtime.close()
+
+    run(main())
+
+
+def test_run_uses_uvloop():
+    async def main():
+        return type(asyncio.get_running_loop()).__module__
+
+    assert run(main()).startswith("uvloop")
+
+
+def test_chance_stays_in_its_bounds():
+    rng = RealRng()
+    assert {rng.below(3) for _ in range(500)} == {0, 1, 2}
+    assert not any(rng.chance(0, 5) for _ in range(50))
+    assert all(rng.chance(5, 5) for _ in range(50))
+    assert len(rng.bytes(16)) == 16
+    assert rng.bytes(16) != rng.bytes(16)
+
+
+def test_clocks_move_on():
+    async def main():
+        runtime = RealRuntime(disk=None)
+        before = runtime.clock.monotonic_ns()
+        await runtime.clock.sleep(0)
+        assert runtime.clock.monotonic_ns() >= before
+        assert runtime.clock.wall_ns() > 1_700_000_000 * 10**9
+        runtime.close()
+
+    run(main())
