@@ -59,6 +59,32 @@ SETTINGS: tuple[Setting, ...] = (
     # storage
     Setting("storage.block_cache_bytes", 256 << 20, "bytes", (8 << 20, 1 << 36), (8 << 20, 16 << 20), "Block cache of one store."),
     Setting("storage.memtable_bytes", 64 << 20, "bytes", (1 << 20, 1 << 30), (1 << 20, 2 << 20), "Memtable size at which a family is flushed."),
+    Setting("store.flush_interval", 5.0, "s", (0.1, 300), (0.1, 20), "How often applied state is made durable, so that the log can be trimmed."),
+    # leases and liveness
+    Setting("lease.duration", 6.0, "s", (1, 60), (1, 10), "Length of an expiration-based lease; it is extended at half time."),
+    Setting("lease.acquire_timeout", 4.0, "s", (0.1, 60), (0.5, 5), "How long a request waits for its replica to get the lease."),
+    Setting("liveness.duration", 4.0, "s", (0.5, 60), (0.6, 8), "How long a node counts as live after a heartbeat."),
+    Setting("liveness.heartbeat_interval", 1.0, "s", (0.05, 20), (0.1, 2), "How often a node renews its liveness record."),
+    # routing
+    Setting("routing.range_cache_entries", 1 << 16, "ranges", (16, 1 << 22), (1, 8), "Range descriptors a sender remembers."),
+    Setting("routing.retries_max", 64, "tries", (1, 10_000), (16, 64), "Rounds of tries for one batch before it is given up as unavailable."),
+    Setting("routing.send_timeout", 30.0, "s", (0.1, 3600), (2, 60), "How long a batch may take when its caller set no deadline."),
+    Setting("routing.backoff_min", 0.005, "s", (0.0001, 10), (0.0005, 0.1), "First pause between rounds of tries; it doubles with each."),
+    Setting("routing.backoff_max", 0.5, "s", (0.001, 60), (0.01, 2), "Longest pause between rounds of tries."),
+    Setting("routing.fanout", 16, "ranges", (1, 1024), (1, 4), "Ranges one batch is sent to at the same time."),
+    # transactions
+    Setting("txn.heartbeat_interval", 1.0, "s", (0.05, 30), (0.05, 2), "How often a transaction with intents tells its record that it lives."),
+    Setting("txn.expiration", 5.0, "s", (0.5, 120), (0.5, 10), "A transaction without heartbeat for this long may be aborted by anyone."),
+    Setting("txn.max_retries", 100, "restarts", (0, 100_000), (10, 100), "Times the retry helper runs a transaction again before it gives up."),
+    Setting("txn.refresh_spans_max", 1000, "spans", (1, 1 << 20), (1, 4), "Read spans kept exactly; above it they are merged to covering spans."),
+    Setting("txn.lock_keys_max", 4096, "keys", (1, 1 << 20), (1, 8), "Written keys kept exactly; above it they are merged to covering spans."),
+    Setting("txn.buffer_bytes_max", 1 << 20, "bytes", (0, 8 << 20), (0, 256), "Blind writes a transaction holds back to send them together."),
+    Setting("txn.commit_attempts_max", 64, "tries", (1, 10_000), (8, 64), "Times a commit is refreshed and tried again before the transaction restarts."),
+    Setting("txn.push_attempts_max", 1000, "tries", (1, 100_000), (64, 1000), "Times one operation meets and pushes other transactions before it gives up."),
+    Setting("txn.resolve_concurrency", 16, "transactions", (1, 1024), (1, 4), "Finished transactions whose intents are resolved at the same time."),
+    Setting("txn.resolve_queue_max", 1024, "transactions", (1, 1 << 16), (1, 8), "Finished transactions that wait for resolution; beyond it a commit waits too."),
+    # replicas
+    Setting("replica.tscache_bytes_max", 4 << 20, "bytes", (1 << 16, 1 << 28), (1 << 10, 1 << 16), "Memory of one range's timestamp cache; when it is full, older reads are rounded up."),
     # closed timestamps
     Setting("closed_timestamp.target_duration", 3.0, "s", (0, 600), (0.01, 10), "How far behind now a range closes; 0 switches closing off."),
     Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),

@@ -1,0 +1,63 @@
+"""One caller's batch while it is being sent: how long, how often, and what went wrong last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.hooks import probe
+from slackwater.routing.retry import Backoff, Deadline
+
+if TYPE_CHECKING:
+    from slackwater.runtime.seam import Clock, Rng
+    from slackwater.settings import Settings
+
+
+class RoundOver(Exception):  # noqa: N818 - a signal between two methods of the sender, never seen outside
+    """Every replica was tried once."""
+
+
+class Call:
+    """Bounds and bookkeeping of one batch, or of one share of it."""
+
+    __slots__ = ("_backoff", "_clock", "_rng", "_settings", "deadline", "home", "last", "repeatable", "rounds")
+
+    def __init__(
+        self, clock: Clock, rng: Rng, settings: Settings, *, deadline: Deadline, home: bytes, repeatable: bool
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings
+        self._backoff = Backoff(rng, least=settings["routing.backoff_min"], most=settings["routing.backoff_max"])
+        self.deadline = deadline
+        self.home = home
+        self.repeatable = repeatable
+        """The caller vouches that executing the batch twice does no harm."""
+        self.rounds = 0
+        self.last: SlackwaterError | None = None
+
+    def fork(self, *, home: bytes | None = None, repeatable: bool | None = None) -> Call:
+        """The same deadline with rounds of its own, for a share or a lookup."""
+        return Call(
+            self._clock,
+            self._rng,
+            self._settings,
+            deadline=self.deadline,
+            home=self.home if home is None else home,
+            repeatable=self.repeatable if repeatable is None else repeatable,
+        )
+
+    def check(self) -> None:
+        """Give up when the deadline has passed or the rounds are used up. Nothing is in doubt at this point."""
+        if self.deadline.passed:
+            raise UnavailableError(f"no replica answered before the deadline: {self.last}", rounds=self.rounds)
+        if self.rounds > int(self._settings["routing.retries_max"]):
+            probe("routing.gave_up")
+            raise UnavailableError(f"no replica could answer: {self.last}", rounds=self.rounds)
+
+    async def next_round(self, *, pause: bool) -> None:
+        """Count a round that failed and, with `pause`, wait before the next."""
+        self.rounds += 1
+        self.check()
+        if pause:
+            await self._clock.sleep(min(self._backoff.next(), self.deadline.remaining()))

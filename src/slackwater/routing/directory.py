@@ -1,0 +1,131 @@
+"""Finding the range of a key: the cache, then the index of ranges.
+
+    key ──► RangeCache ──miss──► first_range()  holds it?  (range 1: meta and liveness; it never splits)
+                                      │ no
+                                      └──► Scan meta_after(key) on range 1 ──► descriptors, into the cache
+
+The index maps end keys to descriptors and is brought up to date after a split or merge, not with it. So it can be old
+(the replica refuses and says what it knows) or, for a moment, have a hole (no descriptor holds the key: look again
+after a pause). A lookup reads a few rows ahead: whoever needs one range often needs its neighbour next.
+
+Lookups take turns, LOOKUPS_MAX at a time, and look into the cache again once it is their turn: a thousand requests that
+miss the same range cost one read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.errors import ConflictError, SlackwaterError, UnavailableError
+from slackwater.hooks import buggify, probe
+from slackwater.model import layout
+from slackwater.model.descriptors import RangeDescriptor
+from slackwater.model.requests import Header, Rows, Scan
+from slackwater.runtime.seam import RangeId
+from slackwater.runtime.sync import Semaphore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from slackwater.model.requests import BatchResult, Request
+    from slackwater.routing.call import Call
+    from slackwater.routing.range_cache import RangeCache
+
+FIRST_RANGE = RangeId(1)
+"""Holds meta and liveness, and never splits."""
+LOOKUPS_MAX = 8
+LOOKUP_ROWS = 8
+"""Descriptors read per lookup: the one asked for and what follows it."""
+
+_decoder = msgspec.msgpack.Decoder(RangeDescriptor)
+
+
+class Directory:
+    """Where keys live, as far as this node knows or can find out."""
+
+    def __init__(
+        self,
+        cache: RangeCache,
+        *,
+        first_range: Callable[[], Awaitable[RangeDescriptor]],
+        ask: Callable[[Sequence[Request], Header, Call], Awaitable[BatchResult]],
+    ) -> None:
+        self.cache = cache
+        self.on_conflict: Callable[[ConflictError, Call], Awaitable[None]] | None = None
+        """Clears intents met in the index; set by the transaction layer, which lies above this one."""
+        self._first_range = first_range
+        self._ask = ask
+        self._turns = Semaphore(LOOKUPS_MAX)
+
+    async def locate(self, key: bytes, call: Call, *, below: bool = False) -> RangeDescriptor:
+        """The range that holds `key`; with `below`, the one that holds the keys just below it."""
+        while True:
+            found = self._cached(key, below=below)
+            if found is not None and not buggify("routing.forget_range"):
+                return found
+            async with self._turns:
+                found = self._cached(key, below=below) or await self._lookup(key, call, below=below)
+            if found is not None:
+                return found
+            probe("routing.meta_hole")
+            call.last = UnavailableError("the index of ranges has no entry for the key yet", key=key)
+            await call.next_round(pause=True)
+
+    async def refresh(self, descriptor: RangeDescriptor, call: Call) -> None:
+        """Look a range up again that nobody answers for; when the index cannot be read either, all stays as it is."""
+        try:
+            await self._lookup(descriptor.start, call, below=False)
+        except SlackwaterError as error:
+            probe("routing.refresh_failed")
+            call.last = error
+
+    def learn(self, wrong: RangeDescriptor, known: Sequence[RangeDescriptor]) -> bool:
+        """`wrong` was refused; `known` is what the replica knows instead. Whether that was news."""
+        news = False
+        for descriptor in known:
+            if descriptor != wrong and self.cache.insert(descriptor):
+                news = True
+        if wrong not in known:
+            self.cache.evict(wrong)
+        return news
+
+    def _cached(self, key: bytes, *, below: bool) -> RangeDescriptor | None:
+        return self.cache.lookup_below(key) if below else self.cache.lookup(key)
+
+    async def _lookup(self, key: bytes, call: Call, *, below: bool) -> RangeDescriptor | None:
+        first = await self._first_range()
+        self.cache.insert(first)
+        if _holds(first, key, below=below):
+            return first
+        start = layout.meta(key) if below else layout.meta_after(key).start
+        request = Scan(start, layout.prefix_end(layout.META))
+        header = Header(FIRST_RANGE, max_keys=LOOKUP_ROWS)
+        sub = call.fork(home=start, repeatable=True)
+        rows = await self._read_index(request, header, sub)
+        found = None
+        for descriptor in map(_decoder.decode, rows.values):
+            self.cache.insert(descriptor)
+            if found is None and _holds(descriptor, key, below=below):
+                found = descriptor
+        return found
+
+    async def _read_index(self, request: Scan, header: Header, call: Call) -> Rows:
+        while True:
+            try:
+                answer = await self._ask([request], header, call)
+            except ConflictError as error:
+                call.last = error
+                if self.on_conflict is not None:
+                    await self.on_conflict(error, call)
+                await call.next_round(pause=True)
+                continue
+            rows = answer.results[0]
+            if not isinstance(rows, Rows):
+                raise UnavailableError("a scan of the index was answered with something else", kind=type(rows).__name__)
+            return rows
+
+
+def _holds(descriptor: RangeDescriptor, key: bytes, *, below: bool) -> bool:
+    return descriptor.start < key <= descriptor.end if below else descriptor.contains(key)

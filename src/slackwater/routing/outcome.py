@@ -1,0 +1,135 @@
+"""What an error means for the sender: may the batch be tried again, and if not, what is the caller told?
+
+    refused    the replica says that nothing happened and where to go      try on
+    answer     the replica says what is wrong with the request itself      the caller's
+    lost       no answer, or one that cannot be trusted                    try on if repeatable, else AmbiguousResult
+
+The table is by class; anything that is not known to be definite counts as lost. A write is repeatable only when
+executing it twice, the second time arbitrarily late, cannot be told from once. That rules out every write of a new
+version: with others' writes in between, a late second Put is a lost update. Inside a transaction it is ruled out as
+well: a copy that arrives after the commit would leave an intent behind that its committed record turns into data. The
+coordinator bumps the epoch instead, which makes the late copy harmless.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import (
+    AmbiguousResult,
+    BelowGcThreshold,
+    ConditionFailed,
+    ConflictError,
+    ConnectionLost,
+    DeadlineExceeded,
+    Overloaded,
+    ProtocolError,
+    RetryableError,
+    RoutingError,
+    SlackwaterError,
+    TransactionAborted,
+    UnavailableError,
+    UsageError,
+)
+from slackwater.model.requests import (
+    FOLLOWER_READS,
+    READS,
+    VERSION_WRITES,
+    Barrier,
+    ComputeChecksum,
+    EndTxn,
+    ForgetLocks,
+    GcTxnRecords,
+    GcVersions,
+    HeartbeatTxn,
+    PushTxn,
+    RaiseGcThreshold,
+    RequestLease,
+    ResolveIntents,
+)
+from slackwater.routing.facts import intents_of, maybe_sent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.model.requests import Header, Request
+
+REPEATABLE = frozenset(
+    {
+        *READS, PushTxn, ResolveIntents, ForgetLocks, HeartbeatTxn,
+        Barrier, ComputeChecksum, RequestLease, RaiseGcThreshold, GcVersions, GcTxnRecords,
+    }
+)  # fmt: skip
+_READS = frozenset(READS)
+_FOLLOWER_READS = frozenset(FOLLOWER_READS)
+_WRITES = frozenset(VERSION_WRITES)
+
+# The worst first: what the caller of a divided batch is told when its shares failed in different ways.
+_SEVERITY: tuple[type[SlackwaterError], ...] = (
+    AmbiguousResult,
+    TransactionAborted,
+    UsageError,
+    ConditionFailed,
+    BelowGcThreshold,
+    UnavailableError,
+    RetryableError,
+    ConflictError,
+)
+_DEFINITE = (
+    RetryableError,
+    ConflictError,
+    ConditionFailed,
+    RoutingError,
+    UnavailableError,
+    BelowGcThreshold,
+    UsageError,
+)
+
+
+def repeatable(requests: Sequence[Request]) -> bool:
+    """Whether executing the batch again, at any later time, does no harm."""
+    return all(type(request) in REPEATABLE for request in requests)
+
+
+def read_only(requests: Sequence[Request]) -> bool:
+    """Whether the batch changes nothing."""
+    return all(type(request) in _READS for request in requests)
+
+
+def atomic(requests: Sequence[Request], header: Header) -> bool:
+    """Whether the batch may not be divided: nothing but its range holds it together."""
+    if header.txn is None:
+        return any(type(request) in _WRITES for request in requests)
+    return len(requests) > 1 and any(type(request) is EndTxn for request in requests)
+
+
+def follower_may_serve(requests: Sequence[Request], header: Header) -> bool:
+    """Whether a replica without the lease may be asked at all (pitfall 20)."""
+    if not header.follower_ok or not all(type(request) in _FOLLOWER_READS for request in requests):
+        return False
+    return header.txn is not None or header.ts != 0
+
+
+def lost(error: SlackwaterError) -> bool:
+    """Whether the batch may have been executed all the same."""
+    if isinstance(error, ConnectionLost | DeadlineExceeded):
+        return maybe_sent(error)
+    return isinstance(error, ProtocolError) or not isinstance(error, _DEFINITE)
+
+
+def try_on(error: SlackwaterError) -> bool:
+    """Whether another replica, or the same one later, may answer."""
+    return isinstance(error, UnavailableError) and not isinstance(error, Overloaded)
+
+
+def worst(errors: Sequence[SlackwaterError]) -> SlackwaterError:
+    """The error that decides; conflicts are put together, so that they can be cleared at once."""
+
+    def severity(error: SlackwaterError) -> int:
+        return next((i for i, kind in enumerate(_SEVERITY) if isinstance(error, kind)), -1)
+
+    found = min(errors, key=severity)
+    conflicts = [e for e in errors if isinstance(e, ConflictError)]
+    if isinstance(found, ConflictError) and len(conflicts) > 1:
+        return ConflictError(found.message, intents=[i for e in conflicts for i in intents_of(e)])
+    return found

@@ -1,0 +1,42 @@
+"""Several pieces of work at once, each owned, errors as values.
+
+`asyncio.gather` starts tasks that nobody owns and forgets the others when one fails. Here every piece is a task of
+the given scope, all of them are waited for whatever happens to one, and a typed error is returned in its place:
+whoever sent writes to five ranges must know what became of each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from slackwater.errors import SlackwaterError
+from slackwater.runtime.sync import Semaphore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from slackwater.runtime.seam import TaskScope
+
+T = TypeVar("T")
+
+
+async def in_parallel(
+    scope: TaskScope, works: Sequence[Callable[[], Awaitable[T]]], *, limit: int, name: str
+) -> list[T | SlackwaterError]:
+    """Run all, at most `limit` at a time; results and typed errors in order. Cancellation cancels all."""
+    gate = Semaphore(limit)
+
+    async def guarded(work: Callable[[], Awaitable[T]]) -> T | SlackwaterError:
+        async with gate:
+            try:
+                return await work()
+            except SlackwaterError as error:
+                return error
+
+    tasks = [scope.spawn(guarded(work), name=name) for work in works]
+    try:
+        return [await task for task in tasks]
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise

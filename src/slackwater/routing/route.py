@@ -1,0 +1,62 @@
+"""Which replica to try next, told what came of each try.
+
+    candidates n2 n1 n3     hints are followed before candidates, at most HINTS_MAX of them
+
+    try n2 ── NotLeaseholder(hint n3) ──► try n3 ── ok
+    try n2 ── NotLeaseholder(no hint) ──► try n1 ── lost ──► try n3 ── refused ──► the round is over
+
+After a round the sender pauses, looks the descriptor up again and starts another route; hints cannot keep a round going
+for ever (two nodes that each believe the other holds the lease). A follower's refusal of a read ends the hope for
+followers: from then on the route asks for the lease (pitfall 21). Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.hooks import probe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.runtime.seam import NodeId
+
+HINTS_MAX = 4
+"""Hints followed in one round."""
+
+
+class Route:
+    """One round of tries over the replicas of one range."""
+
+    def __init__(self, candidates: Sequence[NodeId], *, by_follower: bool) -> None:
+        self._left = list(candidates)
+        self._hint: NodeId | None = None
+        self._hints = 0
+        self.by_follower = by_follower
+
+    def next(self) -> NodeId | None:
+        """The replica to try; None when the round is over."""
+        if self._hint is not None:
+            hint, self._hint = self._hint, None
+            return hint
+        return self._left.pop(0) if self._left else None
+
+    def refused(self, node_id: NodeId, *, hint: NodeId) -> None:
+        """`node_id` does not hold the lease, or as a follower cannot serve; `hint` may hold it (0: no idea)."""
+        if self.by_follower:
+            probe("routing.follower_refused")
+            self.by_follower = False
+        if hint in (0, node_id):
+            return
+        if self._hints >= HINTS_MAX:
+            probe("routing.too_many_hints")
+            return
+        self._hints += 1
+        self._hint = hint
+        if hint in self._left:
+            self._left.remove(hint)
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        left = ",".join(f"n{n}" for n in self._left) or "-"
+        return f"hint={f'n{self._hint}' if self._hint else '-'} left={left} followed={self._hints}"

@@ -1,0 +1,372 @@
+"""The sender: a batch over any number of ranges, answered as if there were one.
+
+    send(requests, header)
+      │ all in one cached range?  ── yes ──► try its replicas in turn (Route) ──► answer
+      │ no                                       │ every replica tried: pause, look the range up again
+      ▼                                          │ RangeMismatch: learn what the replica knows, divide again
+    divide ── limits? ── no ──► all shares at once ──► merge
+                      └─ yes ─► range after range, in the direction of the scan
+
+The header's `range_id`, `generation` and `deadline_ms` are filled in here. A transaction's sequence numbers stay what
+they would be in the undivided batch, or lower within it: never equal to those of the next batch.
+
+A read without transaction and timestamp gets its timestamp from the leaseholder; if it turns out to need two ranges,
+the sender picks one timestamp for all of them first, with an uncertainty interval, since two leaseholders' clocks
+differ.
+
+After `send` failed for a batch that was divided, the error carries `partial=True` if some of its shares were or may
+have been executed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from slackwater.clock.timestamp import MIN, add_seconds
+from slackwater.errors import (
+    AmbiguousResult,
+    NotLeaseholder,
+    Overloaded,
+    RangeMismatch,
+    SlackwaterError,
+    UsageError,
+    invariant,
+)
+from slackwater.hooks import buggify, probe
+from slackwater.model.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Header, ReverseScan
+from slackwater.routing import outcome
+from slackwater.routing.call import Call, RoundOver
+from slackwater.routing.choose import Candidate, order
+from slackwater.routing.directory import FIRST_RANGE, Directory
+from slackwater.routing.facts import descriptors_of, hint_of
+from slackwater.routing.merge import Budget, combine, join, merge_division, resume_of, stopped_at, unread
+from slackwater.routing.nodes import UNKNOWN, NodeTable, NodeView
+from slackwater.routing.parallel import in_parallel
+from slackwater.routing.range_cache import NOBODY, RangeCache
+from slackwater.routing.retry import Deadline
+from slackwater.routing.route import Route
+from slackwater.routing.split import SPANS, Division, divide, fits, lowest, take
+from slackwater.runtime.seam import NodeId, RangeId
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from slackwater.clock.hlc import HybridClock
+    from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.requests import Request, Result
+    from slackwater.routing.transport import Transport
+    from slackwater.runtime.seam import Runtime, TaskScope
+    from slackwater.settings import Settings
+
+__all__ = ["FIRST_RANGE", "NO_RANGE", "RangeSender", "crosses_ranges"]
+
+NO_RANGE = RangeId(0)
+"""For headers handed to `send`, which fills the range in."""
+
+
+class RangeSender:
+    """Sends batches to the ranges that hold their keys. One per node or client; owned by `scope`."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        runtime: Runtime,
+        scope: TaskScope,
+        clock: HybridClock,
+        settings: Settings,
+        first_range: Callable[[], Awaitable[RangeDescriptor]],
+        node_id: NodeId = NOBODY,
+        locality: tuple[tuple[str, str], ...] = (),
+        view: Callable[[NodeId], NodeView] = lambda _: UNKNOWN,
+    ) -> None:
+        self._transport = transport
+        self._runtime = runtime
+        self._scope = scope
+        self._hybrid = clock
+        self._settings = settings
+        self._node_id = node_id
+        self._locality = locality
+        self._view = view
+        self.cache = RangeCache(entries_max=int(settings["routing.range_cache_entries"]))
+        self.nodes = NodeTable()
+        self.directory = Directory(self.cache, first_range=first_range, ask=self._ask_first_range)
+
+    # --- for callers
+
+    async def send(
+        self,
+        requests: Sequence[Request],
+        header: Header,
+        *,
+        timeout: float | None = None,
+        at: bytes = b"",
+        repeatable: bool = False,
+    ) -> BatchResult:
+        """Have the batch executed; results in the order of the requests.
+
+        `at` is a key of the range that keyless requests are meant for. `repeatable` vouches that executing the batch
+        more than once does no harm and that it need not be atomic (bulk loads).
+        """
+        if not requests:
+            return BatchResult([])
+        if len(requests) > BATCH_REQUESTS_MAX:
+            raise UsageError(
+                "the batch has too many requests; divide it", count=len(requests), limit=BATCH_REQUESTS_MAX
+            )
+        if buggify("routing.forget_cache"):
+            self.cache.clear()
+        home = at or (header.txn.anchor if header.txn is not None else b"")
+        return await self._run(requests, header, self.new_call(timeout=timeout, home=home, repeatable=repeatable))
+
+    def new_call(self, *, timeout: float | None, home: bytes = b"", repeatable: bool = False) -> Call:
+        """Bounds for a piece of work that starts now."""
+        seconds = self._settings["routing.send_timeout"] if timeout is None else timeout
+        clock = self._runtime.clock
+        deadline = Deadline(clock, seconds=seconds)
+        return Call(clock, self._runtime.rng, self._settings, deadline=deadline, home=home, repeatable=repeatable)
+
+    async def range_of(self, key: bytes, *, timeout: float | None = None) -> RangeDescriptor:
+        """The range that holds `key`, as far as is known."""
+        return await self.directory.locate(key, self.new_call(timeout=timeout))
+
+    async def ranges_of(self, start: bytes, end: bytes, *, timeout: float | None = None) -> list[RangeDescriptor]:
+        """The ranges that hold `[start, end)`, in key order, as far as is known."""
+        call = self.new_call(timeout=timeout)
+        found = []
+        while start < end:
+            found.append(await self.directory.locate(start, call))
+            start = found[-1].end
+        return found
+
+    def one_range(self, requests: Sequence[Request], *, home: bytes) -> bool:
+        """Whether the cache believes that one range holds everything the batch touches."""
+        descriptor = self.cache.lookup(lowest(requests[0], home=home))
+        return descriptor is not None and fits(requests, descriptor, home=home)
+
+    # --- division
+
+    async def _run(self, requests: Sequence[Request], header: Header, call: Call) -> BatchResult:
+        """Send a batch wherever it belongs, again and again until it is answered or the call gives up."""
+        while True:
+            first = await self._first(requests[0], call)
+            if fits(requests, first, home=call.home):
+                try:
+                    return await self._send_range(first, requests, header, call)
+                except (RangeMismatch, RoundOver) as error:
+                    await self._mend(first, error, call)
+                continue
+            header = self._spread(requests, header, call)
+            if header.max_keys or header.max_bytes:
+                return await self._in_turn(requests, header, call)
+            division = await self._divide(requests, call)
+            if len(division.shares) > 1:
+                return await self._all_at_once(requests, header, division, call)
+            await call.next_round(pause=False)  # the ranges changed while they were looked up
+
+    async def _first(self, request: Request, call: Call) -> RangeDescriptor:
+        if isinstance(request, ReverseScan):
+            return await self.directory.locate(request.end, call, below=True)
+        return await self.directory.locate(lowest(request, home=call.home), call)
+
+    def _spread(self, requests: Sequence[Request], header: Header, call: Call) -> Header:
+        """The header for a batch that needs several ranges, or the error that it may not have them."""
+        if outcome.atomic(requests, header) and not call.repeatable:
+            raise UsageError(
+                "the batch touches several ranges and would not be atomic; use a transaction", crosses_ranges=True
+            )
+        if header.txn is None and header.ts == MIN and outcome.read_only(requests):
+            now = self._hybrid.now()
+            limit = add_seconds(now, self._hybrid.max_offset_us / 1e6)
+            return structs.replace(header, ts=now, uncertainty_limit=limit)
+        return header
+
+    async def _divide(self, requests: Sequence[Request], call: Call) -> Division:
+        talk = divide(requests, home=call.home)
+        try:
+            key = next(talk)
+            while True:
+                key = talk.send(await self.directory.locate(key, call))
+        except StopIteration as done:
+            division: Division = done.value
+            return division
+
+    async def _all_at_once(
+        self, requests: Sequence[Request], header: Header, division: Division, call: Call
+    ) -> BatchResult:
+        works = [
+            partial(self._run, share.requests, _shifted(header, share.first_index), call.fork())
+            for share in division.shares
+        ]
+        limit = int(self._settings["routing.fanout"])
+        outcomes = await in_parallel(self._scope, works, limit=limit, name="share")
+        answers = [o for o in outcomes if isinstance(o, BatchResult)]
+        if len(answers) == len(outcomes):
+            return merge_division(requests, division, answers)
+        errors = [o for o in outcomes if isinstance(o, SlackwaterError)]
+        error = outcome.worst(errors)
+        if answers or len(errors) > 1:
+            error.facts["partial"] = True
+        raise error
+
+    async def _in_turn(self, requests: Sequence[Request], header: Header, call: Call) -> BatchResult:
+        """A limited batch: request after request, range after range, until the limit is reached."""
+        budget = Budget(max_keys=header.max_keys, max_bytes=header.max_bytes)
+        answers: list[BatchResult] = []
+        results: list[Result] = []
+        for index, request in enumerate(requests):
+            results.append(await self._walk(request, _shifted(header, index), budget, answers, call))
+        if not answers:  # cannot be: the first request is always sent
+            raise UsageError("a limited batch needs at least one request")
+        return combine(results, answers)
+
+    async def _walk(
+        self, request: Request, header: Header, budget: Budget, answers: list[BatchResult], call: Call
+    ) -> Result:
+        """One request of a limited batch, piece by piece in the direction of its scan."""
+        if type(request) not in SPANS:
+            unlimited = structs.replace(header, max_keys=0, max_bytes=0)
+            answers.append(await self._run([request], unlimited, call.fork()))
+            return answers[-1].results[0]
+        pieces: list[Result] = []
+        rest: Request | None = request
+        while rest is not None and not budget.spent:
+            piece, rest = take(rest, await self._first(rest, call), home=call.home)
+            max_keys, max_bytes = budget.left()
+            limited = structs.replace(header, max_keys=max_keys, max_bytes=max_bytes)
+            answers.append(await self._run([piece], limited, call.fork()))
+            pieces.append(answers[-1].results[0])
+            budget.use(pieces[-1])
+            if resume_of(pieces[-1]) is not None:
+                break
+        result = join(pieces) if pieces else None
+        if rest is None and result is not None:
+            return result
+        return stopped_at(result, request, unread(rest or request, home=call.home))
+
+    # --- one range
+
+    async def _ask_first_range(self, requests: Sequence[Request], header: Header, call: Call) -> BatchResult:
+        """A read of the index of ranges, on range 1 itself."""
+        return await self._run(requests, header, call)
+
+    async def _mend(self, descriptor: RangeDescriptor, error: RangeMismatch | RoundOver, call: Call) -> None:
+        """Learn from a failed round before the next."""
+        if isinstance(error, RangeMismatch):
+            probe("routing.range_mismatch")
+            call.last = error
+            news = self.directory.learn(descriptor, descriptors_of(error))
+            await call.next_round(pause=not news)
+            return
+        await call.next_round(pause=True)
+        if descriptor.range_id != FIRST_RANGE:
+            await self.directory.refresh(descriptor, call)
+        else:
+            self.cache.evict(descriptor)
+
+    async def _send_range(
+        self, descriptor: RangeDescriptor, requests: Sequence[Request], header: Header, call: Call
+    ) -> BatchResult:
+        """One round over the replicas of one range."""
+        route = self._route(descriptor, by_follower=outcome.follower_may_serve(requests, header))
+        harmless = call.repeatable or outcome.repeatable(requests)
+        while (node_id := route.next()) is not None:
+            call.check()
+            batch = Batch(_addressed(header, descriptor, route, call), list(requests))
+            started_ns = self._runtime.clock.monotonic_ns()
+            try:
+                answer = await self._transport.batch(node_id, batch)
+            except NotLeaseholder as error:
+                self._heard(node_id, started_ns)
+                self._refused(descriptor, node_id, error, route, call)
+            except SlackwaterError as error:
+                self._failed(descriptor, node_id, error, started_ns)
+                if outcome.lost(error) and not harmless:
+                    raise _ambiguous(error) from error
+                if isinstance(error, Overloaded):
+                    call.last = error
+                    break
+                if not outcome.try_on(error) and not (outcome.lost(error) and isinstance(error, AmbiguousResult)):
+                    raise
+                call.last = error
+            else:
+                self._heard(node_id, started_ns)
+                self._served(descriptor, node_id, answer, requests)
+                return answer
+        raise RoundOver
+
+    def _route(self, descriptor: RangeDescriptor, *, by_follower: bool) -> Route:
+        now_ns = self._runtime.clock.monotonic_ns()
+        nodes = order(
+            [
+                Candidate(n, self._view(n), self.nodes.latency_us(n), self.nodes.suspect(n, now_ns=now_ns))
+                for n in descriptor.replicas
+            ],
+            leaseholder=self.cache.leaseholder(descriptor.range_id),
+            by_follower=by_follower,
+            here=self._node_id,
+            locality=self._locality,
+            rng=self._runtime.rng,
+        )
+        if buggify("routing.try_other_replica_first"):
+            nodes = nodes[1:] + nodes[:1]
+        return Route(nodes, by_follower=by_follower)
+
+    def _refused(
+        self, descriptor: RangeDescriptor, node_id: NodeId, error: NotLeaseholder, route: Route, call: Call
+    ) -> None:
+        call.last = error
+        self.cache.forget_leaseholder(descriptor.range_id, node_id)
+        hint = hint_of(error)
+        if hint not in (0, node_id):
+            self.cache.learn_leaseholder(descriptor, hint)
+        route.refused(node_id, hint=hint or self.cache.leaseholder(descriptor.range_id))
+
+    def _served(
+        self, descriptor: RangeDescriptor, node_id: NodeId, answer: BatchResult, requests: Sequence[Request]
+    ) -> None:
+        invariant(len(answer.results) == len(requests), "A-results", asked=len(requests), got=len(answer.results))
+        if not answer.by_follower:  # a follower's answer says nothing about the lease (pitfall 22)
+            self.cache.learn_leaseholder(descriptor, node_id)
+
+    def _failed(self, descriptor: RangeDescriptor, node_id: NodeId, error: SlackwaterError, started_ns: int) -> None:
+        """Keep what the failure says about the node; a lost connection also says that its lease may move."""
+        if outcome.try_on(error):
+            self.nodes.failed(node_id, now_ns=self._runtime.clock.monotonic_ns())
+            self.cache.forget_leaseholder(descriptor.range_id, node_id)
+        else:
+            self._heard(node_id, started_ns)
+
+    def _heard(self, node_id: NodeId, started_ns: int) -> None:
+        self.nodes.answered(node_id, took_ns=self._runtime.clock.monotonic_ns() - started_ns)
+
+
+def crosses_ranges(error: SlackwaterError) -> bool:
+    """Whether a batch was refused because it must be atomic and needs more than one range. Nothing was sent."""
+    return isinstance(error, UsageError) and error.facts.get("crosses_ranges") is True
+
+
+def _shifted(header: Header, by: int) -> Header:
+    """The header of a share whose first request had index `by`."""
+    if header.txn is None or by == 0:
+        return header
+    return structs.replace(header, txn=structs.replace(header.txn, sequence=header.txn.sequence + by))
+
+
+def _addressed(header: Header, descriptor: RangeDescriptor, route: Route, call: Call) -> Header:
+    return structs.replace(
+        header,
+        range_id=descriptor.range_id,
+        generation=descriptor.generation,
+        deadline_ms=call.deadline.remaining_ms(),
+        follower_ok=header.follower_ok and route.by_follower,
+    )
+
+
+def _ambiguous(error: SlackwaterError) -> AmbiguousResult:
+    if isinstance(error, AmbiguousResult):
+        return error
+    return AmbiguousResult(f"the write may or may not have happened: {error}")
