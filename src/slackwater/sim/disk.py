@@ -11,8 +11,8 @@ Faults, switched by the nemesis
     slow      every flush takes 0–5 s
     stall     a flush begun now ends only after the stall does
     full      writes and flushes raise `StorageError`
-    read      the next reads raise `StorageError`, on one node at a time: the fault atlas (`checksum_errors`) never
-              spoils the last good copy, because nothing could recover from that and finding it out proves nothing
+    read      the next reads raise `StorageError`, on one node at a time: the fault atlas never spoils the
+              last good copy, because nothing could recover from that and finding it out would prove nothing
 
 Reading costs nothing extra: while no read fault is armed, the engine's own bound methods are called.
 """

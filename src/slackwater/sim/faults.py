@@ -60,6 +60,10 @@ class FaultKind(enum.Enum):
     CLOCK_BEYOND = "clock-beyond"
 
 
+NODES_NEEDED = {FaultKind.CLOCK_BEYOND: 3}
+"""A broken clock is only told from the others by a majority."""
+
+
 class Fault:
     """One fault: what, where, from when to when, and how to undo it."""
 
@@ -288,7 +292,9 @@ def _clock_jump(world: World, draw: Stream) -> Injection | None:
 
 def _clock_beyond(world: World, draw: Stream) -> Injection | None:
     """A clock that is simply wrong: its node must fence itself and nobody may follow it (I-01)."""
-    if len(world.nodes) < 3 or any(node.clock_broken and node.clock.step_ns for node in world.nodes):
+    if len(world.nodes) < NODES_NEEDED[FaultKind.CLOCK_BEYOND] or any(
+        node.clock_broken and node.clock.step_ns for node in world.nodes
+    ):
         return None
     node = _node(world, draw)
     if node.clock.step_ns:

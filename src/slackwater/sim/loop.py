@@ -174,6 +174,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.crashed: Callable[[Domain, BaseException], None] = lambda _domain, error: self.fail(error)
         self.observer: Callable[[SimHandle], None] | None = None
         self.parked: list[object] = []
+        self._generators: dict[int, Domain] = {}
         self._scheduler: Scheduler = scheduler or Fifo()
         self._ready: list[SimHandle] = []
         self._timers: list[tuple[int, int, SimTimer]] = []
@@ -228,7 +229,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def requeue(self, handle: SimHandle, *, delay_ns: int = 0) -> None:
         """Put back a handle that a gate took."""
         if delay_ns:
-            self.call_at_ns(self.now_ns + delay_ns, self._ready.append, handle, context=self.root.context.copy())
+            self.call_at_ns(self.now_ns + delay_ns, self._ready.append, handle, context=self.root.context)
         else:
             self._ready.append(handle)
 
@@ -293,7 +294,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def run(self, *, upto_ns: int) -> None:
         """Run until that time, until `stop()`, or until nothing is left to do; raise what failed."""
         previous = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize_generator)
+        sys.set_asyncgen_hooks(firstiter=self._first_iteration, finalizer=self._finalize_generator)
         events._set_running_loop(self)
         self._running, self._stopping = True, False
         try:
@@ -421,12 +422,19 @@ class SimLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(None)
             sys.unraisablehook = hook
 
+    def _first_iteration(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators[id(generator)] = self.domain  # by address, but never iterated
+
     def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         """An async generator lost its last reader: close it, unless its node is dead."""
-        if self._closed or self.domain.gate == self._drop:
+        domain = self._generators.pop(id(generator), self.domain)
+        if self._closed or domain.gate == self._drop:
             self.parked.append(generator)
         else:
-            self.create_task(generator.aclose(), name="aclose")
+            self.call_soon(self._close_generator, generator, context=domain.context)
+
+    def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self.create_task(generator.aclose(), name="aclose")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Keep what asyncio would log: errors nobody looked at."""

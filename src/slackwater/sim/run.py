@@ -106,7 +106,7 @@ def run_job(job: Job, *, tape: Tape | None = None, trace: Callable[[str], None] 
     play = find_play(job.play)
     bugs = [find_planted(name) for name in job.planted]
     tape = tape or Tape(job.seed)
-    scenario = play.draw(tape.stream("scenario"), job.duration_s)
+    scenario = play.draw(tape, job.duration_s)
     for bug in bugs:
         scenario = with_faults(scenario, bug.faults)
     began = perf_counter()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slackwater.errors import UsageError
 from slackwater.settings import SETTINGS
-from slackwater.sim.faults import FaultKind
+from slackwater.sim.faults import NODES_NEEDED, FaultKind
 from slackwater.sim.loop import NS
 from slackwater.sim.schedule import SchedulePolicy
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from slackwater.sim.checkers.violation import Violation
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import Tape
     from slackwater.sim.world import World
 
 SAFETY_PERCENT_MIN, SAFETY_PERCENT_MAX = 60, 80
@@ -61,14 +61,15 @@ class Scenario:
         return f"{size} settings: {hostile}"
 
 
-def draw_scenario(draw: Stream, *, nodes: tuple[int, int], clients: tuple[int, int], duration_s: float) -> Scenario:
-    """The swarm draw."""
+def draw_scenario(tape: Tape, *, nodes: tuple[int, int], clients: tuple[int, int], duration_s: float) -> Scenario:
+    """The swarm draw, one draw per line."""
+    draw = tape.stream("scenario")
     return Scenario(
-        nodes=draw.between(*nodes),
+        nodes=(count := draw.between(*nodes)),
         clients=draw.between(*clients),
-        faults=frozenset(kind for kind in FaultKind if draw.chance(1, 2)),
+        faults=frozenset(kind for kind in FaultKind if draw.chance(1, 2) and count >= NODES_NEEDED.get(kind, 1)),
         fault_mean_ns=draw.between(FAULT_MEAN_NS_MIN, FAULT_MEAN_NS_MAX),
-        settings=hostile_settings(draw),
+        settings=hostile_settings(tape),
         schedule=draw.pick(_SCHEDULES),
         duration_ns=round(duration_s * NS),
         safety_percent=draw.between(SAFETY_PERCENT_MIN, SAFETY_PERCENT_MAX),
@@ -86,10 +87,14 @@ _SCHEDULES = (
 )
 
 
-def hostile_settings(draw: Stream) -> dict[str, float]:
-    """A third of the settings, each drawn from its hostile range; whole numbers stay whole."""
+def hostile_settings(tape: Tape) -> dict[str, float]:
+    """A third of the settings, each drawn from its hostile range; whole numbers stay whole.
+
+    Each has a stream of its own, so that a new setting leaves the draws of the others alone.
+    """
     values: dict[str, float] = {}
     for setting in SETTINGS:
+        draw = tape.stream(f"setting/{setting.name}")
         if draw.chance(1, 3):
             low, high = setting.hostile
             value = low + (high - low) * draw.below(HOSTILE_STEPS + 1) / HOSTILE_STEPS
@@ -134,7 +139,7 @@ class Play:
 
     name: str
     summary: str
-    draw: Callable[[Stream, float], Scenario]
+    draw: Callable[[Tape, float], Scenario]
     workloads: Callable[[], list[Workload]]
     oracles: Callable[[], list[Oracle]]
     settle_s: float = 60.0

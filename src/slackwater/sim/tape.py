@@ -78,15 +78,15 @@ class Stream:
         return result
 
     def decay(self, mean: int) -> int:
-        """Exponential-like with about this mean, in integers only: each halving of the draw adds one more half-life.
+        """Exponential-like with about this mean, in integers only.
 
-        With u drawn from [1, 2^16], -log2(u / 2^16) is taken as (whole halvings) + (linear part), and its mean is
-        about 1.5 half-lives.
+        With u uniform in (0, 1], -log2(u) is the number of whole halvings plus, inside an octave, a hyperbola from 0 to
+        1. The mean of that is 2 ln 2 = 1.386, and 739 / 1024 is its inverse.
         """
         u = self.below(65536) + 1
-        halvings = 17 - u.bit_length()
-        rest = (65536 >> (halvings - 1)) - u if halvings else 0
-        return mean * 2 * ((halvings << 16) + rest * 65536 // u) // (3 << 16)
+        octave = 16 - (u - 1).bit_length()  # u is in (2^(15-octave), 2^(16-octave)]
+        top = 65536 >> octave
+        return mean * ((octave << 16) + ((top - u) << 16) // u) * 739 >> 26
 
 
 class RecordingStream(Stream):

@@ -102,6 +102,7 @@ class Machine:
         self.runtime: SimRuntime | None = None
         self.paused = False
         self.slow_ns = 0
+        self._slow_stream = world.tape.stream(f"slow/{name}")
         self.clock_broken = False
         self._held: list[SimHandle] = []
 
@@ -169,7 +170,7 @@ class Machine:
         if handle.delayed:
             return False
         handle.delayed = True
-        self.world.loop.requeue(handle, delay_ns=1 + self.rng.decay(self.slow_ns))
+        self.world.loop.requeue(handle, delay_ns=1 + self._slow_stream.decay(self.slow_ns))
         return True
 
     def failed(self, error: BaseException) -> None:

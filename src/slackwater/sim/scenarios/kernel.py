@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slackwater.sim.checkers.violation import Violation
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import Tape
     from slackwater.sim.world import SimRuntime, World
 
 NODES = (1, 5)
@@ -88,8 +88,8 @@ def _witness(world: World) -> Witness:
     return witness
 
 
-def _draw(draw: Stream, duration_s: float) -> Scenario:
-    return draw_scenario(draw, nodes=NODES, clients=CLIENTS, duration_s=duration_s)
+def _draw(tape: Tape, duration_s: float) -> Scenario:
+    return draw_scenario(tape, nodes=NODES, clients=CLIENTS, duration_s=duration_s)
 
 
 def _workloads() -> list[Workload]:

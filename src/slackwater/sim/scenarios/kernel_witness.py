@@ -39,7 +39,6 @@ class Witness:
         self._acknowledged: set[tuple[int, int, int]] = set()
         self._asking: dict[int, int] = {}
         self._flushed: dict[tuple[str, int], Position] = {}
-        self._latest_step_ns = 0
         world.log.landed = self._landed
 
     # --- taps ------------------------------------------------------------------------------------------------------
@@ -110,8 +109,9 @@ class Witness:
 
     def judge_acknowledged(self) -> Iterator[Violation]:
         """L-1: acknowledged entries are there."""
+        there = {r: {unpack(e.payload) for e in entries} for r, entries in self._truth.items()}
         for range_id, client, number in sorted(self._acknowledged):
-            if not any(unpack(e.payload) == (client, number) for e in self._truth[range_id]):
+            if (client, number) not in there[range_id]:
                 text = f"entry {number} of c{client} was acknowledged but is not in the log of r{range_id}"
                 yield Violation("L-1", "lost-append", text, {"range_id": range_id, "client": client, "number": number})
 
