@@ -8,6 +8,7 @@ reconnect) is simply asked again. Appends are not: they are in `nats_publish`.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import nats.errors
 
 from slackwater.errors import LogError, UnavailableError
+from slackwater.runtime.sync import CancelledError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -30,6 +32,13 @@ _NOT_NOW = (10008, 10009, 10023, 10039)
 """Answers that mean "ask again": no leader yet, temporarily unavailable, not enough resources, being set up."""
 _ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.05
+
+
+def heed_cancellation() -> None:
+    """Raise if this task was cancelled: the client library, and `wait_for` before Python 3.12, may swallow it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise CancelledError
 
 
 class Stored(NamedTuple):
@@ -62,6 +71,7 @@ class Api:
         payload = json.dumps(body).encode() if body is not None else b""
         deadline = self._clock.monotonic_ns() + int(self._patience * 1e9)
         while True:
+            heed_cancellation()
             try:
                 answer = await self._client.request(f"$JS.API.{verb}", payload, timeout=_ATTEMPT_SECONDS)
                 document: dict[str, Any] = json.loads(answer.data)

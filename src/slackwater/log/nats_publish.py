@@ -29,6 +29,7 @@ import nats.errors
 from slackwater.errors import AppendUnknown, ConnectionLost, EntryTooLarge, Overloaded, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.log import blocks
+from slackwater.log.nats_api import heed_cancellation
 from slackwater.log.nats_wire import PAYLOADS_PER_MESSAGE_MAX, entry_subject, position
 from slackwater.runtime.seam import Position, RangeId
 from slackwater.runtime.sync import Future, get_running_loop
@@ -115,9 +116,12 @@ class Publisher:
         """Send group after group until nothing waits. Ends in the same turn in which it sees the queue empty."""
         try:
             while queue:
+                heed_cancellation()
                 await self._send(range_id, _gather(queue, message_bytes_max))
         finally:
             del self._queues[range_id]
+            while queue:  # cancelled with the scope
+                self._settle(queue.popleft(), ConnectionLost("the log handle was closed before the append was sent"))
 
     async def _send(self, range_id: RangeId, group: list[_Piece]) -> None:
         payloads = [payload for piece in group for payload in piece.payloads]
@@ -146,6 +150,7 @@ class Publisher:
         headers = {"Nats-Msg-Id": f"{self._token}-{self._sent}", "Nats-Expected-Stream": self._stream}
         subject = entry_subject(self._stream, range_id)
         while True:
+            heed_cancellation()
             left = (deadline - self._clock.monotonic_ns()) / 1e9
             if left <= 0:
                 raise ConnectionLost(

@@ -26,7 +26,7 @@ import nats.errors
 from slackwater.errors import LogError, LogIdentityMismatch, LogTrimmed, SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.log import nats_wire as wire
-from slackwater.log.nats_api import ApiError
+from slackwater.log.nats_api import ApiError, heed_cancellation
 from slackwater.runtime.seam import Entry, Position, RangeId
 from slackwater.runtime.sync import Event, timeout
 
@@ -95,6 +95,7 @@ class LiveReader:
                 return
             except (SlackwaterError, ApiError, nats.errors.Error):
                 probe("log.nats_reader_restarts")  # no leader now: try again
+            heed_cancellation()
             await self._clock.sleep(_PAUSE_SECONDS)
 
     async def _start(self, name: str, inbox: str) -> None:
@@ -114,6 +115,7 @@ class LiveReader:
     async def _watch(self) -> None:
         """Return when the consumer has to be replaced."""
         limit = int(HEARTBEAT_SECONDS * HEARTBEATS_MISSED_MAX * 1e9)
+        heed_cancellation()
         while not self._broken and self._clock.monotonic_ns() - self._heard < limit:
             try:
                 async with timeout(HEARTBEAT_SECONDS):
