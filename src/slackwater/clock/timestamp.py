@@ -32,6 +32,8 @@ MAX = Timestamp((1 << 63) - 1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _INTERVAL = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(us|ms|s|m|h|d)")
+_DIGITS_MAX = 20
+_DURATION_S_MAX = 1e12
 _LOGICAL = re.compile(r"^(.*)\+(\d{1,4})$")
 
 
@@ -86,7 +88,8 @@ def parse(text: str | int, *, now: Timestamp | None = None) -> Timestamp:
     if text == "max":
         return MAX
     if re.fullmatch(r"\d+", text):
-        return _checked(int(text))
+        # more digits than 2^63 has (and than int() would read) are simply too large
+        return _checked(int(text) if len(text) <= _DIGITS_MAX else MAX + 1)
     if text[:1] == "-":
         return _relative(text, now)
     return _iso(text)
@@ -98,7 +101,10 @@ def parse_seconds(text: str) -> float:
     matches = list(_INTERVAL.finditer(body))
     if not matches or "".join(m.group(0) for m in matches) != body or any(m.group(1) for m in matches):
         raise UsageError(f"cannot read {text!r} as a duration; write it like 200ms, 5s, 1.5h or 1h30m")
-    return sign * sum(float(m.group(2)) * _UNITS_US[m.group(3)] for m in matches) / 1_000_000
+    seconds = sum(float(m.group(2)) * _UNITS_US[m.group(3)] for m in matches) / 1_000_000
+    if seconds > _DURATION_S_MAX:
+        raise UsageError("a duration must be shorter than all of history", limit_seconds=_DURATION_S_MAX)
+    return sign * seconds
 
 
 def _checked(value: int) -> Timestamp:

@@ -108,7 +108,7 @@ def _values(layout: RowLayout, columns: list[Any], size: int) -> list[bytes]:
     ends = np.cumsum(lengths, axis=1)
     if size and int(ends[:, -1].max()) + layout.width > VALUE_BYTES_MAX:
         raise EntryTooLarge("a row is too large; keep large objects in pieces", limit=VALUE_BYTES_MAX)
-    matrix[:, layout.ends_at :] = np.ascontiguousarray(ends.astype("<u4")).view(np.uint8).reshape(size, -1)
+    matrix[:, layout.ends_at :] = np.ascontiguousarray(ends.astype("<u4")).view(np.uint8).reshape(size, 4 * len(tails))
     return binary_rows(pc.binary_join_element_wise(matrix_array(matrix), *tails, b""))
 
 

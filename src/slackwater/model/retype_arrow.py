@@ -22,8 +22,10 @@ _WIDE = Context(prec=2 * DECIMAL_PRECISION_MAX)
 
 def widen_array(array: Any, *, old: ColumnType, new: ColumnType) -> Any:
     """`array`, of the Arrow type of `old`, as that of `new`; a `DecodeError` when a value does not fit."""
-    check_retype(old=old, new=new)
     target = arrow_type(new)
+    if array.null_count == len(array):  # NULL is NULL under every type
+        return pa.nulls(len(array), target)
+    check_retype(old=old, new=new)
     if array.type == target:
         return array
     try:

@@ -1,0 +1,112 @@
+import pytest
+
+from slackwater.clock import HybridClock, Offset, OffsetMonitor, from_us
+from slackwater.clock.hlc import MEASUREMENT_AGE_MAX_NS, PEERS_MAX
+from slackwater.errors import ClockError
+
+MS = 1_000
+
+
+class Wall:
+    def __init__(self, us: int = 1_000_000) -> None:
+        self.us = us
+
+    def __call__(self) -> int:
+        return self.us * 1_000
+
+
+def test_now_follows_wall_time_and_counts_when_it_stands_still():
+    wall = Wall()
+    clock = HybridClock(wall, max_offset_s=0.5)
+    assert clock.now() == from_us(wall.us)
+    assert clock.now() == from_us(wall.us, 1)
+    wall.us += 1
+    assert clock.now() == from_us(wall.us)
+
+
+def test_a_wall_clock_set_back_does_not_take_the_clock_with_it():
+    wall = Wall()
+    clock = HybridClock(wall, max_offset_s=0.5)
+    before = clock.now()
+    wall.us -= 500_000
+    assert clock.now() == before + 1
+    assert clock.physical() < before
+
+
+def test_the_floor_outlives_a_restart():
+    wall = Wall()
+    floor = from_us(wall.us + 100, 5)
+    assert HybridClock(wall, max_offset_s=0.5, floor=floor).now() == floor + 1
+
+
+def test_update_raises_now_above_what_was_heard():
+    clock = HybridClock(Wall(), max_offset_s=0.5)
+    heard = from_us(1_000_000 + 300 * MS, 9)
+    clock.update(heard)
+    assert clock.peek() == heard
+    assert clock.now() == heard + 1
+
+
+def test_update_ignores_the_past_and_refuses_what_is_beyond_the_bound():
+    clock = HybridClock(Wall(), max_offset_s=0.5)
+    first = clock.now()
+    clock.update(from_us(1))
+    assert clock.peek() == first
+    clock.update(from_us(1_000_000 + 500 * MS))
+    with pytest.raises(ClockError) as caught:
+        clock.update(from_us(1_000_000 + 500 * MS + 1))
+    assert caught.value.facts["offset_us"] == 500 * MS + 1
+    assert clock.peek() == from_us(1_000_000 + 500 * MS)
+
+
+def test_peek_uses_nothing_up():
+    clock = HybridClock(Wall(), max_offset_s=0.5)
+    assert clock.peek() == clock.peek() == clock.now()
+
+
+def monitor(*offsets_us: int, error_us: int = 0) -> OffsetMonitor:
+    made = OffsetMonitor(max_offset_s=0.5)
+    for i, offset in enumerate(offsets_us):
+        made.record(f"n{i}", Offset(offset, error_us, 0))
+    return made
+
+
+@pytest.mark.parametrize("offsets", [(), (0,), (500 * MS,), (600 * MS, 0), (600 * MS, 600 * MS, 0, 0)])
+def test_without_a_majority_the_node_serves(offsets):
+    monitor(*offsets).check(0)
+
+
+@pytest.mark.parametrize("offsets", [(600 * MS,), (600 * MS, -700 * MS), (-600 * MS, -600 * MS, 0)])
+def test_a_majority_beyond_the_bound_fences_the_node(offsets):
+    with pytest.raises(ClockError) as caught:
+        monitor(*offsets).check(0)
+    assert caught.value.facts["offset_us"] == max(offsets, key=abs)
+
+
+def test_a_measurement_proves_only_what_lies_outside_its_error():
+    monitor(600 * MS, error_us=100 * MS).check(0)
+    with pytest.raises(ClockError):
+        monitor(600 * MS, error_us=100 * MS - 1).check(0)
+
+
+def test_old_measurements_do_not_count():
+    old = monitor(900 * MS)
+    with pytest.raises(ClockError):
+        old.check(MEASUREMENT_AGE_MAX_NS)
+    old.check(MEASUREMENT_AGE_MAX_NS + 1)
+
+
+def test_a_precise_measurement_is_kept_for_a_while_over_a_vague_one():
+    found = monitor(900 * MS)
+    found.record("n0", Offset(0, 400 * MS, 1))
+    with pytest.raises(ClockError):
+        found.check(2)
+    found.record("n0", Offset(0, 400 * MS, MEASUREMENT_AGE_MAX_NS))
+    found.check(MEASUREMENT_AGE_MAX_NS)
+
+
+def test_peers_are_bounded_and_the_oldest_goes_first():
+    found = monitor(*[900 * MS] * PEERS_MAX)
+    for i in range(PEERS_MAX):
+        found.record(f"m{i}", Offset(0, 0, 0))
+    found.check(0)
