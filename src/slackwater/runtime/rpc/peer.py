@@ -219,7 +219,7 @@ class Peer(Session):
 
     def frames(self, frames: list[bytes]) -> None:
         """Frames arrived (`seam.FrameHandler`)."""
-        self._heard_ns = self._clock.monotonic_ns()
+        self._silent_s = 0.0
         for frame in frames:
             if self._error is not None:
                 return
