@@ -1,4 +1,4 @@
-"""Brute force for the end-of-run checkers: the definitions, tried in every possible order, with no cleverness at all."""
+"""Brute force for the end-of-run checkers: the definitions, tried in every possible order, no cleverness."""
 
 from __future__ import annotations
 

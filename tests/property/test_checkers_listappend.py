@@ -50,7 +50,7 @@ def history(rng: random.Random) -> tuple[list[ListTxn], dict[bytes, tuple[int, .
                 returned_ns=None if outcome is Outcome.UNKNOWN else end,
                 outcome=outcome,
                 ops=tuple(ops),
-            )  # fmt: skip
+            )
         )
     txns = [spoil(rng, txn, element) if rng.random() < 0.12 else txn for txn in txns]
     rng.shuffle(txns)

@@ -45,17 +45,19 @@ class Claims:
         self.finals: list[dict[bytes, Value]] = [
             {write.key: write.value for write in txn.writes} if txn.writes else _NO_WRITES for txn in txns
         ]
+        self._unique: set[tuple[bytes, Value]] = set()
         self._owner: dict[Place, int] = {}
         self._possible: set[Place] = set()
         self._known_ids = {txn.txn_id for txn in txns}
 
     def run(self) -> None:
         """Fill `placed` and `found`."""
-        self._unique = self._unique_values()
         rest = []
         for at, txn in enumerate(self._txns):
             if self.finals[at] and not (txn.outcome is Outcome.OK and self._claim_told(at, txn)):
                 rest.append(at)
+        if rest:
+            self._unique = self._unique_values()
         for at in rest:
             self._claim_inferred(at, self._txns[at])
         self._unclaimed()
@@ -81,11 +83,14 @@ class Claims:
         if ts is None:
             return False
         places = []
+        owner, index = self._owner, self._index
         for key, value in self.finals[at].items():
-            if not self._fits(self._index.of(key).exact(ts), txn, value) or (key, ts) in self._owner:
+            place = (key, ts)
+            if place in owner or not self._fits(index.of(key).exact(ts), txn, value):
                 return False
-            places.append((key, ts))
-        self._owner.update(dict.fromkeys(places, at))
+            places.append(place)
+        for place in places:
+            owner[place] = at
         self.placed[at] = [ts]
         return True
 
@@ -191,6 +196,8 @@ class Claims:
         self._report("I-18", "split-commit", text, txn, present=_facts(present))
 
     def _unclaimed(self) -> None:
+        if len(self._owner) == sum(len(of_key.versions) for of_key in self._index.keys.values()):
+            return  # only versions can be owned, so all of them are
         for key, of_key in self._index.keys.items():
             for version in of_key.versions:
                 place = (key, version.ts)

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import UsageError
 from slackwater.sim.checkers.cycles import EDGE_NAMES, RT, RW, WR, WW, Cycle, Edges, find_cycles
 from slackwater.sim.checkers.history import ListTxn, Outcome
-from slackwater.sim.checkers.realtime import LAST, NEVER_NS, READ, WROTE, Access, out_of_order
+from slackwater.sim.checkers.realtime import LAST, NEVER_NS, READ, WROTE, Access, Touch, out_of_order
 from slackwater.sim.checkers.violation import Violation, show
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class _ListAppend:
         self.then: defaultdict[bytes, dict[int, int]] = defaultdict(dict)
         self.reads: defaultdict[bytes, list[tuple[int, Elements, Elements]]] = defaultdict(list)
         self.committed = [txn.outcome is Outcome.OK for txn in txns]
+        self.begin = [txn.invoked_ns for txn in txns]
+        self.until = [NEVER_NS if txn.returned_ns is None else txn.returned_ns for txn in txns]
         self.edges: Edges = [[] for _ in txns]
 
     def run(self) -> list[Violation]:
@@ -172,7 +174,7 @@ class _ListAppend:
             self._duplicate(key, order)
         self._judge_program_order(key, order, place)
         fitting = self._prefixes(key, order, reads)
-        self._judge_elements(key, reads)
+        self._judge_elements(key, order, reads, odd=len(fitting) < len(reads))
         unseen = [who for element, who in of_key.items() if element not in place and self.committed[who]]
         if self.final is not None:
             self._judge_final(key)
@@ -210,22 +212,24 @@ class _ListAppend:
                 )
                 self._report("I-18", "append-order", text, [who], key=key, order=order)
 
-    def _judge_elements(self, key: bytes, reads: list[tuple[int, Elements, Elements]]) -> None:
+    def _judge_elements(
+        self, key: bytes, order: Elements, reads: list[tuple[int, Elements, Elements]], *, odd: bool
+    ) -> None:
         """G1a, G1b and elements out of nowhere; each element is reported once per key."""
-        of_key = self.writer.get(key, {})
-        middle = self.then.get(key, {})
-        judged: set[int] = set()
-        halves: set[int] = set()
-        for index, outside, elements in reads:
-            if outside and outside[-1] in middle and outside[-1] not in halves:
-                halves.add(outside[-1])
-                self._half_read(key, index, of_key[outside[-1]], outside)
-            if judged.issuperset(elements):
-                continue
-            for element in elements:
-                if element not in judged:
-                    judged.add(element)
-                    self._judge_element(key, index, element, of_key.get(element, NOBODY))
+        of_key, committed = self.writer.get(key, {}), self.committed
+        # Every read is a beginning of `order`, unless there are odd ones.
+        elements = dict.fromkeys([*order, *(e for read in reads for e in read[2])]) if odd else order
+        for element in elements:
+            who = of_key.get(element, NOBODY)
+            if who == NOBODY or not committed[who]:
+                reader = next((index for index, _, seen in reads if element in seen), NOBODY)
+                if reader != NOBODY:
+                    self._judge_element(key, reader, element, who)
+        middle = self.then.get(key)
+        if middle:
+            halves = {outside[-1]: (index, outside) for index, outside, _ in reads if outside and outside[-1] in middle}
+            for element, (index, outside) in halves.items():
+                self._half_read(key, index, of_key[element], outside)
 
     def _judge_element(self, key: bytes, reader: int, element: int, who: int) -> None:
         if who == NOBODY:
@@ -309,22 +313,18 @@ class _ListAppend:
     # --- real time -------------------------------------------------------------------------------------------------
 
     def _judge_realtime(self, key: bytes, place: dict[int, int], reads: list[tuple[int, Elements, Elements]]) -> None:
-        txns = self.txns
-        accesses = []
+        begin, until = self.begin, self.until
+        accesses: list[Touch] = []
         for index, outside, _ in reads:
-            txn = txns[index]
             version = len(outside)
-            until = NEVER_NS if txn.returned_ns is None else txn.returned_ns
-            accesses.append(Access(txn.invoked_ns, until, version, version, READ, index))
+            accesses.append((begin[index], until[index], version, version, READ, index))
         lost_are_reported = self.final is not None
         for element, index in self.writer.get(key, {}).items():
             at = place.get(element, LAST)
             if not self.committed[index] or (at == LAST and lost_are_reported):
                 continue
-            txn = txns[index]
-            until = NEVER_NS if txn.returned_ns is None else txn.returned_ns
             version = at if at == LAST else at + 1
-            accesses.append(Access(txn.invoked_ns, until, version, version, WROTE, index))
+            accesses.append((begin[index], until[index], version, version, WROTE, index))
         pair = out_of_order(accesses)
         if pair is not None:
             self._tell_realtime(key, *pair)

@@ -26,18 +26,20 @@ Speed: about SPEED_FIGURE.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from slackwater.sim.checkers.claims import Claims, name
 from slackwater.sim.checkers.cycles import WR, Edges, find_cycles
 from slackwater.sim.checkers.history import Outcome, Scan, Txn, Value
-from slackwater.sim.checkers.realtime import NEVER_NS, READ, WROTE, Access, out_of_order
+from slackwater.sim.checkers.realtime import NEVER_NS, READ, WROTE, Access, Touch, out_of_order
 from slackwater.sim.checkers.versions import FOREVER, Interval, VersionIndex, intersect
 from slackwater.sim.checkers.violation import Violation, show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from slackwater.sim.checkers.history import VersionHistory
 
@@ -59,7 +61,7 @@ class _Intervals:
         self.claims = Claims(txns, index)
         self.found: list[Violation] = []
         self.seen: dict[int, list[Seen]] = {}  # outside reads of the writers
-        self.accesses: defaultdict[bytes, list[Access]] = defaultdict(list)
+        self.accesses: defaultdict[bytes, list[Touch]] = defaultdict(list)
 
     def run(self) -> list[Violation]:
         """All violations: versions first, then reads, then order."""
@@ -71,8 +73,8 @@ class _Intervals:
             elif txn.outcome is Outcome.OK and not self.claims.finals[at]:
                 self._judge_reader(at, txn)
         self._judge_ties()
-        for key in sorted(self.accesses):
-            pair = out_of_order(self.accesses[key])
+        for key, accesses in sorted(self.accesses.items(), key=itemgetter(0)):
+            pair = out_of_order(accesses)
             if pair is not None:
                 self.found.append(self._tell_realtime(key, *pair))
         return self.found
@@ -81,12 +83,10 @@ class _Intervals:
 
     def _outside(self, at: int, txn: Txn) -> list[Seen]:
         """Reads of other transactions' writes; reads of own writes are judged here and left out."""
-        if not txn.writes and not txn.scans:
-            return [(read.key, read.value, read.version or None) for read in txn.reads]
         seen: list[Seen] = []
         for read in txn.reads:
-            own = _own_writes(txn, read.after) if read.after else {}
-            if read.key not in own:
+            own = _own_writes(txn, read.after) if read.after else None
+            if own is None or read.key not in own:
                 seen.append((read.key, read.value, read.version or None))
             elif own[read.key] != read.value:
                 self._internal(at, read.key, read.value, own[read.key])
@@ -117,35 +117,45 @@ class _Intervals:
 
     def _judge_writer(self, at: int, txn: Txn) -> None:
         seen = self.seen[at] = self._outside(at, txn)
-        times = self.claims.placed[at]
-        fitting = [ts for ts in times if not seen or all(self._holds(at, read, ts) for read in seen)]
-        if not fitting:
-            wrong = next(read for read in seen if not self._holds(at, read, times[0]))
-            self._stale(txn, wrong, times[0], own=wrong[0] in self.claims.finals[at], oracle="I-18", kind="read-moved")
-            fitting = times
-        until = NEVER_NS if txn.returned_ns is None else txn.returned_ns
-        first, last = fitting[0], fitting[-1]
         own = self.claims.finals[at]
+        times = self.claims.placed[at]
+        fitting = [(ts, place) for ts in times if (place := self._seen_at(seen, ts, own)) is not None]
+        if not fitting:
+            wrong = next(read for read in seen if self._seen_at([read], times[0], own) is None)
+            self._stale(txn, wrong, times[0], own=wrong[0] in own, oracle="I-18", kind="read-moved")
+        first, last = (fitting[0][0], fitting[-1][0]) if fitting else (times[0], times[-1])
+        until = NEVER_NS if txn.returned_ns is None else txn.returned_ns
         for key in own:
-            self.accesses[key].append(Access(txn.invoked_ns, until, first, last, WROTE, at))
-        if not txn.historical:
-            for key, _, _ in seen:
-                low, high = self._seen_at(key, first, own=key in own), self._seen_at(key, last, own=key in own)
-                self.accesses[key].append(Access(txn.invoked_ns, until, low, high, READ, at))
+            self.accesses[key].append((txn.invoked_ns, until, first, last, WROTE, at))
+        if fitting and seen:
+            self._touch(at, txn, seen, fitting[0][1], fitting[-1][1])
 
-    def _holds(self, at: int, read: Seen, ts: int) -> bool:
-        key, value, version = read
-        of_key = self.index.of(key)
-        place = of_key.place_at(ts, own=key in self.claims.finals[at])
-        if place < 0:
-            return value is None and version is None
-        return of_key.values[place] == value and version in (None, of_key.times[place])
+    def _seen_at(self, seen: list[Seen], ts: int, own: Mapping[bytes, Value]) -> list[int] | None:
+        """The versions these reads saw if made at `ts` (0: none), or None if one of them is wrong there."""
+        places = []
+        index, empty = self.index.keys, self.index.empty
+        for key, value, version in seen:
+            of_key = index.get(key, empty)
+            times = of_key.times
+            place = (bisect_left(times, ts) if key in own else bisect_right(times, ts)) - 1
+            if place < 0:
+                if value is not None or version is not None:
+                    return None
+                places.append(0)
+            elif of_key.values[place] != value or (version is not None and version != times[place]):
+                return None
+            else:
+                places.append(times[place])
+        return places
 
-    def _seen_at(self, key: bytes, ts: int, *, own: bool) -> int:
-        """Timestamp of the version visible at `ts`; 0 for none."""
-        of_key = self.index.of(key)
-        place = of_key.place_at(ts, own=own)
-        return of_key.times[place] if place >= 0 else 0
+    def _touch(self, at: int, txn: Txn, seen: list[Seen], lows: list[int], highs: list[int]) -> None:
+        """Note the reads for the real-time sweep: each saw a version between `lows` and `highs`."""
+        if txn.historical:
+            return
+        invoked, until = txn.invoked_ns, NEVER_NS if txn.returned_ns is None else txn.returned_ns
+        accesses = self.accesses
+        for read, low, high in zip(seen, lows, highs, strict=True):
+            accesses[read[0]].append((invoked, until, low, high, READ, at))
 
     # --- readers ---------------------------------------------------------------------------------------------------
 
@@ -154,38 +164,44 @@ class _Intervals:
         if not seen:
             return
         if txn.read_ts is not None:
-            fitting = self._judge_pinned(at, txn, seen, txn.read_ts)
+            lows = highs = self._judge_pinned(txn, seen, txn.read_ts)
         else:
             fitting = self._judge_floating(txn, seen)
-        if not fitting or txn.historical:
-            return
-        until = NEVER_NS if txn.returned_ns is None else txn.returned_ns
-        first, last = fitting[0][0], fitting[-1][1] - 1
-        for key, _, _ in seen:
-            low, high = self._seen_at(key, first, own=False), self._seen_at(key, last, own=False)
-            self.accesses[key].append(Access(txn.invoked_ns, until, low, high, READ, at))
+            if not fitting:
+                return
+            lows = highs = self._seen_at(seen, fitting[0][0], {})
+            if len(fitting) > 1:  # values repeat: it may have seen any of several versions
+                highs = self._seen_at(seen, fitting[-1][0], {})
+        if lows is not None and highs is not None:
+            self._touch(at, txn, seen, lows, highs)
 
-    def _judge_pinned(self, at: int, txn: Txn, seen: list[Seen], ts: int) -> list[Interval]:
-        wrong = next((read for read in seen if not self._holds(at, read, ts)), None)
-        if wrong is None:
-            return [(ts, ts + 1)]
-        oracle, kind = ("I-15", "wrong-snapshot") if txn.historical else ("I-18", "read-moved")
-        self._stale(txn, wrong, ts, own=False, oracle=oracle, kind=kind)
-        return []
+    def _judge_pinned(self, txn: Txn, seen: list[Seen], ts: int) -> list[int] | None:
+        places = self._seen_at(seen, ts, {})
+        if places is None:
+            wrong = next(read for read in seen if self._seen_at([read], ts, {}) is None)
+            oracle, kind = ("I-15", "wrong-snapshot") if txn.historical else ("I-18", "read-moved")
+            self._stale(txn, wrong, ts, own=False, oracle=oracle, kind=kind)
+        return places
 
     def _judge_floating(self, txn: Txn, seen: list[Seen]) -> list[Interval]:
         """Where all reads hold at once; reports when that is nowhere."""
-        fitting: list[Interval] = [(0, FOREVER)]
+        low, high = 0, FOREVER
+        several = []
         for key, value, version in seen:
             holds = self.index.of(key).intervals(value, version)
-            if not holds:
+            if len(holds) == 1:
+                begin, end = holds[0]
+                low, high = max(low, begin), min(high, end)
+            elif holds:
+                several.append(holds)
+            else:
                 self._dirty(txn, key, value, version)
                 return []
-            narrowed = intersect(fitting, holds)
-            if not narrowed:
-                self._no_instant(txn, seen, key)
-                return []
-            fitting = narrowed
+        fitting = [(low, high)] if low < high else []
+        for holds in several:
+            fitting = intersect(fitting, holds)
+        if not fitting:
+            self._no_instant(txn, seen)
         return fitting
 
     # --- telling ---------------------------------------------------------------------------------------------------
@@ -217,13 +233,10 @@ class _Intervals:
         )
         self.found.append(Violation("I-18", "dirty-read", text, {"txn": txn, "key": key, "writers": writers[:4]}))
 
-    def _no_instant(self, txn: Txn, seen: list[Seen], at_key: bytes) -> None:
+    def _no_instant(self, txn: Txn, seen: list[Seen]) -> None:
         facts = [(key, value, self.index.of(key).intervals(value, version)) for key, value, version in seen]
         told = "; ".join(f"{show(key)} = {show(value)} in {_spans(holds)}" for key, value, holds in facts[:8])
-        text = (
-            f"the reads of {name(txn)} were never all right at one instant: {told}"
-            f"{' …' if len(facts) > 8 else ''}. They stop agreeing at key {show(at_key)}."
-        )
+        text = f"the reads of {name(txn)} were never all right at one instant: {told}{' …' if len(facts) > 8 else ''}."
         self.found.append(Violation("I-18", "no-common-timestamp", text, {"txn": txn, "intervals": facts}))
 
     def _tell_realtime(self, key: bytes, first: Access, second: Access) -> Violation:

@@ -26,13 +26,15 @@ Interval = tuple[int, int]
 class KeyIndex:
     """V of one key."""
 
-    __slots__ = ("_by_value", "times", "values", "versions")
+    __slots__ = ("_by_time", "_by_value", "times", "values", "versions")
 
     def __init__(self, versions: tuple[Version, ...]) -> None:
         self.versions = versions
         self.times = [version.ts for version in versions]
         self.values = [version.value for version in versions]
-        self._by_value: dict[Value, list[int]] | None = None  # built by the first question that needs it
+        # Built by the first question that needs them.
+        self._by_time: dict[int, Version] | None = None
+        self._by_value: dict[Value, list[int]] | None = None
 
     def place_at(self, ts: int, *, own: bool = False) -> int:
         """Position of the version visible at `ts`, -1 for none; `own`: leave out a version at exactly `ts`."""
@@ -40,26 +42,23 @@ class KeyIndex:
 
     def exact(self, ts: int) -> Version | None:
         """The version written at exactly `ts`."""
-        place = bisect_left(self.times, ts)
-        return self.versions[place] if place < len(self.times) and self.times[place] == ts else None
+        if self._by_time is None:
+            self._by_time = dict(zip(self.times, self.versions, strict=True))
+        return self._by_time.get(ts)
 
     def without(self, ts: int) -> KeyIndex:
         """V with the version at `ts` left out: what the transaction that wrote it could see."""
         return KeyIndex(tuple(version for version in self.versions if version.ts != ts))
 
     def intervals(self, value: Value, version: int | None) -> list[Interval]:
-        """When a read returns `value` (from the version at `version`, if given)."""
+        """When a read returns `value` (from the version at `version`, if given): one interval for each version."""
         times = self.times
         found: list[Interval] = []
         if value is None and version is None:
             found.append((0, times[0] if times else FOREVER))
         for place in self._places_of(value):
             begin, end = times[place], times[place + 1] if place + 1 < len(times) else FOREVER
-            if version not in (None, begin):
-                continue
-            if found and found[-1][1] == begin:
-                found[-1] = (found[-1][0], end)
-            else:
+            if version in (None, begin):
                 found.append((begin, end))
         return found
 
