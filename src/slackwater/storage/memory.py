@@ -55,11 +55,13 @@ def _apply(tables: Tables, batch: WriteBatch) -> None:
 
 
 class MemoryCursor:
-    """A position in a frozen table."""
+    """A position in one table of a reader."""
 
-    __slots__ = ("_first", "_last", "_reverse", "_table", "_whole")
+    __slots__ = ("_first", "_last", "_reader", "_reverse", "_table", "_version", "_whole")
 
-    def __init__(self, table: CowTable, start: bytes, end: bytes, *, reverse: bool) -> None:
+    def __init__(self, reader: _MemoryReader, table: CowTable, start: bytes, end: bytes, *, reverse: bool) -> None:
+        self._reader = reader
+        self._version = reader.version
         self._table = table
         self._reverse = reverse
         self._whole: tuple[Place, Place] = (table.place(start), table.place(max(start, end)))
@@ -75,6 +77,7 @@ class MemoryCursor:
 
     def chunk(self, limit: int) -> tuple[list[bytes], list[bytes]]:
         """Up to `limit` keys and values from here on, as two lists; advances."""
+        self._reader.check_cursor(self._version)
         if self._reverse:
             keys, values, self._last = self._table.backward(self._first, self._last, limit)
         else:
@@ -89,6 +92,7 @@ class _MemoryReader:
         self._tables = tables
         self._what = what
         self._ended = ""
+        self.version = 0  # counts the writes of an engine; a snapshot has none
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """The value of one key, or None."""
@@ -99,8 +103,14 @@ class _MemoryReader:
         return list(map(self._table(family).get, keys))
 
     def cursor(self, family: Family, *, start: bytes, end: bytes, reverse: bool = False) -> MemoryCursor:
-        """A cursor over start <= key < end as of now: later writes do not show, as with RocksDB's iterators."""
-        return MemoryCursor(self._table(family).fork(), start, end, reverse=reverse)
+        """A cursor over start <= key < end. An engine's ends with the next write; a snapshot's does not."""
+        return MemoryCursor(self, self._table(family), start, end, reverse=reverse)
+
+    def check_cursor(self, version: int) -> None:
+        """Refuse a cursor whose reader has ended or was written to."""
+        self._table(Family.DATA)
+        if version != self.version:
+            raise UsageError("the engine was written to since this cursor was made; read a snapshot instead")
 
     def _table(self, family: Family) -> CowTable:
         if self._ended:
@@ -141,6 +151,7 @@ class MemoryEngine(_MemoryReader):
         self._table(Family.DATA)  # refuses a dead handle
         ours = own(batch)
         _apply(self._tables, ours)
+        self.version += 1
         self._unflushed.append(ours)
         if len(self._unflushed) >= UNFLUSHED_BATCHES_MAX:
             self.harden(self._hardened + UNFLUSHED_BATCHES_MAX // 2)
