@@ -175,8 +175,9 @@ class _Run:
         self.phase = "liveness"
         world.heal()
         self._settle()
-        self.phase = "judgement"
-        self._judge()
+        if self.violation is None:
+            self.phase = "judgement"
+            self._judge()
 
     def _settle(self) -> None:
         """The healed world keeps its light traffic for the rest of its time, and must recover within bounds."""
@@ -193,8 +194,6 @@ class _Run:
             world.loop.run(upto_ns=world.loop.now_ns + SETTLE_STEP_NS)
 
     def _judge(self) -> None:
-        if self.violation is not None:
-            return
         judges = [*(w.check for w in self.workloads), *(o.judge for o in self.oracles)]
         for judge in judges:
             for violation in judge(self.world):

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from slackwater.clock import Timestamp, us_of
+from slackwater.hooks import probe
 from slackwater.runtime.seam import Entry, Position, RangeId
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.clocks import EPOCH_NS
@@ -53,6 +54,7 @@ class Witness:
 
     def acknowledged(self, range_id: int, client: int, number: int) -> None:
         """A client was told that its entry is durable."""
+        probe("kernel.acknowledged")
         self._acknowledged.add((range_id, client, number))
 
     def booted(self, node: str, range_id: int, applied: Position, found: dict[bytes, bytes]) -> None:
@@ -123,11 +125,6 @@ class Witness:
                 expected = self._state(range_id, Position(positions[-1] if positions else 0))
                 if store.dump(range_id) != expected:
                     yield Violation("I-06", "diverged", f"{node.name} r{range_id} differs from the log", {})
-
-    @property
-    def acknowledged_count(self) -> int:
-        """How many appends succeeded."""
-        return len(self._acknowledged)
 
     def _state(self, range_id: int, upto: Position) -> dict[bytes, bytes]:
         """What a store holds after applying the log up to a position."""
