@@ -122,25 +122,24 @@ class LogMachine(RuleBasedStateMachine):
     def handle(self, pick: int) -> OrderedLog:
         return self.handles[pick % len(self.handles)]
 
-    def learn(self, range_id: RangeId, payloads: list[bytes], outcome: object) -> None:
+    def learn(self, range_id: RangeId, payloads: list[bytes], outcome: object, *, before: int = 0) -> None:
         told = self.told[range_id]
         if isinstance(outcome, int):
             assert outcome > 0
             told.acked[payloads[-1]] = outcome
             if len(payloads) > 1:  # the positions of the others are not told; a read will pin them
                 told.acked |= {p: told.acked.get(p, 0) for p in payloads[:-1]}
-                self.pin(range_id, payloads, outcome)
+                self.pin(range_id, payloads, after=before, last=outcome)
         elif isinstance(outcome, AppendUnknown | asyncio.CancelledError):
             told.unknown |= set(payloads)
         else:
             assert isinstance(outcome, SlackwaterError), outcome
             told.refused |= set(payloads)
 
-    def pin(self, range_id: RangeId, payloads: list[bytes], last: int) -> None:
+    def pin(self, range_id: RangeId, payloads: list[bytes], *, after: int, last: int) -> None:
         """Read an append of several payloads back, to learn the positions of all."""
         told = self.told[range_id]
-        before = max([p for p in [*told.acked.values(), *told.seen] if p < last], default=0)
-        tail = self.handles[0].tail(range_id, after=Position(before))
+        tail = self.handles[0].tail(range_id, after=Position(after))
         found: list[tuple[int, bytes]] = []
         while not found or found[-1][0] < last:
             found += self.run_(_next(tail))
@@ -168,7 +167,8 @@ class LogMachine(RuleBasedStateMachine):
     @rule(pick=picks, range_id=ranges, count=counts, big=st.booleans())
     def append(self, pick: int, range_id: RangeId, count: int, big: bool) -> None:
         payloads = self.payloads(count, big)
-        self.learn(range_id, payloads, self.run_(self.handle(pick).append(range_id, payloads)))
+        before = self.run_(self.handle(pick).head(range_id))
+        self.learn(range_id, payloads, self.run_(self.handle(pick).append(range_id, payloads)), before=before)
 
     @rule(plan=st.lists(st.tuples(picks, ranges), min_size=2, max_size=12))
     def append_at_once(self, plan: list[tuple[int, RangeId]]) -> None:

@@ -20,7 +20,8 @@ import zlib
 from array import array
 from typing import TYPE_CHECKING
 
-from slackwater.errors import DecodeError, EntryTooLarge, UsageError
+from slackwater.errors import DecodeError, EntryTooLarge, LogError, UsageError
+from slackwater.runtime.seam import Entry, Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +73,15 @@ def decode(block: bytes) -> list[bytes]:
         payloads.append(block[at : at + length])
         at += length
     return payloads
+
+
+def entries(block: bytes, *, first: int) -> list[Entry]:
+    """The entries of a block that was read back, the first at `first`. If it does not check, the log is damaged."""
+    try:
+        payloads = decode(block)
+    except DecodeError as error:
+        raise LogError(f"the log is damaged: {error}; restore it from a backup", position=first) from error
+    return [Entry(Position(first + i), payload) for i, payload in enumerate(payloads)]
 
 
 def check_payloads(payloads: Sequence[bytes], *, limit: int) -> int:

@@ -66,8 +66,7 @@ def sequence_of(at: Position) -> int:
 
 def entries(sequence: int, block: bytes) -> list[Entry]:
     """The entries of one message."""
-    base = sequence << INDEX_BITS
-    return [Entry(Position(base + i), payload) for i, payload in enumerate(blocks.decode(block))]
+    return blocks.entries(block, first=sequence << INDEX_BITS)
 
 
 def last_position(sequence: int, block: bytes) -> Position:

@@ -308,7 +308,7 @@ class SqliteLog:
             try:
                 self._hub.dispatch(block.range_id, block.entries(), len(block.payload))
             except SlackwaterError as error:
-                self._fail(LogError("the log file is damaged; restore it from a backup", cause=str(error)))
+                self._fail(error)
 
     def _fail(self, error: SlackwaterError) -> None:
         if self._failure is None:

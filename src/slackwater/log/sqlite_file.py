@@ -87,8 +87,7 @@ class Block(NamedTuple):
 
     def entries(self) -> list[Entry]:
         """Its entries, decoded and checked."""
-        first = self.first
-        return [Entry(Position(first + i), payload) for i, payload in enumerate(blocks.decode(self.payload))]
+        return blocks.entries(self.payload, first=self.first)
 
 
 class LogFile:
