@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from slackwater.model.predicates import Op, literals
 from slackwater.model.values import logical, physical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from slackwater.model.kinds import ColumnType
     from slackwater.model.predicates import Predicate
@@ -63,7 +64,7 @@ def bind(predicate: Predicate, column: Column) -> Bound:
         return lambda array: np.asarray(array.is_valid())
     try:
         if op is Op.IN:
-            return _any_of([_bind_one(ctype, Op.EQ, v) for v in literals(predicate)])
+            return _bind_in(ctype, literals(predicate))
         if predicate.literal is None:
             return _never
         return _bind_one(ctype, op, predicate.literal)
@@ -98,14 +99,39 @@ def _unless_null(array: Any) -> Mask:
     return np.asarray(array.is_valid())
 
 
-def _any_of(parts: list[Bound]) -> Bound:
-    def mask(array: Any) -> Mask:
-        found = np.zeros(len(array), dtype=bool)
-        for part in parts:
-            found |= part(array)
-        return found
+def _bind_in(ctype: ColumnType, values: Sequence[object]) -> Bound:
+    """One pass over the column however long the list is; literals that no value can equal are left out."""
+    if ctype.kind is Kind.FLOAT:
+        wanted = sortable_floats(np.array([f for v in values if (f := _as_float(v)) is not None], dtype=np.float64))
+        return lambda array: np.isin(sortable_floats(fixed_values(array, "<f8")), wanted) & _unless_null(array)
+    if ctype.kind in INTEGERS or ctype.kind is Kind.DECIMAL:
+        low, high = _limits(ctype)
+        scaled = [n * 10**ctype.scale for v in values if isinstance(n := _number(v), Fraction)]
+        stored: list[Any] = [int(n) for n in scaled if n.denominator == 1 and low <= n <= high]
+    else:
+        stored = [physical(ctype, v) for v in values]
+    chosen = pa.array([logical(ctype, s) for s in stored], arrow_type(ctype))
+    return lambda array: _mask(pc.is_in(array, value_set=chosen))
 
-    return mask
+
+def _as_float(literal: object) -> float | None:
+    """The double that equals the literal, if there is one."""
+    number = _number(literal)
+    if isinstance(number, float):
+        return number
+    try:
+        nearest = float(number)
+    except OverflowError:
+        return None
+    return nearest if Fraction(nearest) == number else None
+
+
+def _limits(ctype: ColumnType) -> tuple[int, int]:
+    """The lowest and highest stored integer of an integer or decimal type."""
+    if ctype.kind is Kind.DECIMAL:
+        return 1 - 10**ctype.precision, 10**ctype.precision - 1
+    half = 1 << INTEGERS[ctype.kind] - 1
+    return -half, half - 1
 
 
 def _number(literal: object) -> Fraction | float:
@@ -128,28 +154,28 @@ def _bind_exact(ctype: ColumnType, op: Op, literal: object) -> Bound:
     if low != high and op in (Op.EQ, Op.NE):
         return _never if op is Op.EQ else _unless_null
     bound = high if op in (Op.LT, Op.GE) else low
-    limit = 10**ctype.precision - 1 if ctype.kind is Kind.DECIMAL else (1 << INTEGERS[ctype.kind] - 1) - 1
-    lowest = -limit if ctype.kind is Kind.DECIMAL else -limit - 1
-    if not lowest <= bound <= limit:  # every value lies on one side of the literal
+    lowest, highest = _limits(ctype)
+    if not lowest <= bound <= highest:  # every value lies on one side of the literal
         return _unless_null if _OPERATORS[op](0, bound) else _never
     return _kernel(ctype, op, logical(ctype, bound))
 
 
 def _bind_float(op: Op, literal: object) -> Bound:
-    number = _number(literal)
-    if isinstance(number, float):
-        return _float_kernel(op, number)
+    exact = _as_float(literal)
+    if exact is not None:
+        return _float_kernel(op, exact)
+    if op in (Op.EQ, Op.NE):
+        return _never if op is Op.EQ else _unless_null
+    return _float_kernel(Op.LE if op in (Op.LT, Op.LE) else Op.GT, _double_below(Fraction(_number(literal))))
+
+
+def _double_below(number: Fraction) -> float:
+    """The largest double below a number that no double equals."""
     try:
         nearest = float(number)
     except OverflowError:
-        nearest = math.inf if number > 0 else -math.inf
-    if nearest in (math.inf, -math.inf) or Fraction(nearest) != number:
-        # No double equals the literal: compare with the largest one below it.
-        if op in (Op.EQ, Op.NE):
-            return _never if op is Op.EQ else _unless_null
-        below = nearest if math.isfinite(nearest) and Fraction(nearest) < number else math.nextafter(nearest, -math.inf)
-        return _float_kernel(Op.LE if op in (Op.LT, Op.LE) else Op.GT, below)
-    return _float_kernel(op, nearest)
+        return sys.float_info.max if number > 0 else -math.inf
+    return nearest if Fraction(nearest) < number else math.nextafter(nearest, -math.inf)
 
 
 def _float_kernel(op: Op, literal: float) -> Bound:
