@@ -21,7 +21,9 @@ read then sees the last write before it, so the serial execution in that order g
 deliberately stricter than serializability: an order that explains the reads but contradicts the commit timestamps is a
 bug in a store that promises reads AS OF a timestamp.
 
-Speed: about SPEED_FIGURE.
+Speed, measured 2026-11-15 on a shared 2-core machine under load (CPython 3.11, CPU time, best of 5, garbage collector
+off as in the simulator, 3 reads and 0 or 2 writes each, 200 keys): 69 k transactions/s for a history of 20 000, 50 k for
+100 000.
 """
 
 from __future__ import annotations
@@ -60,19 +62,22 @@ class _Intervals:
         self.index = index
         self.claims = Claims(txns, index)
         self.found: list[Violation] = []
-        self.seen: dict[int, list[Seen]] = {}  # outside reads of the writers
+        self.ties: dict[int, list[int]] = {}  # timestamp → the writers that share it
+        self.seen: dict[int, list[Seen]] = {}  # outside reads of those
         self.accesses: defaultdict[bytes, list[Touch]] = defaultdict(list)
 
     def run(self) -> list[Violation]:
         """All violations: versions first, then reads, then order."""
         self.claims.run()
         self.found += self.claims.found
+        self._find_ties()
         for at, txn in enumerate(self.txns):
             if at in self.claims.placed:
                 self._judge_writer(at, txn)
             elif txn.outcome is Outcome.OK and not self.claims.finals[at]:
                 self._judge_reader(at, txn)
-        self._judge_ties()
+        for ts, members in self.ties.items():
+            self._judge_tie(ts, members)
         for key, accesses in sorted(self.accesses.items(), key=itemgetter(0)):
             pair = out_of_order(accesses)
             if pair is not None:
@@ -116,9 +121,11 @@ class _Intervals:
     # --- writers ---------------------------------------------------------------------------------------------------
 
     def _judge_writer(self, at: int, txn: Txn) -> None:
-        seen = self.seen[at] = self._outside(at, txn)
+        seen = self._outside(at, txn)
         own = self.claims.finals[at]
         times = self.claims.placed[at]
+        if times[0] in self.ties:
+            self.seen[at] = seen
         fitting = [(ts, place) for ts in times if (place := self._seen_at(seen, ts, own)) is not None]
         if not fitting:
             wrong = next(read for read in seen if self._seen_at([read], times[0], own) is None)
@@ -252,15 +259,14 @@ class _Intervals:
 
     # --- one timestamp, several writers ----------------------------------------------------------------------------
 
-    def _judge_ties(self) -> None:
+    def _find_ties(self) -> None:
         """Writers at one timestamp are ordered only by who saw whom: that must not go round."""
-        groups: defaultdict[int, list[int]] = defaultdict(list)
+        lone: dict[int, int] = {}
         for at, times in self.claims.placed.items():
             if len(times) == 1:
-                groups[times[0]].append(at)
-        for ts, members in groups.items():
-            if len(members) > 1:
-                self._judge_tie(ts, members)
+                first = lone.setdefault(times[0], at)
+                if first != at:
+                    self.ties.setdefault(times[0], [first]).append(at)
 
     def _judge_tie(self, ts: int, members: list[int]) -> None:
         owner = {key: place for place, at in enumerate(members) for key in self.claims.finals[at]}
