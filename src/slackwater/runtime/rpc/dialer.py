@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.errors import ConnectionLost, Overloaded, SlackwaterError
 from slackwater.runtime.rpc.peer import Peer
+from slackwater.runtime.rpc.session import leave
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import ClockHook, Identity, Method, StreamMethod
+    from slackwater.runtime.rpc.session import Session
     from slackwater.runtime.rpc.stream import Stream
     from slackwater.runtime.seam import Address, Connection, Runtime, TaskScope
     from slackwater.settings import Settings
@@ -66,6 +68,7 @@ class Dialer:
         self._settings = settings
         self._hook = hook
         self._lines: dict[Address, _Line] = {}
+        self._roster: dict[Session, None] = {}
         self._closed = False
 
     async def peer(self, address: Address, *, node_id: int = 0) -> Peer:
@@ -130,10 +133,10 @@ class Dialer:
     async def close(self) -> None:
         """End every connection and every dial."""
         self._closed = True
-        for line in self._lines.values():
-            if line.peer is not None:
-                line.peer.close()
+        for session in list(self._roster):
+            session.close()
         await self._scope.close()
+        await leave(self._roster)
         self._lines.clear()
 
     def status(self) -> str:
@@ -203,6 +206,7 @@ class Dialer:
                 identity=self._identity,
                 settings=self._settings,
                 hook=self._hook,
+                roster=self._roster,
                 expect_node=node_id,
             )
             made.append(peer)

@@ -105,10 +105,11 @@ class Peer(Session):
         *,
         identity: Identity,
         settings: Settings,
-        hook: ClockHook | None = None,
+        hook: ClockHook | None,
+        roster: dict[Session, None],
         expect_node: int = 0,
     ) -> None:
-        super().__init__(runtime, connection, identity=identity, settings=settings, hook=hook)
+        super().__init__(runtime, connection, identity=identity, settings=settings, hook=hook, roster=roster)
         self._expect_node = expect_node
         self._window = min(WINDOW_MAX, int(settings["rpc.stream_window"]))
         self._calls: dict[int, Call | Stream[Any]] = {}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from slackwater.errors import Overloaded, SlackwaterError, UsageError
 from slackwater.runtime.rpc.method import ClockHook, Context, Identity, Method, StreamMethod
 from slackwater.runtime.rpc.serving import ASYNC, STREAM, SYNC, ServerSession
+from slackwater.runtime.rpc.session import Session, leave
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -61,6 +62,7 @@ class RpcServer:
         self.handlers: dict[str, Handler] = {}
         self.refusals: deque[tuple[str, SlackwaterError]] = deque(maxlen=REFUSALS_KEPT_MAX)
         self.crashes = 0
+        self.roster: dict[Session, None] = {}  # connections not gone yet, ended or not
         self._sessions: dict[ServerSession, None] = {}
         self._listeners: list[Listener] = []
 
@@ -104,6 +106,7 @@ class RpcServer:
         for session in list(self._sessions):
             session.close()
         await self.scope.close()
+        await leave(self.roster)
 
     @property
     def connections(self) -> int:

@@ -68,7 +68,12 @@ class ServerSession(Session):
 
     def __init__(self, server: RpcServer, connection: Connection) -> None:
         super().__init__(
-            server.runtime, connection, identity=server.identity, settings=server.settings, hook=server.hook
+            server.runtime,
+            connection,
+            identity=server.identity,
+            settings=server.settings,
+            hook=server.hook,
+            roster=server.roster,
         )
         self._server = server
         self._scope = server.scope

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from slackwater.errors import ConnectionLost, ProtocolError, SlackwaterError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
 
 NODE_CERTIFICATE_NAME = "node"
+LEAVE_S_MAX = 10.0  # longer than a network lingers over the last frames
 SILENCE_CHECKS = 3  # heartbeats per timeout: one may be lost or late without harm
 
 
@@ -45,6 +47,7 @@ class Session(abc.ABC):
         identity: Identity,
         settings: Settings,
         hook: ClockHook | None,
+        roster: dict[Session, None],
     ) -> None:
         self._clock = runtime.clock
         self._connection = connection
@@ -52,6 +55,9 @@ class Session(abc.ABC):
         self._identity = identity
         self._settings = settings
         self._hook = hook
+        self._roster = roster  # the owner's sessions whose connection is not gone yet
+        self._roster[self] = None
+        self._leaver: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._in_flight_max = int(settings["rpc.requests_in_flight_max"])
         self._frame_bytes_max = int(settings["rpc.frame_bytes_max"])
@@ -81,6 +87,14 @@ class Session(abc.ABC):
     def closed(self, reason: str) -> None:
         """The connection ended (`seam.FrameHandler`)."""
         self._end(ConnectionLost(f"the connection to {self.peer} was lost: {reason}", peer=self.peer))
+        self._roster.pop(self, None)
+        if self._leaver is not None and not self._leaver.done():
+            self._leaver.set_result(None)
+
+    async def _wait_gone(self) -> None:
+        if self in self._roster:
+            self._leaver = self._leaver or self._loop.create_future()
+            await self._leaver
 
     # --- handshake
 
@@ -159,3 +173,17 @@ class Session(abc.ABC):
     @abc.abstractmethod
     def _on_end(self, error: SlackwaterError) -> None:
         """Fail or cancel everything that waits on this session."""
+
+
+async def leave(roster: dict[Session, None]) -> None:
+    """Close sessions and wait until their connections are gone, which under TLS takes a farewell of its own.
+
+    A program that ended its loop in the middle of one would leave an open socket behind. The wait is bounded: a network
+    that never reports the end must not hold up a shutdown.
+    """
+    for session in list(roster):
+        session.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LEAVE_S_MAX):
+            for session in list(roster):
+                await session._wait_gone()
