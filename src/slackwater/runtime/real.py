@@ -25,7 +25,11 @@ from slackwater.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from slackwater.runtime.seam import Clock, Disk, Net, Rng
+    from slackwater.runtime.seam import Clock, Disk, Net, Rng, Runtime
+
+    def _is_a_runtime(it: RealRuntime) -> Runtime:  # for the type checker
+        return it
+
 
 T = TypeVar("T")
 

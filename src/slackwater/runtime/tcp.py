@@ -216,6 +216,7 @@ class TcpNet:
                 port,
                 ssl=self._client_tls,
                 server_hostname=host if self._client_tls else None,
+                **self._patience(self._client_tls),
             )
         except (OSError, ssl.CertificateError) as error:
             raise ConnectionLost(f"cannot connect to {address}: {error}", address=address, sent=False) from error
@@ -227,12 +228,23 @@ class TcpNet:
         host, port = parse_address(address)
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: self._connection(accept, accepted=True), host, port, ssl=self._server_tls, backlog=BACKLOG
+                lambda: self._connection(accept, accepted=True),
+                host,
+                port,
+                ssl=self._server_tls,
+                backlog=BACKLOG,
+                **self._patience(self._server_tls),
             )
         except OSError as error:
             raise UsageError(f"cannot listen on {address}: {error}", address=address) from error
         bound = server.sockets[0].getsockname()[1]
         return TcpListener(server, format_address(host, bound))
+
+    def _patience(self, tls: ssl.SSLContext | None) -> dict[str, Any]:
+        """How long a TLS handshake and a TLS farewell may take; a socket that stalls in one must not stay."""
+        if tls is None:
+            return {}
+        return {"ssl_handshake_timeout": self._settings["rpc.connect_timeout"], "ssl_shutdown_timeout": LINGER_S}
 
     def _connection(self, make: Callable[[Connection], FrameHandler], *, accepted: bool) -> TcpConnection:
         return TcpConnection(

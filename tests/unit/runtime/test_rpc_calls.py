@@ -110,6 +110,37 @@ def test_facts_that_msgpack_cannot_carry_arrive_as_text():
     run(main())
 
 
+def test_an_error_whose_facts_do_not_fit_keeps_its_class():
+    async def main():
+        async with world(frame_bytes_max=1 << 16) as w:
+            w.error = NotLeaseholder("elsewhere", **{f"f{n}": bytes(1 << 15) for n in range(4)})
+            peer = await w.peer()
+            with pytest.raises(NotLeaseholder, match="elsewhere") as caught:
+                await peer.call(FAIL, Ask(1))
+            assert caught.value.facts == {}
+            w.error = InvariantViolation("I-10", {f"f{n}": bytes(1 << 15) for n in range(4)})
+            with pytest.raises(InvariantViolation, match="I-10"):
+                await peer.call(FAIL, Ask(1))
+            assert w.server.scope.failure is None
+
+    run(main())
+
+
+def test_half_characters_in_a_message_survive_as_text():
+    async def main():
+        async with world() as w:
+            w.error = NotLeaseholder("no file \udcff", **{"\udcfe": "\udcfd"})
+            with pytest.raises(NotLeaseholder) as caught:
+                await (await w.peer()).call(FAIL, Ask(1))
+            assert caught.value.message == "no file \\udcff"
+            assert caught.value.facts == {"\\udcfe": "'\\udcfd'"}
+            w.error = OSError("no file \udcff")
+            with pytest.raises(SlackwaterError, match="crashed"):
+                await (await w.peer()).call(FAIL, Ask(1))
+
+    run(main())
+
+
 def test_an_unknown_error_class_becomes_the_base_and_a_private_one_its_parent():
     class Private(NotLeaseholder):
         pass

@@ -42,14 +42,20 @@ def goodbye(error: BaseException) -> Goodbye:
 def pack(error: BaseException) -> tuple[str, str, dict[str, Any]]:
     """An error as class name, message and facts."""
     if not isinstance(error, SlackwaterError):
-        return SlackwaterError.__name__, f"{type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX], {}
-    facts = {name: _carry(value) for name, value in list(error.facts.items())[:FACTS_MAX]}
+        return SlackwaterError.__name__, _text(f"{type(error).__name__}: {error}"), {}
+    facts = {_text(name): _carry(value) for name, value in list(error.facts.items())[:FACTS_MAX]}
     if isinstance(error, InvariantViolation):
         facts[_RULE] = error.rule
     name = type(error).__name__
     if CLASSES.get(name) is not type(error):  # a private subclass: the nearest class the peer knows
         name = next(c.__name__ for c in type(error).__mro__ if CLASSES.get(c.__name__) is c)
-    return name, error.message[:MESSAGE_CHARS_MAX], facts
+    return name, _text(error.message), facts
+
+
+def without_facts(error: SlackwaterError) -> SlackwaterError:
+    """The same error with nothing but its class and message, for when its facts do not fit in a frame."""
+    name, message, facts = pack(error)
+    return unpack(name, message, {_RULE: facts[_RULE]} if isinstance(error, InvariantViolation) else {})
 
 
 def unpack(name: str, message: str, facts: dict[str, Any]) -> SlackwaterError:
@@ -62,6 +68,11 @@ def unpack(name: str, message: str, facts: dict[str, Any]) -> SlackwaterError:
     error = known.__new__(known)
     SlackwaterError.__init__(error, message, **facts)  # a subclass may have a constructor of its own
     return error
+
+
+def _text(text: str) -> str:
+    """Bounded, and without the half characters that file names can hold and UTF-8 cannot."""
+    return text[:MESSAGE_CHARS_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 def _carry(value: object) -> object:

@@ -34,7 +34,7 @@ from slackwater.errors import (
     UnavailableError,
 )
 from slackwater.runtime.rpc.deadlines import Deadlines
-from slackwater.runtime.rpc.faults import fault, unpack
+from slackwater.runtime.rpc.faults import fault, unpack, without_facts
 from slackwater.runtime.rpc.method import Context
 from slackwater.runtime.rpc.session import Session
 from slackwater.runtime.rpc.wire import (
@@ -286,7 +286,10 @@ class ServerSession(Session):
         if not isinstance(error, SlackwaterError):
             error = SlackwaterError(f"the handler of {method} crashed: {type(error).__name__}: {error}")
         ts = self._hook.stamp() if self._hook is not None else 0
-        self._send(encode(fault(call_id, ts, error)))
+        frame = encode(fault(call_id, ts, error))
+        if len(frame) > self._frame_bytes_max:  # the class is what the caller acts on; the facts are a courtesy
+            frame = encode(fault(call_id, ts, without_facts(error)))
+        self._send(frame)
 
     def _on_handler_error(self, context: Context, error: Exception) -> None:
         if not context.cancelled:
