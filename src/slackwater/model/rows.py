@@ -104,6 +104,8 @@ class RowLayout:
         """The stored forms of a row's columns, in schema order."""
         if len(value) < self.width:
             raise DecodeError("a row is shorter than its fixed section", size=len(value), need=self.width)
+        if len(value) > VALUE_BYTES_MAX:
+            raise DecodeError("a row is larger than any that is written", size=len(value), limit=VALUE_BYTES_MAX)
         _, _, bitmap, *fields = self.struct.unpack_from(value)
         for i in self._wide:
             fields[i] = int.from_bytes(fields[i], "little", signed=True)

@@ -36,7 +36,7 @@ from slackwater.model.filters_arrow import bind
 from slackwater.model.keys_arrow import binary_offsets
 from slackwater.model.kinds import TEXTS, Kind
 from slackwater.model.retype_arrow import widen_array
-from slackwater.model.rows import FORMAT, HEADER_BYTES, RowLayout, missing_default, unknown_version
+from slackwater.model.rows import FORMAT, HEADER_BYTES, VALUE_BYTES_MAX, RowLayout, missing_default, unknown_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +51,7 @@ SUB_BLOCK_ROWS = 65_536
 """Larger sub-blocks leave the cache; smaller ones spend their time between numpy calls."""
 SUB_BLOCK_BYTES_MAX = 1 << 30
 """Arrow's binary offsets are 32-bit; a sub-block of larger rows is cut further."""
+assert VALUE_BYTES_MAX <= SUB_BLOCK_BYTES_MAX, "cutting must end at single rows"
 
 
 class BlockDecoder:
@@ -120,8 +121,11 @@ class BlockDecoder:
 
     def _block(self, data: Array, starts: Array, ends: Array) -> Any:
         """One sub-block: usually of one version, and then no header is looked at twice."""
-        if int((ends - starts).min()) < HEADER_BYTES:
+        lengths = ends - starts
+        if int(lengths.min()) < HEADER_BYTES:
             raise DecodeError("a row is shorter than its header")
+        if int(lengths.max()) > VALUE_BYTES_MAX:  # also keeps every offset of a sub-block within 32 bits
+            raise DecodeError("a row is larger than any that is written", limit=VALUE_BYTES_MAX)
         headers = _gather(data, starts, HEADER_BYTES)
         if headers[0, 0] != FORMAT or not (headers[:, 0] == headers[0, 0]).all():
             raise DecodeError("unknown row format; a newer release may have written it")

@@ -57,7 +57,7 @@ def storer(ctype: ColumnType) -> Callable[[Any], Physical]:
     """`physical` for one type: the question of the type is asked once, not for every value."""
     kind = ctype.kind
     if kind in INTEGERS:
-        return partial(_store_int, bits=INTEGERS[kind])
+        return _int_storer(INTEGERS[kind])
     if kind is Kind.DECIMAL:
         return _decimal_storer(ctype)
     if kind in INSTANTS:
@@ -120,14 +120,19 @@ def _decimal_loader(ctype: ColumnType) -> Callable[[Any], Any]:
     return load
 
 
-def _store_int(value: Any, *, bits: int) -> Physical:
-    if type(value) is not int:
+def _int_storer(bits: int) -> Callable[[Any], Physical]:
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def store(value: Any) -> int:
+        if type(value) is int and low <= value <= high:
+            return value
         if isinstance(value, bool) or not isinstance(value, int):
             raise UsageError(f"a {bits}-bit integer column takes int", got=type(value).__name__)
-        value = int(value)
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise UsageError(f"value does not fit {bits} bits; use a wider type", value=value)
-    return int(value)
+        if not low <= value <= high:
+            raise UsageError(f"value does not fit {bits} bits; use a wider type", value=value)
+        return int(value)
+
+    return store
 
 
 def _store_bool(value: Any) -> int:

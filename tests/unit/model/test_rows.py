@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from slackwater.errors import DecodeError, UsageError
-from slackwater.model import kinds
+from slackwater.errors import DecodeError, EntryTooLarge, UsageError
+from slackwater.model import encode_arrow, kinds, rows, rows_arrow
 from slackwater.model.arrow import arrow_schema
 from slackwater.model.predicates import predicate
 from slackwater.model.rows import RowCodec, RowLayout, version_of
@@ -242,6 +242,34 @@ def test_batches_with_values_outside_a_type_are_refused():
     }.items():
         with pytest.raises(UsageError, match=name):
             codec.encode_batch(pa.RecordBatch.from_arrays([ids, array], names=["id", name]))
+
+
+def test_rows_larger_than_the_bound_are_neither_written_nor_read(monkeypatch):
+    codec = RowCodec(two_columns())
+    large = {"id": 1, "v": "x" * 100}
+    value = codec.encode(large)[1]
+    for module in (rows, rows_arrow, encode_arrow):
+        monkeypatch.setattr(module, "VALUE_BYTES_MAX", 99)
+    with pytest.raises(EntryTooLarge):
+        codec.encode(large)
+    with pytest.raises(EntryTooLarge):
+        codec.encode_batch(pa.RecordBatch.from_pylist([large]))
+    with pytest.raises(DecodeError, match="larger"):
+        codec.decode(value)
+    with pytest.raises(DecodeError, match="larger"):
+        BlockDecoder(two_columns(), {}).decode([value])
+
+
+def test_blocks_of_many_bytes_are_cut(monkeypatch):
+    codec = RowCodec(two_columns())
+    given = [{"id": i, "v": "x" * i} for i in range(50)]
+    batch = pa.RecordBatch.from_pylist(given)
+    whole = codec.encode_batch(batch)
+    monkeypatch.setattr(rows_arrow, "SUB_BLOCK_BYTES_MAX", 100)
+    monkeypatch.setattr(encode_arrow, "BLOCK_BYTES_MAX", 100)
+    assert codec.encode_batch(batch) == whole
+    assert BlockDecoder(two_columns(), {}).decode(whole[1]).to_pylist() == given
+    assert BlockDecoder(two_columns(), {}, columns=[]).decode(whole[1]).num_rows == 50
 
 
 def test_the_layout_names_every_place():
