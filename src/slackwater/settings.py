@@ -78,7 +78,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("txn.max_retries", 100, "restarts", (0, 100_000), (10, 100), "Times the retry helper runs a transaction again before it gives up."),
     Setting("txn.refresh_spans_max", 1000, "spans", (1, 1 << 20), (1, 4), "Read spans kept exactly; above it they are merged to covering spans."),
     Setting("txn.lock_keys_max", 4096, "keys", (1, 1 << 20), (1, 8), "Written keys kept exactly; above it they are merged to covering spans."),
-    Setting("txn.buffer_bytes_max", 1 << 20, "bytes", (0, 8 << 20), (0, 256), "Blind writes a transaction holds back to send them together."),
+    Setting("txn.buffer_bytes_max", 256 << 10, "bytes", (0, 8 << 20), (0, 256), "Blind writes a transaction holds back to send them together."),
     Setting("txn.commit_attempts_max", 64, "tries", (1, 10_000), (8, 64), "Times a commit is refreshed and tried again before the transaction restarts."),
     Setting("txn.push_attempts_max", 1000, "tries", (1, 100_000), (64, 1000), "Times one operation meets and pushes other transactions before it gives up."),
     Setting("txn.resolve_concurrency", 16, "transactions", (1, 1024), (1, 4), "Finished transactions whose intents are resolved at the same time."),

@@ -1,0 +1,90 @@
+"""Writes held back: blind ones, until somebody must see them.
+
+A Put or Delete has no result, so it can wait for its neighbours: the whole transaction may turn out to be one batch
+to one range, which commits in one phase without a single intent. What ends the waiting is a read of a key in the
+buffer, a write that needs to see (conditional ones), the bound in bytes, or the commit.
+
+Each key is in the buffer once; the last write wins. Many puts leave as one block (`PutRows`). Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.model.requests import Delete, Put, PutRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.model.requests import Request
+    from slackwater.model.spans import Span
+
+BLOCK_ROWS_MIN = 2
+"""From this many puts on they are sent as one block."""
+
+
+class WriteBuffer:
+    """Blind writes of one transaction that have not been sent."""
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._writes: dict[bytes, bytes | None] = {}
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._writes)
+
+    def __len__(self) -> int:
+        return len(self._writes)
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to send."""
+        return self._bytes > self._bytes_max
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set a key; None deletes it."""
+        if key in self._writes:
+            self._bytes -= len(key) + len(self._writes[key] or b"")
+        self._writes[key] = value
+        self._bytes += len(key) + len(value or b"")
+
+    def touches(self, spans: Iterable[Span]) -> bool:
+        """Whether a read of these spans would have to see something in here."""
+        if not self._writes:
+            return False
+        for span in spans:
+            if span.is_point:
+                if span.start in self._writes:
+                    return True
+            elif any(key in span for key in self._writes):
+                return True
+        return False
+
+    def requests(self) -> list[Request]:
+        """Everything held back, in key order."""
+        puts = sorted((key, value) for key, value in self._writes.items() if value is not None)
+        deletes: list[Request] = [Delete(key) for key in sorted(k for k, v in self._writes.items() if v is None)]
+        if len(puts) < BLOCK_ROWS_MIN:
+            return [*(Put(key, value) for key, value in puts), *deletes]
+        return [PutRows([key for key, _ in puts], [value for _, value in puts]), *deletes]
+
+    def clear(self) -> None:
+        """It was sent, or is void."""
+        self._writes.clear()
+        self._bytes = 0
+
+
+def chunks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> list[tuple[list[bytes], list[bytes]]]:
+    """Rows in blocks of about `bytes_max` bytes each, at least one row per block."""
+    out: list[tuple[list[bytes], list[bytes]]] = []
+    begin, size = 0, 0
+    for i, (key, value) in enumerate(zip(keys, values, strict=True)):
+        row = len(key) + len(value)
+        if size and size + row > bytes_max:
+            out.append((keys[begin:i], values[begin:i]))
+            begin, size = i, 0
+        size += row
+    if begin < len(keys):
+        out.append((keys[begin:], values[begin:]))
+    return out

@@ -1,0 +1,81 @@
+"""Clearing other transactions' intents out of the way: push, resolve, and the caller tries again.
+
+One round: every transaction whose intents were met is pushed, all at the same time, and the intents of those that
+have ended or moved are resolved. The caller then simply repeats its batch, whatever the round brought: the intent may
+be gone for a different reason, and if it is not, the next round finds out. A push that has to wait is parked at the
+pushee's range, which answers as soon as the pushee ends, so waiting costs one message per second and no polling.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.hooks import probe
+from slackwater.model.requests import Pushed
+from slackwater.routing.facts import intents_of
+from slackwater.routing.parallel import in_parallel
+from slackwater.txn.pushing import Pusher, Step, after, plan, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from slackwater.errors import ConflictError
+    from slackwater.model.requests import Request
+    from slackwater.routing.call import Call
+    from slackwater.routing.retry import Deadline
+    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.pushing import Push
+
+PUSHES_AT_ONCE_MAX = 16
+
+
+class Waiting:
+    """One operation's patience with others: how often it may still meet intents, and until when."""
+
+    def __init__(self, kernel: Kernel, *, deadline: Deadline, alive: Callable[[], None] = lambda: None) -> None:
+        self._kernel = kernel
+        self._alive = alive
+        self._backoff = kernel.backoff()
+        self._left = int(kernel.settings["txn.push_attempts_max"])
+        self.deadline = deadline
+
+    async def clear(self, error: ConflictError, requests: Sequence[Request], pusher: Pusher) -> None:
+        """One round; raises the conflict itself when patience has run out, and what `alive` raises when it does."""
+        self._left -= 1
+        if self._left < 0 or self.deadline.passed:
+            probe("txn.gave_up_waiting")
+            raise error
+        pushes = plan(intents_of(error), requests, pusher)
+        works = [partial(self._push, push) for push in pushes]
+        outcomes = await in_parallel(self._kernel.scope, works, limit=PUSHES_AT_ONCE_MAX, name="push")
+        self._alive()
+        for outcome in outcomes:
+            # A transaction whose record cannot be reached blocks us, not breaks us: the deadline decides.
+            if isinstance(outcome, SlackwaterError) and not isinstance(outcome, UnavailableError):
+                raise outcome
+        if Step.RESOLVE not in outcomes:
+            probe("txn.wait")
+            await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
+
+    async def _push(self, push: Push) -> Step:
+        answer = await self._kernel.ask([push.request], deadline=self.deadline)
+        pushed = answer.results[0]
+        if not isinstance(pushed, Pushed):
+            raise UnavailableError("a push was answered with something else", kind=type(pushed).__name__)
+        step = after(push.request, pushed.resolution)
+        if step is Step.RESOLVE:
+            probe("txn.pushed_" + pushed.resolution.status.name.lower())
+            await self._kernel.ask([resolve(push, pushed.resolution)], deadline=self.deadline)
+        return step
+
+
+def clear_index_conflicts(kernel: Kernel) -> None:
+    """Let lookups of ranges clear intents that they meet in the index, as any other reader would."""
+
+    async def clear(error: ConflictError, call: Call) -> None:
+        now = kernel.clock.now()
+        await Waiting(kernel, deadline=call.deadline).clear(error, [], Pusher(start=now, txn_id=b"", read_ts=now))
+
+    kernel.sender.directory.on_conflict = clear

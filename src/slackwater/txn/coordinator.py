@@ -1,0 +1,443 @@
+"""One transaction, seen from its client: operations, commit, rollback, restart.
+
+        ┌──────── restart (epoch + 1, or another identity after an abort) ─────────┐
+        ▼                                                                          │
+      OPEN ── operations ── error that spoils the reads or a write ──► OPEN, spoiled ── rollback ──► ROLLED_BACK
+        └──── commit ──► COMMITTED  (or UNKNOWN: the record could not be reached to find out)
+
+Operations of one transaction take turns. An error that leaves it unclear what this epoch has read or written *spoils*
+the transaction: every further operation fails with the same error until it is restarted or rolled back, so nobody
+commits half of what he meant by swallowing an exception. `ConditionFailed` and misuse do not spoil: nothing happened.
+
+How errors are met
+    ConflictError                        push and resolve the intents in the way, try again (`contention`)
+    ReadWithinUncertainty, WriteTooOld   refresh the reads to just above what is there, try again
+    RetryableError(push_to)              refresh the reads to there, try again
+    AmbiguousResult of a write           spoiled; the next epoch makes the lost write void, whenever it arrives
+    AmbiguousResult of EndTxn            settled by the record (`_settle`)
+    TransactionAborted                   spoiled; restart with another identity and the same age
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import (
+    AmbiguousResult,
+    ConditionFailed,
+    ConflictError,
+    ReadWithinUncertainty,
+    RetryableError,
+    SlackwaterError,
+    TransactionAborted,
+    UnavailableError,
+    UsageError,
+    WriteTooOld,
+    invariant,
+)
+from slackwater.hooks import buggify, planted, probe
+from slackwater.model.requests import VERSION_WRITES, Committed, EndTxn, Header, Pushed, PushTxn
+from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
+from slackwater.routing.facts import timestamp_of
+from slackwater.routing.outcome import read_only
+from slackwater.routing.sender import NO_RANGE, crosses_ranges
+from slackwater.runtime.sync import CancelledError, Lock
+from slackwater.txn import reads as saw
+from slackwater.txn.buffer import WriteBuffer
+from slackwater.txn.contention import Waiting
+from slackwater.txn.finish import Finished
+from slackwater.txn.heartbeat import Heart
+from slackwater.txn.operations import Operations
+from slackwater.txn.pushing import Pusher
+from slackwater.txn.refresh import refresh
+from slackwater.txn.spanbook import SpanBook
+from slackwater.txn.state import TxnState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.model.requests import BatchResult, Request, Result
+    from slackwater.routing.retry import Deadline
+    from slackwater.txn.finish import Finisher
+    from slackwater.txn.kernel import Kernel
+
+_WRITES = frozenset(VERSION_WRITES)
+SETTLE_ATTEMPTS_MAX = 16
+
+
+class Phase(enum.Enum):
+    """Where a transaction is in its life."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"
+
+
+class Transaction(Operations):
+    """A serializable transaction. Made by `KV.begin` or handed to the function given to `KV.run`."""
+
+    def __init__(self, kernel: Kernel, finisher: Finisher, *, timeout: float | None = None) -> None:
+        settings = kernel.settings
+        self._kernel = kernel
+        self._finisher = finisher
+        self._timeout = timeout
+        self._turn = Lock()
+        self._reads = SpanBook(limit=int(settings["txn.refresh_spans_max"]))
+        self._locks = SpanBook(limit=int(settings["txn.lock_keys_max"]))
+        entry_share = int(settings["log.entry_bytes_max"]) // 4
+        self._buffer = WriteBuffer(bytes_max=min(int(settings["txn.buffer_bytes_max"]), entry_share))
+        self._spoiled: SlackwaterError | None = None
+        self._intents = False  # whether any epoch of this identity may have left one
+        self._remembered: dict[Request, Result] = {}  # for planted bug M29 only
+        self.state = TxnState(
+            txn_id=kernel.runtime.rng.bytes(TXN_ID_BYTES),
+            now=kernel.clock.now(),
+            max_offset_us=kernel.clock.max_offset_us,
+        )
+        self._heart = Heart(kernel, self.state)
+        self.phase = Phase.OPEN
+        self.commit_ts = MIN
+        """When it happened; known after `commit`."""
+        self.deadline: Timestamp | None = None
+        """The commit timestamp must stay below this (leases on descriptors)."""
+
+    # --- the end
+
+    async def commit(self) -> Timestamp:
+        """Make every write visible at one timestamp, at which every read holds too; returns it."""
+        async with self._turn:
+            self._usable()
+            try:
+                committed = await self._commit(self._kernel.deadline(self._timeout))
+            except CancelledError:
+                self.phase = Phase.UNKNOWN
+                self._heart.stop()
+                raise
+            except SlackwaterError as error:
+                self._commit_failed(error)
+                raise
+            await self._committed(committed)
+        return self.commit_ts
+
+    async def rollback(self) -> None:
+        """Undo everything. Returns when that is decided; intents vanish soon after."""
+        async with self._turn:
+            self._open()
+            self.phase = Phase.ROLLED_BACK
+            self._heart.stop()
+            if self._intents:
+                await self._finisher.roll_back(self.state.message(), self._finished(TxnStatus.ABORTED, MIN))
+
+    def abandon(self) -> None:
+        """Undo everything in the background; for callers that were cancelled. Does nothing after the end."""
+        if self.phase is not Phase.OPEN:
+            return
+        self.phase = Phase.ROLLED_BACK
+        self._discard()
+
+    async def restart(self) -> None:
+        """Begin again after a `RetryableError`: everything read and written so far is void, the age stays."""
+        async with self._turn:
+            self._open()
+            spoiled = self._spoiled or self._heart.verdict
+            self._spoiled = None
+            self._buffer.clear()
+            self._reads.clear()
+            now = self._kernel.clock.now()
+            if isinstance(spoiled, TransactionAborted):
+                probe("txn.reborn")
+                self._discard()
+                self._locks.clear()
+                self._intents = False
+                self.state.reborn(txn_id=self._kernel.runtime.rng.bytes(TXN_ID_BYTES), now=now)
+                self._heart = Heart(self._kernel, self.state)
+            else:
+                probe("txn.restart")
+                self.state.restart(now)
+                if not self._intents:
+                    self._locks.clear()
+                    self.state.anchor = b""
+
+    @property
+    def spoiled(self) -> SlackwaterError | None:
+        """Why this epoch cannot go on, if it cannot."""
+        return self._spoiled or self._heart.verdict
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        return f"{self.state.status()} {self.phase.value} reads={len(self._reads)} locks={len(self._locks)}"
+
+    # --- operations, one at a time
+
+    async def _do(self, requests: Sequence[Request], *, max_keys: int = 0, max_bytes: int = 0) -> list[Result]:
+        async with self._turn:
+            self._usable()
+            if planted("M29") and read_only(requests) and all(r in self._remembered for r in requests):
+                return [self._remembered[r] for r in requests]
+            waiting = self._waiting()
+            if any(self._buffer.touches(saw.spans_of(request)) for request in requests):
+                await self._flush(waiting)
+            answer = await self._send(requests, waiting, max_keys=max_keys, max_bytes=max_bytes)
+            if planted("M29"):
+                self._remembered.update(zip(requests, answer.results, strict=True))
+            return answer.results
+
+    async def _hold_back(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Keep blind writes for later; send them all when they have become many."""
+        async with self._turn:
+            self._usable()
+            for key, value in rows:
+                self._buffer.put(key, value)
+                if self._buffer.full:
+                    await self._flush(self._waiting())
+
+    async def _flush(self, waiting: Waiting) -> None:
+        if not self._buffer:
+            return
+        try:
+            await self._send(self._buffer.requests(), waiting)
+        except SlackwaterError as error:
+            self._spoil(error)
+            raise
+        self._buffer.clear()
+
+    async def _send(
+        self, requests: Sequence[Request], waiting: Waiting, *, max_keys: int = 0, max_bytes: int = 0
+    ) -> BatchResult:
+        """Have a batch executed in this epoch, moving timestamps and clearing rivals as needed."""
+        writing = any(type(request) in _WRITES for request in requests)
+        if writing:
+            self._will_write(requests)
+            self._intents = True
+            self._heart.start()
+        first = self.state.take_sequences(len(requests))
+        while True:
+            header = self._header(first, max_keys=max_keys, max_bytes=max_bytes)
+            try:
+                answer = await self._kernel.sender.send(requests, header, timeout=waiting.deadline.remaining())
+            except CancelledError:
+                if writing:
+                    self._spoil(RetryableError("a write was cancelled; it may or may not have happened"))
+                raise
+            except SlackwaterError as error:
+                await self._recover_or_spoil(error, requests, waiting, writing=writing)
+                continue
+            self.state.moved(answer.txn_write_ts)
+            for request, result in zip(requests, answer.results, strict=True):
+                saw.remember(self._reads, request, result)
+            return answer
+
+    async def _recover_or_spoil(
+        self, error: SlackwaterError, requests: Sequence[Request], waiting: Waiting, *, writing: bool
+    ) -> None:
+        """Recover, or leave the transaction unusable if some of the batch may have been carried out."""
+        try:
+            await self._recover(error, requests, waiting, writing=writing)
+        except (ConditionFailed, UsageError) as final:
+            if final.facts.get("partial"):
+                self._spoil(final)
+            raise
+        except SlackwaterError as final:
+            if writing:
+                self._spoil(final)
+            raise
+
+    async def _recover(
+        self, error: SlackwaterError, requests: Sequence[Request], waiting: Waiting, *, writing: bool
+    ) -> None:
+        """Do what the error asks for, so that the batch can be sent again; or raise."""
+        self._alive()
+        if writing and error.facts.get("partial") and not all(_same_twice(request) for request in requests):
+            raise self._spoil(RetryableError(f"a write was carried out in part; restart the transaction: {error}"))
+        match error:
+            case ConflictError():
+                await waiting.clear(error, requests, self._pusher(self.state.read_ts))
+            case TransactionAborted():
+                raise self._spoil(error)
+            case ReadWithinUncertainty() | WriteTooOld():
+                await self._move_reads(Timestamp(timestamp_of(error, "existing") + 1), waiting, cause=error)
+            case RetryableError():
+                await self._move_reads(timestamp_of(error, "push_to"), waiting, cause=error)
+            case AmbiguousResult():
+                lost = RetryableError(f"a write went unanswered; restart the transaction: {error}")
+                raise self._spoil(lost) from error
+            case ConditionFailed():
+                for request in requests:
+                    saw.remember_failed(self._reads, request)
+                raise error
+            case _:
+                raise error
+
+    async def _move_reads(self, upto: Timestamp, waiting: Waiting, *, cause: SlackwaterError) -> None:
+        """Refresh to `upto`, or spoil the epoch."""
+        if upto <= self.state.read_ts and not isinstance(cause, ReadWithinUncertainty | WriteTooOld):
+            raise self._spoil(cause)  # nothing a refresh could mend
+        self.state.moved(upto)
+        upto = max(upto, self.state.write_ts) if buggify("txn.refresh_all_the_way") else upto
+        if not await refresh(self._kernel, self.state, self._reads, upto=upto, waiting=waiting):
+            raise self._spoil(RetryableError("something this transaction read has changed; run it again")) from cause
+
+    # --- commit
+
+    async def _commit(self, deadline: Deadline) -> Committed:
+        waiting = self._waiting(deadline)
+        if not self._buffer and not self._locks:
+            return Committed(TxnStatus.COMMITTED, self.state.read_ts, one_phase=True)
+        if self._buffer and not self._intents and not buggify("txn.commit_without_1pc"):
+            committed = await self._commit_one_phase(waiting)
+            if committed is not None:
+                return committed
+        await self._flush(waiting)
+        return await self._end(waiting, [], one_phase=False)
+
+    async def _commit_one_phase(self, waiting: Waiting) -> Committed | None:
+        """All writes and the commit in one batch; None if they do not fit one range."""
+        writes = self._buffer.requests()
+        self._will_write(writes)
+        if not self._kernel.sender.one_range(writes, home=self.state.anchor):
+            await self._kernel.sender.range_of(self.state.anchor, timeout=waiting.deadline.remaining())
+            if not self._kernel.sender.one_range(writes, home=self.state.anchor):
+                return None
+        try:
+            return await self._end(waiting, writes, one_phase=True)
+        except UsageError as error:
+            if not crosses_ranges(error):
+                raise
+            probe("txn.one_phase_split")
+            return None
+
+    async def _end(self, waiting: Waiting, writes: Sequence[Request], *, one_phase: bool) -> Committed:
+        """EndTxn, after the reads were brought up to the writes; again when the server moved them in between."""
+        first = self.state.take_sequences(len(writes) + 1)
+        for _ in range(int(self._kernel.settings["txn.commit_attempts_max"])):
+            self._alive()
+            if self.state.write_ts > self.state.read_ts:
+                await self._move_reads(self.state.write_ts, waiting, cause=RetryableError("the writes moved up"))
+            end = EndTxn(
+                commit=True,
+                lock_keys=self._locks.keys(),
+                lock_spans=self._locks.spans(),
+                deadline=self.deadline,
+                one_phase=one_phase,
+                can_forward=not self._reads,
+            )
+            requests = [*writes, end]
+            try:
+                answer = await self._kernel.sender.send(
+                    requests, self._header(first), timeout=waiting.deadline.remaining()
+                )
+            except AmbiguousResult as error:
+                return await self._settle(error)
+            except SlackwaterError as error:
+                if crosses_ranges(error):
+                    raise
+                await self._recover(error, requests, waiting, writing=bool(writes))
+                continue
+            committed = answer.results[-1]
+            invariant(isinstance(committed, Committed), "A-end-answer", kind=type(committed).__name__)
+            return committed  # type: ignore[return-value]  # by the line above
+        raise self._spoil(RetryableError("the transaction was moved up again and again; run it again"))
+
+    async def _settle(self, error: AmbiguousResult) -> Committed:
+        """Find out whether the commit happened; if it did not, make sure that it never will."""
+        probe("txn.settle")
+        state = self.state
+        me = Intent(state.anchor, state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
+        push = PushTxn(me, state.start, state.txn_id, state.write_ts, abort=True, force=True)
+        deadline = self._kernel.deadline(self._timeout)
+        for _ in range(SETTLE_ATTEMPTS_MAX):
+            try:
+                answer = await self._kernel.ask([push], deadline=deadline)
+            except UnavailableError:
+                break
+            pushed = answer.results[0]
+            if not isinstance(pushed, Pushed):
+                break
+            if pushed.resolution.status is TxnStatus.COMMITTED:
+                probe("txn.settled_committed")
+                return Committed(TxnStatus.COMMITTED, pushed.resolution.ts)
+            if pushed.resolution.status is TxnStatus.ABORTED:
+                probe("txn.settled_aborted")
+                raise TransactionAborted("the commit was lost on the way and is now ruled out; run it again") from error
+        self.phase = Phase.UNKNOWN
+        raise AmbiguousResult("the commit may or may not have happened; its record cannot be reached") from error
+
+    async def _committed(self, committed: Committed) -> None:
+        self._heart.stop()
+        invariant(committed.status is TxnStatus.COMMITTED, "I-20", status=committed.status.name)
+        self.phase = Phase.COMMITTED
+        self.commit_ts = committed.commit_ts
+        if not committed.one_phase:
+            await self._finisher.enqueue(self._finished(TxnStatus.COMMITTED, committed.commit_ts))
+        await self._kernel.wait_past(committed.commit_ts)
+
+    def _commit_failed(self, error: SlackwaterError) -> None:
+        if self.phase is Phase.UNKNOWN:
+            self._heart.stop()
+        else:
+            self._spoil(error)
+
+    # --- bookkeeping: none of this awaits
+
+    def _will_write(self, requests: Sequence[Request]) -> None:
+        """Note every key before anything is sent: a write that goes unanswered may have left an intent."""
+        for request in requests:
+            saw.lock(self._locks, request)
+        if not self.state.anchor:
+            self.state.anchor = saw.first_key(requests)
+
+    def _header(self, first: int, *, max_keys: int = 0, max_bytes: int = 0) -> Header:
+        state = self.state
+        return Header(
+            NO_RANGE,
+            ts=state.read_ts,
+            txn=state.message(sequence=first),
+            uncertainty_limit=state.uncertainty_limit,
+            max_keys=max_keys,
+            max_bytes=max_bytes,
+        )
+
+    def _pusher(self, read_ts: Timestamp) -> Pusher:
+        return Pusher(start=self.state.start, txn_id=self.state.txn_id, read_ts=read_ts)
+
+    def _waiting(self, deadline: Deadline | None = None) -> Waiting:
+        return Waiting(self._kernel, deadline=deadline or self._kernel.deadline(self._timeout), alive=self._alive)
+
+    def _finished(self, status: TxnStatus, ts: Timestamp) -> Finished:
+        state = self.state
+        return Finished(
+            state.txn_id, state.anchor, state.epoch, status, ts, keys=self._locks.keys(), spans=self._locks.spans()
+        )
+
+    def _discard(self) -> None:
+        self._heart.stop()
+        if self._intents:
+            self._finisher.abandon(self.state.message(), self._finished(TxnStatus.ABORTED, MIN))
+
+    def _open(self) -> None:
+        if self.phase is not Phase.OPEN:
+            raise UsageError(f"the transaction is {self.phase.value}; begin another one")
+
+    def _usable(self) -> None:
+        self._open()
+        if self._spoiled is not None:
+            raise self._spoiled
+        self._alive()
+
+    def _alive(self) -> None:
+        """Fail early when a heartbeat found the transaction aborted."""
+        if self._heart.verdict is not None:
+            raise self._spoil(self._heart.verdict)
+
+    def _spoil(self, error: SlackwaterError) -> SlackwaterError:
+        """This epoch cannot go on."""
+        self._spoiled = error
+        return error
+
+
+def _same_twice(request: Request) -> bool:
+    """Whether executing a request again in the same epoch, its first answer known, changes nothing."""
+    return saw.is_blind(request) or type(request) not in _WRITES

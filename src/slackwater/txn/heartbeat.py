@@ -1,0 +1,80 @@
+"""The sign of life of a transaction that holds locks.
+
+From its first intent on, a transaction tells its record every `txn.heartbeat_interval` that its coordinator lives;
+without one for `txn.expiration` anybody may abort it. The answer carries news the other way: aborted by somebody
+older (the next operation fails early instead of at the commit), or moved up by a reader.
+
+A heartbeat without an answer means nothing. Only the record's word counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import SlackwaterError, TransactionAborted
+from slackwater.hooks import buggify, probe
+from slackwater.model.requests import Header, HeartbeatTxn, TxnResult
+from slackwater.model.txns import TxnStatus
+from slackwater.routing.sender import NO_RANGE
+
+if TYPE_CHECKING:
+    from slackwater.runtime.seam import TaskHandle
+    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.state import TxnState
+
+
+class Heart:
+    """Heartbeats of one identity of a transaction."""
+
+    def __init__(self, kernel: Kernel, state: TxnState) -> None:
+        self._kernel = kernel
+        self._state = state
+        self._task: TaskHandle[None] | None = None
+        self._stopped = False
+        self.verdict: TransactionAborted | None = None
+        """Set once the record says that the transaction is aborted."""
+
+    def start(self) -> None:
+        """Begin to beat, if it does not already."""
+        if self._task is None and not self._stopped:
+            self._task = self._kernel.scope.spawn(self._beat(), name="heartbeat")
+
+    def stop(self) -> None:
+        """Beat no more, now or later."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _beat(self) -> None:
+        interval = self._kernel.settings["txn.heartbeat_interval"]
+        while self.verdict is None:
+            await self._kernel.runtime.clock.sleep(interval)
+            if buggify("txn.lose_heartbeat"):
+                continue
+            try:
+                await self._once(timeout=self._kernel.settings["txn.expiration"])
+            except SlackwaterError:
+                probe("txn.heartbeat_unanswered")
+
+    async def _once(self, *, timeout: float) -> None:
+        state = self._state
+        txn_id = state.txn_id
+        try:
+            header = Header(NO_RANGE, txn=state.message())
+            answer = await self._kernel.sender.send([HeartbeatTxn()], header, timeout=timeout)
+        except TransactionAborted as error:
+            self._died(error)
+            return
+        result = answer.results[0]
+        record = result.record if isinstance(result, TxnResult) else None
+        if record is None or self._stopped or txn_id != state.txn_id:
+            return
+        if record.status is TxnStatus.ABORTED:
+            self._died(TransactionAborted("another transaction needed what this one had locked; run it again"))
+        elif record.status is TxnStatus.PENDING:
+            state.moved(record.write_ts)
+
+    def _died(self, error: TransactionAborted) -> None:
+        if not self._stopped:
+            probe("txn.found_aborted")
+            self.verdict = error

@@ -1,0 +1,61 @@
+"""What transactions and plain operations share: sender, clocks, settings, and an owner for background work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import seconds_between
+from slackwater.hooks import probe
+from slackwater.model.requests import Header
+from slackwater.routing.retry import Backoff, Deadline
+from slackwater.routing.sender import NO_RANGE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.clock.hlc import HybridClock
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.requests import BatchResult, Request
+    from slackwater.routing.sender import RangeSender
+    from slackwater.runtime.seam import Runtime, TaskScope
+    from slackwater.settings import Settings
+
+BACKGROUND_TIMEOUT_S = 20.0
+"""For work nobody waits for: resolving, forgetting, rolling back."""
+
+
+class Kernel:
+    """Passed to everything in this folder that awaits."""
+
+    def __init__(
+        self, *, sender: RangeSender, clock: HybridClock, runtime: Runtime, settings: Settings, scope: TaskScope
+    ) -> None:
+        self.sender = sender
+        self.clock = clock
+        self.runtime = runtime
+        self.settings = settings
+        self.scope = scope
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """When an operation that starts now must have ended."""
+        seconds = self.settings["routing.send_timeout"] if timeout is None else timeout
+        return Deadline(self.runtime.clock, seconds=seconds)
+
+    def backoff(self) -> Backoff:
+        """Pauses between tries."""
+        least, most = self.settings["routing.backoff_min"], self.settings["routing.backoff_max"]
+        return Backoff(self.runtime.rng, least=least, most=most)
+
+    async def ask(self, requests: Sequence[Request], *, deadline: Deadline, at: bytes = b"") -> BatchResult:
+        """Send requests that belong to no transaction and no timestamp (pushes, resolutions)."""
+        return await self.sender.send(requests, Header(NO_RANGE), timeout=deadline.remaining(), at=at)
+
+    async def wait_past(self, ts: Timestamp) -> None:
+        """Commit-wait: return once this node's clock is above `ts`.
+
+        The clock has usually heard of it already. A commit in the future (a table whose present is readable everywhere)
+        must not be acknowledged before its time: a later transaction elsewhere would not see it.
+        """
+        while (now := self.clock.peek()) < ts:  # every later `now()` is above what `peek` shows
+            probe("txn.commit_wait")
+            await self.runtime.clock.sleep(seconds_between(now, ts) + 1e-6)

@@ -1,0 +1,260 @@
+"""The key/value API that everything above is written with: plain operations, and transactions with retries.
+
+    kv.get / scan / put / cput / increment / …     one range: atomic, and its leaseholder picks the timestamp
+    kv.scan over several ranges                    one timestamp for all of them, chosen first
+    writes over several ranges                     become a transaction, unless they are a bulk load (`put_rows`)
+    await kv.run(function)                         a transaction, run again for as long as that makes sense
+
+A plain write is sent once. If its answer is lost the caller gets `AmbiguousResult`; there is no record to ask.
+Whoever needs to know uses `run`: an ambiguous commit is settled there.
+
+`run` calls the function with a `Transaction`, commits, and calls it again after a `RetryableError`, with growing
+pauses, up to `txn.max_retries` times. The function must have no effects outside the transaction: it may run many
+times and only the last one counts. Any other exception rolls back and goes to the caller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
+from slackwater.errors import ConflictError, ReadWithinUncertainty, RetryableError, SlackwaterError, UsageError
+from slackwater.hooks import probe
+from slackwater.model.requests import (
+    ConditionalPut,
+    Delete,
+    DeleteRange,
+    Get,
+    Header,
+    Increment,
+    InitPut,
+    Put,
+    PutRows,
+    ReverseScan,
+    Scan,
+)
+from slackwater.routing.facts import timestamp_of
+from slackwater.routing.sender import NO_RANGE, crosses_ranges
+from slackwater.txn.buffer import chunks
+from slackwater.txn.check import key_ok, requests_ok, rows_ok, span_ok
+from slackwater.txn.contention import Waiting, clear_index_conflicts
+from slackwater.txn.coordinator import Phase, Transaction
+from slackwater.txn.finish import Finisher
+from slackwater.txn.kernel import Kernel
+from slackwater.txn.operations import number_of, rows_of, value_of
+from slackwater.txn.pushing import Pusher
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from slackwater.clock.hlc import HybridClock
+    from slackwater.model.requests import BatchResult, Request, Result, Rows
+    from slackwater.routing.sender import RangeSender
+    from slackwater.runtime.seam import Runtime, TaskScope
+    from slackwater.settings import Settings
+
+T = TypeVar("T")
+
+
+class KV:
+    """Plain operations and transactions. One per node or client; background work is owned by `scope`."""
+
+    def __init__(
+        self, *, sender: RangeSender, clock: HybridClock, runtime: Runtime, settings: Settings, scope: TaskScope
+    ) -> None:
+        self.kernel = Kernel(sender=sender, clock=clock, runtime=runtime, settings=settings, scope=scope)
+        self.finisher = Finisher(self.kernel)
+        clear_index_conflicts(self.kernel)
+
+    # --- reads
+
+    async def get(
+        self,
+        key: bytes,
+        *,
+        ts: Timestamp = MIN,
+        follower_ok: bool = False,
+        wait_ms: int = 0,
+        timeout: float | None = None,
+    ) -> bytes | None:
+        """The value of a key: the latest, or as of `ts`. With `follower_ok` any replica may answer at a closed `ts`."""
+        header = Header(NO_RANGE, ts=ts, follower_ok=follower_ok, wait_ms=wait_ms)
+        return value_of((await self._send([Get(key_ok(key))], header, timeout=timeout)).results)
+
+    async def scan(
+        self,
+        start: bytes,
+        end: bytes,
+        *,
+        max_keys: int = 0,
+        max_bytes: int = 0,
+        ts: Timestamp = MIN,
+        follower_ok: bool = False,
+        wait_ms: int = 0,
+        timeout: float | None = None,
+    ) -> Rows:
+        """Keys and values of `[start, end)` in order; with a limit, `resume` is the next start."""
+        span_ok(start, end)
+        header = _scan_header(ts, max_keys, max_bytes, follower_ok=follower_ok, wait_ms=wait_ms)
+        return rows_of((await self._send([Scan(start, end)], header, timeout=timeout)).results)
+
+    async def reverse_scan(
+        self,
+        start: bytes,
+        end: bytes,
+        *,
+        max_keys: int = 0,
+        max_bytes: int = 0,
+        ts: Timestamp = MIN,
+        follower_ok: bool = False,
+        wait_ms: int = 0,
+        timeout: float | None = None,
+    ) -> Rows:
+        """Keys and values of `[start, end)` from the end; with a limit, `resume` is the next end."""
+        span_ok(start, end)
+        header = _scan_header(ts, max_keys, max_bytes, follower_ok=follower_ok, wait_ms=wait_ms)
+        return rows_of((await self._send([ReverseScan(start, end)], header, timeout=timeout)).results)
+
+    # --- writes
+
+    async def put(self, key: bytes, value: bytes, *, timeout: float | None = None) -> Timestamp:
+        """Set a key; returns when."""
+        return (await self._write(Put(key_ok(key), value), timeout)).ts
+
+    async def delete(self, key: bytes, *, timeout: float | None = None) -> Timestamp:
+        """Remove a key; returns when."""
+        return (await self._write(Delete(key_ok(key)), timeout)).ts
+
+    async def cput(
+        self, key: bytes, value: bytes, *, expected: bytes | None, timeout: float | None = None
+    ) -> Timestamp:
+        """Set a key if it has the `expected` value now (None: no value), else `ConditionFailed`; returns when."""
+        return (await self._write(ConditionalPut(key_ok(key), value, expected), timeout)).ts
+
+    async def init_put(self, key: bytes, value: bytes, *, timeout: float | None = None) -> Timestamp:
+        """Set a key unless it has another value; returns when."""
+        return (await self._write(InitPut(key_ok(key), value), timeout)).ts
+
+    async def increment(self, key: bytes, by: int = 1, *, timeout: float | None = None) -> int:
+        """Add to a counter; returns the new value."""
+        return number_of((await self._write(Increment(key_ok(key), by), timeout)).results)
+
+    async def delete_range(self, start: bytes, end: bytes, *, timeout: float | None = None) -> int:
+        """Remove every key of `[start, end)`; returns how many there were."""
+        span_ok(start, end)
+        return number_of(await self.batch([DeleteRange(start, end)], timeout=timeout))
+
+    async def put_rows(
+        self, keys: list[bytes], values: list[bytes], *, must_be_new: bool = False, timeout: float | None = None
+    ) -> None:
+        """Set many keys, sorted and unique.
+
+        Without `must_be_new` this is a bulk load: each row is written at least once, not all at the same moment, and a
+        block whose answer was lost is written again. With it, all rows are written or none.
+        """
+        rows_ok(keys, values)
+        if must_be_new:
+            await self.batch([PutRows(keys, values, must_be_new=True)], timeout=timeout)
+            return
+        for some_keys, some_values in chunks(keys, values, bytes_max=self._block_bytes()):
+            rows = PutRows(some_keys, some_values)
+            await self._send([rows], Header(NO_RANGE), timeout=timeout, repeatable=True)
+
+    async def batch(self, requests: Sequence[Request], *, timeout: float | None = None) -> list[Result]:
+        """Several requests as one atomic step; a transaction if they need more than one range."""
+        requests_ok(requests)
+        try:
+            return (await self._send(requests, Header(NO_RANGE), timeout=timeout)).results
+        except UsageError as error:
+            if not crosses_ranges(error):
+                raise
+        probe("kv.batch_became_txn")
+        return await self.run(lambda txn: txn.batch(requests), timeout=timeout)
+
+    # --- transactions
+
+    def begin(self, *, timeout: float | None = None) -> Transaction:
+        """A transaction whose caller commits, rolls back and restarts; `timeout` bounds each operation."""
+        return Transaction(self.kernel, self.finisher, timeout=timeout)
+
+    async def run(self, function: Callable[[Transaction], Awaitable[T]], *, timeout: float | None = None) -> T:
+        """Run `function` in a transaction and commit, again and again until it succeeds or must not be repeated."""
+        txn = self.begin(timeout=timeout)
+        backoff = self.kernel.backoff()
+        left = int(self.kernel.settings["txn.max_retries"])
+        try:
+            while True:
+                try:
+                    value = await function(txn)
+                    if txn.phase is Phase.OPEN:
+                        await txn.commit()
+                except RetryableError:
+                    if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0:
+                        raise
+                else:
+                    return value
+                left -= 1
+                await self.kernel.runtime.clock.sleep(backoff.next())
+                await txn.restart()
+        except SlackwaterError:
+            if txn.phase is Phase.OPEN:
+                await txn.rollback()
+            raise
+        except BaseException:
+            txn.abandon()
+            raise
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        return self.finisher.status()
+
+    # --- inside
+
+    async def _write(self, request: Request, timeout: float | None) -> BatchResult:
+        answer = await self._send([request], Header(NO_RANGE), timeout=timeout)
+        await self.kernel.wait_past(answer.ts)
+        return answer
+
+    async def _send(
+        self, requests: Sequence[Request], header: Header, *, timeout: float | None, repeatable: bool = False
+    ) -> BatchResult:
+        """Send without a transaction, clearing intents that are in the way."""
+        deadline = self.kernel.deadline(timeout)
+        waiting: Waiting | None = None
+        began = MIN
+        while True:
+            try:
+                return await self.kernel.sender.send(
+                    requests, header, timeout=deadline.remaining(), repeatable=repeatable
+                )
+            except ConflictError as error:
+                began = began or self.kernel.clock.now()
+                waiting = waiting or Waiting(self.kernel, deadline=deadline)
+                pusher = Pusher(start=began, txn_id=b"", read_ts=header.ts or self.kernel.clock.now())
+                await waiting.clear(error, requests, pusher)
+            except ReadWithinUncertainty as error:
+                # Only where the sender chose the timestamp: read again just above what is there.
+                began = began or self.kernel.clock.now()
+                header = _above(header, Timestamp(timestamp_of(error, "existing") + 1), self._limit(began))
+
+    def _limit(self, began: Timestamp) -> Timestamp:
+        return Timestamp(began + (self.kernel.clock.max_offset_us << LOGICAL_BITS))
+
+    def _block_bytes(self) -> int:
+        return max(1, int(self.kernel.settings["log.entry_bytes_max"]) // 4)
+
+
+def _scan_header(ts: Timestamp, max_keys: int, max_bytes: int, *, follower_ok: bool, wait_ms: int) -> Header:
+    return Header(NO_RANGE, ts=ts, max_keys=max_keys, max_bytes=max_bytes, follower_ok=follower_ok, wait_ms=wait_ms)
+
+
+def _above(header: Header, ts: Timestamp, limit: Timestamp) -> Header:
+    return Header(
+        NO_RANGE,
+        ts=max(ts, header.ts),
+        uncertainty_limit=limit,
+        max_keys=header.max_keys,
+        max_bytes=header.max_bytes,
+        follower_ok=header.follower_ok,
+        wait_ms=header.wait_ms,
+    )

@@ -1,0 +1,103 @@
+"""Somebody else's intent is in the way: what to ask of its transaction, and what to do with the answer.
+
+    I want to      ask                              the answer            and then
+    write          PushTxn(abort)                   COMMITTED, ABORTED    resolve its intents, try again
+    read at t      PushTxn(above=t)                 COMMITTED, ABORTED    resolve its intents, try again
+                                                    PENDING, ts > t       move its intents up to ts, try again
+                                                    PENDING, ts ≤ t       still in the way: pause, try again
+
+The pushed transaction's range decides by age (wound-wait): an older pusher wins at once, a younger one waits there
+for a while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle.
+
+The golden script `tests/scripts/txn/wound_wait.txt` prints the whole table, for both kinds and all states. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import Timestamp
+from slackwater.errors import invariant
+from slackwater.model.requests import VERSION_WRITES, PushTxn, ResolveIntents
+from slackwater.model.txns import Intent, Resolution, TxnStatus
+from slackwater.routing.split import extent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.model.requests import Request
+
+INTENTS_PER_ROUND_MAX = 1000
+"""Intents dealt with at a time; the rest are met again on the next try."""
+WAIT_MS = 1000
+"""How long a push that has to wait may be parked at the pushee's range."""
+_WRITES = frozenset(VERSION_WRITES)
+
+
+class Pusher(msgspec.Struct, frozen=True):
+    """Who is in a hurry. Without a transaction: the time the request began, and no id."""
+
+    start: Timestamp
+    txn_id: bytes
+    read_ts: Timestamp
+    """Where it reads, and what a reader needs pushed transactions to be above."""
+
+
+class Push(msgspec.Struct, frozen=True):
+    """One transaction to push and its intents that were met."""
+
+    request: PushTxn
+    keys: tuple[bytes, ...]
+
+
+class Step(enum.Enum):
+    """What to do after a push."""
+
+    RESOLVE = "resolve"
+    WAIT = "wait"
+
+
+def plan(intents: Sequence[Intent], requests: Sequence[Request], pusher: Pusher) -> list[Push]:
+    """One push per transaction met, in the order they were met."""
+    met: dict[bytes, list[Intent]] = {}
+    for intent in intents[:INTENTS_PER_ROUND_MAX]:
+        if intent.txn_id != pusher.txn_id:
+            met.setdefault(intent.txn_id, []).append(intent)
+    pushes = []
+    for own in met.values():
+        highest = max(own, key=lambda i: (i.epoch, i.ts))
+        request = PushTxn(
+            pushee=highest,
+            pusher_start=pusher.start,
+            pusher_id=pusher.txn_id,
+            above=pusher.read_ts,
+            abort=any(_writes(request, i.key) for i in own for request in requests),
+            wait_ms=WAIT_MS,
+        )
+        pushes.append(Push(request, tuple(sorted({i.key for i in own}))))
+    return pushes
+
+
+def after(push: PushTxn, resolution: Resolution) -> Step:
+    """What the answer to a push allows."""
+    invariant(resolution.txn_id == push.pushee.txn_id, "A-push-answer")
+    if resolution.status is not TxnStatus.PENDING:
+        return Step.RESOLVE
+    if push.abort:
+        return Step.WAIT
+    return Step.RESOLVE if resolution.ts > push.above else Step.WAIT
+
+
+def resolve(push: Push, resolution: Resolution) -> ResolveIntents:
+    """What clears the intents out of the way."""
+    return ResolveIntents(resolution, keys=push.keys)
+
+
+def _writes(request: Request, key: bytes) -> bool:
+    if type(request) not in _WRITES:
+        return False
+    start, end = extent(request, home=b"")
+    return start <= key < end

@@ -1,0 +1,102 @@
+"""Which spans a request has read, for the refresh: what it really saw, not what it asked for.
+
+    Get k                      [k]
+    Scan [a, z), all           [a, z)
+    Scan [a, z), stopped at m  [a, m)            what lies behind the limit was not seen
+    ReverseScan, stopped at m  [m, z)
+    conditional writes         their key, and DeleteRange its span: the outcome depends on them
+
+Blind writes read nothing. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import UsageError
+from slackwater.model.requests import (
+    ConditionalPut,
+    Delete,
+    DeleteRange,
+    Get,
+    Increment,
+    InitPut,
+    Put,
+    PutRows,
+    Request,
+    ReverseScan,
+    Scan,
+)
+from slackwater.model.spans import Span
+from slackwater.routing.merge import resume_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.model.requests import Result
+    from slackwater.txn.spanbook import SpanBook
+
+
+def remember(reads: SpanBook, request: Request, result: Result) -> None:
+    """Note what `request` has seen."""
+    match request:
+        case Get(key) | ConditionalPut(key=key) | InitPut(key=key) | Increment(key=key):
+            reads.add_key(key)
+        case Scan(start, end):
+            reads.add_span(start, resume_of(result) or end)
+        case ReverseScan(start, end):
+            reads.add_span(resume_of(result) or start, end)
+        case DeleteRange(start, end):
+            reads.add_span(start, end)
+        case PutRows(keys=keys, must_be_new=True):
+            reads.add_keys(keys)
+
+
+def remember_failed(reads: SpanBook, request: Request) -> None:
+    """Note what a conditional write has seen that did not find what it expected."""
+    match request:
+        case ConditionalPut(key=key) | InitPut(key=key):
+            reads.add_key(key)
+        case PutRows(keys=keys):
+            reads.add_keys(keys)
+
+
+def lock(locks: SpanBook, request: Request) -> None:
+    """Note where `request` may leave an intent."""
+    match request:
+        case Put(key=key) | ConditionalPut(key=key) | InitPut(key=key) | Increment(key=key) | Delete(key=key):
+            locks.add_key(key)
+        case PutRows(keys=keys):
+            locks.add_keys(keys)
+        case DeleteRange(start, end):
+            locks.add_span(start, end)
+
+
+def spans_of(request: Request) -> list[Span]:
+    """What must be flushed from the buffer before this request is sent."""
+    match request:
+        case Scan(start, end) | ReverseScan(start, end) | DeleteRange(start, end):
+            return [Span(start, end)]
+        case PutRows(keys=keys):
+            return [Span.point(key) for key in keys]
+        case Get(key) | Put(key=key) | Delete(key):
+            return [Span.point(key)]
+        case ConditionalPut(key=key) | InitPut(key=key) | Increment(key=key):
+            return [Span.point(key)]
+    return []
+
+
+def is_blind(request: Request) -> bool:
+    """Whether a write's effect does not depend on what is there."""
+    return isinstance(request, Put | Delete) or (isinstance(request, PutRows) and not request.must_be_new)
+
+
+def first_key(requests: Sequence[Request]) -> bytes:
+    """The first key that a batch writes: where the transaction's record will live."""
+    for request in requests:
+        match request:
+            case Put(key=key) | ConditionalPut(key=key) | InitPut(key=key) | Increment(key=key) | Delete(key=key):
+                return key
+            case PutRows(keys=[key, *_]) | DeleteRange(start=key):
+                return key
+    raise UsageError("the batch writes nothing")
