@@ -8,7 +8,14 @@ import pytest
 
 pytest.importorskip("nats")
 
-from slackwater.errors import ConnectionLost, LogIdentityMismatch, LogTrimmed, LossyLogRefused, UsageError
+from slackwater.errors import (
+    AppendUnknown,
+    ConnectionLost,
+    LogIdentityMismatch,
+    LogTrimmed,
+    LossyLogRefused,
+    UsageError,
+)
 from slackwater.log import check_identity, open_log
 from slackwater.log.nats_server import LocalNats
 from slackwater.runtime.clock import RealClock
@@ -105,6 +112,8 @@ def test_a_recreated_stream_is_another_log(server):
         with pytest.raises(LogIdentityMismatch, match="deleted or re-created"):  # while it is open
             await asyncio.wait_for(tail.__anext__(), 30)
         fresh = await _open(server.url(stream="again"), scope)
+        with pytest.raises(LogIdentityMismatch):  # the old handle does not write to the new stream
+            await log.append(R1, [b"new"])
         with pytest.raises(LogIdentityMismatch, match="not the log the store was built on"):  # and at the next start
             check_identity(fresh, remembered)
         await log.close()
@@ -204,6 +213,40 @@ def test_large_appends_are_split_and_keep_their_order(server):
             found += [entry.payload for entry in await asyncio.wait_for(tail.__anext__(), 30)]
         assert found == payloads
         await log.close()
+        await scope.close()
+
+    asyncio.run(go())
+
+
+def test_a_single_server_that_restarts_is_waited_for(tmp_path):
+    """Handles outlive the server: appends get an answer that holds, tails go on where they were."""
+
+    async def go() -> None:
+        scope = Scope("test")
+        async with LocalNats(tmp_path, servers=1, clock=RealClock()) as servers:
+            log = await _open(servers.url(stream="restarts"), scope, **{"log.append_timeout": 3.0})
+            tail = log.tail(R1, after=Position(0))
+            acked, unknown = [], set()
+            for round_ in range(3):
+                work = [asyncio.ensure_future(log.append(R1, [b"%d/%d" % (round_, n)])) for n in range(40)]
+                await asyncio.sleep(0.002 * round_)
+                servers.kill(0)
+                await servers.restart(0)
+                outcomes = await asyncio.gather(*work, return_exceptions=True)
+                for n, outcome in enumerate(outcomes):
+                    if isinstance(outcome, int):
+                        acked.append((outcome, b"%d/%d" % (round_, n)))
+                    elif isinstance(outcome, AppendUnknown):
+                        unknown.add(b"%d/%d" % (round_, n))
+            last = await log.append(R1, [b"end"])
+            found: list[tuple[int, bytes]] = []
+            while not found or found[-1][0] < last:
+                found += await asyncio.wait_for(tail.__anext__(), 30)
+            assert set(acked) <= set(found), "acknowledged, but lost"
+            payloads = [payload for _, payload in found]
+            assert {p for p in payloads if payloads.count(p) > 1} <= unknown
+            assert set(payloads) <= unknown | {payload for _, payload in acked} | {b"end"}
+            await log.close()
         await scope.close()
 
     asyncio.run(go())

@@ -33,7 +33,7 @@ from slackwater.hooks import probe
 from slackwater.log import nats_checks as checks
 from slackwater.log import nats_wire as wire
 from slackwater.log.blocks import check_payloads
-from slackwater.log.nats_api import WRONG_LAST_SEQUENCE, Api, Stored
+from slackwater.log.nats_api import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, Api, Stored
 from slackwater.log.nats_publish import Publisher
 from slackwater.log.nats_reader import LiveReader, RangeReader, incarnation_of
 from slackwater.log.tails import Tail, TailHub
@@ -73,9 +73,17 @@ class NatsLog:
         self._settings = settings
         self._scope = scope
         self._failure: SlackwaterError | None = None
+        self._closed = False
         self._hub = TailHub(self, buffer_bytes_max=int(settings["log.tail_buffer_bytes_max"]))
         self.live = LiveReader(
-            client, api, self._hub, incarnation=identity.incarnation, seen=seen, clock=clock, rng=rng
+            client,
+            api,
+            self._hub,
+            incarnation=identity.incarnation,
+            seen=seen,
+            clock=clock,
+            rng=rng,
+            give_up=self._fail,
         )
         self._ranges = RangeReader(client, api, self.live, clock=clock, rng=rng)
         self._publisher = Publisher(
@@ -136,11 +144,10 @@ class NatsLog:
 
     async def close(self) -> None:
         """Refuse what is not sent yet, stop reading, disconnect."""
-        if self._failure is not None:
+        if self._closed:
             return
-        self._failure = LogError("the log handle was closed; open the log again")
-        self._publisher.fail_waiting(self._failure)
-        self._hub.fail(self._failure)
+        self._closed = True
+        self._fail(LogError("the log handle was closed; open the log again"))
         await self._scope.close()
         await self._client.close()
 
@@ -148,6 +155,12 @@ class NatsLog:
         """One line about this handle."""
         state = "connected" if self._client.is_connected else "not connected"
         return f"nats {self._identity.name} {self._identity.incarnation} {state}"
+
+    def _fail(self, error: SlackwaterError) -> None:
+        """Refuse everything from now on."""
+        self._failure = self._failure or error
+        self._publisher.fail_waiting(error)
+        self._hub.fail(error)
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -181,7 +194,7 @@ class NatsLog:
             answer = await self._client.request(
                 subject, str(trimmed).encode(), timeout=self._settings["log.append_timeout"], headers=headers
             )
-        except nats.errors.Error as error:
+        except CLIENT_ERRORS as error:
             raise AmbiguousResult(f"the log did not say whether it recorded the trim: {error!r}; trim again") from error
         return wire.stored(answer.data, conflicts=WRONG_LAST_SEQUENCE)
 
@@ -277,5 +290,5 @@ async def _connect(servers: list[str], reconnected: Callable[[], Awaitable[None]
                 reconnected_cb=reconnected,
                 error_cb=ignore,
             )
-    except (OSError, nats.errors.Error) as error:  # TimeoutError is an OSError
+    except CLIENT_ERRORS as error:
         raise ConnectionLost(f"no NATS server could be reached: {error!r}", servers=",".join(servers)) from error

@@ -41,6 +41,10 @@ def heed_cancellation() -> None:
         raise CancelledError
 
 
+CLIENT_ERRORS = (nats.errors.Error, OSError)
+"""What the client library raises when it cannot do what was asked; TimeoutError is an OSError."""
+
+
 class Stored(NamedTuple):
     """A message of the stream."""
 
@@ -80,7 +84,7 @@ class Api:
                 if document["error"].get("err_code") not in _NOT_NOW:
                     raise ApiError(document["error"])
                 why = str(document["error"])
-            except (nats.errors.TimeoutError, nats.errors.NoRespondersError) as error:
+            except (OSError, nats.errors.TimeoutError, nats.errors.NoRespondersError) as error:
                 why = repr(error)
             except nats.errors.Error as error:
                 raise LogError(f"the NATS connection cannot be used: {error!r}") from error

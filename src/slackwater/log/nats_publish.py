@@ -26,10 +26,17 @@ from typing import TYPE_CHECKING
 
 import nats.errors
 
-from slackwater.errors import AppendUnknown, ConnectionLost, EntryTooLarge, Overloaded, SlackwaterError
+from slackwater.errors import (
+    AppendUnknown,
+    ConnectionLost,
+    EntryTooLarge,
+    LogIdentityMismatch,
+    Overloaded,
+    SlackwaterError,
+)
 from slackwater.hooks import probe
 from slackwater.log import blocks
-from slackwater.log.nats_api import heed_cancellation
+from slackwater.log.nats_api import CLIENT_ERRORS, heed_cancellation
 from slackwater.log.nats_wire import PAYLOADS_PER_MESSAGE_MAX, entry_subject, position
 from slackwater.runtime.seam import Position, RangeId
 from slackwater.runtime.sync import Future, get_running_loop
@@ -86,6 +93,7 @@ class Publisher:
         self._queued_bytes = 0
         self._sent = 0
         self._queues: dict[RangeId, deque[_Piece]] = {}
+        self._newest: dict[RangeId, int] = {}  # newest acknowledged sequence
 
     async def append(self, range_id: RangeId, payloads: Sequence[bytes], *, message_bytes_max: int) -> Position:
         """Append; see `seam.OrderedLog`."""
@@ -127,6 +135,7 @@ class Publisher:
         payloads = [payload for piece in group for payload in piece.payloads]
         try:
             sequence = await self._publish(range_id, blocks.encode(payloads), group[0].deadline)
+            self._check_progress(range_id, sequence)
         except SlackwaterError as error:
             for piece in group:
                 self._settle(piece, error)
@@ -161,10 +170,16 @@ class Publisher:
                     answer = await self._client.request(subject, block, timeout=left, headers=headers)
                     return _acknowledged(answer.data)
                 except nats.errors.NoRespondersError:
-                    probe("log.nats_no_responders")  # tests/integration/test_log_nats_kill.py
-                except nats.errors.Error as error:
+                    probe("log.nats_no_responders")  # tests/integration/test_log_nats.py
+                except CLIENT_ERRORS as error:
                     raise AppendUnknown(f"the log did not acknowledge: {error!r}; read the log to find out") from error
             await self._clock.sleep(min(_PAUSE_SECONDS, left))
+
+    def _check_progress(self, range_id: RangeId, sequence: int) -> None:
+        """With one message in the air per range, sequences can only grow, unless the stream is another one now."""
+        if sequence <= self._newest.get(range_id, 0):
+            raise LogIdentityMismatch("the stream was re-created while it was open: its positions restarted")
+        self._newest[range_id] = sequence
 
     def _settle(self, piece: _Piece, error: SlackwaterError) -> None:
         self._queued_bytes -= piece.size

@@ -26,11 +26,13 @@ import nats.errors
 from slackwater.errors import LogError, LogIdentityMismatch, LogTrimmed, SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.log import nats_wire as wire
-from slackwater.log.nats_api import ApiError, heed_cancellation
+from slackwater.log.nats_api import CLIENT_ERRORS, ApiError, heed_cancellation
 from slackwater.runtime.seam import Entry, Position, RangeId
 from slackwater.runtime.sync import Event, timeout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
@@ -53,7 +55,16 @@ class LiveReader:
     """Feeds the hub with every new entry of the stream."""
 
     def __init__(
-        self, client: Client, api: Api, hub: TailHub, *, incarnation: str, seen: int, clock: Clock, rng: Rng
+        self,
+        client: Client,
+        api: Api,
+        hub: TailHub,
+        *,
+        incarnation: str,
+        seen: int,
+        clock: Clock,
+        rng: Rng,
+        give_up: Callable[[SlackwaterError], None],
     ) -> None:
         self._client = client
         self._api = api
@@ -66,6 +77,7 @@ class LiveReader:
         self._heard = clock.monotonic_ns()
         self._attention = Event()
         self._broken = False
+        self._give_up = give_up
         self.dispatched: dict[RangeId, Position] = {}  # newest position that went through, per range
 
     def disturb(self) -> None:
@@ -91,9 +103,9 @@ class LiveReader:
                     await _quietly(subscription.unsubscribe())
                 await _quietly(self._api.delete_consumer(name))
             except LogIdentityMismatch as error:
-                self._hub.fail(error)
+                self._give_up(error)
                 return
-            except (SlackwaterError, ApiError, nats.errors.Error):
+            except (SlackwaterError, ApiError, *CLIENT_ERRORS):
                 probe("log.nats_reader_restarts")  # no leader now: try again
             heed_cancellation()
             await self._clock.sleep(_PAUSE_SECONDS)
@@ -135,7 +147,7 @@ class LiveReader:
         try:
             self._arrived(message)
         except SlackwaterError as error:
-            self._hub.fail(LogError("the stream holds something that is not a log entry", cause=str(error)))
+            self._give_up(error)
 
     def _arrived(self, message: Msg) -> None:
         at = wire.delivered(message.reply)
@@ -214,7 +226,7 @@ class RangeReader:
             subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._api.stream}.{name}"
             await self._client.publish(subject, json.dumps(request).encode(), reply=inbox)
             return await self._receive_batch(subscription)
-        except nats.errors.Error as error:
+        except CLIENT_ERRORS as error:
             raise UnavailableError(f"the log cannot be read now: {error!r}") from error
         except ApiError as error:
             raise LogError(f"the log cannot be read: {error}") from error
@@ -261,5 +273,5 @@ async def _quietly(cleanup: Any) -> None:
     """Clean up what the server would clean up by itself later."""
     try:
         await cleanup
-    except (SlackwaterError, ApiError, nats.errors.Error):
+    except (SlackwaterError, ApiError, *CLIENT_ERRORS):
         probe("log.nats_cleanup_failed")

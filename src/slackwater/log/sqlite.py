@@ -27,6 +27,7 @@ the constants of `sqlite_file`, each tail by `log.tail_buffer_bytes_max`.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ class SqliteLog:
         self._pending: deque[_Append] = deque()  # submitted and not settled by the writer, in order
         self._pending_bytes = 0
         self._failure: SlackwaterError | None = None
+        self._closed = False
         self._refreshing = self._refresh_again = False
         self._expiry: Any = None
         self._writer: Worker[_Append | Job[Any]] = Worker("slackwater-log-writer", self._serve)
@@ -139,9 +141,11 @@ class SqliteLog:
 
     async def close(self) -> None:
         """Finish the commit under way, refuse what waits behind it, release the file."""
-        if isinstance(self._failure, _Closed):
+        if self._closed:
             return
-        self._failure = closed = _Closed("the log handle was closed; open the log again")
+        self._closed = True
+        closed = LogError("the log handle was closed; open the log again")
+        self._failure = self._failure or closed
         self._repair.cancel()
         self._loop.remove_reader(self._bell.fileno())
         for item in self._writer.take_all():
@@ -184,7 +188,8 @@ class SqliteLog:
             self._writer.post(self._not_committed, group, unknown)
         else:
             self._writer.post(self._committed, group, by_range, last)
-            self._bell.ring()
+            with contextlib.suppress(OSError):  # a lost ring costs the others a repair interval
+                self._bell.ring()
 
     def _gather(self, queue: deque[_Append | Job[Any]]) -> tuple[list[_Append], Job[Any] | None]:
         group: list[_Append] = []
@@ -224,7 +229,7 @@ class SqliteLog:
                 newest[range_id] = position
                 position += len(payloads)
             if last > self._seen:
-                probe("log.sqlite_interleaved")  # tests/integration/test_log_sqlite_kill.py
+                probe("log.sqlite_interleaved")  # tests/integration/test_log_sqlite.py
                 self._refresh()
         for append in group:
             newest[append.range_id] += len(append.payloads)
@@ -314,10 +319,6 @@ class SqliteLog:
         if self._failure is None:
             self._failure = error
             self._hub.fail(error)
-
-
-class _Closed(LogError):  # noqa: N818 - its siblings have no suffix either
-    """Ours: tells a closed handle from a failed one."""
 
 
 def _fetch(file: LogFile, seen: int, *, payloads: bool) -> tuple[list[Block], int, bool]:

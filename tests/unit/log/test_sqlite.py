@@ -49,6 +49,14 @@ def test_positions_go_on_when_everything_was_trimmed(tmp_path):
     log.close()
 
 
+def test_a_commit_is_synced(tmp_path):
+    """kill -9 cannot show this: the page cache survives it."""
+    log = file(tmp_path / "log.db")
+    settings = [log._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    assert settings == ["wal", 2]
+    log.close()
+
+
 def test_a_trim_inside_a_block_keeps_the_block(tmp_path):
     log = file(tmp_path / "log.db")
     log.commit([(R1, [b"a", b"b"])])
@@ -262,3 +270,66 @@ def test_open_files_do_not_pile_up(tmp_path):
     asyncio.run(go())
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > before
+
+
+def test_a_bell_wakes_the_tails_of_other_handles(tmp_path):
+    """The repair poll is a minute away: only the bell can have brought these."""
+
+    async def go():
+        one, two = [await opened(tmp_path / "log.db", **{"log.repair_interval": 60}) for _ in range(2)]
+        tails = [one.tail(R1, after=Position(0)), two.tail(R1, after=Position(0))]
+        for n in range(20):
+            writer = (one, two)[n % 2]
+            waiting = [asyncio.ensure_future(anext(tail)) for tail in tails]
+            await writer.append(R1, [b"%d" % n])
+            batches = await asyncio.wait_for(asyncio.gather(*waiting), 30)
+            assert [[e.payload for e in batch] for batch in batches] == [[b"%d" % n]] * 2
+        await one.close()
+        await two.close()
+
+    asyncio.run(go())
+
+
+def test_new_entries_of_others_are_read_once_for_all_tails(tmp_path):
+    async def go():
+        one, two = [await opened(tmp_path / "log.db", **{"log.repair_interval": 60}) for _ in range(2)]
+        tails = [two.tail(RangeId(r), after=Position(0)) for r in range(1, 31)]
+        first = [asyncio.ensure_future(anext(tail)) for tail in tails]
+        await asyncio.gather(*(one.append(RangeId(r), [b"first"]) for r in range(1, 31)))
+        await asyncio.wait_for(asyncio.gather(*first), 30)
+        reads = []
+        read_all, read_range = two._reading.read_all, two._reading.read_range
+        two._reading.read_all = lambda **kw: reads.append("all") or read_all(**kw)
+        two._reading.read_range = lambda r, **kw: reads.append(r) or read_range(r, **kw)
+        second = [asyncio.ensure_future(anext(tail)) for tail in tails]
+        await asyncio.gather(*(one.append(RangeId(r), [b"second"]) for r in range(1, 31)))
+        await asyncio.wait_for(asyncio.gather(*second), 30)
+        assert set(reads) == {"all"}, "live tails read nothing by themselves"
+        assert len(reads) < 30
+        await one.close()
+        await two.close()
+
+    asyncio.run(go())
+
+
+def test_an_unanswered_append_is_unknown_and_may_appear_later(tmp_path):
+    async def go():
+        settings = Settings()
+        log = await open_sqlite(tmp_path / "log.db", rng=RealRng(), settings=settings)
+        settings.set("log.append_timeout", 0.1)  # shorter than the patience of the writer, set when it was opened
+        blocker = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        outcomes = await asyncio.gather(*(log.append(R1, [b"%d" % n]) for n in range(3)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [AppendUnknown] * 3
+        blocker.execute("ROLLBACK")
+        blocker.close()
+        settings.set("log.append_timeout", 10)
+        found = []
+        tail = log.tail(R1, after=Position(0))
+        while len(found) < 3:
+            found += [e.payload for e in await asyncio.wait_for(anext(tail), 30)]
+        assert found == [b"0", b"1", b"2"]
+        assert await log.append(R1, [b"3"]) == 4
+        await log.close()
+
+    asyncio.run(go())
