@@ -36,7 +36,15 @@ from slackwater.model.filters_arrow import bind
 from slackwater.model.keys_arrow import binary_offsets
 from slackwater.model.kinds import TEXTS, Kind
 from slackwater.model.retype_arrow import widen_array
-from slackwater.model.rows import FORMAT, HEADER_BYTES, VALUE_BYTES_MAX, RowLayout, missing_default, unknown_version
+from slackwater.model.rows import (
+    FORMAT,
+    HEADER_BYTES,
+    VALUE_BYTES_MAX,
+    RowLayout,
+    missing_default,
+    unknown_version,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,30 +134,35 @@ class BlockDecoder:
             raise DecodeError("a row is shorter than its header")
         if int(lengths.max()) > VALUE_BYTES_MAX:  # also keeps every offset of a sub-block within 32 bits
             raise DecodeError("a row is larger than any that is written", limit=VALUE_BYTES_MAX)
-        headers = _gather(data, starts, HEADER_BYTES)
-        if headers[0, 0] != FORMAT or not (headers[:, 0] == headers[0, 0]).all():
-            raise DecodeError("unknown row format; a newer release may have written it")
-        versions = np.ascontiguousarray(headers[:, 1:]).view("<u4").ravel()
-        if (versions == versions[0]).all():
-            arrays, kept = self._group(int(versions[0]), data, starts, ends)
-            return self._batch(arrays, len(starts) if kept is None else len(kept))
-        return self._mixed(versions, data, starts, ends)
+        first = version_of(data[:HEADER_BYTES].tobytes())
+        layout = self._layout(first)
+        if int(lengths.min()) >= layout.width:
+            fixed = _gather(data, starts, layout.width)
+            formats, versions = _headers(fixed)
+            if (versions == first).all():
+                _check_formats(formats)
+                arrays, kept = self._group(_Rows(layout, data, starts, lengths, fixed))
+                return self._batch(arrays, len(starts) if kept is None else len(kept))
+        return self._mixed(data, starts, lengths)
 
-    def _mixed(self, versions: Array, data: Array, starts: Array, ends: Array) -> Any:
+    def _mixed(self, data: Array, starts: Array, lengths: Array) -> Any:
+        """Rows of several versions, each version's decoded together and then put back in order."""
+        formats, found = _headers(_gather(data, starts, HEADER_BYTES))
+        _check_formats(formats)
+        versions = found.copy()
         parts: list[list[Any]] = []
         places: list[Array] = []
         for version in np.unique(versions):
             rows = np.flatnonzero(versions == version)
-            arrays, kept = self._group(int(version), data, starts[rows], ends[rows])
+            arrays, kept = self._group(_Rows(self._layout(int(version)), data, starts[rows], lengths[rows]))
             parts.append(arrays)
             places.append(rows if kept is None else rows[kept])
         order = pa.array(np.argsort(np.concatenate(places), kind="stable"))
         joined = [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
         return self._batch(joined, len(order))
 
-    def _group(self, version: int, data: Array, starts: Array, ends: Array) -> tuple[list[Any], Array | None]:
+    def _group(self, rows: _Rows) -> tuple[list[Any], Array | None]:
         """(columns, rows that survived or None for all) of rows of one version."""
-        rows = _Rows(self._layout(version), data, starts, ends)
         decoded: dict[int, Any] = {}
         mask: Array | None = None
         for column, keep in self._filters:
@@ -199,17 +212,18 @@ class BlockDecoder:
 class _Rows:
     """The rows of one version in one sub-block, checked, with columns decoded on demand."""
 
-    def __init__(self, layout: RowLayout, data: Array, starts: Array, ends: Array) -> None:
+    def __init__(
+        self, layout: RowLayout, data: Array, starts: Array, lengths: Array, fixed: Array | None = None
+    ) -> None:
         self._layout = layout
         self._index = {c.id: (i, c) for i, c in enumerate(layout.schema.columns)}
         self._data = data
         self.size = len(starts)
-        lengths = ends - starts
         if int(lengths.min()) < layout.width:
             raise DecodeError("a row is shorter than its fixed section", need=layout.width)
         if not layout.variable and int(lengths.max()) > layout.width:
             raise DecodeError("a row does not end where its last column does")
-        self._fixed = _gather(data, starts, layout.width)
+        self._fixed = _gather(data, starts, layout.width) if fixed is None else fixed
         self._nulls = self._checked_nulls()
         self._bounds = self._checked_bounds(starts, lengths) if layout.variable else None
         self._texts: Any = None
@@ -323,6 +337,17 @@ def _in_order(starts: Array, ends: Array, size: int) -> bool:
     if not len(starts):
         return True
     return bool(starts[0] >= 0 and ends[-1] <= size and (starts <= ends).all() and (ends[:-1] <= starts[1:]).all())
+
+
+def _headers(fixed: Array) -> tuple[Array, Array]:
+    """(formats, versions) of rows, as views of their fixed parts."""
+    size, width = fixed.shape
+    return fixed[:, 0], np.ndarray((size,), "<u4", buffer=fixed, offset=1, strides=(width,))
+
+
+def _check_formats(formats: Array) -> None:
+    if (formats != FORMAT).any():
+        raise DecodeError("unknown row format; a newer release may have written it")
 
 
 def _gather(data: Array, starts: Array, width: int) -> Array:
