@@ -1,4 +1,4 @@
-"""The vectorised row codec against the per-row one, over all types, NULLs and schema versions."""
+"""The vectorized row codec against the per-row one, over all types, NULLs and schema versions."""
 
 import math
 

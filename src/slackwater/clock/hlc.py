@@ -60,7 +60,7 @@ class HybridClock:
         ahead_us = us_of(heard) - self._wall_ns() // 1_000
         if ahead_us > self.max_offset_us:
             raise ClockError(
-                "a peer's clock is too far ahead; check its time synchronisation",
+                "a peer's clock is too far ahead; check its time synchronization",
                 offset_us=ahead_us,
                 max_offset_us=self.max_offset_us,
             )

@@ -25,7 +25,7 @@ Rules
     prefix-free  no key is a prefix of another, so a timestamp can follow a key with no separator.
     by id        columns of two schema versions meet by id: added ones take their default, dropped ones vanish, re-typed
                  ones widen or fail. A value says which version wrote it.
-    twins        every vectorised function has a per-row twin that is its oracle in `tests/property`.
+    twins        every vectorized function has a per-row twin that is its oracle in `tests/property`.
     one error    a decoder given any bytes whatsoever returns or raises `DecodeError`.
 
 `import slackwater.model` does not import pyarrow; only the `*_arrow` modules do.

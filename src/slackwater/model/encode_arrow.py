@@ -1,4 +1,4 @@
-"""A record batch as keys and row values: the vectorised twin of `RowCodec.encode`.
+"""A record batch as keys and row values: the vectorized twin of `RowCodec.encode`.
 
     fixed part    one byte matrix (rows × width) filled column by column
     tail          Arrow joins the matrix's rows and the text columns row by row in C++

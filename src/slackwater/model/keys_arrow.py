@@ -1,4 +1,4 @@
-"""Keys of whole columns at once: the vectorised twin of `keys.py`.
+"""Keys of whole columns at once: the vectorized twin of `keys.py`.
 
     all elements fixed, no NULLs     one byte matrix (rows × width), filled column by column; then cut into rows
     otherwise                        each element a binary array, joined row by row in Arrow's C++; then cut into rows

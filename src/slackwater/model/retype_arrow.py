@@ -1,4 +1,4 @@
-"""Whole columns read under another type: the vectorised twin of `retype.py`."""
+"""Whole columns read under another type: the vectorized twin of `retype.py`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@
 
 Primary-key columns are in the value too, so that a scan never decodes keys. All places up to the tail are functions of
 the version alone: `rows_arrow.py` turns a block of values into Arrow with a handful of numpy operations per column.
-This module is the same codec one row at a time: for point reads and writes, and as the oracle of the vectorised one.
+This module is the same codec one row at a time: for point reads and writes, and as the oracle of the vectorized one.
 
 A reader's schema may be another version: columns meet by id (see `schema.py`).
 """
@@ -216,7 +216,7 @@ class RowCodec:
         return {name: read(stored) for name, read in readers}
 
     def encode_batch(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
-        """(keys, values) of a whole batch, vectorised; columns left out take their default."""
+        """(keys, values) of a whole batch, vectorized; columns left out take their default."""
         from slackwater.model.encode_arrow import encode_batch  # pyarrow only when it is used
 
         return encode_batch(self, batch)

@@ -3,7 +3,7 @@
     Span(b"b", b"d")          b <= key < d
     Span.point(b"b")          the one key b (its end is b ++ 00, the next byte string)
 
-    SpanSet    always normalised: sorted, disjoint, with a gap between neighbours
+    SpanSet    always normalized: sorted, disjoint, with a gap between neighbors
 
         ──[───────)──────[──)────[────────)──►   contains, covers and overlaps are binary searches,
           s0     e0      s1 e1   s2      e2      union, subtract and intersect one sweep each
@@ -62,7 +62,7 @@ class Span(msgspec.Struct, frozen=True, order=True):
 
 
 class SpanSet:
-    """A set of keys as normalised spans. Immutable."""
+    """A set of keys as normalized spans. Immutable."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -122,7 +122,7 @@ class SpanSet:
         return map(Span, self._starts[low:high], self._ends[low:high])
 
     def add(self, span: Span) -> SpanSet:
-        """This set and one span more; touches only the neighbours of `span`."""
+        """This set and one span more; touches only the neighbors of `span`."""
         low = bisect_left(self._ends, span.start)
         high = bisect_right(self._starts, span.end)
         start, end = span.start, span.end
