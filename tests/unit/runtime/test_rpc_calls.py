@@ -19,6 +19,7 @@ from slackwater.errors import (
 )
 from slackwater.runtime import run
 from slackwater.runtime.rpc import Method, StreamMethod
+from slackwater.runtime.rpc.wire import Cancel, OpenStream, Request, encode, raw
 from tests.unit.runtime.world import COUNT, DOUBLE, ECHO, FAIL, HANG, NETS, Answer, Ask, turns, world
 
 both_nets = pytest.mark.parametrize("net", NETS)
@@ -288,20 +289,23 @@ def test_cancelling_the_caller_cancels_the_handler(net):
     run(main())
 
 
-def test_cancelling_before_the_handler_ever_ran_leaves_nothing_behind():
+@pytest.mark.parametrize("kind", ["unary", "stream"])
+def test_cancelling_before_the_handler_ever_ran_leaves_nothing_behind(kind):
+    """Request and Cancel in one read: the handler's task is cancelled before its first step."""
+
     async def main():
-        async with world() as w:
+        async with world(requests_in_flight_max=4) as w:
             peer = await w.peer()
-            task = w.scope.spawn(peer.call(HANG, Ask(1)), name="call")
-            for _ in range(8):  # cancel and request reach the server in every possible distance
-                await turns(1)
-                task.cancel()
-                await turns(10)
-                task = w.scope.spawn(peer.call(HANG, Ask(1)), name="call")
-            task.cancel()
-            await turns(10)
+            for n in range(100, 110):
+                if kind == "unary":
+                    peer._send(encode(Request(n, "hang", 0, 0, raw(Ask(1)))))
+                else:
+                    peer._send(encode(OpenStream(n, "count", 0, 0, 1, raw(Ask(9)))))
+                peer._send(encode(Cancel(n)))
+                await turns()
+            assert not w.arrived.is_set(), "no handler ran"
             assert "running=0" in w.server.status()
-            assert w.hanging == 0
+            assert await peer.call(ECHO, Ask(1)) == Answer(1), "the bound was not used up"
 
     run(main())
 
