@@ -19,9 +19,12 @@ class Store:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.deletes = rng.random() < 0.3  # then all readers say when they read, so that absence is never ambiguous
+        # With deletes, all say when they read and committed, so that absence is never ambiguous.
+        self.deletes = rng.random() < 0.3
         self.tagged = rng.random() < 0.3
         self.weakness = rng.choice([0.0, 0.0, 0.3])
+        # Values that repeat: then writers say where they committed and all is concurrent, so nothing is ambiguous.
+        self.repeats = rng.random() < 0.25
         self.slack = rng.choice([5, 30])
         self.table: dict[bytes, dict[int, Version]] = {
             b"a": {LOADED_AT: Version(LOADED_AT, b"loaded")},
@@ -46,13 +49,12 @@ class Store:
             read_at = rng.randint(0, ts)
         reads, scans, writes = self.body(read_at, writes=0 if historical else rng.randint(0, 2))
         if happens:
-            for write in writes:
-                if ts not in self.table[write.key] or self.table[write.key][ts].txn_id == number:
-                    tag = number if self.tagged else None
-                    self.table[write.key][ts] = Version(ts, write.value, tag)
-        told = outcome is Outcome.OK and (self.deletes or rng.random() < 0.8)
-        begin = 4 * number - rng.randint(0, self.slack)
-        end = 4 * number + rng.randint(0, self.slack)
+            for key, value in {write.key: write.value for write in writes}.items():
+                # Another may have written there at this very timestamp: then this one's write is lost.
+                self.table[key].setdefault(ts, Version(ts, value, number if self.tagged else None))
+        told = self.repeats or self.deletes or (outcome is Outcome.OK and rng.random() < 0.8)
+        begin = -100 if self.repeats else 4 * number - rng.randint(0, self.slack)
+        end = 100 if self.repeats else 4 * number + rng.randint(0, self.slack)
         return Txn(
             txn_id=number, client=number % 2, invoked_ns=begin, outcome=outcome,
             returned_ns=None if outcome is Outcome.UNKNOWN else end,
@@ -70,7 +72,11 @@ class Store:
             key = rng.choice(KEYS)
             if step == "write":
                 self.values += 1
-                value = None if self.deletes and rng.random() < 0.4 else b"%d" % self.values
+                value = (
+                    None
+                    if self.deletes and rng.random() < 0.4
+                    else b"%d" % (self.values % 2 if self.repeats else self.values)
+                )
                 own[key] = value
                 done.append(Write(key, value))
             elif step == "read":

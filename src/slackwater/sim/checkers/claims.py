@@ -13,7 +13,8 @@ timestamp, or nothing:
 How a transaction finds its versions, best evidence first: the commit timestamp it was told; the writer's ID when the
 watcher tagged the version; the value. Values that only one transaction wrote to a key identify it; workloads should
 write such values. Where several timestamps fit, all are kept as *possible* claims: such a transaction is judged
-leniently and never makes another look guilty.
+leniently. (Two transactions of unknown outcome told one timestamp and writing the same value to one key are matched
+largest first, without search.)
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ class Claims:
                 rest.append(at)
         if rest:
             self._unique = self._unique_values()
-        for at in rest:
-            self._claim_inferred(at, self._txns[at])
+        # Whoever can claim all of its writes does so before anybody is accused of having only some; those who must
+        # be there go first, then the larger claims, which have fewer ways to be met.
+        rest.sort(key=lambda at: (self._txns[at].outcome is Outcome.UNKNOWN, -len(self.finals[at])))
+        for at in [at for at in rest if not self._claim_inferred(at, self._txns[at])]:
+            self._judge_unplaced(at, self._txns[at])
         self._unclaimed()
 
     def _unique_values(self) -> set[tuple[bytes, Value]]:
@@ -106,16 +110,21 @@ class Claims:
             and (version.txn_id is not None or txn.commit_ts in (None, version.ts) or (key, value) in self._unique)
         ]
 
-    def _claim_inferred(self, at: int, txn: Txn) -> None:
-        candidates = {key: self._candidates(at, txn, key) for key in self.finals[at]}
+    def _claim_inferred(self, at: int, txn: Txn) -> bool:
+        """A transaction, not failed, all of whose writes are at one timestamp that fits."""
         if txn.outcome is Outcome.FAILED:
-            self._judge_failed(at, txn, candidates)
-            return
-        common = set.intersection(*(set(times) for times in candidates.values()))
+            return False
+        common = set.intersection(*(set(self._candidates(at, txn, key)) for key in self.finals[at]))
         if txn.commit_ts is not None:
             common &= {txn.commit_ts}
         if common:
             self._take(at, sorted(common))
+        return bool(common)
+
+    def _judge_unplaced(self, at: int, txn: Txn) -> None:
+        candidates = {key: self._candidates(at, txn, key) for key in self.finals[at]}
+        if txn.outcome is Outcome.FAILED:
+            self._judge_failed(at, txn, candidates)
         else:
             self._judge_incomplete(at, txn, candidates)
 

@@ -22,8 +22,8 @@ deliberately stricter than serializability: an order that explains the reads but
 bug in a store that promises reads AS OF a timestamp.
 
 Speed, measured 2026-11-15 on a shared 2-core machine under load (CPython 3.11, CPU time, best of 5, garbage collector
-off as in the simulator, 3 reads and 0 or 2 writes each, 200 keys): 69 k transactions/s for a history of 20 000, 50 k for
-100 000.
+off as in the simulator, 3 reads and 0 or 2 writes each, 200 keys): 69 k transactions/s for a history of 20 000, 50 k
+for one of 100 000.
 """
 
 from __future__ import annotations

@@ -189,6 +189,23 @@ def test_a_tag_of_another_transaction_is_no_claim():
     assert names(found) == {"I-03 lost-write", "I-20 unclaimed-version"}
 
 
+def test_a_tag_tells_whose_delete_it_is():
+    held = VersionHistory.of({b"a": [Version(5, None, txn_id=1)]})
+    found = check_intervals([txn(1, writes={b"a": None}, outcome=FAILED)], held)
+    assert names(found) == {"I-20 failed-write-visible"}
+
+
+def test_repeated_values_still_need_one_instant():
+    """`a` is p before 5 and from 9 on, `b` is p from 5 to 9 only: the two touch but never overlap."""
+    writers = [
+        txn(1, writes={b"a": b"q", b"b": b"p"}, commit_ts=5),
+        txn(2, writes={b"a": b"p", b"b": b"q"}, commit_ts=9),
+    ]
+    held = versions(a={1: b"p", 5: b"q", 9: b"p"}, b={5: b"p", 9: b"q"})
+    assert names(check_intervals([*writers, txn(3, {b"b": b"p", b"a": b"p"})], held)) == {"I-18 no-common-timestamp"}
+    assert check_intervals([*writers, txn(3, {b"b": b"q", b"a": b"p"})], held) == []
+
+
 def test_split_commit():
     torn = txn(1, writes={b"a": b"1", b"b": b"2"})
     assert names(check_intervals([torn], versions(a={5: b"1"}, b={6: b"2"}))) == {"I-18 split-commit"}
