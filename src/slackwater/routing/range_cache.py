@@ -58,6 +58,7 @@ class RangeCache:
         if any(d.generation > descriptor.generation for d in overlapping):
             return False
         hint = self._leases.get(descriptor.range_id, NOBODY)
+        hint = hint or self._sibling_lease(descriptor)
         for old in overlapping:
             hint = hint or self._leases.get(old.range_id, NOBODY)
             self._drop(old, keep_lease=old.range_id == descriptor.range_id)
@@ -125,6 +126,14 @@ class RangeCache:
             low += 1
         high = bisect_left(self._starts, end)
         return [self._by_start[s] for s in self._starts[low:high]]
+
+    def _sibling_lease(self, descriptor: RangeDescriptor) -> NodeId:
+        """The lease of the left neighbour, if both look like the halves of one split."""
+        i = bisect_left(self._starts, descriptor.start) - 1
+        left = self._by_start[self._starts[i]] if i >= 0 else None
+        if left is None or left.end != descriptor.start or left.generation != descriptor.generation:
+            return NOBODY
+        return self._leases.get(left.range_id, NOBODY)
 
     def _drop(self, descriptor: RangeDescriptor, *, keep_lease: bool = False) -> None:
         del self._by_start[descriptor.start]

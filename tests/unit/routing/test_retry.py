@@ -1,0 +1,88 @@
+"""Deadlines, pauses, budgets and merged results."""
+
+from __future__ import annotations
+
+from slackwater.model import requests as rq
+from slackwater.routing.merge import Budget, join, merge, resume_of, stopped_at, unread
+from slackwater.routing.retry import Backoff, Deadline
+from tests.unit.routing.test_choose import Dice
+
+
+class Clock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def wall_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
+
+
+def test_pauses_double_up_to_the_bound_and_keep_at_least_half() -> None:
+    backoff = Backoff(Dice(), least=0.01, most=0.05)
+    for whole in (0.01, 0.02, 0.04, 0.05, 0.05):
+        assert whole / 2 <= backoff.next() < whole
+    for _ in range(100):
+        backoff.next()
+    assert backoff.next() < 0.05
+
+
+def test_a_deadline_counts_down_and_never_reads_as_no_deadline() -> None:
+    clock = Clock()
+    deadline = Deadline(clock, seconds=1.5)
+    assert deadline.remaining() == 1.5
+    assert deadline.remaining_ms() == 1500
+    clock.now_ns = 1_499_999_999
+    assert not deadline.passed
+    assert deadline.remaining_ms() == 1
+    clock.now_ns = 2_000_000_000
+    assert deadline.passed
+    assert deadline.remaining() == 0
+    assert deadline.remaining_ms() == 1
+
+
+def test_budget_counts_rows_and_bytes() -> None:
+    budget = Budget(max_keys=3, max_bytes=0)
+    assert budget.left() == (3, 0)
+    budget.use(rq.Rows([b"a", b"b"], [b"", b""]))
+    assert budget.left() == (1, 0)
+    budget.use(rq.Number(10))
+    assert not budget.spent
+    budget.use(rq.Versions([b"c"], [1], [b""]))
+    assert budget.spent
+    by_bytes = Budget(max_keys=0, max_bytes=4)
+    by_bytes.use(rq.Rows([b"a"], [b"12"]))
+    assert by_bytes.left() == (0, 1)
+    by_bytes.use(rq.Rows([b"b"], [b""]))
+    assert by_bytes.spent
+
+
+def test_rows_behind_an_early_stop_are_dropped() -> None:
+    first = rq.Rows([b"a"], [b"1"], resume=b"b")
+    second = rq.Rows([b"m"], [b"2"])
+    assert join([first, second]) == rq.Rows([b"a"], [b"1"], resume=b"b")
+    assert merge(rq.ReverseScan(b"a", b"z"), [first, second]) == rq.Rows([b"m", b"a"], [b"2", b"1"], resume=b"b")
+
+
+def test_versions_counts_and_others_are_joined() -> None:
+    a, b = rq.Versions([b"a"], [3], [b"x"]), rq.Versions([b"b"], [4], [b"y"], resume=b"c")
+    assert join([a, b]) == rq.Versions([b"a", b"b"], [3, 4], [b"x", b"y"], resume=b"c")
+    assert a == rq.Versions([b"a"], [3], [b"x"]), "joining must not change its pieces"
+    assert join([rq.Number(2), rq.Number(3)]) == rq.Number(5)
+    assert join([rq.Done(), rq.Done()]) == rq.Done()
+
+
+def test_what_was_not_read_is_marked() -> None:
+    scan, back = rq.Scan(b"a", b"z"), rq.ReverseScan(b"a", b"z")
+    assert unread(scan, home=b"") == b"a"
+    assert unread(back, home=b"") == b"z"
+    assert stopped_at(None, scan, b"a") == rq.Rows([], [], b"a")
+    assert stopped_at(rq.Rows([b"b"], [b""], b"c"), scan, b"m") == rq.Rows([b"b"], [b""], b"c")
+    assert stopped_at(rq.Rows([b"b"], [b""]), scan, b"m") == rq.Rows([b"b"], [b""], b"m")
+    assert resume_of(rq.Done()) is None
