@@ -20,7 +20,8 @@ import msgspec
 from bench.harness import Figure, figure, interleaved
 from slackwater.runtime.rpc import Context, Dialer, Identity, Method, RpcServer
 from slackwater.settings import Settings
-from slackwater.sim.loop import NS, SimLoop
+from slackwater.sim.handles import NS
+from slackwater.sim.loop import SimLoop
 from slackwater.sim.run import Job, run_job
 from slackwater.sim.schedule import SchedulePolicy, scheduler_for
 from slackwater.sim.tape import Tape

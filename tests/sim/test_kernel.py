@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import time
 
 import msgspec
 import pytest
 
+from slackwater.errors import SlackwaterError
+from slackwater.runtime.rpc import Dialer, Identity, Method, RpcServer
 from slackwater.sim.command import main
 from slackwater.sim.report import failure_report
 from slackwater.sim.run import EXIT_CORRECTNESS, EXIT_CRASH, EXIT_LIVENESS, EXIT_NONDETERMINISM, Job, Result, run_job
@@ -190,6 +194,76 @@ def test_an_unhandled_exception_is_a_crash_with_its_traceback():
     assert (result.exit_code, result.oracle, result.phase) == (EXIT_CRASH, "I-31", "safety")
     assert "lost key" in result.summary
     assert "raise self._error" in result.evidence
+
+
+class _Careless(_Stuck):
+    """Loses an error in a task that nobody awaits."""
+
+    def setup(self, world, scenario):
+        async def fail():
+            raise KeyError("lost key")
+
+        async def boot(runtime):
+            asyncio.get_running_loop().create_task(fail(), name="orphan")
+
+        world.add_node("n1", boot)
+
+    def unsettled(self, world):
+        return None
+
+
+def test_an_error_that_nobody_looks_at_is_a_failure():
+    result = run_job(_play("test-careless", _Careless()))
+    assert (result.exit_code, result.oracle, result.kind) == (EXIT_CRASH, "I-31", "unretrieved-error")
+    assert "lost key" in result.summary
+
+
+class _Escaping(_Stuck):
+    """Reads the real clock."""
+
+    def setup(self, world, scenario):
+        async def boot(runtime):
+            time.time()
+
+        world.add_node("n1", boot)
+
+
+def test_asking_for_the_real_time_is_a_failure():
+    result = run_job(_play("test-escape", _Escaping()))
+    assert result.exit_code == EXIT_CRASH
+    assert "time.time() was called during a simulation; use runtime.clock" in result.summary
+
+
+class _BuggyServer(_Stuck):
+    """An RPC handler with a bug: the RPC layer survives it, the run must not."""
+
+    def setup(self, world, scenario):
+        ask = Method("test.ask", int, int)
+
+        def identity():
+            return {"identity": Identity(cluster_id="t"), "settings": world.settings}
+
+        async def server(runtime):
+            served = RpcServer(runtime, runtime.scope("app"), **identity())
+            served.handle_sync(ask, lambda request, context: 1 // request)
+            await served.listen("n1:7400")
+
+        async def client(runtime):
+            dialer = Dialer(runtime, runtime.scope("app"), **identity())
+            while True:
+                try:
+                    await dialer.call("n1:7400", ask, 0, timeout=1)
+                except SlackwaterError:
+                    await runtime.clock.sleep(0.1)
+
+        world.add_node("n1", server)
+        world.add_client("c1", client)
+
+
+def test_a_crash_of_an_rpc_handler_is_a_failure_of_its_node():
+    result = run_job(_play("test-handler", _BuggyServer()))
+    assert (result.exit_code, result.oracle) == (EXIT_CRASH, "I-31")
+    assert "n1 ended with ZeroDivisionError" in result.summary
 
 
 def test_runs_that_disagree_are_reported_as_nondeterminism(monkeypatch, runner):

@@ -10,7 +10,7 @@ The same drivers, cores and RPC code as in production run here, because they rea
 `runtime.seam`. What is outside the simulation on purpose: RocksDB, NATS, Spark, TLS, sockets; they are covered by
 conformance with their simulated twins and by integration tests.
 
-    loop       virtual time, seeded order, trace hash; parks what a power cut drops
+    loop       (with `handles`) virtual time, seeded order, trace hash; parks what a power cut drops
     tape       every choice, in separate streams; recorded and replayed
     schedule   uniform, FIFO, PCT, starve
     fence      real time, chance, threads, sockets, files raise during a run

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
     from slackwater.sim.loop import SimLoop

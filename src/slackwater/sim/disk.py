@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from slackwater.errors import StorageError
 from slackwater.hooks import probe
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from slackwater.storage.memory import MemoryDisk
 
 if TYPE_CHECKING:

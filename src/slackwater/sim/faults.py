@@ -19,7 +19,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from slackwater.sim.disk import SLOW_FLUSH_MAX_NS
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

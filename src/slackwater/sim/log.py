@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 from slackwater.errors import AppendUnknown, ConnectionLost, EntryTooLarge, LogTrimmed
 from slackwater.hooks import probe
 from slackwater.runtime.seam import Entry, LogIdentity, Position, RangeId
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from slackwater.settings import Settings
-    from slackwater.sim.loop import Domain, SimLoop
+    from slackwater.sim.handles import Domain
+    from slackwater.sim.loop import SimLoop
     from slackwater.sim.tape import Stream, Tape
 
 LEG_MIN_NS, LEG_MEAN_NS = 200_000, 1_000_000

@@ -31,11 +31,13 @@ import gc
 import hashlib
 import heapq
 import sys
+import warnings
 from array import array
 from asyncio import events
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from slackwater.sim.handles import DOMAIN, NS, Domain, SimFuture, SimHandle, SimTask, SimTimer, describe
 from slackwater.sim.schedule import Fifo, Scheduler
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ GC_EVERY_STEPS = 100_000
 """The collector runs at these steps and at no others."""
 CANCELLED_TIMERS_MIN = 256
 """Cancelled timers are swept once there are this many and they are half the heap."""
-NS = 1_000_000_000
+DISPOSE_ROUNDS = 2
 
 
 class EscapedSimulation(RuntimeError):  # noqa: N818 - reads as what happened
@@ -58,107 +60,6 @@ class EscapedSimulation(RuntimeError):  # noqa: N818 - reads as what happened
 
 class Livelock(RuntimeError):  # noqa: N818 - reads as what happened
     """Steps went on and on while time stood still."""
-
-
-class Domain:
-    """Whose step it is: a node incarnation, or the world itself."""
-
-    __slots__ = ("context", "gate", "name", "number")
-
-    def __init__(self, name: str, number: int) -> None:
-        self.name = name
-        self.number = number
-        self.gate: Callable[[SimHandle], bool] | None = None  # returns whether it took the handle away
-        self.context = Context()
-        self.context.run(_DOMAIN.set, self)
-
-
-_DOMAIN: ContextVar[Domain] = ContextVar("sim_domain")
-
-
-class SimTask(asyncio.Task[Any]):
-    """A task that hashes to its birth number."""
-
-    __slots__ = ("birth", "domain")
-    birth: int
-    domain: Domain
-
-    def __hash__(self) -> int:
-        try:
-            return self.birth
-        except AttributeError:  # first asked by asyncio's own registry, inside the constructor
-            self.birth = self.get_loop().next_birth()  # type: ignore[attr-defined]
-            return self.birth
-
-
-class SimFuture(asyncio.Future[Any]):
-    """A future that hashes to a birth number, given when first asked."""
-
-    __slots__ = ("birth",)
-    birth: int
-
-    def __hash__(self) -> int:
-        try:
-            return self.birth
-        except AttributeError:
-            self.birth = self.get_loop().next_birth()  # type: ignore[attr-defined]
-            return self.birth
-
-
-class SimHandle:
-    """A callback waiting to run."""
-
-    __slots__ = ("args", "callback", "context", "delayed", "domain", "number")
-
-    def __init__(
-        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, domain: Domain, number: int
-    ) -> None:
-        self.callback: Callable[..., Any] | None = callback
-        self.args = args
-        self.context = context
-        self.domain = domain
-        self.number = number
-        self.delayed = False
-
-    @property
-    def task(self) -> SimTask | None:
-        """The task this handle steps, if it is one's step."""
-        owner = getattr(self.callback, "__self__", None)
-        return owner if type(owner) is SimTask else None
-
-    @property
-    def lane(self) -> int:
-        """What scheduling policies treat as one thread of control."""
-        task = self.task
-        return -1 - self.domain.number if task is None else task.birth
-
-    def cancel(self) -> None:
-        """Never run."""
-        self.callback = None
-        self.args = ()
-
-    def cancelled(self) -> bool:
-        """Whether it was cancelled."""
-        return self.callback is None
-
-
-class SimTimer(SimHandle):
-    """A callback waiting for a time."""
-
-    __slots__ = ("_loop", "when_ns")
-    _loop: SimLoop
-    when_ns: int
-
-    def when(self) -> float:
-        """The time in seconds, as asyncio wants it."""
-        return self.when_ns / NS
-
-    def cancel(self) -> None:
-        """Never run; swept from the heap with others."""
-        if self.callback is not None:
-            self.callback = None
-            self.args = ()
-            self._loop.timer_cancelled()
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -196,7 +97,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             context = copy_context()
             domain = self.domain
         else:
-            domain = context.get(_DOMAIN, self.root)
+            domain = context.get(DOMAIN, self.root)
         self._numbers = number = self._numbers + 1
         handle = SimHandle(callback, args, context, domain, number)
         self._ready.append(handle)
@@ -210,11 +111,12 @@ class SimLoop(asyncio.AbstractEventLoop):
             context = copy_context()
             domain = self.domain
         else:
-            domain = context.get(_DOMAIN, self.root)
+            domain = context.get(DOMAIN, self.root)
         self._numbers = number = self._numbers + 1
         timer = SimTimer(callback, args, context, domain, number)
         timer._loop = self
         timer.when_ns = when_ns
+        timer.queued = True
         heapq.heappush(self._timers, (when_ns, number, timer))
         return timer
 
@@ -260,7 +162,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, coro: Coroutine[Any, Any, Any] | Any, *, name: str | None = None, context: Context | None = None
     ) -> Any:
         """A task with a stable hash and name, in the present domain."""
-        domain = self.domain if context is None else context.get(_DOMAIN, self.root)
+        domain = self.domain if context is None else context.get(DOMAIN, self.root)
         task = SimTask(coro, loop=self, name=name or f"t{self._births + 1}", context=context)
         task.domain = domain
         self.note(f"task {hash(task)} {task.get_name()}")
@@ -360,12 +262,14 @@ class SimLoop(asyncio.AbstractEventLoop):
             if when_ns > self.now_ns:
                 self.now_ns = when_ns
                 self._trace.append(-when_ns)
+            timer.queued = False
             ready.append(timer)
             while timers and timers[0][0] <= when_ns:
                 timer = heapq.heappop(timers)[2]
                 if timer.callback is None:
                     self._timers_cancelled -= 1
                 else:
+                    timer.queued = False
                     ready.append(timer)
             return True
         self.now_ns = max(self.now_ns, upto_ns)
@@ -408,16 +312,17 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._closed = True
         events._set_running_loop(self)
         try:
-            for task in tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                _close_quietly(task.get_coro())
-            self._ready.clear()
-            self._timers.clear()
-            self.parked.clear()
-            tasks.clear()
-            gc.collect()
-            self._ready.clear()
-            self._timers.clear()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for task in tasks:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _close_quietly(task.get_coro())
+                tasks.clear()
+                for _ in range(DISPOSE_ROUNDS):  # closing may schedule more, which is let go of in turn
+                    self._ready.clear()
+                    self._timers.clear()
+                    self.parked.clear()
+                    gc.collect()
         finally:
             events._set_running_loop(None)
             sys.unraisablehook = hook
@@ -439,9 +344,11 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Keep what asyncio would log: errors nobody looked at."""
         error = context.get("exception")
-        if self._closed or error is None:
+        if self._closed:
             return
-        if "future" not in context and "task" not in context:  # reported by a program, not found by the collector
+        if error is None:
+            self.unretrieved.append(str(context.get("message")))
+        elif "future" not in context and "task" not in context:  # reported by a program, not found by the collector
             self.crashed(self.domain, error)
         else:
             self.unretrieved.append(f"{type(error).__name__}: {error}")
@@ -470,14 +377,6 @@ class SimLoop(asyncio.AbstractEventLoop):
 def _close_quietly(coroutine: Any) -> None:
     with contextlib.suppress(BaseException):  # a power cut hears no complaints
         coroutine.close()
-
-
-def describe(handle: SimHandle) -> str:
-    """Name a handle without addresses, for traces and reports."""
-    task = handle.task
-    if task is not None:
-        return f"task {task.get_name()} of {handle.domain.name}"
-    return f"{getattr(handle.callback, '__qualname__', type(handle.callback).__name__)} of {handle.domain.name}"
 
 
 def _escape(name: str) -> Callable[..., NoReturn]:

@@ -27,8 +27,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from slackwater.errors import ConnectionLost, EntryTooLarge, UsageError
+from slackwater.sim.handles import NS, SimFuture
 from slackwater.sim.link import Link
-from slackwater.sim.loop import NS, SimFuture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from slackwater.runtime.seam import Address, Connection, FrameHandler
     from slackwater.settings import Settings
-    from slackwater.sim.loop import Domain, SimLoop
+    from slackwater.sim.handles import Domain
+    from slackwater.sim.loop import SimLoop
     from slackwater.sim.tape import Stream, Tape
 
 GIVE_UP_NS_MIN, GIVE_UP_NS_MAX = 4 * NS, 12 * NS

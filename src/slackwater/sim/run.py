@@ -16,6 +16,7 @@ The run sits behind the fence: real time, chance, threads and sockets raise. Eve
 
 from __future__ import annotations
 
+import gc
 import traceback
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -28,7 +29,8 @@ from slackwater.settings import Settings
 from slackwater.sim import faults
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.fence import fenced
-from slackwater.sim.loop import NS, EscapedSimulation, Livelock, describe
+from slackwater.sim.handles import NS, describe
+from slackwater.sim.loop import EscapedSimulation, Livelock
 from slackwater.sim.scenario import Play, Scenario, find_planted, find_play, with_faults
 from slackwater.sim.tape import Tape
 from slackwater.sim.world import OracleFailure, World
@@ -36,13 +38,14 @@ from slackwater.sim.world import OracleFailure, World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slackwater.sim.loop import SimHandle
+    from slackwater.sim.handles import SimHandle
     from slackwater.sim.scenario import Oracle, Workload
 
 EXIT_PASS, EXIT_CRASH, EXIT_LIVENESS, EXIT_CORRECTNESS, EXIT_NONDETERMINISM = 0, 2, 3, 4, 5
 SETTLE_STEP_NS = NS // 4
 EVIDENCE_CHARS_MAX = 2_000
 DEFAULT_DURATION_S = 60.0
+UNRETRIEVED_MAX = 20
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,6 +79,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     fault_kinds_enabled: tuple[str, ...]
     probes: dict[str, int]
     strays: int = 0
+    unretrieved: tuple[str, ...] = ()
+    """Errors of tasks and futures that nobody ever looked at."""
 
     @property
     def passed(self) -> bool:
@@ -194,6 +199,11 @@ class _Run:
             world.loop.run(upto_ns=world.loop.now_ns + SETTLE_STEP_NS)
 
     def _judge(self) -> None:
+        gc.collect()
+        if self.world.loop.unretrieved:
+            text = f"a task or future failed and nobody looked: {self.world.loop.unretrieved[0]}"
+            self._failed(EXIT_CRASH, Violation("I-31", "unretrieved-error", text, {}), None)
+            return
         judges = [*(w.check for w in self.workloads), *(o.judge for o in self.oracles)]
         for judge in judges:
             for violation in judge(self.world):
@@ -238,6 +248,7 @@ class _Run:
             fault_kinds_enabled=tuple(sorted(kind.value for kind in self.scenario.faults)),
             probes=dict(sorted(world.probes.items())),
             strays=world.tape.strays,
+            unretrieved=tuple(world.loop.unretrieved[:UNRETRIEVED_MAX]),
         )
 
 

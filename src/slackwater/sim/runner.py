@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 DOUBLED_ONE_IN = 20
+CAMPAIGN_CHUNK = 240
 WORKERS_MIN = 2
 """Two even on one core: a seed is doubled in another process."""
 
@@ -132,17 +133,23 @@ class Runner:
     ) -> Summary:
         """All three rounds."""
         began = perf_counter()
-        first = self.map(jobs)
-        failed = [i for i, (result, _) in enumerate(first) if not result.passed]
-        chosen = {i for i in range(len(jobs)) if i % DOUBLED_ONE_IN == 0}
-        again: dict[int, list[tuple[Result, int]]] = {i: [first[i]] for i in sorted(chosen | set(failed))}
-        self._repeat(jobs, again, list(again))
-        self._repeat(jobs, again, failed)
-        mismatched = [i for i, runs in again.items() if len({r.trace_hash for r, _ in runs}) > 1]
-        for i in sorted({*failed, *mismatched}):
-            on_failure(first[i][0], [result for result, _ in again[i][1:]])
-        results = [result for result, _ in first]
-        return _summary(results, failed, doubled=len(chosen), mismatched=len(mismatched), took_s=perf_counter() - began)
+        results: list[Result] = []
+        doubled = mismatches = 0
+        for begin in range(0, len(jobs), CAMPAIGN_CHUNK):  # in chunks, so that a failure is reported in minutes
+            chunk = jobs[begin : begin + CAMPAIGN_CHUNK]
+            first = self.map(chunk)
+            failed = [i for i, (result, _) in enumerate(first) if not result.passed]
+            chosen = {i for i in range(len(chunk)) if i % DOUBLED_ONE_IN == 0}
+            again: dict[int, list[tuple[Result, int]]] = {i: [first[i]] for i in sorted(chosen | set(failed))}
+            self._repeat(chunk, again, list(again))
+            self._repeat(chunk, again, failed)
+            mismatched = [i for i, runs in again.items() if len({r.trace_hash for r, _ in runs}) > 1]
+            for i in sorted({*failed, *mismatched}):
+                on_failure(first[i][0], [result for result, _ in again[i][1:]])
+            results.extend(result for result, _ in first)
+            doubled += len(chosen)
+            mismatches += len(mismatched)
+        return _summary(results, doubled=doubled, mismatches=mismatches, took_s=perf_counter() - began)
 
     def _repeat(self, jobs: Sequence[Job], again: dict[int, list[tuple[Result, int]]], indexes: list[int]) -> None:
         repeats = [msgspec.structs.replace(jobs[i], attempt=len(again[i])) for i in indexes]
@@ -160,7 +167,8 @@ def _next(own: queue.SimpleQueue[int], shared: queue.SimpleQueue[int]) -> int | 
     return None
 
 
-def _summary(results: list[Result], failed: list[int], *, doubled: int, mismatched: int, took_s: float) -> Summary:
+def _summary(results: list[Result], *, doubled: int, mismatches: int, took_s: float) -> Summary:
+    failed = [result for result in results if not result.passed]
     fired: dict[str, int] = {}
     enabled: dict[str, int] = {}
     totals: dict[str, int] = {}
@@ -173,18 +181,18 @@ def _summary(results: list[Result], failed: list[int], *, doubled: int, mismatch
             totals[kind] = totals.get(kind, 0) + count
         for probe in result.probes:
             probes[probe] = probes.get(probe, 0) + 1
-    exit_code = results[failed[0]].exit_code if failed else 0
+    exit_code = failed[0].exit_code if failed else 0
     return Summary(
         seeds=len(results),
         failed=len(failed),
         sim_seconds=round(sum(r.sim_seconds for r in results), 3),
         real_seconds=round(took_s, 3),
         doubled=doubled,
-        mismatches=mismatched,
+        mismatches=mismatches,
         steps=sum(r.steps for r in results),
         faults=sum(len(r.faults) for r in results),
-        failed_seeds=[results[i].job.seed for i in failed],
-        exit_code=EXIT_NONDETERMINISM if mismatched else exit_code,
+        failed_seeds=[result.job.seed for result in failed],
+        exit_code=EXIT_NONDETERMINISM if mismatches else exit_code,
         fault_counts=dict(sorted(totals.items())),
         fault_reach={kind: round(fired[kind] / count, 3) for kind, count in sorted(enabled.items())},
         probes=dict(sorted(probes.items())),

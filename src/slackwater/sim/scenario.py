@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from slackwater.errors import UsageError
 from slackwater.settings import SETTINGS
 from slackwater.sim.faults import NODES_NEEDED, FaultKind
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from slackwater.sim.schedule import SchedulePolicy
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from slackwater.sim.loop import SimHandle
+    from slackwater.sim.handles import SimHandle
     from slackwater.sim.tape import Stream
 
 

@@ -33,8 +33,9 @@ from slackwater.runtime.tasks import Scope
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.clocks import SimClock
 from slackwater.sim.disk import SimDisk
+from slackwater.sim.handles import NS, Domain, SimHandle
 from slackwater.sim.log import SimLog
-from slackwater.sim.loop import NS, Domain, SimHandle, SimLoop
+from slackwater.sim.loop import SimLoop
 from slackwater.sim.net import NodeNet, SimNet
 from slackwater.sim.schedule import SchedulePolicy, scheduler_for
 

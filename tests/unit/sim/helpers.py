@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slackwater.settings import Settings
-from slackwater.sim.loop import NS, SimLoop
+from slackwater.sim.handles import NS
+from slackwater.sim.loop import SimLoop
 from slackwater.sim.schedule import SchedulePolicy, scheduler_for
 from slackwater.sim.tape import Tape
 from slackwater.sim.world import SimRuntime, World

@@ -4,7 +4,7 @@ import pytest
 
 from slackwater.errors import StorageError
 from slackwater.runtime.seam import Family
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from tests.unit.sim.helpers import idle, run_in, world
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from slackwater.errors import AppendUnknown, ConnectionLost, EntryTooLarge, LogTrimmed
 from slackwater.runtime.seam import OrderedLog, Position, RangeId
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from tests.unit.sim.helpers import idle, run_in, world
 
 R1, R2 = RangeId(1), RangeId(2)

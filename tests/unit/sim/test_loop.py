@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from slackwater.sim.loop import NS, EscapedSimulation, Livelock, SimFuture
+from slackwater.sim.handles import NS, SimFuture
+from slackwater.sim.loop import EscapedSimulation, Livelock
 from slackwater.sim.schedule import SchedulePolicy
 from tests.unit.sim.helpers import loop
 
@@ -230,6 +231,37 @@ def test_a_power_cut_runs_no_finally_block():
     finally:
         sys.unraisablehook = hook
     assert complaints == []
+
+
+def test_dispose_is_silent_whatever_the_finally_blocks_do():
+    lp = loop()
+    domain = lp.new_domain("n1.1")
+
+    async def rude():
+        try:
+            await lp.create_future()
+        finally:
+            lp.create_task(asyncio.sleep(1))
+            lp.call_later(1, print)
+            await lp.create_future()
+
+    async def ruder():
+        try:
+            await lp.create_future()
+        except GeneratorExit:
+            raise ValueError("no") from None
+
+    lp.call_soon(lambda: [lp.create_task(rude()), lp.create_task(ruder())], context=domain.context)
+    lp.run(upto_ns=NS)
+    complaints = []
+    hook, sys.unraisablehook = sys.unraisablehook, complaints.append
+    try:
+        lp.dispose()
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+    assert complaints == []
+    assert lp.unretrieved == []
 
 
 def test_a_live_generator_that_is_dropped_is_closed():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slackwater.errors import ConnectionLost, EntryTooLarge, UsageError
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from tests.unit.sim.helpers import Ears, idle, run_in, world
 
 

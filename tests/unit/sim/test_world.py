@@ -6,7 +6,7 @@ from slackwater import hooks
 from slackwater.errors import StorageError, invariant
 from slackwater.sim.clocks import SimClock, wave
 from slackwater.sim.faults import INJECTORS, FaultKind, inject, nemesis
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from slackwater.sim.tape import Tape
 from slackwater.sim.world import OracleFailure
 from tests.unit.sim.helpers import idle, loop, run_in, world

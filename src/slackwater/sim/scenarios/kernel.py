@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.sim.faults import FaultKind
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
 from slackwater.sim.scenarios.kernel_programs import PORT, ClientProgram, NodeProgram
 from slackwater.sim.scenarios.kernel_witness import Witness

@@ -24,7 +24,7 @@ from slackwater.errors import AmbiguousResult, ClockError, LogError, SlackwaterE
 from slackwater.hooks import buggify, planted, probe
 from slackwater.runtime.rpc import Context, Dialer, Identity, Measurement, Method, RpcServer
 from slackwater.runtime.seam import Entry, Family, Position, RangeId
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
     from slackwater.runtime.seam import Engine, TaskScope
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 PORT = 7400
 FLUSH_EVERY_S = 0.5
 PEERS_EVERY_S = 0.5
-CALL_TIMEOUT_S = 3.0
+CALL_TIMEOUTS_S = (3.0, 15.0)
+"""Shorter and longer than the log's own timeout: the client hears of a lost answer from either."""
 THINK_MEAN_NS = 200_000_000
 RETRY_MEAN_NS = 300_000_000
 TRIM_KEEPS = 16
@@ -265,7 +266,7 @@ class ClientProgram:
     async def _try(self, dialer: Dialer, request: AppendRequest) -> bool:
         address = self._draw.pick(self._nodes)
         try:
-            await dialer.call(address, APPEND, request, timeout=CALL_TIMEOUT_S)
+            await dialer.call(address, APPEND, request, timeout=self._draw.pick(CALL_TIMEOUTS_S))
         except AmbiguousResult:
             probe("kernel.append_unknown")
             return False

@@ -16,7 +16,7 @@ from slackwater.hooks import probe
 from slackwater.runtime.seam import Entry, Position, RangeId
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.clocks import EPOCH_NS
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from slackwater.sim.scenarios.kernel_programs import TRIM_KEEPS, Store, unpack
 
 if TYPE_CHECKING:
