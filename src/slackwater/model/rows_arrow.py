@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow
 
-from slackwater.errors import DecodeError
+from slackwater.errors import DecodeError, EntryTooLarge
 from slackwater.model.arrow import arrow_fields, arrow_type, literal_array
 from slackwater.model.checks_arrow import check_range
 from slackwater.model.encode_arrow import DTYPES
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 pa: Any = pyarrow  # its stubs know neither numpy buffers nor concat_batches
 SUB_BLOCK_ROWS = 65_536
 """Larger sub-blocks leave the cache; smaller ones spend their time between numpy calls."""
-SUB_BLOCK_BYTES_MAX = 1 << 30
-"""Arrow's binary offsets are 32-bit; a sub-block of larger rows is cut further."""
-assert VALUE_BYTES_MAX <= SUB_BLOCK_BYTES_MAX, "cutting must end at single rows"
+BLOCK_BYTES_MAX = 1 << 30
+"""Bytes that one call decodes: Arrow's text offsets have 32 bits, and a scan hands over a few megabytes at a time."""
+assert VALUE_BYTES_MAX <= BLOCK_BYTES_MAX, "every row can be decoded"
 
 
 class BlockDecoder:
@@ -84,9 +84,10 @@ class BlockDecoder:
         """The batch of these values, in their order, without those that a predicate refuses."""
         joined = pa.array(values, pa.binary())  # one pass in C++ for the bytes and the offsets
         if isinstance(joined, pa.ChunkedArray):  # more bytes than 32-bit offsets reach
-            parts = [self._joined(chunk) for chunk in joined.chunks]
-            return self._concat(parts)
-        return self._joined(joined)
+            raise _too_large(joined.nbytes)
+        if joined.null_count:
+            raise DecodeError("a value is missing; drop deleted rows before decoding")
+        return self.decode_buffer(joined.buffers()[2] or b"", binary_offsets(joined))
 
     def decode_buffer(self, buffer: Any, offsets: Array) -> Any:
         """Like `decode`, for values that lie one after the other: value i is `buffer[offsets[i]:offsets[i + 1]]`."""
@@ -101,17 +102,13 @@ class BlockDecoder:
         starts, ends = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
         if not _in_order(starts, ends, len(data)):
             raise DecodeError("values overlap, are out of order, or lie outside the buffer", size=len(data))
+        if len(starts) and ends[-1] - starts[0] > BLOCK_BYTES_MAX:
+            raise _too_large(int(ends[-1] - starts[0]))
         batches = []
         for low in range(0, len(starts), SUB_BLOCK_ROWS):
-            batches += self._cut(data, starts[low : low + SUB_BLOCK_ROWS], ends[low : low + SUB_BLOCK_ROWS])
-        return self._concat(batches)
-
-    def _joined(self, values: Any) -> Any:
-        if values.null_count:
-            raise DecodeError("a value is missing; drop deleted rows before decoding")
-        return self.decode_buffer(values.buffers()[2] or b"", binary_offsets(values))
-
-    def _concat(self, batches: list[Any]) -> Any:
+            cut = slice(low, low + SUB_BLOCK_ROWS)
+            base, last = starts[cut][0], ends[cut][-1]
+            batches.append(self._block(data[base:last], starts[cut] - base, ends[cut] - base))
         if len(batches) == 1:
             return batches[0]
         if not batches:
@@ -120,19 +117,12 @@ class BlockDecoder:
             return self._batch([], sum(b.num_rows for b in batches))
         return pa.concat_batches(batches)
 
-    def _cut(self, data: Array, starts: Array, ends: Array) -> list[Any]:
-        if len(starts) > 1 and ends[-1] - starts[0] > SUB_BLOCK_BYTES_MAX:
-            half = len(starts) // 2
-            return self._cut(data, starts[:half], ends[:half]) + self._cut(data, starts[half:], ends[half:])
-        base = starts[0]
-        return [self._block(data[base : ends[-1]], starts - base, ends - base)]
-
     def _block(self, data: Array, starts: Array, ends: Array) -> Any:
         """One sub-block: usually of one version, and then no header is looked at twice."""
         lengths = ends - starts
         if int(lengths.min()) < HEADER_BYTES:
             raise DecodeError("a row is shorter than its header")
-        if int(lengths.max()) > VALUE_BYTES_MAX:  # also keeps every offset of a sub-block within 32 bits
+        if int(lengths.max()) > VALUE_BYTES_MAX:
             raise DecodeError("a row is larger than any that is written", limit=VALUE_BYTES_MAX)
         first = version_of(data[:HEADER_BYTES].tobytes())
         layout = self._layout(first)
@@ -300,7 +290,7 @@ class _Rows:
             (ends[:, i] > ends[:, i + 1]).any() for i in range(count - 1)
         ):
             raise DecodeError("a row's tail offsets are out of order, or do not end with the row")
-        # From here every end is at most a sub-block's size, so that 32 bits and a sign are enough.
+        # From here every end is at most a block's size, so that 32 bits and a sign are enough.
         bounds = np.empty((self.size, count + 1), np.int32)
         bounds[:, 0] = starts + layout.width
         for i in range(count):
@@ -329,6 +319,10 @@ class _Rows:
         if validity is None:
             return texts
         return pa.Array.from_buffers(texts.type, self.size, [validity, *texts.buffers()[1:]])
+
+
+def _too_large(size: int) -> EntryTooLarge:
+    return EntryTooLarge("too many bytes for one batch; decode fewer rows at a time", size=size, limit=BLOCK_BYTES_MAX)
 
 
 def _in_order(starts: Array, ends: Array, size: int) -> bool:

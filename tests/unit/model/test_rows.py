@@ -260,16 +260,19 @@ def test_rows_larger_than_the_bound_are_neither_written_nor_read(monkeypatch):
         BlockDecoder(two_columns(), {}).decode([value])
 
 
-def test_blocks_of_many_bytes_are_cut(monkeypatch):
+def test_blocks_of_many_rows_or_bytes_are_cut_or_refused(monkeypatch):
     codec = RowCodec(two_columns())
     given = [{"id": i, "v": "x" * i} for i in range(50)]
     batch = pa.RecordBatch.from_pylist(given)
     whole = codec.encode_batch(batch)
-    monkeypatch.setattr(rows_arrow, "SUB_BLOCK_BYTES_MAX", 100)
+    monkeypatch.setattr(rows_arrow, "SUB_BLOCK_ROWS", 7)
     monkeypatch.setattr(encode_arrow, "BLOCK_BYTES_MAX", 100)
     assert codec.encode_batch(batch) == whole
     assert BlockDecoder(two_columns(), {}).decode(whole[1]).to_pylist() == given
     assert BlockDecoder(two_columns(), {}, columns=[]).decode(whole[1]).num_rows == 50
+    monkeypatch.setattr(rows_arrow, "BLOCK_BYTES_MAX", 100)
+    with pytest.raises(EntryTooLarge, match="fewer rows"):
+        BlockDecoder(two_columns(), {}).decode(whole[1])
 
 
 def test_the_layout_names_every_place():
