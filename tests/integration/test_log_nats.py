@@ -193,7 +193,7 @@ def test_a_reader_that_was_away_finds_out_what_was_trimmed(server):
         await log.append(RangeId(2), [b"b"])
         assert [e.payload for e in await ahead.__anext__()] == [b"b"]
         with pytest.raises(LogTrimmed):
-            await behind.__anext__()
+            await asyncio.wait_for(behind.__anext__(), 30)
         await log.close()
         await scope.close()
 

@@ -182,6 +182,11 @@ class MemoryHandle:
         self._closed = True
         self._log.wake()
 
+    def status(self) -> str:
+        """One line about this handle."""
+        state = "closed" if self._closed else "ok"
+        return f"memory {self._log.identity.name} faults={len(self._faults)} {state}"
+
     def _check_open(self) -> None:
         if self._closed:
             raise LogError("the log handle was closed; open the log again")

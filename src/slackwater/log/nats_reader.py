@@ -19,6 +19,7 @@ whatever was gone when it read, the record names.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -93,9 +94,8 @@ class LiveReader:
             self._broken, self._expected = False, 1
             self._attention = Event()
             try:
-                subscription = await self._client.subscribe(
-                    inbox, cb=self._receive, pending_bytes_limit=PENDING_BYTES_MAX
-                )
+                receive = partial(self._receive, self._attention)
+                subscription = await self._client.subscribe(inbox, cb=receive, pending_bytes_limit=PENDING_BYTES_MAX)
                 try:
                     await self._start(name, inbox)
                     await self._watch()
@@ -135,7 +135,9 @@ class LiveReader:
             except TimeoutError:
                 continue
 
-    async def _receive(self, message: Msg) -> None:
+    async def _receive(self, generation: Event, message: Msg) -> None:
+        if generation is not self._attention:  # from a consumer that was replaced
+            return
         self._heard = self._clock.monotonic_ns()
         if message.headers and "Status" in message.headers:
             wanted = message.reply or message.headers.get("Nats-Consumer-Stalled")

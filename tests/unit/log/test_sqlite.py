@@ -206,7 +206,7 @@ def test_a_hole_sends_tails_back_to_catch_up(tmp_path):
                 found += await anext(fine)
             assert [e.payload for e in found] == [b"b", b"c"]
             with pytest.raises(LogTrimmed):
-                await anext(lost)
+                await asyncio.wait_for(anext(lost), 30)
             assert "log.sqlite_hole" in seen
             await log.close()
         finally:
