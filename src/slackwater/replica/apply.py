@@ -138,7 +138,9 @@ def _lease_request_verdict(state: RangeState, command: Command) -> Verdict:
 
 def apply_packet(state: RangeState, position: Position, packet: Packet) -> Applied:
     """Apply one log entry: all accepted commands, their triggers, and the new state, in one batch."""
-    invariant(packet.range_id == state.descriptor.range_id, "I-04", packet=packet.range_id, range=state.descriptor.range_id)
+    invariant(
+        packet.range_id == state.descriptor.range_id, "I-04", packet=packet.range_id, range=state.descriptor.range_id
+    )
     invariant(position > state.position, "I-04", position=position, applied=state.position)
     batch = WriteBatch()
     outcomes: list[Outcome] = []
@@ -203,7 +205,12 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
 
 
 def _split(
-    state: RangeState, left: RangeDescriptor, right: RangeDescriptor, right_stats: tuple[int, ...], batch: WriteBatch, aftermath: list[Aftermath]
+    state: RangeState,
+    left: RangeDescriptor,
+    right: RangeDescriptor,
+    right_stats: tuple[int, ...],
+    batch: WriteBatch,
+    aftermath: list[Aftermath],
 ) -> RangeState:
     """Both sides start from the state this command leaves, closed timestamp included (pitfall 2)."""
     right_state = RangeState(

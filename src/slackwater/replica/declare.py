@@ -28,7 +28,8 @@ LATCH_POINTS_MAX = 512
 """A bulk write of more keys than this latches the span around them instead."""
 
 WHOLE_RANGE = (
-    rq.Split, rq.Subsume, rq.Thaw, rq.Merge, rq.AbortMerge, rq.ChangeReplicas, rq.TransferLease, rq.RaiseGcThreshold, rq.ComputeChecksum,
+    rq.Split, rq.Subsume, rq.Thaw, rq.Merge, rq.AbortMerge, rq.ChangeReplicas, rq.TransferLease, rq.RaiseGcThreshold,
+    rq.ComputeChecksum,
 )  # fmt: skip
 """Requests that change the range itself: they exclude every other write."""
 UNLATCHED = (rq.LeaseInfo, rq.RequestLease)
@@ -57,7 +58,14 @@ def writes_versions(batch: Batch) -> bool:
 def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
     """The key or span of the data that a request addresses; None for requests to the range as a whole."""
     match request:
-        case rq.Get(key) | rq.Put(key=key) | rq.ConditionalPut(key=key) | rq.InitPut(key=key) | rq.Increment(key=key) | rq.Delete(key):
+        case (
+            rq.Get(key)
+            | rq.Put(key=key)
+            | rq.ConditionalPut(key=key)
+            | rq.InitPut(key=key)
+            | rq.Increment(key=key)
+            | rq.Delete(key)
+        ):
             return key, None
         case rq.Scan(start, end) | rq.ReverseScan(start, end) | rq.DeleteRange(start, end):
             return start, end
@@ -129,24 +137,8 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
         case rq.PutRows(keys=keys) if len(keys) <= LATCH_POINTS_MAX:
             for key in keys:
                 yield write_latch(key, at=write_at)
-        case rq.EndTxn(_, lock_keys, lock_spans):
-            txn = batch.header.txn
-            if txn is None:
-                raise UsageError("EndTxn needs a transaction in the header")
-            yield write_latch(txn_key(txn.anchor, txn.txn_id))
-            yield from (write_latch(key, at=txn.start) for key in lock_keys)
-            yield from (write_latch(start, end, at=txn.start) for start, end in lock_spans)
-        case rq.HeartbeatTxn():
-            txn = batch.header.txn
-            if txn is None:
-                raise UsageError("HeartbeatTxn needs a transaction in the header")
-            yield write_latch(txn_key(txn.anchor, txn.txn_id))
-        case rq.PushTxn(pushee):
-            yield write_latch(txn_key(pushee.anchor, pushee.txn_id))
-        case rq.QueryTxn(txn_id, anchor):
-            yield read_latch(txn_key(anchor, txn_id))
-        case rq.ForgetLocks(txn_id, anchor):
-            yield write_latch(txn_key(anchor, txn_id))
+        case rq.EndTxn() | rq.HeartbeatTxn() | rq.PushTxn() | rq.QueryTxn() | rq.ForgetLocks():
+            yield from _record_latches(batch, request)
         case rq.ResolveIntents(_, keys, spans):
             # An intent may hide below any timestamp a read is at: resolution excludes readers and writers of the key.
             yield from (write_latch(key) for key in keys)
@@ -158,6 +150,25 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
         case _:
             start, end = _span(request)
             yield write_latch(start, end, at=write_at)
+
+
+def _record_latches(batch: Batch, request: Request) -> Iterator[LatchSpan]:
+    """Latches on a transaction's record and, for EndTxn, on the intents it resolves."""
+    match request:
+        case rq.PushTxn(pushee):
+            yield write_latch(txn_key(pushee.anchor, pushee.txn_id))
+        case rq.QueryTxn(txn_id, anchor):
+            yield read_latch(txn_key(anchor, txn_id))
+        case rq.ForgetLocks(txn_id, anchor):
+            yield write_latch(txn_key(anchor, txn_id))
+        case rq.EndTxn() | rq.HeartbeatTxn():
+            txn = batch.header.txn
+            if txn is None:
+                raise UsageError(f"{type(request).__name__} needs a transaction in the header")
+            yield write_latch(txn_key(txn.anchor, txn.txn_id))
+            if isinstance(request, rq.EndTxn):
+                yield from (write_latch(key) for key in request.lock_keys)
+                yield from (write_latch(start, end) for start, end in request.lock_spans)
 
 
 def _span(request: Request) -> tuple[bytes, bytes | None]:
@@ -181,4 +192,8 @@ def required_frontier(batch: Batch) -> Timestamp:
     if header.txn is not None:
         return Timestamp(max(header.txn.read_ts, header.txn.write_ts, header.txn.uncertainty_limit))
     exports = [r.upto for r in batch.requests if isinstance(r, rq.Export)]
-    return Timestamp(max(header.ts or MAX, header.uncertainty_limit, *exports)) if exports else Timestamp(max(header.ts or MAX, header.uncertainty_limit))
+    return (
+        Timestamp(max(header.ts or MAX, header.uncertainty_limit, *exports))
+        if exports
+        else Timestamp(max(header.ts or MAX, header.uncertainty_limit))
+    )

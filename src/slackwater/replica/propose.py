@@ -41,7 +41,18 @@ W = TypeVar("W")
 class Proposal(Generic[W]):
     """An evaluated command on its way to the log, with whoever waits for it."""
 
-    __slots__ = ("command_id", "effects", "generation", "lai", "lease_sequence", "min_write_ts", "stats", "token", "trigger", "waiter")
+    __slots__ = (
+        "command_id",
+        "effects",
+        "generation",
+        "lai",
+        "lease_sequence",
+        "min_write_ts",
+        "stats",
+        "token",
+        "trigger",
+        "waiter",
+    )
 
     def __init__(
         self,
@@ -73,7 +84,13 @@ class Flight(Generic[W]):
     __slots__ = ("closed", "last_lai", "lease_sequence", "payload", "proposals")
 
     def __init__(
-        self, payload: bytes, proposals: list[Proposal[W]], *, lease_sequence: LeaseSequence, last_lai: LeaseAppliedIndex, closed: Timestamp
+        self,
+        payload: bytes,
+        proposals: list[Proposal[W]],
+        *,
+        lease_sequence: LeaseSequence,
+        last_lai: LeaseAppliedIndex,
+        closed: Timestamp,
     ) -> None:
         self.payload = payload
         self.proposals = proposals
@@ -125,11 +142,18 @@ class ProposalBuffer(Generic[W]):
         """Take an evaluated proposal; its writes hold closing back until it is sequenced."""
         size = len(proposal.effects) + OVERHEAD_BYTES
         if size > self.entry_bytes_max:
-            raise EntryTooLarge("one command is larger than a log entry may be; split the batch", size=size, limit=self.entry_bytes_max)
+            raise EntryTooLarge(
+                "one command is larger than a log entry may be; split the batch", size=size, limit=self.entry_bytes_max
+            )
         if len(self._waiting) >= PROPOSALS_MAX:
             raise Overloaded("too many proposals are waiting on this range", limit=PROPOSALS_MAX)
         if proposal.min_write_ts:
-            invariant(proposal.min_write_ts > self.assigned_closed, "I-10", write=proposal.min_write_ts, closed=self.assigned_closed)
+            invariant(
+                proposal.min_write_ts > self.assigned_closed,
+                "I-10",
+                write=proposal.min_write_ts,
+                closed=self.assigned_closed,
+            )
             proposal.token = self.tracker.track(proposal.min_write_ts)
             if planted("M07"):
                 self._untrack(proposal)
@@ -150,7 +174,9 @@ class ProposalBuffer(Generic[W]):
         commands = [self._command(p, before) for p in chosen[:-1]]
         commands.append(self._command(chosen[-1], self.assigned_closed))
         payload = encode_packet(Packet(self.range_id, commands))
-        return Flight(payload, chosen, lease_sequence=self.sequence, last_lai=self.assigned_lai, closed=self.assigned_closed)
+        return Flight(
+            payload, chosen, lease_sequence=self.sequence, last_lai=self.assigned_lai, closed=self.assigned_closed
+        )
 
     def close(self, *, target: Timestamp, limit: Timestamp) -> Timestamp:
         """Raise the assigned closed timestamp as far as the policy, the tracker and the lease allow (I-11)."""

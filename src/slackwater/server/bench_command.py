@@ -46,7 +46,9 @@ def _available() -> list[str]:
     folder = CHECKOUT / "bench"
     if not folder.is_dir():
         raise UsageError("benchmarks run from a source checkout; clone the repository and use `make bench`")
-    return sorted(p.stem for p in folder.glob("*.py") if p.stem not in {"__init__", "harness"} and not p.stem.startswith("_"))
+    return sorted(
+        p.stem for p in folder.glob("*.py") if p.stem not in {"__init__", "harness"} and not p.stem.startswith("_")
+    )
 
 
 def _load(name: str) -> Any:

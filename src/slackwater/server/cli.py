@@ -25,9 +25,13 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "bench": Command("slackwater.server.bench_command:main", "measure throughput and latency against peers in the same run"),
+    "bench": Command(
+        "slackwater.server.bench_command:main", "measure throughput and latency against peers in the same run"
+    ),
     "sim": Command("slackwater.sim.command:main", "run the deterministic simulator: seeds, replay, planted bugs"),
-    "settings": Command("slackwater.server.settings_command:main", "list every setting with its default, unit and range"),
+    "settings": Command(
+        "slackwater.server.settings_command:main", "list every setting with its default, unit and range"
+    ),
     "version": Command("slackwater.server.cli:print_version", "print the version"),
 }
 
@@ -43,7 +47,13 @@ def print_version(argv: list[str]) -> int:
 def usage() -> str:
     """The top-level help text."""
     width = max(map(len, COMMANDS))
-    lines = ["usage: slackwater COMMAND [options]", "", "A table store that knows which times are finished.", "", "commands:"]
+    lines = [
+        "usage: slackwater COMMAND [options]",
+        "",
+        "A table store that knows which times are finished.",
+        "",
+        "commands:",
+    ]
     lines += [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
     lines += ["", "`slackwater COMMAND --help` explains each with examples."]
     return "\n".join(lines)

@@ -11,7 +11,9 @@ from slackwater.settings import SETTINGS
 
 def main(argv: list[str]) -> int:
     """Print the settings table."""
-    parser = argparse.ArgumentParser(prog="slackwater settings", description="List every setting: default, unit, allowed range, meaning.")
+    parser = argparse.ArgumentParser(
+        prog="slackwater settings", description="List every setting: default, unit, allowed range, meaning."
+    )
     parser.add_argument("pattern", nargs="?", default="", help="only settings whose name contains this")
     parser.add_argument("--json", action="store_true", help="one JSON object per setting")
     options = parser.parse_args(argv)

@@ -1,0 +1,76 @@
+"""What a replica is given by its node: identity, time, log, engine, and a few narrow doors to what stands above it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from slackwater.clock import HybridClock
+    from slackwater.model.descriptors import Liveness, RangeDescriptor
+    from slackwater.replica.apply import Outcome
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.seam import Engine, NodeId, OrderedLog, Position, RangeId, Runtime
+    from slackwater.settings import Settings
+    from slackwater.storage.batch import WriteBatch
+
+
+class LivenessView(Protocol):
+    """What a replica may know of nodes. `None` is unknown, which is neither live nor dead."""
+
+    def get(self, node: NodeId) -> Liveness | None:
+        """The newest known record of a node."""
+        ...
+
+    def own(self) -> Liveness | None:
+        """This node's record, while it may rely on it."""
+        ...
+
+    async def end_epoch(self, record: Liveness) -> Liveness:
+        """Raise the epoch of an expired node, so that its leases end for good; returns the new record."""
+        ...
+
+
+class ApplyListener(Protocol):
+    """Sees what a replica applies, in order, before waiters are told. Change feeds and oracles implement it."""
+
+    def applied(
+        self, before: RangeState, after: RangeState, batch: WriteBatch, outcomes: list[Outcome], position: Position
+    ) -> None:
+        """One log entry was applied."""
+        ...
+
+
+class StoreHooks(Protocol):
+    """What a replica tells its store."""
+
+    def replica_created(self, state: RangeState) -> None:
+        """A split made a new range, here too."""
+        ...
+
+    def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
+        """A merge ended the range `right`."""
+        ...
+
+    async def wait_applied(self, range_id: RangeId, position: Position) -> None:
+        """Return once this store's replica of the range has applied up to `position`."""
+        ...
+
+    def replica_failed(self, range_id: RangeId, error: BaseException) -> None:
+        """A replica met something it must not go on from; it is quarantined, its neighbours are not."""
+        ...
+
+
+@dataclass
+class Context:
+    """Everything a replica needs from its node."""
+
+    node_id: NodeId
+    runtime: Runtime
+    clock: HybridClock
+    settings: Settings
+    engine: Engine
+    log: OrderedLog
+    liveness: LivenessView
+    hooks: StoreHooks
+    listener: ApplyListener | None = None

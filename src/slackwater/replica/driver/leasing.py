@@ -1,0 +1,214 @@
+"""Getting, keeping and giving away the lease of one replica.
+
+    acquire    propose a RequestLease straight to the log: no lease is needed for it, the sequence it replaces guards it
+    extend     the holder of an expiration-based lease prolongs it through the proposal buffer, like any command
+    transfer   a command with the next lease in it; from its proposal on, the old holder serves nothing (I-07)
+
+At most one acquisition is under way per replica; everybody who needs the lease waits for that one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
+from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, UnavailableError, UsageError
+from slackwater.hooks import planted, probe
+from slackwater.model.commands import (
+    COMMAND_ID_BYTES,
+    NO_LAI,
+    Command,
+    LeaseExtension,
+    LeaseTrigger,
+    Packet,
+    encode_packet,
+)
+from slackwater.model.descriptors import Lease, LeaseSequence
+from slackwater.replica.driver.waiting import Waiters
+from slackwater.replica.lease import LeaseState, lease_state, next_epoch_lease, next_expiration_lease, usable_until
+from slackwater.runtime.sync import timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slackwater.model.descriptors import Liveness
+    from slackwater.replica.driver.context import Context
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.seam import NodeId
+
+FIRST_RANGE = 1
+"""Holds meta and liveness. Its lease cannot depend on liveness, so it is expiration-based."""
+APPEND_ATTEMPTS_MAX = 8
+
+
+class Leasing:
+    """The lease of one replica, as this node sees it."""
+
+    def __init__(self, context: Context, *, state: Callable[[], RangeState]) -> None:
+        self._context = context
+        self._state = state
+        self._acquiring = False
+        self.changed: Waiters[str] = Waiters()
+        self.transferring_to: NodeId | None = None
+
+    @property
+    def by_expiration(self) -> bool:
+        """Whether this range's leases are expiration-based."""
+        return self._state().descriptor.range_id == FIRST_RANGE
+
+    def status(self, now: Timestamp) -> LeaseState:
+        """What the current lease is worth."""
+        lease = self._state().lease
+        return lease_state(lease, self._record(lease), now=now, max_offset_us=self._context.clock.max_offset_us)
+
+    def usable_until(self) -> Timestamp:
+        """The first instant at which this node may no longer serve under the current lease."""
+        lease = self._state().lease
+        return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
+
+    def check(self, now: Timestamp) -> None:
+        """Raise unless this node holds the lease now and may serve under it."""
+        lease = self._state().lease
+        if lease.holder != self._context.node_id:
+            raise self._elsewhere(
+                "the lease is held by another node" if lease.holder else "nobody holds the lease", lease.holder
+            )
+        if self.transferring_to is not None:
+            raise self._elsewhere("the lease is being transferred", self.transferring_to)
+        if self.status(now) is not LeaseState.VALID:
+            raise self._elsewhere("this node's lease is about to end or has ended", 0)
+
+    async def hold(self) -> None:
+        """Return once this node may serve under the lease; raise `NotLeaseholder` when another one may."""
+        now = self._context.clock.now()
+        lease = self._state().lease
+        if (
+            lease.holder == self._context.node_id
+            and self.transferring_to is None
+            and self.status(now) is LeaseState.VALID
+        ):
+            return
+        if lease.holder != self._context.node_id and self.status(now) in {
+            LeaseState.VALID,
+            LeaseState.STASIS,
+            LeaseState.UNKNOWN,
+        }:
+            raise self._elsewhere("the lease is held by another node", lease.holder)
+        if self.transferring_to is not None:
+            raise self._elsewhere("the lease is being transferred", self.transferring_to)
+        if self._acquiring:
+            await self.changed.wait("lease", seconds=self._context.settings["lease.acquire_timeout"])
+        else:
+            await self._acquire()
+        self.check(self._context.clock.now())
+
+    async def _acquire(self) -> None:
+        self._acquiring = True
+        probe("lease.acquire")
+        try:
+            async with timeout(self._context.settings["lease.acquire_timeout"]):
+                await self._request(await self._next())
+        except TimeoutError:
+            raise self._elsewhere("the lease could not be acquired in time", 0) from None
+        finally:
+            self._acquiring = False
+            self.changed.tell("lease")
+
+    async def _next(self) -> Lease:
+        """The lease this node may ask for now."""
+        held = self._state().lease
+        node, clock = self._context.node_id, self._context.clock
+        if self.by_expiration:
+            return next_expiration_lease(
+                held, node, now=clock.now(), duration_s=self._context.settings["lease.duration"]
+            )
+        own = self._context.liveness.own()
+        if own is None:
+            raise self._elsewhere("this node has no live liveness record", 0)
+        if held.holder == node and held.epoch == own.epoch:
+            raise self._elsewhere("this node's liveness is being renewed", 0)
+        if held.holder not in {0, node}:
+            record = self._context.liveness.get(held.holder)
+            if record is None:
+                raise self._elsewhere("the liveness of the lease's holder is not known", held.holder)
+            if record.epoch == held.epoch:
+                probe("lease.end_epoch")
+                await self._context.liveness.end_epoch(record)
+        # Whoever ended the old epoch did so at a clock reading past its expiration, and this node's clock has heard of
+        # that: now() is above everything the old holder can have served.
+        return next_epoch_lease(held, node, own.epoch, now=clock.now(), ended_at=MIN)
+
+    async def _request(self, lease: Lease) -> None:
+        before = LeaseSequence(lease.sequence - 1)
+        command = Command(
+            command_id=self._context.runtime.rng.bytes(COMMAND_ID_BYTES),
+            lease_sequence=before,
+            lai=NO_LAI,
+            closed=MIN,
+            min_write_ts=MIN,
+            trigger=LeaseTrigger(lease),
+        )
+        range_id = self._state().descriptor.range_id
+        payload = encode_packet(Packet(range_id, [command]))
+        for _ in range(APPEND_ATTEMPTS_MAX):
+            if self._state().lease.sequence != before:
+                return
+            try:
+                await self._context.log.append(range_id, [payload])
+                break
+            except (AppendUnknown, Overloaded):
+                await self._context.runtime.clock.sleep(0.05)
+        while self._state().lease.sequence == before:
+            await self.changed.wait("applied", seconds=1.0)
+
+    def extension(self) -> LeaseExtension | None:
+        """The extension this holder should propose now, if half of its lease is over."""
+        lease = self._state().lease
+        duration = self._context.settings["lease.duration"]
+        now = self._context.clock.now()
+        if lease.by_epoch or lease.holder != self._context.node_id or self.status(now) is not LeaseState.VALID:
+            return None
+        if self.transferring_to is not None or seconds_between(now, lease.expiration) > duration / 2:
+            return None
+        return LeaseExtension(add_seconds(now, duration))
+
+    def transfer(self, to: NodeId) -> LeaseTrigger:
+        """The trigger that hands the lease to `to`. Serving stops when it is proposed: see `transferring_to`."""
+        state, now = self._state(), self._context.clock.now()
+        if planted("X-TSCACHE-LOST"):
+            now = Timestamp(state.lease.start + 1)
+        if to not in state.descriptor.replicas:
+            raise UsageError(
+                f"n{to} has no replica of r{state.descriptor.range_id}; add one first",
+                replicas=state.descriptor.replicas,
+            )
+        if self.by_expiration:
+            lease = Lease(
+                to,
+                LeaseSequence(state.lease.sequence + 1),
+                now,
+                expiration=add_seconds(now, self._context.settings["lease.duration"]),
+            )
+        else:
+            record = self._context.liveness.get(to)
+            if record is None or not record.live_at(now) or record.draining:
+                raise UnavailableError(f"n{to} is not known to be live and taking leases")
+            lease = Lease(to, LeaseSequence(state.lease.sequence + 1), now, epoch=record.epoch)
+        # Everything this node served as leaseholder was at or below its clock: the new holder writes above that.
+        return LeaseTrigger(lease, read_floor=now)
+
+    def applied(self) -> None:
+        """The lease in the applied state changed."""
+        self.transferring_to = None
+        self.changed.tell("applied")
+        self.changed.tell("lease")
+
+    def _record(self, lease: Lease) -> Liveness | None:
+        if not lease.by_epoch:
+            return None
+        view = self._context.liveness
+        # A node trusts its own record only while its heartbeats succeed.
+        return view.own() if lease.holder == self._context.node_id else view.get(lease.holder)
+
+    def _elsewhere(self, reason: str, hint: int) -> NotLeaseholder:
+        return NotLeaseholder(reason, range_id=self._state().descriptor.range_id, hint=hint, reason=reason)

@@ -1,0 +1,235 @@
+"""Signs of life: this node's heartbeat, what it knows of others, and ending the epoch of a dead one.
+
+Every node renews `{node, epoch, expiration}` in range 1 by conditional put. The epoch is what leases hang on:
+
+    heartbeat ok          expiration moves on, epoch stays: every lease under it stays valid
+    expired               anybody may raise the epoch, by conditional put against the very record it saw expire;
+                          after that no heartbeat can revive the old epoch, so its end is known for good (I-07)
+    heartbeat refused     somebody raised our epoch: all our leases are gone; go on under the new one
+
+A restarted node waits until the record of its former life has expired before it starts a new epoch: only then is it sure
+that nothing served before the restart lies above what it will write. A graceful stop leaves an expired record, so the
+next start does not wait. What is not known is `None`: neither live nor dead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
+from slackwater.errors import ConditionFailed, SlackwaterError, UnavailableError
+from slackwater.hooks import buggify, probe
+from slackwater.model.descriptors import Epoch, Liveness
+from slackwater.model.layout import prefix_end, system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slackwater.clock import HybridClock
+    from slackwater.runtime.seam import NodeId, Runtime
+    from slackwater.settings import Settings
+
+_decoder = msgspec.msgpack.Decoder(Liveness)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class SystemKv(Protocol):
+    """The store as its own machinery uses it: small records, no transaction."""
+
+    async def get(self, key: bytes) -> bytes | None:
+        """Read one record."""
+        ...
+
+    async def put(self, key: bytes, value: bytes) -> None:
+        """Write one record."""
+        ...
+
+    async def conditional_put(self, key: bytes, value: bytes, *, expected: bytes | None) -> None:
+        """Raises `ConditionFailed` with `actual` in its facts."""
+        ...
+
+    async def scan(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """Read the records of [start, end)."""
+        ...
+
+    async def increment(self, key: bytes, by: int) -> int:
+        """Add to a counter; returns its new value."""
+        ...
+
+
+def liveness_key(node: NodeId) -> bytes:
+    """Where a node's record lives."""
+    return system("liveness", node.to_bytes(4, "big"))
+
+
+def liveness_span() -> tuple[bytes, bytes]:
+    """All records."""
+    prefix = system("liveness")[:-2]
+    return prefix, prefix_end(prefix)
+
+
+class NodeLiveness:
+    """This node's liveness and its view of the others'. Implements `LivenessView`."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        runtime: Runtime,
+        clock: HybridClock,
+        settings: Settings,
+        kv: SystemKv,
+        *,
+        trusted: Callable[[], None],
+    ) -> None:
+        self.node_id = node_id
+        self.draining = False
+        self._runtime = runtime
+        self._clock = clock
+        self._settings = settings
+        self._kv = kv
+        self._trusted = trusted
+        self._own: Liveness | None = None
+        self._known: dict[NodeId, Liveness] = {}
+        self.heartbeats_failed = 0
+
+    # --- the view ---------------------------------------------------------------------------------------------------
+
+    def get(self, node: NodeId) -> Liveness | None:
+        """The newest known record of a node."""
+        return self._known.get(node)
+
+    def own(self) -> Liveness | None:
+        """This node's record while it is live by its own clock; None otherwise."""
+        if self._own is not None and self._clock.peek() < self._own.expiration:
+            return self._own
+        return None
+
+    def all(self) -> list[Liveness]:
+        """Every known record, by node."""
+        return [self._known[n] for n in sorted(self._known)]
+
+    def is_live(self, node: NodeId) -> bool | None:
+        """Whether a node is live; None when that is not known."""
+        record = self._known.get(node)
+        return None if record is None else record.live_at(self._clock.peek())
+
+    # --- heartbeats --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Begin a new epoch, then heartbeat and look at the others for as long as the node lives."""
+        while not await self._attempt(self._begin):
+            await self._runtime.clock.sleep(self._interval / 4)
+        while True:
+            await self._runtime.clock.sleep(self._interval)
+            if buggify("liveness.lose_heartbeat"):
+                continue
+            if await self._attempt(self._heartbeat):
+                await self._attempt(self.refresh)
+
+    @property
+    def _interval(self) -> float:
+        return self._settings["liveness.heartbeat_interval"]
+
+    async def _attempt(self, step: Callable[[], object]) -> bool:
+        try:
+            # A clock that its peers prove wrong must not keep leases alive (I-01).
+            self._trusted()
+            await step()  # type: ignore[misc]
+        except SlackwaterError:
+            self.heartbeats_failed += 1
+            probe("liveness.heartbeat_failed")
+            return False
+        return True
+
+    async def _begin(self) -> None:
+        """Start a new epoch, once the former one can no longer be relied upon by anybody."""
+        raw = await self._kv.get(liveness_key(self.node_id))
+        if raw is None:
+            await self._write(Epoch(1), expected=None)
+            return
+        record = _decoder.decode(raw)
+        now = self._clock.now()
+        if record.live_at(now):
+            probe("liveness.wait_for_former_life")
+            await self._runtime.clock.sleep(seconds_between(now, record.expiration) + 0.001)
+            raise UnavailableError("the record of this node's former life has not expired yet")
+        await self._write(Epoch(record.epoch + 1), expected=raw)
+        await self.refresh()
+
+    async def _heartbeat(self) -> None:
+        own = self._own
+        if own is None:
+            await self._begin()
+            return
+        try:
+            await self._write(own.epoch, expected=_encoder.encode(own))
+        except ConditionFailed as refused:
+            self._adopt(refused.facts.get("actual"))
+
+    def _adopt(self, actual: object) -> None:
+        """Somebody else wrote our record, or an answer to one of our own writes was lost: go on from what is there."""
+        if not isinstance(actual, bytes):
+            self._own = None
+            return
+        record = _decoder.decode(actual)
+        probe("liveness.adopted")
+        self._own = record
+        self._known[self.node_id] = record
+
+    async def _write(self, epoch: Epoch, *, expected: bytes | None) -> None:
+        expiration = add_seconds(self._clock.now(), self._settings["liveness.duration"])
+        record = Liveness(self.node_id, epoch, expiration, self.draining)
+        await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(record), expected=expected)
+        self._own = record
+        self._known[self.node_id] = record
+
+    async def refresh(self) -> None:
+        """Read everybody's records."""
+        for _, raw in await self._kv.scan(*liveness_span()):
+            self._learn(_decoder.decode(raw))
+
+    def _learn(self, record: Liveness) -> None:
+        known = self._known.get(record.node_id)
+        if known is None or (record.epoch, record.expiration) > (known.epoch, known.expiration):
+            self._known[record.node_id] = record
+
+    async def end_epoch(self, record: Liveness) -> Liveness:
+        """Raise the epoch of an expired node. Fails when its record has changed since, for better or worse."""
+        if record.live_at(self._clock.now()):
+            raise UnavailableError(f"n{record.node_id} has not expired; its epoch cannot be ended")
+        ended = Liveness(
+            record.node_id, Epoch(record.epoch + 1), record.expiration, record.draining, record.decommissioning
+        )
+        try:
+            await self._kv.conditional_put(
+                liveness_key(record.node_id), _encoder.encode(ended), expected=_encoder.encode(record)
+            )
+        except ConditionFailed as refused:
+            actual = refused.facts.get("actual")
+            if isinstance(actual, bytes):
+                self._learn(_decoder.decode(actual))
+            known = self._known.get(record.node_id)
+            if known is not None and known.epoch > record.epoch:
+                return known
+            raise UnavailableError(f"n{record.node_id} came back to life") from refused
+        self._known[record.node_id] = ended
+        return ended
+
+    async def leave(self) -> None:
+        """Stop gracefully: leave an expired record, so that nobody waits for us and our next start does not wait either."""
+        own = self._own
+        if own is None:
+            return
+        self._own = None
+        gone = Liveness(
+            self.node_id, own.epoch, Timestamp(max(MIN, min(own.expiration, self._clock.now()))), draining=True
+        )
+        await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own))
+
+    def status(self) -> str:
+        """One line for logs and the console."""
+        now = self._clock.peek()
+        parts = [f"n{r.node_id}:{'live' if r.live_at(now) else 'expired'}@{r.epoch}" for r in self.all()]
+        return f"liveness own={'yes' if self.own() else 'no'} " + " ".join(parts)

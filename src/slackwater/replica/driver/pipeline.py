@@ -1,0 +1,142 @@
+"""The way into the log: a task that flushes the proposal buffer, one append at a time.
+
+    submit(proposal) ─► buffer ─► flush ─► append ─► (the tail sees it) ─► settle(outcome) ─► the waiter
+
+While one append is under way, everything evaluated meanwhile gathers in the buffer and leaves as one entry: group commit
+for free. An append with an unknown outcome is repeated with the same bytes until the entry is seen, or cannot apply any
+more because the lease has changed (pitfall 54: unknown is neither failure nor success).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
+from slackwater.hooks import probe
+from slackwater.replica.apply import Verdict
+from slackwater.runtime.sync import Event, Future, get_running_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.replica.apply import Outcome
+    from slackwater.replica.driver.context import Context
+    from slackwater.replica.propose import Flight, Proposal, ProposalBuffer
+    from slackwater.replica.state import RangeState
+
+APPEND_BACKOFF_S = 0.01
+APPEND_BACKOFF_MAX_S = 1.0
+
+Waiter: TypeAlias = "Future[RangeState]"
+
+
+class Pipeline:
+    """Carries proposals of one replica into the log and their outcomes back."""
+
+    def __init__(
+        self,
+        context: Context,
+        buffer: ProposalBuffer[Waiter],
+        *,
+        state: Callable[[], RangeState],
+        targets: Callable[[], tuple[Timestamp, Timestamp]],
+    ) -> None:
+        self.buffer = buffer
+        self._context = context
+        self._state = state
+        self._targets = targets
+        self._dirty = Event()
+
+    def submit(self, proposal: Proposal[Waiter]) -> None:
+        """Insert an evaluated proposal. Its waiter is told when the command is decided."""
+        self.buffer.insert(proposal)
+        self._dirty.set()
+
+    def new_waiter(self) -> Waiter:
+        """A future for one proposal."""
+        waiter: Waiter = get_running_loop().create_future()
+        # A waiter whose request was cancelled is never awaited; its failure is nobody's surprise.
+        waiter.add_done_callback(lambda w: None if w.cancelled() else w.exception())
+        return waiter
+
+    async def run(self) -> None:
+        """Flush for as long as the replica lives."""
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            while self.buffer.buffered:
+                target, limit = self._targets()
+                flight = self.buffer.flush(close_target=target, close_limit=limit)
+                if flight is not None:
+                    await self._append(flight)
+
+    async def _append(self, flight: Flight[Waiter]) -> None:
+        pause = APPEND_BACKOFF_S
+        range_id = self.buffer.range_id
+        while not self._decided(flight):
+            try:
+                await self._context.log.append(range_id, [flight.payload])
+            except AppendUnknown:
+                probe("propose.append_unknown")
+            except Overloaded:
+                probe("propose.log_overloaded")
+            except SlackwaterError as error:
+                # The log says that the entry never will appear, so these proposals are certain not to apply.
+                for proposal in self.buffer.withdraw(flight):
+                    fail(proposal, error)
+                return
+            else:
+                return
+            await self._context.runtime.clock.sleep(pause)
+            pause = min(2 * pause, APPEND_BACKOFF_MAX_S)
+
+    def _decided(self, flight: Flight[Waiter]) -> bool:
+        state = self._state()
+        return state.lease.sequence != flight.lease_sequence or state.lai >= flight.last_lai
+
+    def settle(self, outcome: Outcome, state: RangeState) -> None:
+        """A command was decided at apply: tell its waiter, if it is ours."""
+        proposal = self.buffer.settle(outcome.command.command_id)
+        if proposal is None:
+            return
+        if outcome.verdict is Verdict.ACCEPTED:
+            if not proposal.waiter.done():
+                proposal.waiter.set_result(state)
+            return
+        fail(
+            proposal,
+            NotLeaseholder(
+                f"the command was refused at apply: {outcome.verdict.value}",
+                range_id=self.buffer.range_id,
+                hint=state.lease.holder,
+                reason=outcome.verdict.value,
+            ),
+        )
+
+    def lease_changed(self, state: RangeState) -> None:
+        """Another lease is in force: what was proposed under the old one can never apply."""
+        dead = self.buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
+        for proposal in dead:
+            fail(
+                proposal,
+                NotLeaseholder(
+                    "the lease changed before the command applied",
+                    range_id=self.buffer.range_id,
+                    hint=state.lease.holder,
+                    reason="lease changed",
+                ),
+            )
+
+    def stop(self, error: SlackwaterError) -> None:
+        """The replica ends: whoever waits cannot be told the outcome."""
+        for proposal in self.buffer.start_lease(
+            sequence=self.buffer.sequence, lai=self.buffer.assigned_lai, closed=self.buffer.assigned_closed
+        ):
+            fail(proposal, error)
+
+
+def fail(proposal: Proposal[Waiter], error: SlackwaterError) -> None:
+    """Tell a waiter that its command failed."""
+    if not proposal.waiter.done():
+        proposal.waiter.set_exception(error)

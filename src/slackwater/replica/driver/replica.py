@@ -1,0 +1,399 @@
+"""One replica of one range, alive: it waits, proposes, tails and applies. All decisions are in the pure files beside it.
+
+    execute(batch)
+      │ lease held? ── no ──► acquire it, or NotLeaseholder with a hint
+      │ latches ───── wait for earlier conflicting requests
+      │ evaluate ──── check and act in one step, no await: lease, bounds, floors, read, decide
+      │ propose ───── Pipeline ──► log.append ──► tail ──► apply ──► engine.write
+      ▼                                                                  │
+    result ◄── the waiter is told; latches are released ◄────────────────┘
+
+A request that is cancelled after it proposed keeps its latches until the command is decided: it may still apply. A caller
+gets its result or a definite error; `AmbiguousResult` only when the replica itself ends before the command is decided.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds
+from slackwater.closedts.tracker import BucketTracker
+from slackwater.errors import (
+    AmbiguousResult,
+    RangeMismatch,
+    SlackwaterError,
+    UnavailableError,
+    UsageError,
+)
+from slackwater.hooks import planted, probe
+from slackwater.model import requests as rq
+from slackwater.model.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
+from slackwater.replica import declare
+from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, merge_in
+from slackwater.replica.driver.leasing import Leasing
+from slackwater.replica.driver.pipeline import Pipeline
+from slackwater.replica.driver.waiting import Waiters
+from slackwater.replica.evaluate import Evaluation, View, evaluate
+from slackwater.replica.latches import Latch, LatchManager, RequestId
+from slackwater.replica.propose import Proposal, ProposalBuffer
+from slackwater.replica.snapshot import range_digest
+from slackwater.replica.tscache import TimestampCache
+from slackwater.runtime.sync import shield
+from slackwater.storage.stats import recompute
+
+if TYPE_CHECKING:
+    from slackwater.model.commands import Packet
+    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.replica.apply import Aftermath, Applied, Outcome
+    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.pipeline import Waiter
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.seam import Engine, Entry, Position, TaskScope
+
+LATCH_WAIT_S_MAX = 60.0
+PUSH_ROUNDS_MAX = 16
+APPLY_RUN_BYTES_MAX = 4 << 20
+"""Entries are applied together up to about this many bytes of payload, in one engine batch."""
+CHECKSUMS_KEPT_MAX = 16
+
+
+class Replica:
+    """A replica and, while it holds the lease, the leaseholder of its range."""
+
+    def __init__(self, context: Context, state: RangeState, scope: TaskScope) -> None:
+        self.context = context
+        self.state = state
+        self.failure: BaseException | None = None
+        self.checksums: dict[bytes, bytes] = {}
+        self._scope = scope
+        self._next_request = 0
+        self._latches = LatchManager()
+        self._granted: Waiters[RequestId] = Waiters()
+        self._records: Waiters[bytes] = Waiters()
+        self._applied: Waiters[str] = Waiters()
+        self.retired = False
+        self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
+        self.leasing = Leasing(context, state=lambda: self.state)
+        buffer: ProposalBuffer[Waiter] = ProposalBuffer(
+            state.descriptor.range_id, BucketTracker(), entry_bytes_max=int(context.settings["log.entry_bytes_max"])
+        )
+        buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
+        self.pipeline = Pipeline(context, buffer, state=lambda: self.state, targets=self._close_targets)
+
+    def start(self) -> None:
+        """Begin to tail the log and to flush proposals."""
+        self._scope.spawn(self._tail(), name="tail")
+        self._scope.spawn(self.pipeline.run(), name="flush")
+
+    async def stop(self) -> None:
+        """End the replica's tasks. Whoever still waits is told that the outcome is unknown."""
+        await self._scope.close()
+        self.pipeline.stop(
+            AmbiguousResult("the replica stopped before the command was decided; find out what became of it")
+        )
+        self._granted.tell_all()
+        self._records.tell_all()
+        self._applied.tell_all()
+        self.leasing.changed.tell_all()
+
+    def retire(self) -> None:
+        """The range is gone from this store: apply and serve nothing more, from this very step on."""
+        self.retired = True
+
+    # --- executing -------------------------------------------------------------------------------------------------
+
+    async def execute(self, batch: Batch) -> BatchResult:
+        """Answer a batch, as leaseholder or, where the timestamp is closed here, as follower."""
+        self._check_alive()
+        if len(batch.requests) > rq.BATCH_REQUESTS_MAX:
+            raise UsageError("too many requests in one batch", limit=rq.BATCH_REQUESTS_MAX)
+        if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
+            return self._lease_info()
+        if batch.header.follower_ok and self._follower_may_serve(batch):
+            return self._follower_read(batch)
+        for _ in range(PUSH_ROUNDS_MAX):
+            await self.leasing.hold()
+            result, parked = await self._execute_once(batch)
+            if parked is None or not await self._records.wait(parked, seconds=_push_wait_s(batch)):
+                return result
+        return result
+
+    async def _execute_once(self, batch: Batch) -> tuple[BatchResult, bytes | None]:
+        """Latch, evaluate, propose, wait. The second value names a transaction whose record a push has to wait for."""
+        clock = self.context.clock
+        now = clock.now()
+        read_at = declare.read_ts_of(batch, now)
+        latch = await self._latch(batch, read_at)
+        try:
+            right_stats = await self._prepare(batch)
+            evaluation = self._evaluate(batch, right_stats)
+            if evaluation.read_only:
+                self._unlatch(latch)
+                return evaluation.result(self.state, self.context.node_id), evaluation.parked
+            waiter = self._propose(evaluation)
+        except BaseException:
+            self._unlatch(latch)
+            raise
+        # From here on the latch belongs to the command, not to this task: a cancelled caller must not let others in.
+        waiter.add_done_callback(lambda _: self._command_decided(latch, evaluation.records))
+        state = await shield(waiter)
+        return evaluation.result(state, self.context.node_id), None
+
+    async def _latch(self, batch: Batch, read_at: Timestamp) -> RequestId | None:
+        txn = batch.header.txn
+        spans = declare.latches(batch, read_at=read_at, write_at=txn.write_ts if txn else read_at)
+        if not spans:
+            return None
+        self._next_request += 1
+        request = RequestId(self._next_request)
+        if isinstance(self._latches.acquire(request, spans), Latch):
+            return request
+        probe("replica.latch_wait")
+        granted = False
+        try:
+            granted = await self._granted.wait(request, seconds=LATCH_WAIT_S_MAX)
+        finally:
+            if not granted:
+                self._wake(self._latches.cancel(request))
+        if not granted:
+            raise UnavailableError("waited too long behind other requests on the same keys", seconds=LATCH_WAIT_S_MAX)
+        return request
+
+    def _unlatch(self, request: RequestId | None) -> None:
+        if request is not None:
+            self._wake(self._latches.cancel(request))
+
+    def _command_decided(self, latch: RequestId | None, records: tuple[bytes, ...]) -> None:
+        self._unlatch(latch)
+        for txn_id in records:
+            self._records.tell(txn_id)
+
+    def _wake(self, granted: list[RequestId]) -> None:
+        for request in granted:
+            self._granted.tell(request)
+
+    async def _prepare(self, batch: Batch) -> tuple[int, ...]:
+        """Long computation a request needs, off the loop, while its latches are held: the statistics of a right half."""
+        for request in batch.requests:
+            if isinstance(request, rq.Split):
+                self._check_bounds(batch)
+                return await self.context.runtime.offload(
+                    _right_half, self.context.engine, request.at, self.state.descriptor.end
+                )
+        return ()
+
+    def _evaluate(self, batch: Batch, right_stats: tuple[int, ...]) -> Evaluation:
+        """Check and act: no await between here and `_propose`."""
+        self._check_alive()
+        now = self.context.clock.now()
+        self.leasing.check(now)
+        self._check_bounds(batch)
+        view = View(
+            reader=self.context.engine,
+            state=self.state,
+            now=now,
+            floor=self.pipeline.buffer.floor,
+            lease_end=self.leasing.usable_until(),
+            tscache=self.tscache,
+            txn_expiration_s=self.context.settings["txn.expiration"],
+            right_stats=right_stats,
+        )
+        evaluation = evaluate(batch, view)
+        if isinstance(evaluation.transfer_to, int):
+            evaluation.trigger = self.leasing.transfer(evaluation.transfer_to)
+        if evaluation.ts > now:
+            self.context.clock.update(evaluation.ts)
+        return evaluation
+
+    def _propose(self, evaluation: Evaluation) -> Waiter:
+        waiter = self.pipeline.new_waiter()
+        proposal = Proposal(
+            command_id=self.context.runtime.rng.bytes(COMMAND_ID_BYTES),
+            lease_sequence=self.state.lease.sequence,
+            min_write_ts=evaluation.min_write_ts,
+            effects=evaluation.effects.encode() if len(evaluation.effects) else b"",
+            stats=evaluation.stats,
+            trigger=evaluation.trigger,
+            generation=evaluation.generation,
+            waiter=waiter,
+        )
+        self.pipeline.submit(proposal)
+        if isinstance(evaluation.trigger, LeaseTrigger):
+            self.leasing.transferring_to = evaluation.trigger.lease.holder
+            waiter.add_done_callback(lambda w: self._transfer_ended(failed=w.cancelled() or w.exception() is not None))
+        return waiter
+
+    def _transfer_ended(self, *, failed: bool) -> None:
+        if failed:
+            self.leasing.transferring_to = None
+
+    def extend_lease(self) -> None:
+        """Prolong an expiration-based lease when half of it is over; called by the store now and then."""
+        extension = None if self.failure else self.leasing.extension()
+        if extension is not None:
+            self._propose(Evaluation(trigger=extension))
+
+    # --- reading without the lease ---------------------------------------------------------------------------------
+
+    def _follower_may_serve(self, batch: Batch) -> bool:
+        return (
+            all(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests)
+            and declare.required_frontier(batch) <= self.state.closed
+        )
+
+    def _follower_read(self, batch: Batch) -> BatchResult:
+        """Serve at a closed timestamp. One step on the loop: closed was checked first, and nothing can apply between."""
+        self._check_bounds(batch)
+        view = View(
+            reader=self.context.engine,
+            state=self.state,
+            now=self.context.clock.now(),
+            floor=MIN,
+            lease_end=MAX,
+            tscache=None,
+            txn_expiration_s=self.context.settings["txn.expiration"],
+        )
+        evaluation = evaluate(batch, view)
+        return evaluation.result(self.state, self.context.node_id, by_follower=True)
+
+    # --- applying --------------------------------------------------------------------------------------------------
+
+    async def _tail(self) -> None:
+        """Apply the log for as long as the replica lives. What must not be gone on from quarantines this range only."""
+        try:
+            async with aclosing(
+                self.context.log.tail(self.state.descriptor.range_id, after=self.state.position)  # type: ignore[type-var]
+            ) as batches:
+                async for entries in batches:
+                    await self._apply(entries)
+        except SlackwaterError as error:
+            probe("replica.quarantined")
+            self.failure = error
+            self.pipeline.stop(AmbiguousResult("the replica failed before the command was decided", cause=str(error)))
+            self.context.hooks.replica_failed(self.state.descriptor.range_id, error)
+
+    async def _apply(self, entries: list[Entry]) -> None:
+        run: list[tuple[Position, Packet]] = []
+        size = 0
+        for position, payload in entries:
+            packet = decode_packet(payload)
+            merge = merge_in(packet)
+            if merge is not None:
+                self._apply_run(run)
+                run, size = [], 0
+                # The right side's data must be here up to its freeze before this range may claim it.
+                await self.context.hooks.wait_applied(merge.right.range_id, merge.frozen.position)
+            run.append((position, packet))
+            size += len(payload)
+            if size >= APPLY_RUN_BYTES_MAX:
+                self._apply_run(run)
+                run, size = [], 0
+        self._apply_run(run)
+
+    def _apply_run(self, run: list[tuple[Position, Packet]]) -> None:
+        """Apply entries in one engine batch, then tell everybody. Cannot be interleaved."""
+        if not run or self.retired:
+            return
+        state, whole = self.state, None
+        done: list[tuple[RangeState, Applied, Position]] = []
+        for position, packet in run:
+            applied = apply_packet(state, position, packet)
+            done.append((state, applied, position))
+            state = applied.state
+            if whole is None:
+                whole = applied.batch
+            else:
+                whole.extend(applied.batch)
+        if whole is not None:
+            self.context.engine.write(whole)
+        for before, applied, position in done:
+            self.state = applied.state
+            if self.context.listener is not None:
+                self.context.listener.applied(before, applied.state, applied.batch, applied.outcomes, position)
+            for outcome in applied.outcomes:
+                self._settle(outcome, applied.state)
+            for event in applied.aftermath:
+                self._follow_up(event)
+        self._applied.tell("applied")
+
+    def _settle(self, outcome: Outcome, state: RangeState) -> None:
+        self.pipeline.settle(outcome, state)
+
+    def _follow_up(self, event: Aftermath) -> None:
+        match event:
+            case LeaseChanged():
+                self._lease_changed()
+            case Created(state):
+                self.context.hooks.replica_created(state)
+            case Absorbed(descriptor):
+                self.tscache.raise_floor(self.state.read_floor)
+                self.context.hooks.replica_absorbed(descriptor, self.state.descriptor.range_id)
+            case Digested(checksum_id):
+                self._digest(checksum_id)
+
+    def _lease_changed(self) -> None:
+        lease = self.state.lease
+        self.pipeline.lease_changed(self.state)
+        if lease.holder == self.context.node_id:
+            # The lease may start a little ahead of this clock; everything stamped from now on lies above it.
+            self.context.clock.update(lease.start)
+            self.tscache.raise_floor(
+                Timestamp(max(lease.start, self.state.read_floor)) if not planted("X-TSCACHE-LOST") else MIN
+            )
+        self.leasing.applied()
+
+    def _digest(self, checksum_id: bytes) -> None:
+        if len(self.checksums) >= CHECKSUMS_KEPT_MAX:
+            self.checksums.pop(next(iter(self.checksums)))
+        self.checksums[checksum_id] = range_digest(self.context.engine, self.state)
+
+    async def wait_applied(self, position: Position, *, seconds: float) -> bool:
+        """Wait until this replica has applied up to `position`; False when the time ran out."""
+        deadline = self.context.runtime.clock.monotonic_ns() + int(seconds * 1e9)
+        while self.state.position < position:
+            left = (deadline - self.context.runtime.clock.monotonic_ns()) / 1e9
+            if left <= 0 or self.failure is not None or not await self._applied.wait("applied", seconds=left):
+                return self.state.position >= position
+        return True
+
+    # --- checks ----------------------------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self.retired:
+            raise RangeMismatch("this range is no longer here; look it up again", descriptors=[])
+        if self.failure is not None:
+            raise UnavailableError("this replica is quarantined; ask another one", cause=str(self.failure))
+
+    def _check_bounds(self, batch: Batch) -> None:
+        descriptor = self.state.descriptor
+        span = declare.bounds(batch)
+        if span is not None and not descriptor.covers(span.start, span.end):
+            raise RangeMismatch("the batch reaches outside this range; look it up again", descriptors=[descriptor])
+
+    def _close_targets(self) -> tuple[Timestamp, Timestamp]:
+        """How far the policy and the lease let this range close."""
+        lag = self.context.settings["closed_timestamp.target_duration"]
+        if lag == 0 or self.state.frozen is not None:
+            return MIN, MIN
+        target = add_seconds(self.context.clock.physical(), -lag)
+        return target, Timestamp(max(MIN, self.leasing.usable_until() - 1))
+
+    def _lease_info(self) -> BatchResult:
+        state = self.state
+        info = rq.LeaseResult(state.lease, state.descriptor, state.lai, state.closed)
+        return rq.BatchResult([info], served_by=self.context.node_id)
+
+    def status(self) -> str:
+        """One line for logs, scripts, console and simulator."""
+        failed = f" QUARANTINED: {self.failure}" if self.failure else ""
+        return f"{self.state.status()} {self.pipeline.buffer.status()}{failed}"
+
+
+def _right_half(engine: Engine, at: bytes, end: bytes) -> tuple[int, ...]:
+    with engine.snapshot() as frozen:
+        return tuple(recompute(frozen, at, end))
+
+
+def _push_wait_s(batch: Batch) -> float:
+    return max((r.wait_ms / 1000 for r in batch.requests if isinstance(r, rq.PushTxn)), default=0.0)

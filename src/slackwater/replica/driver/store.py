@@ -1,0 +1,294 @@
+"""All replicas on one node, over one engine.
+
+load        every RangeState in the engine becomes a replica that tails its log from the applied position
+execute     a batch goes to its replica, or `RangeMismatch` when that is not here
+split       a replica appears in the same engine batch in which its left side shrank
+merge       a replica disappears in the same engine batch in which its left side grew
+snapshot    a replica is sent as a stream of blocks, and installed from one
+flush       makes applied state durable now and then; only *durable* positions may be reported for trimming (pitfall 59)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import LogTrimmed, RangeMismatch, StorageError, UsageError
+from slackwater.hooks import probe
+from slackwater.model.layout import LOCAL, prefix_span
+from slackwater.replica import declare
+from slackwater.replica.driver.context import Context
+from slackwater.replica.driver.replica import Replica
+from slackwater.replica.driver.waiting import Waiters
+from slackwater.replica.snapshot import SnapshotReceiver, clear, send_parts
+from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
+from slackwater.runtime.seam import Family, NodeId, Position, RangeId
+from slackwater.storage.batch import WriteBatch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from slackwater.clock import HybridClock
+    from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.replica.driver.context import ApplyListener, LivenessView
+    from slackwater.replica.snapshot import SnapshotPart
+    from slackwater.runtime.seam import Engine, OrderedLog, Runtime, TaskScope
+    from slackwater.settings import Settings
+
+LOAD_CHUNK = 1_000
+NEIGHBOUR_WAIT_S = 1.0
+DESCRIPTORS_HINTED_MAX = 16
+
+
+class Store:
+    """The replicas of one node. Implements `StoreHooks` for them."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        runtime: Runtime,
+        clock: HybridClock,
+        settings: Settings,
+        engine: Engine,
+        log: OrderedLog,
+        liveness: LivenessView,
+        scope: TaskScope,
+        listener: ApplyListener | None = None,
+        on_trimmed: Callable[[RangeState], None] | None = None,
+    ) -> None:
+        self.replicas: dict[RangeId, Replica] = {}
+        self.durable: dict[RangeId, Position] = {}
+        self.quarantined: dict[RangeId, str] = {}
+        self._scope = scope
+        self._on_trimmed = on_trimmed
+        self._arrived: Waiters[RangeId] = Waiters()
+        self._installing: set[RangeId] = set()
+        self.context = Context(
+            node_id=node_id,
+            runtime=runtime,
+            clock=clock,
+            settings=settings,
+            engine=engine,
+            log=log,
+            liveness=liveness,
+            hooks=self,
+            listener=listener,
+        )
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load every replica from the engine and set it going."""
+        for state in stored_states(self.context.engine):
+            self.durable[state.descriptor.range_id] = state.position
+            self._add(state)
+        self._scope.spawn(self._keep_leases(), name="leases")
+        self._scope.spawn(self._keep_flushing(), name="flusher")
+
+    def bootstrap(self, states: list[RangeState]) -> None:
+        """Write the first ranges of a new cluster into an empty store."""
+        if any(True for _ in stored_states(self.context.engine)):
+            raise UsageError("this store already belongs to a cluster; init needs an empty one")
+        batch = WriteBatch()
+        for state in states:
+            batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encode_state(state))
+        self.context.engine.write(batch)
+
+    def _add(self, state: RangeState) -> Replica:
+        range_id = state.descriptor.range_id
+        replica = Replica(self.context, state, self._scope.child(f"r{range_id}"))
+        self.replicas[range_id] = replica
+        replica.start()
+        self._arrived.tell(range_id)
+        return replica
+
+    def _drop(self, range_id: RangeId) -> None:
+        """Forget a replica at once; its tasks end soon. It must not write any more from here on."""
+        replica = self.replicas.pop(range_id, None)
+        self.durable.pop(range_id, None)
+        self.quarantined.pop(range_id, None)
+        if replica is not None:
+            replica.retire()
+            self._scope.spawn(replica.stop(), name=f"stop r{range_id}")
+
+    async def stop(self) -> None:
+        """End every replica and make what they applied durable."""
+        for replica in list(self.replicas.values()):
+            await replica.stop()
+        await self.context.engine.flush()
+
+    # --- serving -----------------------------------------------------------------------------------------------------
+
+    async def execute(self, batch: Batch) -> BatchResult:
+        """Answer a batch from the replica it names."""
+        replica = self.replicas.get(batch.header.range_id)
+        if replica is None:
+            raise RangeMismatch(
+                f"n{self.context.node_id} has no replica of r{batch.header.range_id}",
+                descriptors=self._overlapping(batch),
+            )
+        try:
+            return await replica.execute(batch)
+        except RangeMismatch as error:
+            # After a split or merge the neighbour is here too: say so, and the caller needs no second lookup.
+            raise RangeMismatch(error.message, descriptors=self._overlapping(batch)) from error
+
+    def _overlapping(self, batch: Batch) -> list[RangeDescriptor]:
+        span = declare.bounds(batch)
+        known = [r.state.descriptor for r in self.replicas.values()]
+        if span is None:
+            return [d for d in known if d.range_id == batch.header.range_id]
+        return [d for d in known if d.start < span.end and span.start < d.end][:DESCRIPTORS_HINTED_MAX]
+
+    def holding(self, key: bytes) -> Replica | None:
+        """The replica here whose range holds `key`."""
+        for replica in self.replicas.values():
+            if replica.state.descriptor.contains(key):
+                return replica
+        return None
+
+    async def _keep_leases(self) -> None:
+        """Extend expiration-based leases in time."""
+        while True:
+            for replica in list(self.replicas.values()):
+                if replica.leasing.by_expiration:
+                    replica.extend_lease()
+            await self.context.runtime.clock.sleep(self.context.settings["lease.duration"] / 8)
+
+    async def _keep_flushing(self) -> None:
+        while True:
+            await self.context.runtime.clock.sleep(self.context.settings["store.flush_interval"])
+            if any(self.durable.get(i, 0) < r.state.position for i, r in self.replicas.items()):
+                await self.flush()
+
+    async def flush(self) -> None:
+        """Make everything applied so far durable; afterwards these positions may be trimmed."""
+        applied = {range_id: replica.state.position for range_id, replica in self.replicas.items()}
+        try:
+            await self.context.engine.flush()
+        except StorageError:
+            probe("store.flush_failed")
+            return
+        for range_id, position in applied.items():
+            if range_id in self.replicas:
+                self.durable[range_id] = position
+
+    # --- hooks -------------------------------------------------------------------------------------------------------
+
+    def replica_created(self, state: RangeState) -> None:
+        """A split made a new range, here too; its state is already in the engine."""
+        self._add(state)
+
+    def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
+        """A merge ended the range `right`; its state is already gone from the engine."""
+        self._drop(right.range_id)
+
+    async def wait_applied(self, range_id: RangeId, position: Position) -> None:
+        """Return once this store's replica of the range has applied up to `position`."""
+        while True:
+            replica = self.replicas.get(range_id)
+            if replica is None:
+                probe("store.wait_for_neighbour")
+                await self._arrived.wait(range_id, seconds=NEIGHBOUR_WAIT_S)
+            elif await replica.wait_applied(position, seconds=NEIGHBOUR_WAIT_S):
+                return
+
+    def replica_failed(self, range_id: RangeId, error: BaseException) -> None:
+        """A replica met something it must not go on from: keep it apart, and fetch a snapshot if its log is gone."""
+        self.quarantined[range_id] = str(error)
+        replica = self.replicas.get(range_id)
+        if isinstance(error, LogTrimmed) and replica is not None and self._on_trimmed is not None:
+            self._on_trimmed(replica.state)
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    async def send_snapshot(self, range_id: RangeId) -> AsyncIterator[SnapshotPart]:
+        """One range at one applied position, as a stream."""
+        replica = self.replicas.get(range_id)
+        if replica is None or replica.failure is not None:
+            raise RangeMismatch(f"n{self.context.node_id} has no healthy replica of r{range_id}", descriptors=[])
+        # Taken in one step: state and data belong to the same position.
+        state, frozen = replica.state, self.context.engine.snapshot()
+        try:
+            for part in send_parts(frozen, state):
+                yield part
+        finally:
+            frozen.close()
+
+    async def install_snapshot(self, parts: AsyncIterator[SnapshotPart]) -> RangeState:
+        """Replace or create a replica from a stream. Refused while another local range still covers its keys."""
+        receiver = SnapshotReceiver()
+        state: RangeState | None = None
+        try:
+            async for part in parts:
+                batch = receiver.take(part)
+                if state is None:
+                    state = receiver.state
+                    assert state is not None
+                    self._make_room(state)
+                    self._installing.add(state.descriptor.range_id)
+                self.context.engine.write(batch)
+        finally:
+            if state is not None:
+                self._installing.discard(state.descriptor.range_id)
+        if state is None or not receiver.complete:
+            raise StorageError("a snapshot stream ended early; ask for it again")
+        await self.context.engine.flush()
+        self.durable[state.descriptor.range_id] = state.position
+        self._add(state)
+        return state
+
+    def _make_room(self, incoming: RangeState) -> None:
+        """Drop local replicas that the incoming range replaces; refuse if one of them is not older."""
+        new = incoming.descriptor
+        if new.range_id in self._installing:
+            raise StorageError(f"a snapshot of r{new.range_id} is being installed already")
+        for replica in list(self.replicas.values()):
+            old = replica.state.descriptor
+            if old.end <= new.start or new.end <= old.start:
+                continue
+            same = old.range_id == new.range_id
+            if same and replica.failure is None and replica.state.position >= incoming.position:
+                raise StorageError(f"the replica of r{new.range_id} here is already as new as the snapshot")
+            if not same and not (new.covers(old.start, old.end) and old.generation < new.generation):
+                probe("store.snapshot_overlaps")
+                raise StorageError(
+                    f"r{old.range_id} here still covers keys of r{new.range_id}; it will split or merge first"
+                )
+        batch = WriteBatch()
+        for replica in list(self.replicas.values()):
+            old = replica.state.descriptor
+            if old.range_id == new.range_id or not (old.end <= new.start or new.end <= old.start):
+                self._drop(old.range_id)
+                clear(batch, old)
+        self.context.engine.write(batch)
+
+    def remove(self, range_id: RangeId) -> None:
+        """Remove a replica that its range no longer counts."""
+        replica = self.replicas.get(range_id)
+        if replica is None:
+            return
+        self._drop(range_id)
+        batch = WriteBatch()
+        clear(batch, replica.state.descriptor)
+        self.context.engine.write(batch)
+
+    def status(self) -> str:
+        """One line per replica."""
+        return "\n".join(self.replicas[r].status() for r in sorted(self.replicas))
+
+
+def stored_states(engine: Engine) -> list[RangeState]:
+    """The state of every replica in an engine."""
+    span = prefix_span(LOCAL + b"r")
+    cursor = engine.cursor(Family.LOCAL, start=span.start, end=span.end)
+    states: list[RangeState] = []
+    while True:
+        keys, values = cursor.chunk(LOAD_CHUNK)
+        if not keys:
+            return states
+        for key, value in zip(keys, values, strict=True):
+            range_id = int.from_bytes(key[2:10], "big")
+            if key == state_key(range_id):
+                states.append(decode_state(value))

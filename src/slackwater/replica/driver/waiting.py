@@ -1,0 +1,50 @@
+"""The futures behind latches, proposals and pushes: who waits for what, and who is told when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from slackwater.runtime.sync import Future, get_running_loop, timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+K = TypeVar("K", bound="Hashable")
+
+
+class Waiters(Generic[K]):
+    """Futures by key. Telling a key wakes everybody who waits for it, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._futures: dict[K, list[Future[None]]] = {}
+
+    async def wait(self, key: K, *, seconds: float) -> bool:
+        """Wait until the key is told; False when the time ran out first."""
+        future: Future[None] = get_running_loop().create_future()
+        self._futures.setdefault(key, []).append(future)
+        try:
+            async with timeout(seconds):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            waiting = self._futures.get(key)
+            if waiting is not None and future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del self._futures[key]
+        return True
+
+    def tell(self, key: K) -> None:
+        """Wake everybody who waits for `key`."""
+        for future in self._futures.pop(key, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def tell_all(self) -> None:
+        """Wake everybody."""
+        for key in list(self._futures):
+            self.tell(key)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._futures.values()))

@@ -1,0 +1,176 @@
+"""Evaluating a batch: a pure function from (batch, view) to an `Evaluation`.
+
+    read timestamp    the transaction's, the caller's, or the leaseholder's clock
+    write timestamp   the highest of: where the caller wants it, above what was read here (timestamp cache), above what is
+                      closed or may have been served elsewhere (floors), above the newest version of each key
+
+A write that meets a newer version is evaluated again above it; a transaction learns from `txn_write_ts` that it moved and
+must refresh its reads before it commits (I-18). Reads are entered in the timestamp cache before anything else can happen,
+so no later write can change what they were told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.errors import (
+    BelowGcThreshold,
+    ConditionFailed,
+    NotLeaseholder,
+    UnavailableError,
+    UsageError,
+    WriteTooOld,
+)
+from slackwater.hooks import probe
+from slackwater.model import requests as rq
+from slackwater.replica import declare, evaluate_data, evaluate_range, evaluate_txn
+from slackwater.replica.evaluation import Evaluation, View, Work
+from slackwater.storage.overlay import Overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slackwater.model.requests import Batch
+
+__all__ = ["Evaluation", "View", "evaluate"]
+
+MOVES_MAX = 8
+"""How often one batch may move its writes above newer versions before the caller is asked to retry."""
+
+HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
+    rq.Get: evaluate_data.get,
+    rq.Scan: evaluate_data.scan,
+    rq.ReverseScan: evaluate_data.reverse_scan,
+    rq.Export: evaluate_data.export,
+    rq.Refresh: evaluate_data.refresh,
+    rq.Put: evaluate_data.put,
+    rq.ConditionalPut: evaluate_data.conditional_put,
+    rq.InitPut: evaluate_data.init_put,
+    rq.Increment: evaluate_data.increment,
+    rq.Delete: evaluate_data.delete,
+    rq.DeleteRange: evaluate_data.delete_range,
+    rq.PutRows: evaluate_data.put_rows,
+    rq.GcVersions: evaluate_data.gc_versions,
+    rq.EndTxn: evaluate_txn.end_txn,
+    rq.HeartbeatTxn: evaluate_txn.heartbeat_txn,
+    rq.PushTxn: evaluate_txn.push_txn,
+    rq.QueryTxn: evaluate_txn.query_txn,
+    rq.ResolveIntents: evaluate_txn.resolve_intents,
+    rq.ForgetLocks: evaluate_txn.forget_locks,
+    rq.GcTxnRecords: evaluate_txn.gc_txn_records,
+    rq.Split: evaluate_range.split,
+    rq.Subsume: evaluate_range.subsume,
+    rq.Thaw: evaluate_range.thaw,
+    rq.Merge: evaluate_range.merge,
+    rq.AbortMerge: evaluate_range.abort_merge,
+    rq.ChangeReplicas: evaluate_range.change_replicas,
+    rq.TransferLease: evaluate_range.transfer_lease,
+    rq.RaiseGcThreshold: evaluate_range.raise_gc_threshold,
+    rq.ComputeChecksum: evaluate_range.compute_checksum,
+    rq.Barrier: evaluate_range.barrier,
+}
+
+ALLOWED_FROZEN = (rq.Thaw, rq.LeaseInfo, rq.TransferLease)
+
+
+def evaluate(batch: Batch, view: View) -> Evaluation:
+    """Decide everything about a batch against one state. Raises without any effect when it cannot be done."""
+    if (
+        view.state.frozen is not None
+        and view.tscache is not None
+        and not all(isinstance(r, ALLOWED_FROZEN) for r in batch.requests)
+    ):
+        raise UnavailableError("the range is frozen by a merge; try again in a moment", left=view.state.frozen.left_id)
+    read_ts = declare.read_ts_of(batch, view.now)
+    if read_ts <= view.state.gc_threshold and any(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests):
+        raise BelowGcThreshold(
+            "history at this timestamp has been collected", timestamp=read_ts, threshold=view.state.gc_threshold
+        )
+    write_ts = _write_floor(batch, view, read_ts)
+    for _ in range(MOVES_MAX):
+        _check_inside_lease(view, read_ts, write_ts)
+        try:
+            return _attempt(batch, view, read_ts, write_ts)
+        except ConditionFailed as error:
+            _note_failed_condition(batch, view, error, Timestamp(max(read_ts, write_ts)))
+            raise
+        except WriteTooOld as error:
+            probe("evaluate.write_too_old")
+            existing = error.facts["existing"]
+            if not isinstance(existing, int):
+                raise
+            write_ts = Timestamp(max(write_ts, existing) + 1)
+    raise WriteTooOld("newer versions keep appearing above this write; retry", existing=write_ts)
+
+
+def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp) -> Evaluation:
+    evaluation = Evaluation(batch)
+    txn = batch.header.txn
+    if txn is None and declare.writes_versions(batch):
+        # A batch of its own reads and writes at one instant, so its reads move up with its writes.
+        read_ts = write_ts
+    reader = view.reader
+    if len(batch.requests) > 1 and not declare.is_read_only(batch):
+        reader = Overlay(view.reader, evaluation.effects)
+    work = Work(
+        batch,
+        view,
+        read_ts=read_ts,
+        write_ts=write_ts,
+        reader=reader,
+        evaluation=evaluation,
+        one_phase=_one_phase(batch),
+    )
+    for index, request in enumerate(batch.requests):
+        work.sequence = txn.sequence + index if txn is not None else 0
+        handler = HANDLERS.get(type(request))
+        if handler is None:
+            raise UsageError(f"{type(request).__name__} is not a request a range evaluates")
+        result = handler(work, request)
+        if result is not None:
+            evaluation.results.append(result)
+    evaluation.ts = write_ts if evaluation.min_write_ts else read_ts
+    if txn is not None and evaluation.min_write_ts:
+        evaluation.txn_write_ts = write_ts
+    return evaluation
+
+
+def _one_phase(batch: Batch) -> bool:
+    last = batch.requests[-1] if batch.requests else None
+    return isinstance(last, rq.EndTxn) and last.one_phase and last.commit
+
+
+def _write_floor(batch: Batch, view: View, read_ts: Timestamp) -> Timestamp:
+    """The lowest timestamp this batch may write at, before looking at existing versions."""
+    header = batch.header
+    wanted = header.txn.write_ts if header.txn is not None else read_ts
+    if not declare.writes_versions(batch):
+        return wanted
+    state = view.state
+    floor = max(wanted, view.floor, state.closed + 1, state.read_floor + 1, state.lease.start + 1)
+    if view.tscache is not None:
+        txn_id = header.txn.txn_id if header.txn is not None else None
+        for request in batch.requests:
+            if isinstance(request, rq.VERSION_WRITES):
+                span = declare.span_of(request)
+                if span is not None:
+                    floor = max(floor, view.tscache.first_writable(*span, txn=txn_id))
+    return Timestamp(floor)
+
+
+def _check_inside_lease(view: View, read_ts: Timestamp, write_ts: Timestamp) -> None:
+    """Nothing may be served at or above the end of the lease: the next holder starts there (I-07)."""
+    if max(read_ts, write_ts) >= view.lease_end and view.lease_end != MAX:
+        lease, range_id = view.state.lease, view.state.descriptor.range_id
+        raise NotLeaseholder(
+            "the timestamp is at or above the end of this lease", range_id=range_id, hint=lease.holder, reason="stasis"
+        )
+
+
+def _note_failed_condition(batch: Batch, view: View, error: ConditionFailed, ts: Timestamp) -> None:
+    """A condition that did not hold has told its caller a value: remember that read like any other."""
+    key = error.facts.get("key")
+    if view.tscache is not None and isinstance(key, bytes):
+        txn = batch.header.txn
+        view.tscache.add(key, ts=ts, txn=txn.txn_id if txn else None)

@@ -1,0 +1,218 @@
+"""Evaluating reads and writes of data: the thin layer between requests and multi-version storage.
+
+Each read is entered in the timestamp cache as it is answered. Each write notes the timestamp of its version or intent, so
+that the command can say how low it writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import BelowGcThreshold, RetryableError
+from slackwater.hooks import planted
+from slackwater.model import requests as rq
+from slackwater.storage import gc, reads, writes
+
+if TYPE_CHECKING:
+    from slackwater.model.requests import Result
+    from slackwater.replica.evaluation import Work
+    from slackwater.storage.reads import Rows
+    from slackwater.storage.writes import Written
+
+
+def get(work: Work, request: rq.Get) -> Result:
+    """The value of one key."""
+    found = reads.get(
+        work.reader, request.key, ts=work.read_ts, txn=work.txn, sequence=work.sequence, uncertain_upto=_uncertain(work)
+    )
+    _note_read(work, request.key, None, work.read_ts)
+    return rq.Value(found.value, found.ts)
+
+
+def scan(work: Work, request: rq.Scan) -> Result:
+    """Rows in order."""
+    rows = _scan(work, request.start, request.end, reverse=False)
+    # Only what was looked at counts as read: beyond the resume key nothing was promised.
+    _note_read(work, request.start, rows.resume or request.end, work.read_ts)
+    return rq.Rows(rows.keys, rows.values, rows.resume)
+
+
+def reverse_scan(work: Work, request: rq.ReverseScan) -> Result:
+    """Rows from the end."""
+    rows = _scan(work, request.start, request.end, reverse=True)
+    _note_read(work, rows.resume or request.start, request.end, work.read_ts)
+    return rq.Rows(rows.keys, rows.values, rows.resume)
+
+
+def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> Rows:
+    if work.header.max_keys and work.keys_left <= 0:
+        return reads.Rows([], [], [], end if reverse else start)
+    rows = reads.scan(
+        work.reader,
+        start,
+        end,
+        ts=work.read_ts,
+        txn=work.txn,
+        sequence=work.sequence,
+        uncertain_upto=_uncertain(work),
+        reverse=reverse,
+        max_rows=work.keys_left,
+        max_bytes=work.header.max_bytes,
+    )
+    work.keys_left -= len(rows.keys)
+    return rows
+
+
+def export(work: Work, request: rq.Export) -> Result:
+    """Every version of a window of time."""
+    threshold = work.view.state.gc_threshold
+    if request.after < threshold:
+        raise BelowGcThreshold("part of this window has been collected", timestamp=request.after, threshold=threshold)
+    header = work.header
+    found = reads.scan_versions(
+        work.reader,
+        request.start,
+        request.end,
+        after=request.after,
+        upto=request.upto,
+        max_versions=header.max_keys,
+        max_bytes=header.max_bytes,
+    )
+    _note_read(work, request.start, found.resume or request.end, request.upto)
+    return rq.Versions(found.keys, list(found.timestamps), found.values, found.resume)
+
+
+def refresh(work: Work, request: rq.Refresh) -> Result:
+    """Whether an earlier read still holds at a later timestamp; if so, it counts as read there."""
+    change = reads.refresh(
+        work.reader, request.start, request.end, after=request.after, upto=request.upto, txn=work.txn
+    )
+    if change is not None:
+        raise RetryableError(
+            "something was written where the transaction had read; restart it", key=change.key, existing=change.ts
+        )
+    _note_read(work, request.start, request.end, request.upto)
+    return rq.Done()
+
+
+def put(work: Work, request: rq.Put) -> Result:
+    """Set a key."""
+    return _wrote(
+        work,
+        writes.put(
+            work.reader,
+            work.effects,
+            request.key,
+            request.value,
+            ts=work.write_ts,
+            txn=work.writer,
+            sequence=work.sequence,
+        ),
+    )
+
+
+def conditional_put(work: Work, request: rq.ConditionalPut) -> Result:
+    """Set a key if it has the expected value."""
+    written = writes.conditional_put(
+        work.reader,
+        work.effects,
+        request.key,
+        request.value,
+        expected=request.expected,
+        ts=work.write_ts,
+        txn=work.writer,
+        sequence=work.sequence,
+    )
+    return _wrote(work, written)
+
+
+def init_put(work: Work, request: rq.InitPut) -> Result:
+    """Set a key unless it has another value."""
+    written = writes.init_put(
+        work.reader, work.effects, request.key, request.value, ts=work.write_ts, txn=work.writer, sequence=work.sequence
+    )
+    return _wrote(work, written)
+
+
+def increment(work: Work, request: rq.Increment) -> Result:
+    """Add to a counter."""
+    number, written = writes.increment(
+        work.reader, work.effects, request.key, request.by, ts=work.write_ts, txn=work.writer, sequence=work.sequence
+    )
+    _wrote(work, written)
+    return rq.Number(number)
+
+
+def delete(work: Work, request: rq.Delete) -> Result:
+    """Remove a key."""
+    return _wrote(
+        work,
+        writes.delete(
+            work.reader, work.effects, request.key, ts=work.write_ts, txn=work.writer, sequence=work.sequence
+        ),
+    )
+
+
+def delete_range(work: Work, request: rq.DeleteRange) -> Result:
+    """Remove every key of a span; answers with the keys that had a value."""
+    keys, stats, resume = writes.delete_range(
+        work.reader,
+        work.effects,
+        request.start,
+        request.end,
+        ts=work.write_ts,
+        txn=work.writer,
+        sequence=work.sequence,
+        max_keys=work.header.max_keys,
+    )
+    if keys:
+        work.evaluation.write_at(work.write_ts)
+        work.evaluation.add_stats(stats)
+    # That the other keys of the span are absent was told too.
+    _note_read(work, request.start, resume or request.end, work.write_ts)
+    return rq.Rows(keys, [], resume)
+
+
+def put_rows(work: Work, request: rq.PutRows) -> Result:
+    """Set many keys."""
+    written = writes.put_rows(
+        work.reader,
+        work.effects,
+        request.keys,
+        request.values,
+        ts=work.write_ts,
+        txn=work.writer,
+        sequence=work.sequence,
+        must_be_new=request.must_be_new,
+    )
+    return _wrote(work, written)
+
+
+def gc_versions(work: Work, request: rq.GcVersions) -> Result:
+    """Remove versions below the threshold, which must have been raised before (pitfall 18)."""
+    collected = gc.collect_keys(work.reader, work.effects, request.keys, threshold=work.view.state.gc_threshold)
+    work.evaluation.add_stats(collected.stats)
+    return rq.Number(collected.versions)
+
+
+def _wrote(work: Work, written: Written) -> Result:
+    work.evaluation.write_at(work.write_ts)
+    work.evaluation.add_stats(written.stats)
+    if written.ts > work.write_ts:
+        work.write_ts = written.ts
+    return rq.Done()
+
+
+def _uncertain(work: Work) -> Timestamp:
+    """Up to where a version may have been written before the read began, as far as its reader's clock can tell."""
+    if work.view.tscache is None or planted("X-NO-UNCERTAINTY"):
+        return MIN
+    txn = work.txn
+    return work.header.uncertainty_limit if txn is None else txn.uncertainty_limit
+
+
+def _note_read(work: Work, start: bytes, end: bytes | None, ts: Timestamp) -> None:
+    cache = work.view.tscache
+    if cache is not None and (end is None or start < end):
+        cache.add(start, end, ts=ts, txn=work.txn.txn_id if work.txn is not None else None)

@@ -1,0 +1,147 @@
+"""Evaluating requests that change the range itself: each becomes one trigger.
+
+All of them hold the exclusive latch on the range, so no write is between evaluation and apply. What changes the descriptor
+carries the generation it was evaluated under and applies only if that still holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import Timestamp
+from slackwater.errors import RangeMismatch, UnavailableError, UsageError
+from slackwater.model import requests as rq
+from slackwater.model.commands import (
+    ChecksumTrigger,
+    DescriptorTrigger,
+    FreezeTrigger,
+    GcTrigger,
+    MergeTrigger,
+    SplitTrigger,
+    ThawTrigger,
+)
+from slackwater.model.descriptors import Generation, RangeDescriptor
+
+if TYPE_CHECKING:
+    from slackwater.model.requests import Result
+    from slackwater.replica.evaluation import Work
+    from slackwater.replica.state import RangeState
+
+
+def split(work: Work, request: rq.Split) -> Result:
+    """Divide the range at a key."""
+    old = work.view.state.descriptor
+    if not old.start < request.at < old.end:
+        raise UsageError(
+            "a split key must lie inside the range, not at its start", at=request.at, start=old.start, end=old.end
+        )
+    generation = Generation(old.generation + 1)
+    left = RangeDescriptor(old.range_id, old.start, request.at, old.replicas, generation)
+    right = RangeDescriptor(request.right_id, request.at, old.end, old.replicas, generation)
+    work.evaluation.trigger = SplitTrigger(left, right, work.view.right_stats)
+    work.evaluation.generation = old.generation
+    return rq.SplitResult(left, right)
+
+
+def subsume(work: Work, request: rq.Subsume) -> None:
+    """Freeze the range. The answer is made from the state in which the freeze applied."""
+    now, closed_by_leaseholder = work.view.now, Timestamp(work.view.floor - 1)
+    work.evaluation.trigger = FreezeTrigger(request.left_id, request.left_generation)
+
+    def frozen(state: RangeState) -> Result:
+        # Everything served here was at or below this leaseholder's clock, or below what it closed.
+        return rq.SubsumeResult(
+            position=state.position,
+            lai=state.lai,
+            closed=Timestamp(max(state.closed, closed_by_leaseholder)),
+            read_floor=Timestamp(max(state.read_floor, now)),
+            freeze_generation=request.left_generation,
+            gc_threshold=state.gc_threshold,
+            txn_floor=state.txn_floor,
+            stats=state.stats,
+        )
+
+    work.evaluation.finish = frozen
+
+
+def thaw(work: Work, request: rq.Thaw) -> Result:
+    """End a freeze whose merge can no longer apply."""
+    frozen = work.view.state.frozen
+    if frozen is None:
+        return rq.Done()
+    if request.left_generation_passed <= frozen.left_generation:
+        raise UsageError(
+            "the left side could still merge; raise its generation first (AbortMerge)",
+            frozen_under=frozen.left_generation,
+        )
+    work.evaluation.trigger = ThawTrigger()
+    return rq.Done()
+
+
+def merge(work: Work, request: rq.Merge) -> Result:
+    """Take over the frozen right neighbour."""
+    left, right = work.view.state.descriptor, request.right
+    if left.end != right.start or left.replicas != right.replicas:
+        raise UsageError("only neighbours with the same replicas can merge", left=left.status(), right=right.status())
+    if request.frozen.freeze_generation != left.generation:
+        raise UnavailableError("the range changed since its neighbour was frozen; thaw that and try again")
+    generation = Generation(max(left.generation, right.generation) + 1)
+    merged = RangeDescriptor(left.range_id, left.start, right.end, left.replicas, generation)
+    work.evaluation.trigger = MergeTrigger(merged, right, request.frozen)
+    work.evaluation.generation = left.generation
+    return rq.Done()
+
+
+def abort_merge(work: Work, request: rq.AbortMerge) -> Result:
+    """Raise the generation past one under which a merge may have been proposed. Answers with the generation reached."""
+    old = work.view.state.descriptor
+    if old.generation > request.generation:
+        return rq.Number(old.generation)
+    raised = msgspec.structs.replace(old, generation=Generation(request.generation + 1))
+    work.evaluation.trigger = DescriptorTrigger(raised)
+    work.evaluation.generation = old.generation
+    return rq.Number(raised.generation)
+
+
+def change_replicas(work: Work, request: rq.ChangeReplicas) -> Result:
+    """Replace the set of replicas."""
+    state = work.view.state
+    if request.generation != state.descriptor.generation:
+        raise RangeMismatch("the range changed since its replicas were looked at", descriptors=[state.descriptor])
+    if not request.replicas or len(set(request.replicas)) != len(request.replicas):
+        raise UsageError("a range needs at least one replica, each on another node", replicas=request.replicas)
+    if state.lease.holder not in request.replicas:
+        raise UsageError(f"n{state.lease.holder} holds the lease; transfer it before removing that replica")
+    changed = msgspec.structs.replace(
+        state.descriptor, replicas=request.replicas, generation=Generation(request.generation + 1)
+    )
+    work.evaluation.trigger = DescriptorTrigger(changed)
+    work.evaluation.generation = request.generation
+    return rq.Done()
+
+
+def transfer_lease(work: Work, request: rq.TransferLease) -> Result:
+    """Hand over the lease; the driver, which knows the target's liveness, makes the trigger."""
+    if request.to != work.view.state.lease.holder:
+        work.evaluation.transfer_to = request.to
+    return rq.Done()
+
+
+def raise_gc_threshold(work: Work, request: rq.RaiseGcThreshold) -> Result:
+    """Refuse reads at or below a timestamp from now on."""
+    if request.threshold > work.view.state.gc_threshold:
+        work.evaluation.trigger = GcTrigger(gc_threshold=request.threshold)
+    return rq.Done()
+
+
+def compute_checksum(work: Work, request: rq.ComputeChecksum) -> Result:
+    """Have every replica digest its state at this point of the log."""
+    work.evaluation.trigger = ChecksumTrigger(request.checksum_id)
+    return rq.Done()
+
+
+def barrier(work: Work, request: rq.Barrier) -> None:
+    """An empty command; answers with the index at which it applied."""
+    work.evaluation.finish = lambda state: rq.Number(state.lai)

@@ -1,0 +1,162 @@
+"""Evaluating requests about transactions: their records, and the intents that records decide on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import UsageError
+from slackwater.hooks import probe
+from slackwater.model import requests as rq
+from slackwater.model.commands import GcTrigger
+from slackwater.model.layout import anchored_span
+from slackwater.model.spans import Span
+from slackwater.model.txns import Resolution, Txn, TxnRecord, TxnStatus
+from slackwater.replica import records
+from slackwater.runtime.seam import Family
+from slackwater.storage.intents import resolve, resolve_span
+from slackwater.storage.stats import ZERO
+
+if TYPE_CHECKING:
+    from slackwater.model.requests import Result
+    from slackwater.replica.evaluation import Work
+
+RECORDS_COLLECTED_MAX = 1_000
+"""Transaction records removed by one command."""
+LOCKS_INLINE_MAX = 1_000
+"""Intents that EndTxn resolves in its own command; the rest is left to the coordinator."""
+
+
+def end_txn(work: Work, request: rq.EndTxn) -> Result:
+    """Commit or roll back, and resolve the intents that lie in this range."""
+    txn = _txn(work)
+    record = records.read_record(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    work.evaluation.records = (txn.txn_id,)
+    if record is not None and record.status is TxnStatus.COMMITTED:
+        # A repeated EndTxn whose first answer was lost: the matter is decided.
+        return rq.Committed(TxnStatus.COMMITTED, record.write_ts)
+    if not request.commit:
+        return _roll_back(work, request, record, txn)
+    records.check_commit(record, txn, request, commit_ts=work.write_ts, txn_floor=work.view.state.txn_floor)
+    decided = _finished(work, request, txn, TxnStatus.COMMITTED, work.write_ts)
+    return rq.Committed(TxnStatus.COMMITTED, decided.write_ts, work.one_phase)
+
+
+def _roll_back(work: Work, request: rq.EndTxn, record: TxnRecord | None, txn: Txn) -> Result:
+    if record is None and txn.start <= work.view.state.txn_floor:
+        return rq.Committed(TxnStatus.ABORTED, MIN)
+    _finished(work, request, txn, TxnStatus.ABORTED, txn.write_ts)
+    return rq.Committed(TxnStatus.ABORTED, MIN)
+
+
+def _finished(work: Work, request: rq.EndTxn, txn: Txn, status: TxnStatus, ts: Timestamp) -> TxnRecord:
+    """Write the final record and resolve the local intents in the same command."""
+    here, keys, spans = work.view.state.descriptor, request.lock_keys, request.lock_spans
+    local_keys = [k for k in keys if here.contains(k)][:LOCKS_INLINE_MAX]
+    local_spans = [s for s in spans if here.covers(*s)]
+    if not work.one_phase:
+        outcome = Resolution(txn.txn_id, txn.epoch, status, ts)
+        _resolve(work, outcome, local_keys, local_spans)
+    done = set(local_keys)
+    left_keys = tuple(k for k in keys if k not in done) if not work.one_phase else ()
+    left_spans = tuple(s for s in spans if s not in local_spans) if not work.one_phase else ()
+    record = TxnRecord(
+        txn_id=txn.txn_id,
+        anchor=txn.anchor,
+        start=txn.start,
+        epoch=txn.epoch,
+        status=status,
+        write_ts=ts,
+        heartbeat=work.view.now,
+        lock_keys=left_keys,
+        lock_spans=left_spans,
+        resolved=not left_keys and not left_spans,
+    )
+    return records.write_record(work.effects, record)
+
+
+def heartbeat_txn(work: Work, request: rq.HeartbeatTxn) -> Result:
+    """Keep a transaction alive; tells the coordinator if it no longer is."""
+    txn = _txn(work)
+    record = records.read_record(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    work.evaluation.records = (txn.txn_id,)
+    return rq.TxnResult(
+        records.heartbeat(work.effects, record, txn, now=work.view.now, txn_floor=work.view.state.txn_floor)
+    )
+
+
+def push_txn(work: Work, request: rq.PushTxn) -> Result:
+    """Decide what became of a transaction, or say that the pusher has to wait for it."""
+    pushee = request.pushee
+    record = records.read_record(work.reader, anchor=pushee.anchor, txn_id=pushee.txn_id)
+    outcome = records.push(
+        work.effects,
+        record,
+        request,
+        now=work.view.now,
+        txn_floor=work.view.state.txn_floor,
+        expiration_s=work.view.txn_expiration_s,
+    )
+    if outcome is None:
+        probe("evaluate.push_waits")
+        work.evaluation.parked = pushee.txn_id
+        return rq.Pushed(records.unsettled(request, record))
+    work.evaluation.records = (pushee.txn_id,)
+    return rq.Pushed(outcome)
+
+
+def query_txn(work: Work, request: rq.QueryTxn) -> Result:
+    """Read a record."""
+    return rq.TxnResult(records.read_record(work.reader, anchor=request.anchor, txn_id=request.txn_id))
+
+
+def resolve_intents(work: Work, request: rq.ResolveIntents) -> Result:
+    """Apply what became of a transaction to its intents here."""
+    return rq.Number(_resolve(work, request.resolution, list(request.keys), list(request.spans)))
+
+
+def forget_locks(work: Work, request: rq.ForgetLocks) -> Result:
+    """Note that every intent of a finished transaction is gone."""
+    record = records.read_record(work.reader, anchor=request.anchor, txn_id=request.txn_id)
+    if record is not None and record.status is not TxnStatus.PENDING and not record.resolved:
+        records.write_record(work.effects, msgspec.structs.replace(record, lock_keys=(), lock_spans=(), resolved=True))
+    return rq.Done()
+
+
+def gc_txn_records(work: Work, request: rq.GcTxnRecords) -> Result:
+    """Remove finished, resolved records that began before a timestamp, and never let them be created again."""
+    descriptor = work.view.state.descriptor
+    span = anchored_span(Span(descriptor.start, descriptor.end))
+    cursor = work.reader.cursor(Family.LOCAL, start=span.start, end=span.end)
+    removed = 0
+    while removed < RECORDS_COLLECTED_MAX:
+        keys, values = cursor.chunk(1_000)
+        if not keys:
+            break
+        for key, raw in zip(keys, values, strict=True):
+            record = records.decode_record(raw)
+            if record.start < request.before and record.resolved and record.status is not TxnStatus.PENDING:
+                work.effects.delete(Family.LOCAL, key)
+                removed += 1
+    if removed:
+        work.evaluation.trigger = GcTrigger(txn_floor=request.before)
+    return rq.Number(removed)
+
+
+def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tuple[bytes, bytes]]) -> int:
+    """Resolve intents; returns how many were found. Resolving makes no new promise, so it is exempt from closing (I-10)."""
+    done = [resolve(work.reader, work.effects, key, outcome) for key in keys]
+    for start, end in spans:
+        done += resolve_span(work.reader, work.effects, start, end, outcome)[0]
+    for resolved in done:
+        if resolved.stats != ZERO:
+            work.evaluation.add_stats(resolved.stats)
+    return sum(r.found for r in done)
+
+
+def _txn(work: Work) -> Txn:
+    if work.txn is None:
+        raise UsageError("this request needs a transaction in the batch's header")
+    return work.txn

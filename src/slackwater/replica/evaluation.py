@@ -1,0 +1,158 @@
+"""What evaluation is given and what it gives back.
+
+`View` is the leaseholder's situation in one instant: the engine, the range's state, the clock, and the floors below which
+nothing may be written. `Evaluation` is everything a batch decided: results, effects, and the trigger, if any.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.model.requests import Barrier, Batch, BatchResult, Result
+from slackwater.replica.state import add_stats
+from slackwater.storage.batch import WriteBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slackwater.model.commands import Trigger
+    from slackwater.model.requests import Header
+    from slackwater.model.txns import Txn
+    from slackwater.replica.state import RangeState
+    from slackwater.replica.tscache import TimestampCache
+    from slackwater.runtime.seam import NodeId, Reader
+
+
+class View:
+    """The situation a batch is evaluated in."""
+
+    __slots__ = ("floor", "lease_end", "now", "reader", "right_stats", "state", "tscache", "txn_expiration_s")
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        state: RangeState,
+        now: Timestamp,
+        floor: Timestamp,
+        lease_end: Timestamp,
+        tscache: TimestampCache | None,
+        txn_expiration_s: float,
+        right_stats: tuple[int, ...] = (),
+    ) -> None:
+        self.reader = reader
+        self.state = state
+        self.now = now
+        self.floor = floor
+        """The lowest timestamp that is not yet closed on this leaseholder."""
+        self.lease_end = lease_end
+        """Nothing may be read or written at or above this under the current lease."""
+        self.tscache = tscache
+        """Reads are recorded here; None for a follower, whose reads are below what is closed."""
+        self.txn_expiration_s = txn_expiration_s
+        self.right_stats = right_stats
+        """For a split: the statistics of the right half, computed beforehand."""
+
+
+class Evaluation:
+    """Everything one batch decided."""
+
+    __slots__ = (
+        "batch", "effects", "finish", "generation", "min_write_ts", "parked", "records", "results", "stats", "transfer_to",
+        "trigger", "ts", "txn_write_ts",
+    )  # fmt: skip
+
+    def __init__(self, batch: Batch | None = None, *, trigger: Trigger | None = None) -> None:
+        self.batch = batch
+        self.results: list[Result] = []
+        self.effects = WriteBatch()
+        self.stats: tuple[int, ...] = ()
+        self.min_write_ts = MIN
+        self.trigger = trigger
+        self.generation = 0
+        self.ts = MIN
+        """Where the batch read or wrote."""
+        self.txn_write_ts = MIN
+        self.parked: bytes | None = None
+        """A transaction whose record has to change before this push can be answered."""
+        self.records: tuple[bytes, ...] = ()
+        """Transactions whose records change when this applies."""
+        self.transfer_to: NodeId | None = None
+        self.finish: Callable[[RangeState], Result] | None = None
+        """Makes the last result from the state in which the command applied."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether there is nothing to replicate."""
+        return self.trigger is None and self.transfer_to is None and not len(self.effects) and not self._forced
+
+    @property
+    def _forced(self) -> bool:
+
+        return self.batch is not None and any(isinstance(r, Barrier) for r in self.batch.requests)
+
+    def write_at(self, ts: Timestamp) -> None:
+        """Note that the effects hold a new version or intent at `ts`."""
+        self.min_write_ts = ts if self.min_write_ts == MIN else Timestamp(min(self.min_write_ts, ts))
+
+    def add_stats(self, delta: tuple[int, ...]) -> None:
+        """Note a change of the range's statistics."""
+        self.stats = add_stats(self.stats, delta)
+
+    def result(self, state: RangeState, node_id: NodeId, *, by_follower: bool = False) -> BatchResult:
+        """The answer to the caller, once the command has applied (or needed no command)."""
+        results = self.results
+        if self.finish is not None:
+            results = [*results, self.finish(state)]
+        return BatchResult(results, self.ts, self.txn_write_ts, node_id, by_follower)
+
+
+class Work:
+    """One batch under evaluation: what the handlers of single requests share."""
+
+    __slots__ = ("batch", "evaluation", "keys_left", "one_phase", "read_ts", "reader", "sequence", "view", "write_ts")
+
+    def __init__(
+        self,
+        batch: Batch,
+        view: View,
+        *,
+        read_ts: Timestamp,
+        write_ts: Timestamp,
+        reader: Reader,
+        evaluation: Evaluation,
+        one_phase: bool,
+    ) -> None:
+        self.batch = batch
+        self.view = view
+        self.read_ts = read_ts
+        self.write_ts = write_ts
+        self.reader = reader
+        self.evaluation = evaluation
+        self.one_phase = one_phase
+        """All writes of the transaction are in this batch, which also commits it: no intents are needed."""
+        self.sequence = 0
+        """The transaction sequence of the request at hand."""
+        self.keys_left = batch.header.max_keys
+        """Rows that scans may still return; 0 when there is no limit."""
+
+    @property
+    def header(self) -> Header:
+        """The batch's header."""
+        return self.batch.header
+
+    @property
+    def txn(self) -> Txn | None:
+        """The batch's transaction."""
+        return self.batch.header.txn
+
+    @property
+    def writer(self) -> Txn | None:
+        """The transaction that writes intents; None when versions are written directly."""
+        return None if self.one_phase else self.batch.header.txn
+
+    @property
+    def effects(self) -> WriteBatch:
+        """Where writes go."""
+        return self.evaluation.effects

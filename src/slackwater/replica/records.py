@@ -1,0 +1,150 @@
+"""Transaction records: the one place where it is decided what became of a transaction.
+
+    (no record) ──heartbeat, push──► PENDING ──EndTxn──► COMMITTED
+         │                             │  └──EndTxn(rollback), push──► ABORTED
+         └──────────EndTxn─────────────┴──► COMMITTED | ABORTED
+
+Wound-wait decides pushes. The older transaction wins: it aborts the younger one (or moves it above its read) at once. The
+younger one waits until the older has ended or has stopped heartbeating. Waits go from young to old only, so there is no
+cycle and no deadlock detector.
+
+                          pushee finished     pushee expired     pusher older     pusher younger
+    push to abort         as it ended         abort it           abort it         wait
+    push above a read     as it ended         abort it           move it up       wait
+
+A record that is missing and began at or before the range's `txn_floor` has been collected after all of its intents were
+resolved: such a transaction can neither be created again nor own an intent (I-20).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
+from slackwater.errors import RetryableError, StorageError, TransactionAborted
+from slackwater.hooks import probe
+from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
+from slackwater.replica.declare import txn_key
+from slackwater.runtime.seam import Family
+
+if TYPE_CHECKING:
+    from slackwater.model.requests import EndTxn, PushTxn
+    from slackwater.runtime.seam import Reader
+    from slackwater.storage.batch import WriteBatch
+
+_decoder = msgspec.msgpack.Decoder(TxnRecord)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def read_record(reader: Reader, *, anchor: bytes, txn_id: bytes) -> TxnRecord | None:
+    """The record of a transaction, if there is one."""
+    raw = reader.get(Family.LOCAL, txn_key(anchor, txn_id))
+    return None if raw is None else decode_record(raw)
+
+
+def decode_record(raw: bytes) -> TxnRecord:
+    """Read a stored record."""
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StorageError("a transaction record cannot be read") from error
+
+
+def write_record(effects: WriteBatch, record: TxnRecord) -> TxnRecord:
+    """Store a record."""
+    effects.put(Family.LOCAL, txn_key(record.anchor, record.txn_id), _encoder.encode(record))
+    return record
+
+
+def heartbeat(
+    effects: WriteBatch, record: TxnRecord | None, txn: Txn, *, now: Timestamp, txn_floor: Timestamp
+) -> TxnRecord:
+    """The record after a heartbeat: a finished one is left as it is and tells the coordinator so."""
+    if record is None:
+        if txn.start <= txn_floor:
+            probe("records.heartbeat_below_floor")
+            raise TransactionAborted("the transaction's record has been collected; it cannot go on")
+        return write_record(effects, pending(txn, now=now))
+    if record.status is not TxnStatus.PENDING:
+        return record
+    replaced = msgspec.structs.replace(
+        record, heartbeat=Timestamp(max(record.heartbeat, now)), epoch=max(record.epoch, txn.epoch)
+    )
+    return write_record(effects, replaced)
+
+
+def pending(txn: Txn, *, now: Timestamp) -> TxnRecord:
+    """A first record for a transaction that goes on."""
+    return TxnRecord(txn.txn_id, txn.anchor, txn.start, txn.epoch, TxnStatus.PENDING, txn.write_ts, now)
+
+
+def check_commit(
+    record: TxnRecord | None, txn: Txn, request: EndTxn, *, commit_ts: Timestamp, txn_floor: Timestamp
+) -> None:
+    """Raise unless the transaction may commit at `commit_ts`."""
+    if record is None:
+        if txn.start <= txn_floor:
+            probe("records.commit_below_floor")
+            raise TransactionAborted("the transaction's record has been collected; it cannot commit any more")
+    elif record.status is TxnStatus.ABORTED or record.epoch > txn.epoch:
+        raise TransactionAborted("the transaction was aborted by another one, or for lack of heartbeats")
+    elif record.write_ts > commit_ts:
+        raise RetryableError("the transaction was pushed; refresh its reads and commit above", push_to=record.write_ts)
+    if txn.read_ts < commit_ts and not request.can_forward:
+        raise RetryableError("the transaction's reads must be refreshed up to its commit timestamp", push_to=commit_ts)
+    if request.deadline is not None and commit_ts >= request.deadline:
+        raise RetryableError(
+            "the commit timestamp is past the transaction's deadline", deadline=request.deadline, commit_ts=commit_ts
+        )
+
+
+def push(
+    effects: WriteBatch,
+    record: TxnRecord | None,
+    request: PushTxn,
+    *,
+    now: Timestamp,
+    txn_floor: Timestamp,
+    expiration_s: float,
+) -> Resolution | None:
+    """What became of the pushee; None when the pusher has to wait."""
+    pushee = request.pushee
+    if record is None:
+        if pushee.start <= txn_floor:
+            return Resolution(pushee.txn_id, pushee.epoch, TxnStatus.ABORTED)
+        record = _assumed(pushee)
+    if record.status is not TxnStatus.PENDING:
+        return resolution(record)
+    # A push above something the transaction is already above has nothing left to do.
+    if not request.abort and record.write_ts > request.above:
+        return resolution(record)
+    expired = seconds_between(Timestamp(max(record.heartbeat, pushee.start)), now) > expiration_s
+    older = (request.pusher_start, request.pusher_id) < (record.start, record.txn_id)
+    if request.force or expired or (older and request.abort):
+        probe("records.push_abort")
+        return resolution(write_record(effects, msgspec.structs.replace(record, status=TxnStatus.ABORTED)))
+    if older:
+        probe("records.push_up")
+        moved = msgspec.structs.replace(record, write_ts=Timestamp(max(record.write_ts, request.above + 1)))
+        return resolution(write_record(effects, moved))
+    return None
+
+
+def resolution(record: TxnRecord) -> Resolution:
+    """What a record means for the transaction's intents."""
+    return Resolution(
+        record.txn_id, record.epoch, record.status, record.write_ts if record.status is not TxnStatus.ABORTED else MIN
+    )
+
+
+def _assumed(pushee: Intent) -> TxnRecord:
+    """A transaction without a record is pending, as its intent shows it."""
+    return TxnRecord(pushee.txn_id, pushee.anchor, pushee.start, pushee.epoch, TxnStatus.PENDING, pushee.ts, MIN)
+
+
+def unsettled(request: PushTxn, record: TxnRecord | None) -> Resolution:
+    """The answer to a push that had to wait and ran out of time: still pending where it was."""
+    known = record or _assumed(request.pushee)
+    return Resolution(known.txn_id, known.epoch, TxnStatus.PENDING, known.write_ts)

@@ -1,0 +1,147 @@
+"""A range as a stream of blocks, for a replica that is new or has fallen behind a trimmed log.
+
+    Header{ state }                          the replicated state, position included: the receiver tails on from there
+    Block{ family, keys, values } …          DATA, LOCK and the anchored part of LOCAL, in key order
+    Trailer{ blocks, digest }                nothing counts before this has been checked
+
+The sender reads one engine snapshot, so the stream is the range at exactly one applied position. The receiver writes the
+range's state last, in one batch of its own: a crash half way leaves data without a state, which is no replica at all,
+and the next attempt clears it away first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from slackwater.errors import StorageError
+from slackwater.model.layout import anchored_span
+from slackwater.model.spans import Span
+from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
+from slackwater.runtime.seam import Family
+from slackwater.storage.batch import WriteBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.runtime.seam import Reader
+
+BLOCK_PAIRS = 2_000
+BLOCK_BYTES = 1 << 20
+
+
+class SnapshotHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The replicated state that the blocks belong to."""
+
+    state: bytes
+
+
+class SnapshotBlock(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Pairs of one family, in key order."""
+
+    family: int
+    keys: list[bytes]
+    values: list[bytes]
+
+
+class SnapshotTrailer(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """How many blocks there were, and their digest."""
+
+    blocks: int
+    digest: bytes
+
+
+SnapshotPart: TypeAlias = SnapshotHeader | SnapshotBlock | SnapshotTrailer
+
+
+def family_spans(descriptor: RangeDescriptor) -> list[tuple[Family, Span]]:
+    """Where a range's content lies, family by family. The replica's own state is not among it."""
+    span = Span(descriptor.start, descriptor.end)
+    return [(Family.DATA, span), (Family.LOCK, span), (Family.LOCAL, anchored_span(span))]
+
+
+def contents(reader: Reader, descriptor: RangeDescriptor) -> Iterator[SnapshotBlock]:
+    """A range's content in blocks."""
+    for family, span in family_spans(descriptor):
+        cursor = reader.cursor(family, start=span.start, end=span.end)
+        while True:
+            keys, values = cursor.chunk(BLOCK_PAIRS)
+            if not keys:
+                break
+            yield from _cut(family, keys, values)
+
+
+def _cut(family: Family, keys: list[bytes], values: list[bytes]) -> Iterator[SnapshotBlock]:
+    begin = size = 0
+    for i, value in enumerate(values):
+        size += len(value) + len(keys[i])
+        if size >= BLOCK_BYTES or i == len(values) - 1:
+            yield SnapshotBlock(int(family), keys[begin : i + 1], values[begin : i + 1])
+            begin, size = i + 1, 0
+
+
+def send_parts(reader: Reader, state: RangeState) -> Iterator[SnapshotPart]:
+    """The whole stream for one range, from one frozen reader."""
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    yield SnapshotHeader(encode_state(state))
+    for block in contents(reader, state.descriptor):
+        _add(digest, block)
+        count += 1
+        yield block
+    yield SnapshotTrailer(count, digest.digest())
+
+
+def _add(digest: hashlib.blake2b, block: SnapshotBlock) -> None:
+    digest.update(msgspec.msgpack.encode(block))
+
+
+class SnapshotReceiver:
+    """Turns a stream back into engine batches, checking it on the way."""
+
+    def __init__(self) -> None:
+        self.state: RangeState | None = None
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._blocks = 0
+        self.complete = False
+
+    def take(self, part: SnapshotPart) -> WriteBatch:
+        """The writes that this part of the stream calls for."""
+        if self.complete or (self.state is None) != isinstance(part, SnapshotHeader):
+            raise StorageError("a snapshot stream is out of order; ask for it again")
+        batch = WriteBatch()
+        match part:
+            case SnapshotHeader(raw):
+                self.state = decode_state(raw)
+                clear(batch, self.state.descriptor)
+            case SnapshotBlock(family, keys, values):
+                self._blocks += 1
+                _add(self._digest, part)
+                batch.put_many(Family(family), keys, values)
+            case SnapshotTrailer(blocks, digest):
+                if blocks != self._blocks or digest != self._digest.digest():
+                    raise StorageError(
+                        "a snapshot does not check; ask for it again", blocks=blocks, received=self._blocks
+                    )
+                self.complete = True
+                assert self.state is not None
+                batch.put(Family.LOCAL, state_key(self.state.descriptor.range_id), encode_state(self.state))
+        return batch
+
+
+def clear(batch: WriteBatch, descriptor: RangeDescriptor) -> None:
+    """Remove a range's content and state."""
+    for family, span in family_spans(descriptor):
+        batch.delete_range(family, span.start, span.end)
+    batch.delete(Family.LOCAL, state_key(descriptor.range_id))
+
+
+def range_digest(reader: Reader, state: RangeState) -> bytes:
+    """The digest of everything replicated: equal on all replicas at the same position (I-06)."""
+    digest = hashlib.blake2b(encode_state(state), digest_size=16)
+    for block in contents(reader, state.descriptor):
+        for key, value in zip(block.keys, block.values, strict=True):
+            digest.update(len(key).to_bytes(4, "big") + key + len(value).to_bytes(4, "big") + value)
+    return digest.digest()

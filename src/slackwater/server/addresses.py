@@ -1,0 +1,122 @@
+"""The address book: where the nodes of a cluster are.
+
+Every node writes its descriptor to range 1 when it starts and reads everybody's now and then. Before it can read anything
+it asks the addresses it was given to join; what they answer is enough to find range 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.hooks import probe
+from slackwater.model.descriptors import NodeDescriptor, RangeDescriptor
+from slackwater.model.layout import prefix_end, system
+from slackwater.server.services import HELLO, HelloReply, HelloRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from slackwater.replica.driver import SystemKv
+    from slackwater.runtime.rpc.dialer import Dialer
+    from slackwater.runtime.seam import Address, NodeId
+
+NODES_MAX = 4096
+HELLO_TIMEOUT_S = 2.0
+
+_decoder = msgspec.msgpack.Decoder(NodeDescriptor)
+
+
+def address_key(node_id: NodeId) -> bytes:
+    """Where a node's descriptor lives."""
+    return system("address", node_id.to_bytes(4, "big"))
+
+
+class AddressBook:
+    """Nodes by id, and the way to range 1."""
+
+    def __init__(
+        self,
+        own_address: Address,
+        join: Iterable[Address],
+        dialer: Dialer,
+        *,
+        local_first_range: Callable[[], RangeDescriptor | None],
+    ) -> None:
+        self.nodes: dict[NodeId, NodeDescriptor] = {}
+        self._own_address = own_address
+        self._join = [a for a in join if a != own_address]
+        self._dialer = dialer
+        self._local_first_range = local_first_range
+        self._first_range: RangeDescriptor | None = None
+
+    def resolve(self, node_id: NodeId) -> Address | None:
+        """The address of a node."""
+        known = self.nodes.get(node_id)
+        return None if known is None else known.address
+
+    def locality(self, node_id: NodeId) -> tuple[tuple[str, str], ...]:
+        """Where a node is, as far as is known."""
+        known = self.nodes.get(node_id)
+        return () if known is None else known.locality
+
+    def learn(self, nodes: Iterable[NodeDescriptor]) -> None:
+        """Take over newer descriptors."""
+        for node in nodes:
+            known = self.nodes.get(node.node_id)
+            if (known is None and len(self.nodes) < NODES_MAX) or (
+                known is not None and known.started_at <= node.started_at
+            ):
+                self.nodes[node.node_id] = node
+
+    async def refresh(self, kv: SystemKv) -> None:
+        """Read every node's descriptor."""
+        prefix = system("address")[:-2]
+        rows = await kv.scan(prefix, prefix_end(prefix))
+        self.learn(_decoder.decode(value) for _, value in rows)
+
+    async def publish(self, kv: SystemKv, own: NodeDescriptor) -> None:
+        """Write this node's descriptor."""
+        await kv.put(address_key(own.node_id), msgspec.msgpack.encode(own))
+        self.learn([own])
+
+    async def first_range(self) -> RangeDescriptor:
+        """The descriptor of range 1: from here if it is here, else from whoever answers first."""
+        local = self._local_first_range()
+        if local is not None:
+            return local
+        last: SlackwaterError | None = None
+        for address in self._candidates():
+            try:
+                reply = await self.greet(address)
+            except SlackwaterError as error:
+                last = error
+                continue
+            if reply.first_range is not None:
+                return reply.first_range
+        if self._first_range is not None:
+            return self._first_range
+        probe("addresses.no_first_range")
+        raise UnavailableError("no node that was asked knows the first range", cause=str(last)) from last
+
+    async def greet(self, address: Address) -> HelloReply:
+        """Ask a node what it knows, and learn it."""
+        reply = await self._dialer.call(address, HELLO, HelloRequest(), timeout=HELLO_TIMEOUT_S)
+        self.learn([*reply.nodes, reply.node] if reply.node.node_id else reply.nodes)
+        if reply.first_range is not None and (
+            self._first_range is None or reply.first_range.generation >= self._first_range.generation
+        ):
+            self._first_range = reply.first_range
+        return reply
+
+    def known_first_range(self) -> RangeDescriptor | None:
+        """What this node would tell others."""
+        return self._local_first_range() or self._first_range
+
+    def _candidates(self) -> list[Address]:
+        """Replicas of range 1 first, then everybody known, then the addresses given at start."""
+        holders = self._first_range.replicas if self._first_range else ()
+        ordered = [self.resolve(n) for n in holders] + [n.address for n in self.nodes.values()] + self._join
+        return list(dict.fromkeys(a for a in ordered if a and a != self._own_address))

@@ -1,0 +1,66 @@
+"""The first ranges of a new cluster.
+
+    r1   [min, /system/liveness end)   meta, liveness, node addresses: expiration-based lease, never split or merged
+    r2   [… , /kv)                     the rest of the system records
+    r3   [/kv, max)                    everything users write; splits as it grows
+
+Their descriptors are also in meta, which is part of r1, so those records are put into the engine directly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.layout import KEY_MAX, KEY_MIN, KV, SYSTEM, meta, prefix_end, system
+from slackwater.replica.state import RangeState, encode_state, state_key
+from slackwater.runtime.seam import Family, NodeId, RangeId
+from slackwater.storage.batch import WriteBatch
+from slackwater.storage.overlay import Overlay
+from slackwater.storage.stats import ZERO
+from slackwater.storage.writes import increment, put
+
+if TYPE_CHECKING:
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.runtime.seam import Engine
+
+FIRST_FREE_RANGE_ID = 4
+FIRST_TABLE_ID = 100
+RANGE_ID_KEY = system("alloc", b"range")
+NODE_ID_KEY = system("alloc", b"node")
+TABLE_ID_KEY = system("alloc", b"table")
+
+_LIVENESS_END = prefix_end(SYSTEM + b"m")
+"""r1 ends after every system record whose name starts with a letter up to `m`: alloc, liveness, and room for more."""
+
+
+def first_descriptors(node_id: NodeId) -> list[RangeDescriptor]:
+    """The descriptors of a new cluster's ranges, all on its first node."""
+    bounds = [KEY_MIN, _LIVENESS_END, KV, KEY_MAX]
+    return [
+        RangeDescriptor(RangeId(i + 1), bounds[i], bounds[i + 1], (node_id,), Generation(1))
+        for i in range(len(bounds) - 1)
+    ]
+
+
+def bootstrap_store(engine: Engine, node_id: NodeId, ts: Timestamp) -> None:
+    """Write the first ranges, their meta records and the id counters into an empty store, in one batch."""
+    batch = WriteBatch()
+    overlay = Overlay(engine, batch)
+    stats = ZERO
+    descriptors = first_descriptors(node_id)
+    for descriptor in descriptors:
+        stats = stats.plus(put(overlay, batch, meta(descriptor.end), msgspec.msgpack.encode(descriptor), ts=ts).stats)
+    for key, value in (
+        (RANGE_ID_KEY, FIRST_FREE_RANGE_ID - 1),
+        (NODE_ID_KEY, node_id),
+        (TABLE_ID_KEY, FIRST_TABLE_ID - 1),
+    ):
+        stats = stats.plus(increment(overlay, batch, key, value, ts=ts)[1].stats)
+    for descriptor in descriptors:
+        # Everything written here lies in the first range; the others start empty.
+        state = RangeState(descriptor, closed=ts, stats=tuple(stats if descriptor.range_id == 1 else ZERO))
+        batch.put(Family.LOCAL, state_key(descriptor.range_id), encode_state(state))
+    engine.write(batch)

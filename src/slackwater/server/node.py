@@ -1,0 +1,362 @@
+"""One node: everything wired together. The same class runs in production, in tests and in the simulator.
+
+    Node
+    ├── HybridClock, OffsetMonitor        time, and whether to trust it
+    ├── RpcServer, Dialer                 the way in and the way out
+    ├── Store ── Replica …                the ranges here
+    ├── NodeLiveness                      heartbeat
+    ├── RangeSender ── KV                 requests to any range, transactions
+    └── Queues                            split, merge, replicate, lease, trim, check
+
+A store without identity is no node yet: it either becomes the first of a new cluster (`init`) or joins one. From then on
+its identity is on disk and is checked at every start, the log's identity included.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from slackwater.clock import HybridClock, Offset, OffsetMonitor
+from slackwater.clock.timestamp import Timestamp
+from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
+from slackwater.model.descriptors import Liveness, NodeDescriptor, RangeDescriptor
+from slackwater.replica.driver import NodeLiveness, Store
+from slackwater.routing.nodes import Health, NodeView
+from slackwater.routing.sender import FIRST_RANGE, RangeSender
+from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport
+from slackwater.runtime.rpc.dialer import Dialer
+from slackwater.runtime.rpc.method import Identity
+from slackwater.runtime.rpc.server import RpcServer
+from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.runtime.sync import Event
+from slackwater.server import services as sv
+from slackwater.server.addresses import AddressBook
+from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
+from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
+from slackwater.server.system_kv import KvAdapter
+from slackwater.settings import Settings
+from slackwater.txn.kv import KV
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.replica.driver import ApplyListener
+    from slackwater.replica.snapshot import SnapshotPart
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.rpc.method import Context, Measurement
+    from slackwater.runtime.seam import Address, Engine, OrderedLog, Runtime, TaskScope
+
+JOIN_PAUSE_S = 0.5
+ADDRESS_REFRESH_S = 5.0
+
+
+class _ClockHook:
+    """Couples the hybrid clock to every message (`runtime.rpc.method.ClockHook`)."""
+
+    def __init__(self, clock: HybridClock, monitor: OffsetMonitor) -> None:
+        self._clock = clock
+        self._monitor = monitor
+
+    def stamp(self) -> int:
+        return self._clock.now()
+
+    def update(self, ts: int) -> None:
+        self._clock.update(Timestamp(ts))
+
+    def measured(self, peer: str, measurement: Measurement) -> None:
+        self._monitor.record(peer, Offset(measurement.offset_us, measurement.error_us, measurement.measured_at_ns))
+
+
+class Node:
+    """A node of a cluster, or of a cluster to be."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        scope: TaskScope,
+        engine: Engine,
+        log: OrderedLog,
+        address: Address,
+        settings: Settings | None = None,
+        join: tuple[Address, ...] = (),
+        locality: tuple[tuple[str, str], ...] = (),
+        listener: ApplyListener | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.scope = scope
+        self.engine = engine
+        self.log = log
+        self.address = address
+        self.locality = locality
+        self.settings = settings or Settings()
+        self.join = join
+        self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=self.settings["clock.max_offset"])
+        self.offsets = OffsetMonitor(max_offset_s=self.settings["clock.max_offset"])
+        self.identity = Identity()
+        self.ready = Event()
+        """Set once the node belongs to a cluster and serves."""
+        self._listener = listener
+        hook = _ClockHook(self.clock, self.offsets)
+        self.server = RpcServer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
+        self.dialer = Dialer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
+        self.book = AddressBook(address, join, self.dialer, local_first_range=self._local_first_range)
+        self.store: Store | None = None
+        self.liveness: NodeLiveness | None = None
+        self._serve()
+
+    @property
+    def node_id(self) -> NodeId:
+        """0 before the node belongs to a cluster."""
+        return NodeId(self.identity.node_id)
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    async def start(self, *, listen: Address | None = None) -> None:
+        """Listen; go on from the identity on disk, or join, or wait for `init`."""
+        bound = await self.server.listen(listen or self.address)
+        if self.address.endswith(":0"):
+            self.address = bound
+        identity = read_identity(self.engine)
+        if identity is not None:
+            check_log(identity, self.log.identity())
+            self._become(identity)
+        elif self.join:
+            self.scope.spawn(self._join_cluster(), name="join")
+
+    async def init(self, *, cluster_id: str | None = None) -> str:
+        """Make this empty store the first node of a new cluster."""
+        if read_identity(self.engine) is not None:
+            raise UsageError("this store already belongs to a cluster; `start` it without `init`")
+        name = cluster_id or self.runtime.rng.bytes(8).hex()
+        node_id = NodeId(1)
+        for range_id in range(1, FIRST_FREE_RANGE_ID):
+            if await self.log.head(RangeId(range_id)):
+                raise LogIdentityMismatch(
+                    "this log already holds a cluster's entries; a new cluster needs an empty log"
+                )
+        bootstrap_store(self.engine, node_id, self.clock.now())
+        identity = StoreIdentity(name, node_id, self.log.identity())
+        await write_identity(self.engine, identity)
+        self._become(identity)
+        return name
+
+    async def _join_cluster(self) -> None:
+        kind, name, incarnation = self.log.identity()
+        request = sv.JoinRequest(self.address, self.locality, (kind, name, incarnation))
+        while True:
+            for address in self.join:
+                try:
+                    reply = await self.dialer.call(address, sv.JOIN, request, timeout=10.0)
+                except (LogIdentityMismatch, UsageError):
+                    raise
+                except SlackwaterError:
+                    continue
+                identity = StoreIdentity(reply.cluster_id, reply.node_id, self.log.identity())
+                await write_identity(self.engine, identity)
+                self.book.learn(reply.nodes)
+                self._become(identity)
+                return
+            await self.runtime.clock.sleep(JOIN_PAUSE_S)
+
+    def _become(self, identity: StoreIdentity) -> None:
+        """Start to act as the node this identity names."""
+        self.identity.cluster_id, self.identity.node_id = identity.cluster_id, identity.node_id
+        node_id = identity.node_id
+        transport = LocalTransport(node_id, self._execute, RpcTransport(self.dialer, self.book.resolve))
+        self.sender = RangeSender(
+            transport=transport,
+            runtime=self.runtime,
+            scope=self.scope.child("sender"),
+            clock=self.clock,
+            settings=self.settings,
+            first_range=self.book.first_range,
+            node_id=node_id,
+            locality=self.locality,
+            view=self._view,
+        )
+        self.kv = KV(
+            sender=self.sender,
+            clock=self.clock,
+            runtime=self.runtime,
+            settings=self.settings,
+            scope=self.scope.child("kv"),
+        )
+        self.system = KvAdapter(self.kv)
+        self.liveness = NodeLiveness(
+            node_id, self.runtime, self.clock, self.settings, self.system, trusted=self._check_clock
+        )
+        self.store = Store(
+            node_id=node_id,
+            runtime=self.runtime,
+            clock=self.clock,
+            settings=self.settings,
+            engine=self.engine,
+            log=self.log,
+            liveness=self.liveness,
+            scope=self.scope.child("store"),
+            listener=self._listener,
+            on_trimmed=self._fetch_later,
+        )
+        self.store.start()
+        self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
+        self.book.learn([self.descriptor])
+        self.scope.spawn(self.liveness.run(), name="liveness")
+        self.scope.spawn(self._keep_addresses(), name="addresses")
+        self.ready.set()
+
+    async def stop(self) -> None:
+        """Stop gracefully: nothing more is served, what was applied is durable, and nobody has to wait for our leases."""
+        await self.server.close()
+        if self.liveness is not None and self.store is not None:
+            self.liveness.draining = True
+            with suppress(SlackwaterError):  # otherwise the record expires by itself
+                await self.liveness.leave()
+            await self.store.stop()
+        await self.dialer.close()
+        await self.scope.close()
+
+    # --- serving -----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        server = self.server
+        server.handle(KV_BATCH, self._on_batch)
+        server.handle_sync(sv.HELLO, self._on_hello)
+        server.handle(sv.JOIN, self._on_join)
+        server.handle_sync(sv.STATUS, self._on_status)
+        server.handle(sv.FETCH, self._on_fetch)
+        server.handle_sync(sv.CHECKSUM, self._on_checksum)
+        server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
+
+    async def _on_batch(self, batch: Batch, context: Context) -> BatchResult:
+        return await self._execute(batch)
+
+    async def _execute(self, batch: Batch) -> BatchResult:
+        # A node whose clock its peers prove wrong serves nothing (I-01).
+        self._check_clock()
+        return await self._here().execute(batch)
+
+    def _check_clock(self) -> None:
+        self.offsets.check(self.runtime.clock.monotonic_ns())
+
+    def _on_hello(self, request: sv.HelloRequest, context: Context) -> sv.HelloReply:
+        own = NodeDescriptor(self.node_id, self.address, self.locality)
+        return sv.HelloReply(
+            self.identity.cluster_id, own, list(self.book.nodes.values()), self.book.known_first_range()
+        )
+
+    async def _on_join(self, request: sv.JoinRequest, context: Context) -> sv.JoinReply:
+        self._here()
+        if request.log != tuple(self.log.identity()):
+            raise LogIdentityMismatch(
+                "the node uses another log than this cluster", expected=tuple(self.log.identity()), actual=request.log
+            )
+        node_id = NodeId(await self.system.increment(NODE_ID_KEY, 1))
+        first = await self.book.first_range()
+        return sv.JoinReply(self.identity.cluster_id, node_id, list(self.book.nodes.values()), first)
+
+    def _on_status(self, request: sv.StatusRequest, context: Context) -> sv.StatusReply:
+        store = self._here()
+        wanted = request.ranges or sorted(store.replicas)
+        found = [replica_status(store, r) for r in wanted if r in store.replicas]
+        return sv.StatusReply(self.node_id, found)
+
+    def _on_checksum(self, request: sv.ChecksumRequest, context: Context) -> sv.ChecksumReply:
+        replica = self._here().replicas.get(request.range_id)
+        return sv.ChecksumReply(replica.checksums.get(request.checksum_id) if replica else None)
+
+    async def _on_snapshot(self, request: sv.SnapshotRequest, context: Context) -> AsyncGenerator[SnapshotPart, None]:
+        async for part in self._here().send_snapshot(request.range_id):
+            yield part
+
+    async def _on_fetch(self, request: sv.FetchRequest, context: Context) -> sv.Ok:
+        await self.fetch(request.range_id, request.source)
+        return sv.Ok()
+
+    # --- replicas from elsewhere -------------------------------------------------------------------------------------
+
+    async def fetch(self, range_id: RangeId, source: NodeId) -> RangeState:
+        """Install a replica from another node's snapshot."""
+        address = self.book.resolve(source)
+        if address is None:
+            raise UnavailableError(f"the address of n{source} is not known")
+        stream = await self.dialer.stream(address, sv.SNAPSHOT, sv.SnapshotRequest(range_id), node_id=source)
+        return await self._here().install_snapshot(stream)
+
+    def _fetch_later(self, state: RangeState) -> None:
+        """A replica's log is gone: take a snapshot from one that still has it."""
+        self.scope.spawn(self._fetch_any(state.descriptor), name=f"fetch r{state.descriptor.range_id}")
+
+    async def _fetch_any(self, descriptor: RangeDescriptor) -> None:
+        while True:
+            for source in descriptor.replicas:
+                if source == self.node_id:
+                    continue
+                try:
+                    await self.fetch(descriptor.range_id, source)
+                except SlackwaterError:
+                    continue
+                return
+            await self.runtime.clock.sleep(1.0)
+
+    # --- what others here ask ----------------------------------------------------------------------------------------
+
+    def _here(self) -> Store:
+        if self.store is None:
+            raise UnavailableError("this node belongs to no cluster yet; run `slackwater init` or start it with --join")
+        return self.store
+
+    def _local_first_range(self) -> RangeDescriptor | None:
+        replica = self.store.replicas.get(FIRST_RANGE) if self.store else None
+        return None if replica is None or replica.failure is not None else replica.state.descriptor
+
+    def _view(self, node_id: NodeId) -> NodeView:
+        record: Liveness | None = self.liveness.get(node_id) if self.liveness else None
+        if record is None:
+            return NodeView(Health.SUSPECT, self.book.locality(node_id))
+        now = self.clock.peek()
+        health = Health.DRAINING if record.draining else Health.LIVE if record.live_at(now) else Health.DEAD
+        return NodeView(health, self.book.locality(node_id))
+
+    async def _keep_addresses(self) -> None:
+        published = False
+        while True:
+            try:
+                if not published:
+                    await self.book.publish(self.system, self.descriptor)
+                    published = True
+                await self.book.refresh(self.system)
+            except SlackwaterError:
+                await self.runtime.clock.sleep(JOIN_PAUSE_S)
+                continue
+            await self.runtime.clock.sleep(ADDRESS_REFRESH_S)
+
+    async def new_range_id(self) -> RangeId:
+        """An id that no range ever had."""
+        return RangeId(await self.system.increment(RANGE_ID_KEY, 1))
+
+    def status(self) -> str:
+        """A few lines for people."""
+        lines = [f"n{self.node_id} {self.address} cluster={self.identity.cluster_id or '-'} {self.clock.status()}"]
+        if self.liveness is not None and self.store is not None:
+            lines += [self.liveness.status(), self.store.status()]
+        return "\n".join(lines)
+
+
+def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:
+    """Where one replica of a store stands."""
+    replica = store.replicas[range_id]
+    state = replica.state
+    return sv.ReplicaStatus(
+        descriptor=state.descriptor,
+        lease=state.lease,
+        lai=state.lai,
+        position=state.position,
+        durable=store.durable.get(range_id, state.position.__class__(0)),
+        closed=state.closed,
+        stats=state.stats,
+        frozen=state.frozen is not None,
+        failure=str(replica.failure) if replica.failure else "",
+    )

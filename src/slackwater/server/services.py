@@ -1,0 +1,117 @@
+"""What nodes ask each other besides batches.
+
+node.hello       who are you, which nodes and which first range do you know   (also how a node finds its cluster)
+node.join        make me a node of your cluster
+store.status     where your replicas stand: applied and durable positions, for trimming and for the allocator
+store.snapshot   one replica as a stream
+store.fetch      take a snapshot of this range from that node
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from slackwater.clock.timestamp import Timestamp
+from slackwater.model.descriptors import Lease, LeaseAppliedIndex, NodeDescriptor, RangeDescriptor
+from slackwater.replica.snapshot import SnapshotBlock, SnapshotHeader, SnapshotTrailer
+from slackwater.runtime.rpc.method import Method, StreamMethod
+from slackwater.runtime.seam import NodeId, Position, RangeId
+
+
+class HelloRequest(msgspec.Struct, frozen=True):
+    """Nothing to say yet."""
+
+
+class HelloReply(msgspec.Struct, frozen=True):
+    """What a node knows of its cluster."""
+
+    cluster_id: str
+    node: NodeDescriptor
+    nodes: list[NodeDescriptor]
+    first_range: RangeDescriptor | None
+
+
+class JoinRequest(msgspec.Struct, frozen=True):
+    """A node without a cluster asks for a place. `log` is the identity of the log it would use."""
+
+    address: str
+    locality: tuple[tuple[str, str], ...]
+    log: tuple[str, str, str]
+
+
+class JoinReply(msgspec.Struct, frozen=True):
+    """The place."""
+
+    cluster_id: str
+    node_id: NodeId
+    nodes: list[NodeDescriptor]
+    first_range: RangeDescriptor
+
+
+class StatusRequest(msgspec.Struct, frozen=True):
+    """Of these ranges; all when empty."""
+
+    ranges: list[RangeId] = []
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """Where one replica stands."""
+
+    descriptor: RangeDescriptor
+    lease: Lease
+    lai: LeaseAppliedIndex
+    position: Position
+    durable: Position
+    closed: Timestamp
+    stats: tuple[int, ...]
+    frozen: bool
+    failure: str
+
+
+class StatusReply(msgspec.Struct, frozen=True):
+    """A store's replicas."""
+
+    node_id: NodeId
+    replicas: list[ReplicaStatus]
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True):
+    """Of one range."""
+
+    range_id: RangeId
+
+
+class FetchRequest(msgspec.Struct, frozen=True):
+    """Install a replica of `range_id` from a snapshot that `source` sends."""
+
+    range_id: RangeId
+    source: NodeId
+
+
+class ChecksumRequest(msgspec.Struct, frozen=True):
+    """The digest that a replica computed for a `ComputeChecksum` command."""
+
+    range_id: RangeId
+    checksum_id: bytes
+
+
+class ChecksumReply(msgspec.Struct, frozen=True):
+    """None: not (or not yet) computed here."""
+
+    digest: bytes | None
+
+
+class Ok(msgspec.Struct, frozen=True):
+    """Done."""
+
+
+HELLO: Method[HelloRequest, HelloReply] = Method("node.hello", HelloRequest, HelloReply)
+JOIN: Method[JoinRequest, JoinReply] = Method("node.join", JoinRequest, JoinReply)
+STATUS: Method[StatusRequest, StatusReply] = Method("store.status", StatusRequest, StatusReply)
+FETCH: Method[FetchRequest, Ok] = Method("store.fetch", FetchRequest, Ok)
+CHECKSUM: Method[ChecksumRequest, ChecksumReply] = Method("store.checksum", ChecksumRequest, ChecksumReply)
+SNAPSHOT: StreamMethod[SnapshotRequest, SnapshotHeader | SnapshotBlock | SnapshotTrailer] = StreamMethod(
+    "store.snapshot",
+    SnapshotRequest,
+    SnapshotHeader | SnapshotBlock | SnapshotTrailer,  # type: ignore[arg-type]
+)
