@@ -76,6 +76,6 @@ def clear_index_conflicts(kernel: Kernel) -> None:
 
     async def clear(error: ConflictError, call: Call) -> None:
         now = kernel.clock.now()
-        await Waiting(kernel, deadline=call.deadline).clear(error, [], Pusher(start=now, txn_id=b"", read_ts=now))
+        await Waiting(kernel, deadline=call.deadline).clear(error, [], Pusher(start=now, txn_id=b"", above=now))
 
     kernel.sender.directory.on_conflict = clear

@@ -212,9 +212,10 @@ class Transaction(Operations):
         if writing:
             self._will_write(requests)
             self._intents = True
-            self._heart.start()
-        first = self.state.take_sequences(len(requests))
+            await self._heart.start()
         while True:
+            # A batch tried again gets new numbers: what an earlier try left in part lies below them.
+            first = self.state.take_sequences(len(requests))
             header = self._header(first, max_keys=max_keys, max_bytes=max_bytes)
             try:
                 answer = await self._kernel.sender.send(requests, header, timeout=waiting.deadline.remaining())
@@ -254,7 +255,7 @@ class Transaction(Operations):
             raise self._spoil(RetryableError(f"a write was carried out in part; restart the transaction: {error}"))
         match error:
             case ConflictError():
-                await waiting.clear(error, requests, self._pusher(self.state.read_ts))
+                await waiting.clear(error, requests, self._pusher())
             case TransactionAborted():
                 raise self._spoil(error)
             case ReadWithinUncertainty() | WriteTooOld():
@@ -311,7 +312,6 @@ class Transaction(Operations):
 
     async def _end(self, waiting: Waiting, writes: Sequence[Request], *, one_phase: bool) -> Committed:
         """EndTxn, after the reads were brought up to the writes; again when the server moved them in between."""
-        first = self.state.take_sequences(len(writes) + 1)
         for _ in range(int(self._kernel.settings["txn.commit_attempts_max"])):
             self._alive()
             if self.state.write_ts > self.state.read_ts:
@@ -325,10 +325,9 @@ class Transaction(Operations):
                 can_forward=not self._reads,
             )
             requests = [*writes, end]
+            header = self._header(self.state.take_sequences(len(requests)))
             try:
-                answer = await self._kernel.sender.send(
-                    requests, self._header(first), timeout=waiting.deadline.remaining()
-                )
+                answer = await self._kernel.sender.send(requests, header, timeout=waiting.deadline.remaining())
             except AmbiguousResult as error:
                 return await self._settle(error)
             except SlackwaterError as error:
@@ -400,8 +399,9 @@ class Transaction(Operations):
             max_bytes=max_bytes,
         )
 
-    def _pusher(self, read_ts: Timestamp) -> Pusher:
-        return Pusher(start=self.state.start, txn_id=self.state.txn_id, read_ts=read_ts)
+    def _pusher(self) -> Pusher:
+        state = self.state
+        return Pusher(state.start, state.txn_id, above=max(state.read_ts, state.uncertainty_limit))
 
     def _waiting(self, deadline: Deadline | None = None) -> Waiting:
         return Waiting(self._kernel, deadline=deadline or self._kernel.deadline(self._timeout), alive=self._alive)

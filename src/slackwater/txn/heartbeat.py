@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import SlackwaterError, TransactionAborted
 from slackwater.hooks import buggify, probe
 from slackwater.model.requests import Header, HeartbeatTxn, TxnResult
@@ -34,10 +35,20 @@ class Heart:
         self.verdict: TransactionAborted | None = None
         """Set once the record says that the transaction is aborted."""
 
-    def start(self) -> None:
-        """Begin to beat, if it does not already."""
-        if self._task is None and not self._stopped:
-            self._task = self._kernel.scope.spawn(self._beat(), name="heartbeat")
+    async def start(self) -> None:
+        """Begin to beat, if it does not already: call this before the first intent is written.
+
+        Pushers take a transaction without a record for as fresh as its start. One that has waited or restarted for
+        longer than half the expiration says first that it lives; otherwise its first intent would be fair game.
+        """
+        if self._task is not None or self._stopped:
+            return
+        self._task = self._kernel.scope.spawn(self._beat(), name="heartbeat")
+        age_s = seconds_between(self._state.start, self._kernel.clock.now())
+        expiration = self._kernel.settings["txn.expiration"]
+        if age_s > expiration / 2:
+            probe("txn.heartbeat_first")
+            await self._try_once()
 
     def stop(self) -> None:
         """Beat no more, now or later."""
@@ -51,10 +62,13 @@ class Heart:
             await self._kernel.runtime.clock.sleep(interval)
             if buggify("txn.lose_heartbeat"):
                 continue
-            try:
-                await self._once(timeout=self._kernel.settings["txn.expiration"])
-            except SlackwaterError:
-                probe("txn.heartbeat_unanswered")
+            await self._try_once()
+
+    async def _try_once(self) -> None:
+        try:
+            await self._once(timeout=self._kernel.settings["txn.expiration"])
+        except SlackwaterError:
+            probe("txn.heartbeat_unanswered")
 
     async def _once(self, *, timeout: float) -> None:
         state = self._state

@@ -230,7 +230,8 @@ class KV:
             except ConflictError as error:
                 began = began or self.kernel.clock.now()
                 waiting = waiting or Waiting(self.kernel, deadline=deadline)
-                pusher = Pusher(start=began, txn_id=b"", read_ts=header.ts or self.kernel.clock.now())
+                above = max(header.ts or self.kernel.clock.now(), header.uncertainty_limit)
+                pusher = Pusher(start=began, txn_id=b"", above=above)
                 await waiting.clear(error, requests, pusher)
             except ReadWithinUncertainty as error:
                 # Only where the sender chose the timestamp: read again just above what is there.

@@ -2,9 +2,12 @@
 
     I want to      ask                              the answer            and then
     write          PushTxn(abort)                   COMMITTED, ABORTED    resolve its intents, try again
+                                                    PENDING               still in the way: pause, try again
     read at t      PushTxn(above=t)                 COMMITTED, ABORTED    resolve its intents, try again
                                                     PENDING, ts > t       move its intents up to ts, try again
                                                     PENDING, ts ≤ t       still in the way: pause, try again
+
+Here t is the highest timestamp at which an intent disturbs the reader: its uncertainty limit, where it has one.
 
 The pushed transaction's range decides by age (wound-wait): an older pusher wins at once, a younger one waits there
 for a while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle.
@@ -42,8 +45,8 @@ class Pusher(msgspec.Struct, frozen=True):
 
     start: Timestamp
     txn_id: bytes
-    read_ts: Timestamp
-    """Where it reads, and what a reader needs pushed transactions to be above."""
+    above: Timestamp
+    """What a reader needs intents to be above: where it reads, and what it is uncertain about."""
 
 
 class Push(msgspec.Struct, frozen=True):
@@ -73,7 +76,7 @@ def plan(intents: Sequence[Intent], requests: Sequence[Request], pusher: Pusher)
             pushee=highest,
             pusher_start=pusher.start,
             pusher_id=pusher.txn_id,
-            above=pusher.read_ts,
+            above=pusher.above,
             abort=any(_writes(request, i.key) for i in own for request in requests),
             wait_ms=WAIT_MS,
         )

@@ -53,7 +53,7 @@ async def refresh(kernel: Kernel, state: TxnState, reads: SpanBook, *, upto: Tim
 async def _unchanged(
     kernel: Kernel, state: TxnState, requests: list[Request], *, upto: Timestamp, waiting: Waiting
 ) -> bool:
-    pusher = Pusher(start=state.start, txn_id=state.txn_id, read_ts=upto)
+    pusher = Pusher(start=state.start, txn_id=state.txn_id, above=upto)
     while True:
         try:
             await kernel.sender.send(

@@ -1,0 +1,232 @@
+"""The pure parts of transactions: spans kept, writes held back, pushes planned, what was seen."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import UsageError
+from slackwater.model import layout
+from slackwater.model import requests as rq
+from slackwater.model.spans import Span, SpanSet
+from slackwater.model.txns import Intent, TxnStatus
+from slackwater.txn import check, reads
+from slackwater.txn.buffer import WriteBuffer, chunks
+from slackwater.txn.finish import KEYS_PER_REQUEST_MAX, Finished
+from slackwater.txn.finish import requests_for as resolutions
+from slackwater.txn.operations import grouped
+from slackwater.txn.pushing import Pusher, plan
+from slackwater.txn.refresh import requests_for as refreshes
+from slackwater.txn.spanbook import SpanBook, collapse
+
+ME = Pusher(Timestamp(50), b"m" * 16, above=Timestamp(70))
+
+
+def intent(key: bytes, txn: bytes, *, ts: int = 60, epoch: int = 0) -> Intent:
+    return Intent(key, txn * 16, b"anchor", Timestamp(40), epoch, Timestamp(ts))
+
+
+# --- spans
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 20)), min_size=1, max_size=40), st.integers(1, 10))
+def test_collapsed_spans_cover_everything_within_the_bound(pairs: list[tuple[int, int]], limit: int) -> None:
+    spans = [Span(bytes([a]), bytes([a + b])) for a, b in pairs]
+    covering = collapse(spans, limit=limit)
+    assert len(covering) <= limit
+    assert all(SpanSet(covering).covers(span) for span in spans)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=3), max_size=60), st.integers(1, 12))
+def test_a_span_book_stays_within_its_bound_and_forgets_nothing(keys: list[bytes], limit: int) -> None:
+    book = SpanBook(limit=limit)
+    for key in keys:
+        book.add_key(key)
+        assert len(book) <= limit
+    covered = SpanSet(book.all_spans())
+    assert all(key in covered for key in keys)
+    exact = book.keys()
+    held = SpanSet([*(Span.point(k) for k in exact), *(Span(s, e) for s, e in book.spans())])
+    assert held == covered
+
+
+def test_a_span_book_is_exact_below_its_bound() -> None:
+    book = SpanBook(limit=4)
+    book.add_keys([b"c", b"a", b"c"])
+    book.add_span(b"m", b"p")
+    book.add_span(b"x", b"x")
+    assert book.keys() == (b"a", b"c")
+    assert book.spans() == ((b"m", b"p"),)
+    book.clear()
+    assert not book
+
+
+# --- the buffer
+
+
+def test_puts_leave_as_one_block_and_the_last_write_wins() -> None:
+    buffer = WriteBuffer(bytes_max=100)
+    for key, value in ((b"b", b"1"), (b"a", b"2"), (b"b", b"3"), (b"d", b"4"), (b"d", None)):
+        buffer.put(key, value)
+    assert buffer.requests() == [rq.PutRows([b"a", b"b"], [b"2", b"3"]), rq.Delete(b"d")]
+    buffer.clear()
+    buffer.put(b"a", b"1")
+    assert buffer.requests() == [rq.Put(b"a", b"1")]
+
+
+def test_the_buffer_counts_what_it_holds_now() -> None:
+    buffer = WriteBuffer(bytes_max=10)
+    buffer.put(b"k", b"0123456789")
+    assert buffer.full
+    buffer.put(b"k", b"x")
+    assert not buffer.full
+    buffer.put(b"k", None)
+    assert not buffer.full
+    assert len(buffer) == 1
+
+
+def test_reads_of_held_back_keys_are_noticed() -> None:
+    buffer = WriteBuffer(bytes_max=100)
+    assert not buffer.touches([Span(b"a", b"z")])
+    buffer.put(b"k", None)
+    assert buffer.touches(reads.spans_of(rq.Get(b"k")))
+    assert not buffer.touches(reads.spans_of(rq.Get(b"l")))
+    assert buffer.touches(reads.spans_of(rq.Scan(b"a", b"l")))
+    assert not buffer.touches(reads.spans_of(rq.Scan(b"a", b"k")))
+    assert buffer.touches(reads.spans_of(rq.ConditionalPut(b"k", b"", None)))
+    assert buffer.touches(reads.spans_of(rq.PutRows([b"a", b"k"], [b"", b""])))
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.integers(1, 64))
+def test_chunks_keep_every_row_and_their_size(sizes: list[int], bytes_max: int) -> None:
+    keys = [bytes([i]) for i in range(len(sizes))]
+    values = [b"x" * n for n in sizes]
+    blocks = chunks(keys, values, bytes_max=bytes_max)
+    assert [k for ks, _ in blocks for k in ks] == keys
+    assert [v for _, vs in blocks for v in vs] == values
+    for ks, vs in blocks:
+        assert len(ks) == 1 or sum(map(len, ks)) + sum(map(len, vs)) <= bytes_max
+
+
+# --- what was seen
+
+
+@pytest.mark.parametrize(
+    ("request_", "result", "keys", "spans"),
+    [
+        (rq.Get(b"k"), rq.Value(None), (b"k",), ()),
+        (rq.Scan(b"a", b"z"), rq.Rows([], []), (), ((b"a", b"z"),)),
+        (rq.Scan(b"a", b"z"), rq.Rows([b"b"], [b""], resume=b"c"), (), ((b"a", b"c"),)),
+        (rq.ReverseScan(b"a", b"z"), rq.Rows([b"y"], [b""], resume=b"y"), (), ((b"y", b"z"),)),
+        (rq.ReverseScan(b"a", b"z"), rq.Rows([], []), (), ((b"a", b"z"),)),
+        (rq.ConditionalPut(b"k", b"v", None), rq.Done(), (b"k",), ()),
+        (rq.Increment(b"k", 1), rq.Number(1), (b"k",), ()),
+        (rq.DeleteRange(b"a", b"z"), rq.Number(3), (), ((b"a", b"z"),)),
+        (rq.PutRows([b"k"], [b""], must_be_new=True), rq.Done(), (b"k",), ()),
+        (rq.PutRows([b"k"], [b""]), rq.Done(), (), ()),
+        (rq.Put(b"k", b""), rq.Done(), (), ()),
+        (rq.Delete(b"k"), rq.Done(), (), ()),
+    ],
+)
+def test_reads_are_remembered_as_far_as_they_went(request_, result, keys, spans) -> None:
+    book = SpanBook(limit=10)
+    reads.remember(book, request_, result)
+    assert (book.keys(), book.spans()) == (keys, spans)
+
+
+def test_a_failed_condition_is_a_read() -> None:
+    book = SpanBook(limit=10)
+    reads.remember_failed(book, rq.ConditionalPut(b"k", b"v", None))
+    reads.remember_failed(book, rq.Put(b"x", b"v"))
+    assert book.keys() == (b"k",)
+
+
+def test_every_write_is_locked_and_the_first_is_the_anchor() -> None:
+    writes = [
+        rq.Get(b"z"), rq.DeleteRange(b"m", b"n"), rq.Put(b"a", b""), rq.Delete(b"b"), rq.ConditionalPut(b"c", b"", None),
+        rq.InitPut(b"d", b""), rq.Increment(b"e", 1), rq.PutRows([b"f", b"g"], [b"", b""]),
+    ]  # fmt: skip
+    book = SpanBook(limit=100)
+    for write in writes:
+        reads.lock(book, write)
+    assert book.keys() == (b"a", b"b", b"c", b"d", b"e", b"f", b"g")
+    assert book.spans() == ((b"m", b"n"),)
+    assert reads.first_key(writes) == b"m"
+    with pytest.raises(UsageError):
+        reads.first_key([rq.Get(b"z")])
+
+
+def test_refreshes_name_the_window() -> None:
+    book = SpanBook(limit=10)
+    book.add_key(b"k")
+    book.add_span(b"a", b"c")
+    assert refreshes(book, after=Timestamp(10), upto=Timestamp(25)) == [
+        rq.Refresh(b"a", b"c", Timestamp(10), Timestamp(25)),
+        rq.Refresh(b"k", b"k\x00", Timestamp(10), Timestamp(25)),
+    ]
+
+
+# --- pushing
+
+
+def test_one_push_per_transaction_and_never_of_oneself() -> None:
+    met = [intent(b"a", b"x"), intent(b"b", b"y"), intent(b"c", b"x", ts=65), intent(b"d", b"m")]
+    pushes = plan(met, [rq.Scan(b"a", b"z")], ME)
+    assert [(p.request.pushee.txn_id[:1], p.keys, p.request.abort) for p in pushes] == [
+        (b"x", (b"a", b"c"), False),
+        (b"y", (b"b",), False),
+    ]
+    assert pushes[0].request.pushee.ts == 65
+    assert pushes[0].request.above == 70
+
+
+def test_a_write_on_the_intents_key_pushes_to_abort() -> None:
+    batch = [rq.Get(b"a"), rq.PutRows([b"c", b"e"], [b"", b""])]
+    aborts = {p.keys[0]: p.request.abort for p in plan([intent(b"a", b"x"), intent(b"d", b"y")], batch, ME)}
+    assert aborts == {b"a": False, b"d": True}
+
+
+# --- finishing
+
+
+def test_resolution_is_cut_to_the_size_of_a_command() -> None:
+    keys = tuple(i.to_bytes(2, "big") for i in range(KEYS_PER_REQUEST_MAX + 5))
+    finished = Finished(
+        b"t" * 16, b"a", 2, TxnStatus.COMMITTED, Timestamp(9), keys=keys, spans=((b"x", b"y"), (b"z", b"zz"))
+    )
+    requests = resolutions(finished)
+    assert [len(r.keys) for r in requests] == [KEYS_PER_REQUEST_MAX, 5, 0, 0]
+    assert [r.spans for r in requests[2:]] == [((b"x", b"y"),), ((b"z", b"zz"),)]
+    assert all(r.resolution.ts == 9 and r.resolution.epoch == 2 for r in requests)
+
+
+# --- batches and checks
+
+
+def test_batches_are_grouped_so_that_each_can_be_tried_again() -> None:
+    get, put, cput = rq.Get(b"a"), rq.Put(b"a", b""), rq.ConditionalPut(b"a", b"", None)
+    fresh = rq.PutRows([b"a"], [b""], must_be_new=True)
+    assert grouped([get, get, put, put, cput, cput, fresh, put, get]) == [
+        [get, get], [put, put], [cput], [cput], [fresh], [put], [get],
+    ]  # fmt: skip
+    assert grouped([]) == []
+
+
+@pytest.mark.parametrize("key", [b"", b"\x01local", b"\xff", b"\xff\xff"])
+def test_keys_outside_the_key_space_are_refused(key: bytes) -> None:
+    with pytest.raises(UsageError):
+        check.key_ok(key)
+
+
+def test_good_and_bad_batches() -> None:
+    a, b = layout.kv(b"a"), layout.kv(b"b")
+    check.requests_ok([rq.Get(a), rq.Scan(a, b), rq.PutRows([a, b], [b"", b""]), rq.Increment(a, 1)])
+    bad: list[rq.Request] = [
+        rq.Scan(b, a), rq.Scan(a, a), rq.Scan(a, b"\xff\x00"), rq.PutRows([b, a], [b"", b""]), rq.PutRows([a, a], [b"", b""]),
+        rq.PutRows([a], []), rq.PutRows([], []), rq.EndTxn(commit=True), rq.Get(b"\x01x"), rq.Refresh(a, b, MIN, MIN),
+    ]  # fmt: skip
+    for request in bad:
+        with pytest.raises(UsageError):
+            check.requests_ok([request])
