@@ -17,8 +17,9 @@ import pyarrow
 import pyarrow.compute as pac
 
 from slackwater.errors import UsageError
+from slackwater.model.arrow import arrow_type
 from slackwater.model.keys import TAGS, TERMINATOR, WIDTHS, encode_element
-from slackwater.model.kinds import Kind
+from slackwater.model.kinds import ColumnType, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +32,13 @@ _SIGN = np.uint64(1 << 63)
 
 
 def encode_keys(prefix: bytes, types: Sequence[KeyType], columns: Sequence[Any]) -> list[bytes]:
-    """The keys of rows whose key columns are Arrow arrays of the types of `arrow.py`, each with `prefix` before it."""
+    """The keys of rows whose key columns are Arrow arrays of the types of `arrow.py`, each with `prefix` before it.
+
+    Numpy arrays and plain sequences do as well, except of decimals, whose precision they do not tell.
+    """
     if len(types) != len(columns) or not columns:
         raise UsageError("one array per key column is needed", arrays=len(columns), columns=len(types))
+    columns = [c if isinstance(c, pa.Array) else _as_arrow(c, t) for c, t in zip(columns, types, strict=True)]
     size = len(columns[0])
     if all(t.kind in WIDTHS for t in types) and not any(c.null_count for c in columns):
         pieces = [element_matrix(c, t) for c, t in zip(columns, types, strict=True)]
@@ -41,6 +46,15 @@ def encode_keys(prefix: bytes, types: Sequence[KeyType], columns: Sequence[Any])
         return matrix_rows(np.concatenate([head, *pieces], axis=1))
     elements = [_element_array(c, t) for c, t in zip(columns, types, strict=True)]
     return binary_rows(pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), *elements, b""))
+
+
+def _as_arrow(column: Any, key_type: KeyType) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks()
+    try:
+        return pa.array(column, arrow_type(ColumnType(key_type.kind)))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise UsageError(f"cannot make {key_type.kind.value} keys of this array: {error}") from None
 
 
 def matrix_rows(matrix: np.ndarray[Any, Any]) -> list[bytes]:

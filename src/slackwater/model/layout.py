@@ -1,7 +1,7 @@
 r"""Where everything lives in the one sorted key space, and how a version is stamped on a key.
 
     first byte
-    01  local    01 'r' range_id:8 name NUL-terminated…    state of one range replica (lease, applied state)
+    01  local    01 'r' range_id:8 name-escaped             state of one range replica (lease, applied state)
                  01 'k' key-escaped name-escaped            state anchored at a key (transaction records): moves with it
     02  meta     02 end-key-escaped                         range descriptors, found by the first end key > k
     03  system   03 name-escaped rest-escaped               node liveness, settings, jobs

@@ -2,6 +2,7 @@ import datetime as dt
 import math
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -106,3 +107,17 @@ def test_vectorised_keys_need_one_array_per_column():
     with pytest.raises(UsageError):
         encode_keys(b"", [INT, INT], [pa.array([1])])
     assert encode_keys(b"p", [INT], [pa.array([], pa.int64())]) == []
+
+
+def test_vectorized_keys_of_numpy_arrays_and_of_chunks():
+    days = np.array(["1970-01-01", "2026-11-15"], dtype="datetime64[D]")
+    numbers = np.array([3, -3])
+    expected = [
+        encode_key([n, d], [INT, KeyType(Kind.DATE)]) for n, d in zip(numbers.tolist(), days.tolist(), strict=True)
+    ]
+    assert encode_keys(b"", [INT, KeyType(Kind.DATE)], [numbers, days]) == expected
+    assert encode_keys(b"", [INT], [pa.chunked_array([[3], [-3]])]) == encode_keys(b"", [INT], [numbers])
+    with pytest.raises(UsageError):
+        encode_keys(b"", [INT], [np.array(["x"])])
+    with pytest.raises(UsageError):
+        encode_keys(b"", [DECIMAL], [np.array([1])])
