@@ -1,0 +1,217 @@
+"""Intents: what a transaction has written and not yet committed.
+
+At most one per key, in the LOCK family under the bare key. It holds the transaction's latest write of the key and, for
+reads at a lower sequence of the same transaction, what it had written before:
+
+    LOCK   key -> { txn id, anchor, start, epoch, ts, sequence 7, value, history [(2, v2), (5, v5)] }
+
+    read at sequence 8 sees value;   at 6 sees v5;   at 2 or below sees the committed versions
+
+Rules
+    A read sees its own transaction's writes with *lower* sequences and the same epoch. Older epochs count for nothing:
+    the transaction has restarted since. A request of an older epoch than the intent's comes from the past and fails.
+    Resolving is idempotent and looks at the id and the epoch:
+        committed, same epoch     the value moves to DATA at the commit timestamp, which need not be the intent's
+        committed, other epoch    the value is discarded: that epoch was abandoned
+        aborted                   the intent goes, whatever its epoch
+        pending                   the intent moves up to the given timestamp, never down
+    No intent, or one of another transaction: nothing happens; somebody was faster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import ConflictError, DecodeError, EntryTooLarge, TransactionAborted, UsageError, invariant
+from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
+from slackwater.runtime.seam import Family
+from slackwater.storage.stats import ZERO, Stats, added, intent_changed
+from slackwater.storage.versions import Version, newest, suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackwater.runtime.seam import Batch, Reader
+
+CONFLICTS_MAX = 64
+"""Intents that one ConflictError names; the rest will be met on retry."""
+HISTORY_MAX = 4096
+"""Writes of one key by one transaction."""
+LOCK_BLOCK = 256
+
+
+class StoredIntent(msgspec.Struct, frozen=True, array_like=True):
+    """The value in the LOCK family."""
+
+    txn_id: bytes
+    anchor: bytes
+    start: Timestamp
+    epoch: int
+    ts: Timestamp
+    sequence: int
+    value: bytes
+    history: tuple[tuple[int, bytes], ...] = ()
+    """(sequence, value) of earlier writes of this epoch, lowest first."""
+
+    def seen_at(self, sequence: int) -> bytes | None:
+        """What its own transaction reads at `sequence`; None when nothing was written before that."""
+        if self.sequence < sequence:
+            return self.value
+        return next((value for written, value in reversed(self.history) if written < sequence), None)
+
+    def written_at(self, sequence: int) -> bytes | None:
+        """What exactly that sequence wrote."""
+        if sequence == self.sequence:
+            return self.value
+        return next((value for written, value in self.history if written == sequence), None)
+
+    def named(self, key: bytes) -> Intent:
+        """The intent as others are told of it."""
+        return Intent(key, self.txn_id, self.anchor, self.start, self.epoch, self.ts)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(StoredIntent)
+
+
+def encode_intent(intent: StoredIntent) -> bytes:
+    """For the LOCK family."""
+    return _encoder.encode(intent)
+
+
+def decode_intent(data: bytes) -> StoredIntent:
+    """From the LOCK family; anything else is a `DecodeError`."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DecodeError("these bytes are not an intent", reason=str(error)) from None
+
+
+def intent_of(reader: Reader, key: bytes) -> StoredIntent | None:
+    """The intent on a key."""
+    raw = reader.get(Family.LOCK, key)
+    return None if raw is None else decode_intent(raw)
+
+
+def intents_in(reader: Reader, start: bytes, end: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    """(key, stored intent) in [start, end), in order or reversed."""
+    cursor = reader.cursor(Family.LOCK, start=start, end=end, reverse=reverse)
+    while True:
+        keys, values = cursor.chunk(LOCK_BLOCK)
+        if not keys:
+            return
+        yield from zip(keys, values, strict=True)
+
+
+def is_own(intent: StoredIntent, txn: Txn | None) -> bool:
+    """Whether the transaction may ignore or read this intent; refuses requests of an epoch that is over."""
+    if txn is None or intent.txn_id != txn.txn_id:
+        return False
+    if intent.epoch > txn.epoch:
+        raise TransactionAborted(
+            "this request is of an epoch that its transaction has left; nobody waits for it",
+            epoch=txn.epoch,
+            current=intent.epoch,
+        )
+    return True
+
+
+def own_value(intent: StoredIntent, txn: Txn, sequence: int) -> bytes | None:
+    """What `txn` reads from its own intent at `sequence`; None: read the committed versions."""
+    return intent.seen_at(sequence) if intent.epoch == txn.epoch else None
+
+
+def conflict(intents: list[Intent]) -> ConflictError:
+    """The error that names intents in the way."""
+    return ConflictError("intents of other transactions are in the way; push them or wait", intents=tuple(intents))
+
+
+def conflicts_in(
+    reader: Reader, start: bytes, end: bytes, *, upto: Timestamp, after: Timestamp = MIN, txn: Txn | None = None
+) -> list[Intent]:
+    """Foreign intents in [start, end) with after < ts <= upto, at most `CONFLICTS_MAX` of them."""
+    found: list[Intent] = []
+    for key, raw in intents_in(reader, start, end):
+        intent = decode_intent(raw)
+        if after < intent.ts <= upto and not is_own(intent, txn):
+            found.append(intent.named(key))
+            if len(found) == CONFLICTS_MAX:
+                break
+    return found
+
+
+def next_intent(before: StoredIntent | None, txn: Txn, *, ts: Timestamp, sequence: int, value: bytes) -> StoredIntent:
+    """The intent after one more write; the same one again when this write was already done."""
+    history: tuple[tuple[int, bytes], ...] = ()
+    if before is not None and before.epoch == txn.epoch:
+        if sequence <= before.sequence:
+            if before.written_at(sequence) != value:
+                raise UsageError("a sequence number was used for two different writes", sequence=sequence)
+            return before
+        history = (*before.history, (before.sequence, before.value))
+        if len(history) > HISTORY_MAX:
+            raise EntryTooLarge(
+                "a transaction writes one key too often; split it", size=len(history), limit=HISTORY_MAX
+            )
+        ts = Timestamp(max(ts, before.ts))
+    return StoredIntent(txn.txn_id, txn.anchor, txn.start, txn.epoch, ts, sequence, value, history)
+
+
+class Resolved(NamedTuple):
+    """What resolving did: the change of the statistics, and the version that a commit made."""
+
+    stats: Stats = ZERO
+    version: Version | None = None
+    found: bool = False
+    """Whether there was an intent of that transaction."""
+
+
+def resolve(reader: Reader, batch: Batch, key: bytes, resolution: Resolution) -> Resolved:
+    """Apply what became of a transaction to its intent on one key. See the rules above."""
+    raw = reader.get(Family.LOCK, key)
+    return Resolved() if raw is None else _resolve(reader, batch, key, raw, resolution)
+
+
+def resolve_span(
+    reader: Reader, batch: Batch, start: bytes, end: bytes, resolution: Resolution, *, max_keys: int = 0
+) -> tuple[list[Resolved], bytes | None]:
+    """Resolve every intent of the transaction in [start, end); (what was done, where to go on or None)."""
+    done: list[Resolved] = []
+    for key, raw in intents_in(reader, start, end):
+        if max_keys and len(done) >= max_keys:
+            return done, key
+        result = _resolve(reader, batch, key, raw, resolution)
+        if result.found:
+            done.append(result)
+    return done, None
+
+
+def _resolve(reader: Reader, batch: Batch, key: bytes, raw: bytes, resolution: Resolution) -> Resolved:
+    intent = decode_intent(raw)
+    if intent.txn_id != resolution.txn_id:
+        return Resolved()
+    if resolution.status is TxnStatus.PENDING:
+        return _push(batch, key, raw, intent, resolution.ts)
+    batch.delete(Family.LOCK, key)
+    gone = intent_changed(key, before=raw, after=None)
+    if resolution.status is TxnStatus.ABORTED or intent.epoch != resolution.epoch:
+        return Resolved(gone, None, found=True)
+    prior = newest(reader, key)
+    # The intent kept everybody else from writing above it, so a commit is always the newest version.
+    invariant(
+        prior is None or prior.ts < resolution.ts, "A-commit-is-newest", key=key, prior=prior, commit=resolution.ts
+    )
+    batch.put(Family.DATA, key + suffix(resolution.ts), intent.value)
+    version = Version(key, resolution.ts, intent.value)
+    return Resolved(gone.plus(added(prior, *version)), version, found=True)
+
+
+def _push(batch: Batch, key: bytes, raw: bytes, intent: StoredIntent, ts: Timestamp) -> Resolved:
+    if intent.ts >= ts:
+        return Resolved(found=True)
+    moved = encode_intent(msgspec.structs.replace(intent, ts=ts))
+    batch.put(Family.LOCK, key, moved)
+    return Resolved(intent_changed(key, before=raw, after=moved), None, found=True)

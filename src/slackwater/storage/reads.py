@@ -1,0 +1,355 @@
+"""Reads at a timestamp: functions over a `Reader`, with no state of their own.
+
+Every read answers for one instant `ts`, as one caller may see it:
+
+    versions   ... 10        20        30 ...          committed, from DATA
+                          ts=25  limit=32
+    read       20 — or ReadWithinUncertainty, because 30 may have been committed before the reader began: its clock
+               can be behind. `uncertain_upto` is that limit; a caller that knows a tighter one for this node (it has
+               observed its clock) passes that. A follower read or `AS OF SYSTEM TIME` passes none.
+    intents    of others at or below max(ts, uncertain_upto) are in the way: ConflictError names up to a bound of them
+               of the caller's own transaction hide the versions below them, whatever their timestamp
+
+Scans stop at `max_rows` or `max_bytes` and say where to go on: forward, `resume` is the next start; reversed, the next
+end. A limit cuts before the row that would exceed it, but always lets the first one through.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.runtime.seam import Family
+from slackwater.storage.intents import (
+    CONFLICTS_MAX,
+    conflict,
+    conflicts_in,
+    decode_intent,
+    intents_in,
+    is_own,
+    own_value,
+)
+from slackwater.storage.versions import (
+    AFTER_VERSIONS,
+    BLOCK_MAX,
+    BLOCK_MIN,
+    SKIP_AFTER,
+    Version,
+    newest,
+    newest_in,
+    suffix,
+    tail_key,
+    ts_of,
+    uncertain,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from slackwater.model.txns import Intent, Txn
+    from slackwater.runtime.seam import Reader
+
+
+class Found(NamedTuple):
+    """What a point read found: no value when there is none or it was deleted."""
+
+    value: bytes | None
+    ts: Timestamp = MIN
+
+
+class Rows(NamedTuple):
+    """Keys, values and when each was written; `resume` is where to go on, or None at the end."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    timestamps: list[Timestamp]
+    resume: bytes | None = None
+
+
+class VersionRows(NamedTuple):
+    """Versions in key order, oldest first within a key; an empty value is a deletion."""
+
+    keys: list[bytes]
+    timestamps: list[Timestamp]
+    values: list[bytes]
+    befores: list[bytes] | None = None
+    """With before-images: what each version replaced; empty when there was nothing."""
+    resume: bytes | None = None
+
+
+class Change(NamedTuple):
+    """Why a refresh fails: something was written, or is about to be, inside the window."""
+
+    key: bytes
+    ts: Timestamp
+    intent: Intent | None = None
+
+
+NOTHING = Found(None)
+
+
+def get(
+    reader: Reader,
+    key: bytes,
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+    uncertain_upto: Timestamp = MIN,
+) -> Found:
+    """The value of one key at `ts`. `sequence` defaults to the transaction's own."""
+    raw = reader.get(Family.LOCK, key)
+    if raw is not None:
+        found = _through_intent(key, raw, ts=max(ts, uncertain_upto), txn=txn, sequence=sequence)
+        if found is not None:
+            return found
+    return _found(newest(reader, key, upto=Timestamp(max(ts, uncertain_upto))), ts, uncertain_upto)
+
+
+def multi_get(
+    reader: Reader,
+    keys: Sequence[bytes],
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+    uncertain_upto: Timestamp = MIN,
+) -> list[Found]:
+    """The values of many keys at `ts`, in their order: one walk over the sorted keys."""
+    if not keys:
+        return []
+    order = sorted(set(keys))
+    bound = Timestamp(max(ts, uncertain_upto))
+    cursor = reader.cursor(Family.DATA, start=order[0], end=order[-1] + AFTER_VERSIONS)
+    found: dict[bytes, Found] = {}
+    met: list[Intent] = []
+    for key, raw in zip(order, reader.multi_get(Family.LOCK, order), strict=True):
+        if raw is not None:
+            intent = decode_intent(raw)
+            if not is_own(intent, txn) and intent.ts <= bound:
+                met.append(intent.named(key))
+                if len(met) == CONFLICTS_MAX:
+                    break
+                continue
+            own = _through_intent(key, raw, ts=bound, txn=txn, sequence=sequence)
+            if own is not None:
+                found[key] = own
+                continue
+        found[key] = _found(newest_in(cursor, key, upto=bound), ts, uncertain_upto)
+    if met:
+        raise conflict(met)
+    return [found[key] for key in keys]
+
+
+def scan(
+    reader: Reader,
+    start: bytes,
+    end: bytes,
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+    uncertain_upto: Timestamp = MIN,
+    reverse: bool = False,
+    max_rows: int = 0,
+    max_bytes: int = 0,
+) -> Rows:
+    """The rows of [start, end) at `ts`. A limit of 0 is none."""
+    bound = Timestamp(max(ts, uncertain_upto))
+    block = min(max(BLOCK_MIN, max_rows + 1), BLOCK_MAX)
+    versions = visible(
+        reader,
+        start,
+        end,
+        ts=ts,
+        uncertain_upto=uncertain_upto,
+        reverse=reverse,
+        block=block if max_rows else BLOCK_MIN,
+    )
+    locks = intents_in(reader, start, end, reverse=reverse)
+    first = next(locks, None)
+    merged = versions if first is None else _merge(versions, first, locks, bound, txn, sequence, reverse=reverse)
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    timestamps: list[Timestamp] = []
+    met: list[Intent] = []
+    size = 0
+    for item in merged:
+        if not isinstance(item, Version):
+            met.append(item)
+            if len(met) == CONFLICTS_MAX:
+                break
+            continue
+        key, written, value = item
+        if not value:
+            continue
+        size += len(key) + len(value)
+        if keys and ((max_rows and len(keys) >= max_rows) or (max_bytes and size > max_bytes)):
+            if met:
+                break
+            return Rows(keys, values, timestamps, keys[-1] if reverse else key)
+        keys.append(key)
+        values.append(value)
+        timestamps.append(written)
+    if met:
+        raise conflict(met)
+    return Rows(keys, values, timestamps)
+
+
+def scan_versions(
+    reader: Reader,
+    start: bytes,
+    end: bytes,
+    *,
+    after: Timestamp,
+    upto: Timestamp,
+    max_versions: int = 0,
+    max_bytes: int = 0,
+    before_images: bool = False,
+    ignore_intents: bool = False,
+) -> VersionRows:
+    """Every version with after < ts <= upto in [start, end), tombstones included.
+
+    Limits cut between keys only, so that a key's versions stay together. Intents at or below `upto` are conflicts,
+    because they may yet commit there; a feed, which watches intents itself, passes `ignore_intents`.
+    """
+    if not ignore_intents:
+        met = conflicts_in(reader, start, end, upto=upto)
+        if met:
+            raise conflict(met)
+    rows = VersionRows([], [], [], [] if before_images else None)
+    size = 0
+    for group in _groups(reader, start, end, after=after, upto=upto, with_older=before_images):
+        wanted = [v for v in group if v.ts > after]
+        if not wanted:
+            continue
+        size += sum(len(v.key) + len(v.value) for v in wanted)
+        full = max_versions and len(rows.keys) + len(wanted) > max_versions
+        if rows.keys and (full or (max_bytes and size > max_bytes)):
+            return rows._replace(resume=wanted[0].key)
+        for at in range(len(wanted) - 1, -1, -1):
+            rows.keys.append(wanted[at].key)
+            rows.timestamps.append(wanted[at].ts)
+            rows.values.append(wanted[at].value)
+            if rows.befores is not None:
+                rows.befores.append(group[at + 1].value if at + 1 < len(group) else b"")
+    return rows
+
+
+def refresh(
+    reader: Reader, start: bytes, end: bytes, *, after: Timestamp, upto: Timestamp, txn: Txn | None = None
+) -> Change | None:
+    """Whether a read of [start, end) at `after` would have seen the same at `upto`: the first change, or None."""
+    for intent in conflicts_in(reader, start, end, after=after, upto=upto, txn=txn):
+        return Change(intent.key, intent.ts, intent)
+    for group in _groups(reader, start, end, after=after, upto=upto, with_older=False):
+        if group and group[0].ts > after:
+            return Change(group[0].key, group[0].ts)
+    return None
+
+
+def _found(version: Version | None, ts: Timestamp, limit: Timestamp) -> Found:
+    if version is None:
+        return NOTHING
+    if version.ts > ts:
+        raise uncertain(version.key, version.ts, ts, limit)
+    return Found(version.value or None, version.ts)
+
+
+def _through_intent(key: bytes, raw: bytes, *, ts: int, txn: Txn | None, sequence: int | None) -> Found | None:
+    """What an intent makes of a read: its own value, a conflict, or None when it is not in the way."""
+    intent = decode_intent(raw)
+    if txn is not None and is_own(intent, txn):
+        value = own_value(intent, txn, txn.sequence if sequence is None else sequence)
+        return None if value is None else Found(value or None, intent.ts)
+    if intent.ts <= ts:
+        raise conflict([intent.named(key)])
+    return None
+
+
+def _merge(
+    versions: Iterator[Version],
+    first: tuple[bytes, bytes],
+    locks: Iterator[tuple[bytes, bytes]],
+    bound: Timestamp,
+    txn: Txn | None,
+    sequence: int | None,
+    *,
+    reverse: bool,
+) -> Iterator[Version | Intent]:
+    """Versions and intents in one order: own intents hide versions, foreign ones in the way are passed on as such."""
+    version = next(versions, None)
+    lock: tuple[bytes, bytes] | None = first
+    while lock is not None:
+        key, raw = lock
+        while version is not None and version.key != key and (version.key > key) == reverse:
+            yield version
+            version = next(versions, None)
+        intent = decode_intent(raw)
+        if txn is not None and is_own(intent, txn):
+            value = own_value(intent, txn, txn.sequence if sequence is None else sequence)
+            if value is not None:
+                yield Version(key, intent.ts, value)
+                if version is not None and version.key == key:
+                    version = next(versions, None)
+        elif intent.ts <= bound:
+            yield intent.named(key)
+        lock = next(locks, None)
+    if version is not None:
+        yield version
+        yield from versions
+
+
+def _groups(
+    reader: Reader, start: bytes, end: bytes, *, after: Timestamp, upto: Timestamp, with_older: bool
+) -> Iterator[list[Version]]:
+    """Per key its versions in (after, upto], newest first; with `with_older` also the one below, if there is one."""
+    tail = tail_key(start, end)
+    spans = [(start, end)]
+    if tail is not None and tail >= start:
+        spans.append((tail + b"\x80", tail + AFTER_VERSIONS))
+    for low, high in spans:
+        yield from _groups_of(reader, low, high, (start, end), after=after, upto=upto, with_older=with_older)
+
+
+def _groups_of(
+    reader: Reader,
+    low: bytes,
+    high: bytes,
+    span: tuple[bytes, bytes],
+    *,
+    after: Timestamp,
+    upto: Timestamp,
+    with_older: bool,
+) -> Iterator[list[Version]]:
+    cursor = reader.cursor(Family.DATA, start=low, end=high)
+    newest_wanted, oldest_wanted = suffix(upto), suffix(after)
+    group: list[Version] = []
+    current: bytes | None = None
+    unwanted, older, block = 0, False, BLOCK_MIN
+    while True:
+        keys, values = cursor.chunk(block)
+        if not keys:
+            break
+        block = min(2 * block, BLOCK_MAX)
+        for at, stored in enumerate(keys):
+            key, mark = stored[:-8], stored[-8:]
+            if key != current:
+                if group:
+                    yield group
+                current, group, unwanted, older = key, [], 0, False
+            if newest_wanted <= mark < oldest_wanted:
+                if span[0] <= key < span[1]:
+                    group.append(Version(key, ts_of(stored), values[at]))
+                continue
+            if mark >= oldest_wanted and with_older and not older and group:
+                group.append(Version(key, ts_of(stored), values[at]))
+            older = mark >= oldest_wanted
+            unwanted += 1
+            if unwanted > SKIP_AFTER:
+                cursor.seek(key + (AFTER_VERSIONS if older else newest_wanted))
+                unwanted, block = 0, BLOCK_MIN
+                break
+    if group:
+        yield group

@@ -1,0 +1,148 @@
+"""What a span holds, in numbers that every write can update without looking at anything else.
+
+    versions of a key, newest first          live               garbage since
+    d @ 40   tombstone                       -                  40   (its own time)
+    c @ 30   value                           -                  40   (when it was superseded)
+    b @ 20   value                           -                  30
+    or, without d:  c @ 30                   c                  b since 30
+
+A version counts `len(key) + 8 + len(value)` bytes. The newest version is live unless it is a tombstone; everything else
+is garbage, since the time at which the version above it was written (a tombstone since its own). Intents are counted
+apart, by their stored bytes: until they commit they change neither what is live nor what is garbage.
+
+Age. `garbage_age` is byte-seconds: how many bytes have been garbage for how long, which is what decides whether
+collecting pays. It is linear in the present time, so it is kept as one sum, `garbage_weight` = Σ bytes · second, and
+
+    age(now) = garbage_bytes · now − garbage_weight
+
+Deltas are the same type and add up; `recompute` walks the span and must find the same numbers (property test).
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater.clock.timestamp import Timestamp, us_of
+from slackwater.model.layout import VERSION_BYTES
+from slackwater.runtime.seam import Family
+from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, tail_key, ts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackwater.runtime.seam import Reader
+    from slackwater.storage.versions import Version
+
+
+class Stats(NamedTuple):
+    """Numbers about a span, or a change of them."""
+
+    live_bytes: int = 0
+    live_keys: int = 0
+    total_bytes: int = 0
+    total_keys: int = 0
+    versions: int = 0
+    garbage_weight: int = 0
+    intents: int = 0
+    intent_bytes: int = 0
+
+    def plus(self, other: Stats) -> Stats:
+        """The sum, field by field."""
+        return Stats(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def minus(self, other: Stats) -> Stats:
+        """The difference, field by field."""
+        return Stats(*(a - b for a, b in zip(self, other, strict=True)))
+
+    @property
+    def garbage_bytes(self) -> int:
+        """Bytes of versions that no read at the present can see."""
+        return self.total_bytes - self.live_bytes
+
+    def garbage_age(self, now: Timestamp) -> int:
+        """Byte-seconds of garbage at `now`."""
+        return self.garbage_bytes * _second(now) - self.garbage_weight
+
+
+ZERO = Stats()
+
+
+def _second(ts: Timestamp) -> int:
+    return us_of(ts) // 1_000_000
+
+
+def version_bytes(key: bytes, value: bytes) -> int:
+    """What one version counts."""
+    return len(key) + VERSION_BYTES + len(value)
+
+
+def added(prior: Version | None, key: bytes, ts: Timestamp, value: bytes) -> Stats:
+    """The change when a version is written above `prior`, the newest until now."""
+    size = version_bytes(key, value)
+    live = 1 if value else 0
+    weight = 0 if value else size * _second(ts)
+    live_bytes, live_keys = size * live, live
+    if prior is not None and prior.value:
+        old = version_bytes(key, prior.value)
+        live_bytes -= old
+        live_keys -= 1
+        weight += old * _second(ts)
+    return Stats(live_bytes, live_keys, size, int(prior is None), 1, weight)
+
+
+def intent_changed(key: bytes, *, before: bytes | None, after: bytes | None) -> Stats:
+    """The change when a stored intent comes, changes or goes."""
+    count = (after is not None) - (before is not None)
+    size = (len(key) + len(after) if after is not None else 0) - (len(key) + len(before) if before is not None else 0)
+    return Stats(intents=count, intent_bytes=size)
+
+
+def of_versions(key: bytes, versions: list[tuple[Timestamp, bytes]]) -> Stats:
+    """The numbers of one key with these versions, newest first."""
+    if not versions:
+        return ZERO
+    live = version_bytes(key, versions[0][1]) if versions[0][1] else 0
+    size = weight = 0
+    above: Timestamp | None = None
+    for ts, value in versions:
+        one = version_bytes(key, value)
+        size += one
+        if not value:
+            weight += one * _second(ts)
+        elif above is not None:
+            weight += one * _second(above)
+        above = ts
+    return Stats(live, int(live > 0), size, 1, len(versions), weight)
+
+
+def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
+    """The numbers of [start, end), from scratch."""
+    total = ZERO
+    for key, group in groupby(_all_versions(reader, start, end), key=itemgetter(0)):
+        total = total.plus(of_versions(key, [(ts, value) for _, ts, value in group]))
+    cursor = reader.cursor(Family.LOCK, start=start, end=end)
+    while True:
+        keys, values = cursor.chunk(BLOCK_MAX)
+        if not keys:
+            return total
+        total = total.plus(Stats(intents=len(keys), intent_bytes=sum(map(len, keys)) + sum(map(len, values))))
+
+
+def _all_versions(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[bytes, Timestamp, bytes]]:
+    """Every version in [start, end), keys in order, newest first."""
+    tail = tail_key(start, end)
+    spans = [(start, end)]
+    if tail is not None and tail >= start:
+        spans.append((tail + b"\x80", tail + AFTER_VERSIONS))
+    for low, high in spans:
+        cursor = reader.cursor(Family.DATA, start=low, end=high)
+        while True:
+            keys, values = cursor.chunk(BLOCK_MAX)
+            if not keys:
+                break
+            for stored, value in zip(keys, values, strict=True):
+                key = stored[:-8]
+                if start <= key < end:
+                    yield key, ts_of(stored), value

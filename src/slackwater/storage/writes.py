@@ -1,0 +1,337 @@
+"""Writes: what one request adds to a batch, checked against what is there.
+
+A write looks before it leaps, in this order, so that every replica of a retry sees the same error:
+
+    1  an intent of another transaction on the key          ConflictError: push it or wait
+    2  a version at or above the write's timestamp          WriteTooOld: retry above it
+    3  the condition, if the write has one                  ConditionFailed: carries the actual value
+    4  then one pair goes into the batch: a version (DATA) or, in a transaction, an intent (LOCK)
+
+Nothing is written to the engine here: the functions read a `Reader`, add to a `Batch` and return the change of the
+statistics. A request that must see the writes of earlier requests of the same batch reads through
+`storage.overlay.Overlay`; when no two requests touch one key, the plain reader is right and faster.
+
+`put_rows` is the bulk form: it walks the sorted keys beside one cursor. Where the engine has nothing between two of
+them, which is the case when rows are appended or loaded into a gap, one look serves many keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.errors import ConditionFailed, UsageError, WriteTooOld
+from slackwater.runtime.seam import Family
+from slackwater.storage.intents import (
+    CONFLICTS_MAX,
+    StoredIntent,
+    conflict,
+    decode_intent,
+    encode_intent,
+    intents_in,
+    is_own,
+    next_intent,
+    own_value,
+)
+from slackwater.storage.reads import scan
+from slackwater.storage.stats import ZERO, Stats, added, intent_changed
+from slackwater.storage.versions import (
+    AFTER_VERSIONS,
+    COUNTER_TAG,
+    TOMBSTONE,
+    Version,
+    check_value,
+    newest,
+    suffix,
+    ts_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.model.txns import Intent, Txn
+    from slackwater.runtime.seam import Batch, Cursor, Reader
+
+COUNTER_BYTES = 8
+
+
+class Written(NamedTuple):
+    """A write that is in the batch: where it stands in time, and how the statistics change."""
+
+    ts: Timestamp
+    stats: Stats
+
+
+class _Before(NamedTuple):
+    """What a write found on its key."""
+
+    prior: Version | None
+    raw: bytes | None
+    intent: StoredIntent | None
+
+
+def put(
+    reader: Reader,
+    batch: Batch,
+    key: bytes,
+    value: bytes,
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+) -> Written:
+    """Set a key."""
+    check_value(value)
+    return _write(batch, key, value, _look(reader, key, ts, txn), ts=ts, txn=txn, sequence=sequence)
+
+
+def delete(
+    reader: Reader, batch: Batch, key: bytes, *, ts: Timestamp, txn: Txn | None = None, sequence: int | None = None
+) -> Written:
+    """Remove a key: a tombstone, whether or not there is anything to remove."""
+    return _write(batch, key, TOMBSTONE, _look(reader, key, ts, txn), ts=ts, txn=txn, sequence=sequence)
+
+
+def conditional_put(
+    reader: Reader,
+    batch: Batch,
+    key: bytes,
+    value: bytes,
+    *,
+    expected: bytes | None,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+) -> Written:
+    """Set a key if it now has `expected` (None: no value); an empty `value` deletes it."""
+    before = _look(reader, key, ts, txn)
+    repeated = _repeated(before, value, txn, sequence)
+    actual = _current(before, txn, sequence)
+    if actual != expected and not repeated:
+        raise ConditionFailed("the key has another value than expected", key=key, actual=actual)
+    return _write(batch, key, value, before, ts=ts, txn=txn, sequence=sequence)
+
+
+def init_put(
+    reader: Reader,
+    batch: Batch,
+    key: bytes,
+    value: bytes,
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+) -> Written:
+    """Set a key unless it already has another value; the same value is fine and writes nothing."""
+    check_value(value)
+    before = _look(reader, key, ts, txn)
+    actual = _current(before, txn, sequence)
+    if actual == value:
+        return Written(ts, ZERO)
+    if actual is not None:
+        raise ConditionFailed("the key already has another value", key=key, actual=actual)
+    return _write(batch, key, value, before, ts=ts, txn=txn, sequence=sequence)
+
+
+def increment(
+    reader: Reader,
+    batch: Batch,
+    key: bytes,
+    by: int,
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+) -> tuple[int, Written]:
+    """Add to a counter; absent counts as 0. Returns its new value."""
+    before = _look(reader, key, ts, txn)
+    if before.intent is not None and txn is not None and before.intent.epoch == txn.epoch:
+        done = before.intent.written_at(txn.sequence if sequence is None else sequence)
+        if done is not None:  # this very request, again
+            return counter_of(done), Written(before.intent.ts, ZERO)
+    number = counter_of(_current(before, txn, sequence)) + by
+    if not -(1 << 63) <= number < 1 << 63:
+        raise UsageError("the counter would leave 64 bits", key=key, by=by)
+    value = COUNTER_TAG + number.to_bytes(COUNTER_BYTES, "big", signed=True)
+    return number, _write(batch, key, value, before, ts=ts, txn=txn, sequence=sequence)
+
+
+def counter_of(stored: bytes | None) -> int:
+    """The number in a counter's value; 0 for none."""
+    if stored is None:
+        return 0
+    if len(stored) != 1 + COUNTER_BYTES or stored[:1] != COUNTER_TAG:
+        raise UsageError("the key does not hold a counter", size=len(stored))
+    return int.from_bytes(stored[1:], "big", signed=True)
+
+
+def delete_range(
+    reader: Reader,
+    batch: Batch,
+    start: bytes,
+    end: bytes,
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+    max_keys: int = 0,
+) -> tuple[list[bytes], Stats, bytes | None]:
+    """Remove every key of [start, end) that has a value: (their keys, statistics, where to go on or None).
+
+    It reads at the top of time, so that a version above `ts` is found and raises `WriteTooOld` rather than surviving.
+    """
+    rows = scan(reader, start, end, ts=MAX, txn=txn, sequence=sequence, max_rows=max_keys)
+    stats = ZERO
+    for key in rows.keys:
+        stats = stats.plus(delete(reader, batch, key, ts=ts, txn=txn, sequence=sequence).stats)
+    return rows.keys, stats, rows.resume
+
+
+def put_rows(
+    reader: Reader,
+    batch: Batch,
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+    must_be_new: bool = False,
+) -> Written:
+    """Set many keys, sorted and unique. With `must_be_new`, a key that has a value fails all."""
+    if not keys:
+        return Written(ts, ZERO)
+    if len(keys) != len(values) or not all(values):
+        raise UsageError("put_rows takes as many values as keys, none of them empty", keys=len(keys))
+    locks = _locks(reader, keys, ts, txn)
+    walk = _Walk(reader.cursor(Family.DATA, start=keys[0], end=keys[-1] + AFTER_VERSIONS))
+    end = suffix(ts)
+    fresh_keys: list[bytes] = []
+    fresh_values: list[bytes] = []
+    size, stats, last, top = 0, ZERO, b"", ts
+    for key, value in zip(keys, values, strict=True):
+        if key <= last:
+            raise UsageError("put_rows takes sorted, unique keys", key=key)
+        last = key
+        prior = walk.at(key)
+        raw = locks.get(key) if locks else None
+        if prior is None and raw is None and txn is None:
+            fresh_keys.append(key + end)
+            fresh_values.append(value)
+            size += len(key) + len(value)
+            continue
+        before = _Before(prior, raw, None if raw is None else decode_intent(raw))
+        _check_age(key, prior, ts)
+        if must_be_new and not _repeated(before, value, txn, sequence):
+            actual = _current(before, txn, sequence)
+            if actual is not None:
+                raise ConditionFailed("the key already exists", key=key, actual=actual)
+        written = _write(batch, key, value, before, ts=ts, txn=txn, sequence=sequence)
+        stats, top = stats.plus(written.stats), Timestamp(max(top, written.ts))
+    if fresh_keys:
+        batch.put_many(Family.DATA, fresh_keys, fresh_values)
+        count = len(fresh_keys)
+        size += 8 * count
+        stats = stats.plus(Stats(size, count, size, count, count))
+    return Written(top, stats)
+
+
+class _Walk:
+    """The newest versions of ascending keys: seeks only when the engine may hold something for the next key."""
+
+    __slots__ = ("_cursor", "_end", "_stored", "_value")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._stored = self._value = b""
+        self._end = False
+
+    def at(self, key: bytes) -> Version | None:
+        """The newest version of `key`, which is above all asked for before."""
+        if self._end:
+            return None
+        if self._stored < key:
+            self._cursor.seek(key)
+            keys, values = self._cursor.chunk(1)
+            if not keys:
+                self._end = True
+                return None
+            self._stored, self._value = keys[0], values[0]
+            if self._stored[:-8] < key:  # versions of a shorter key: cannot be, keys are prefix-free
+                return None
+        if self._stored[:-8] != key:
+            return None
+        return Version(key, ts_of(self._stored), self._value)
+
+
+def _locks(reader: Reader, keys: Sequence[bytes], ts: Timestamp, txn: Txn | None) -> dict[bytes, bytes]:
+    locks = dict(intents_in(reader, keys[0], keys[-1] + b"\x00"))
+    if not locks:
+        return locks
+    met: list[Intent] = []
+    for key in keys:
+        raw = locks.get(key)
+        if raw is not None:
+            intent = decode_intent(raw)
+            if not is_own(intent, txn):
+                met.append(intent.named(key))
+                if len(met) == CONFLICTS_MAX:
+                    break
+    if met:
+        raise conflict(met)
+    return locks
+
+
+def _look(reader: Reader, key: bytes, ts: Timestamp, txn: Txn | None) -> _Before:
+    raw = reader.get(Family.LOCK, key)
+    intent = None if raw is None else decode_intent(raw)
+    if intent is not None and not is_own(intent, txn):
+        raise conflict([intent.named(key)])
+    prior = newest(reader, key)
+    _check_age(key, prior, ts)
+    return _Before(prior, raw, intent)
+
+
+def _check_age(key: bytes, prior: Version | None, ts: Timestamp) -> None:
+    if prior is not None and prior.ts >= ts:
+        raise WriteTooOld(
+            "a version at or above the write's timestamp exists; retry above it", key=key, existing=prior.ts, ts=ts
+        )
+
+
+def _current(before: _Before, txn: Txn | None, sequence: int | None) -> bytes | None:
+    """The value that the writer sees now: its own, or the newest committed."""
+    if before.intent is not None and txn is not None:
+        own = own_value(before.intent, txn, txn.sequence if sequence is None else sequence)
+        if own is not None:
+            return own or None
+    return (before.prior.value or None) if before.prior is not None else None
+
+
+def _repeated(before: _Before, value: bytes, txn: Txn | None, sequence: int | None) -> bool:
+    """Whether this very write was already done: a retry whose first attempt got through."""
+    if before.intent is None or txn is None or before.intent.epoch != txn.epoch:
+        return False
+    return before.intent.written_at(txn.sequence if sequence is None else sequence) == value
+
+
+def _write(
+    batch: Batch,
+    key: bytes,
+    value: bytes,
+    before: _Before,
+    *,
+    ts: Timestamp,
+    txn: Txn | None,
+    sequence: int | None,
+) -> Written:
+    if txn is None:
+        batch.put(Family.DATA, key + suffix(ts), value)
+        return Written(ts, added(before.prior, key, ts, value))
+    number = txn.sequence if sequence is None else sequence
+    intent = next_intent(before.intent, txn, ts=ts, sequence=number, value=value)
+    if intent is before.intent:
+        return Written(intent.ts, ZERO)
+    after = encode_intent(intent)
+    batch.put(Family.LOCK, key, after)
+    return Written(intent.ts, intent_changed(key, before=before.raw, after=after))
