@@ -95,8 +95,10 @@ class Directory:
         return self.cache.lookup_below(key) if below else self.cache.lookup(key)
 
     async def _lookup(self, key: bytes, call: Call, *, below: bool) -> RangeDescriptor | None:
-        first = await self._first_range()
-        self.cache.insert(first)
+        first = self.cache.lookup(layout.META)
+        if first is None:
+            first = await self._first_range()
+            self.cache.insert(first)
         if _holds(first, key, below=below):
             return first
         start = layout.meta(key) if below else layout.meta_after(key).start

@@ -38,7 +38,7 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.hooks import buggify, planted, probe
-from slackwater.model.requests import VERSION_WRITES, Committed, EndTxn, Header, Pushed, PushTxn
+from slackwater.model.requests import VERSION_WRITES, Committed, EndTxn, Get, Header, Pushed, PushTxn, Value
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
 from slackwater.routing.facts import timestamp_of
 from slackwater.routing.outcome import read_only
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 _WRITES = frozenset(VERSION_WRITES)
 SETTLE_ATTEMPTS_MAX = 16
+CONFIRM_ATTEMPTS_MAX = 4
 
 
 class Phase(enum.Enum):
@@ -266,11 +267,27 @@ class Transaction(Operations):
                 lost = RetryableError(f"a write went unanswered; restart the transaction: {error}")
                 raise self._spoil(lost) from error
             case ConditionFailed():
-                for request in requests:
-                    saw.remember_failed(self._reads, request)
+                await self._confirm(error, waiting)
                 raise error
             case _:
                 raise error
+
+    async def _confirm(self, error: ConditionFailed, waiting: Waiting) -> None:
+        """Make what a failed condition has told part of this transaction's reads.
+
+        The server compared with the newest version, which may be above the read timestamp. Reading the key like any
+        other keeps all reads true at one timestamp; if the newest value is not visible there, the reads move up first.
+        """
+        key = error.facts.get("key")
+        invariant(isinstance(key, bytes), "A-condition-key", facts=error.facts)
+        get = Get(key)  # type: ignore[arg-type]  # by the line above
+        for _ in range(CONFIRM_ATTEMPTS_MAX):
+            (found,) = (await self._send([get], waiting)).results
+            if isinstance(found, Value) and found.value == error.facts.get("actual"):
+                return
+            probe("txn.condition_saw_the_future")
+            await self._move_reads(self._kernel.clock.now(), waiting, cause=error)
+        raise self._spoil(RetryableError("the value that failed the condition keeps changing; run it again")) from error
 
     async def _move_reads(self, upto: Timestamp, waiting: Waiting, *, cause: SlackwaterError) -> None:
         """Refresh to `upto`, or spoil the epoch."""

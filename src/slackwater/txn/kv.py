@@ -142,7 +142,7 @@ class KV:
     async def delete_range(self, start: bytes, end: bytes, *, timeout: float | None = None) -> int:
         """Remove every key of `[start, end)`; returns how many there were."""
         span_ok(start, end)
-        return number_of(await self.batch([DeleteRange(start, end)], timeout=timeout))
+        return len(rows_of(await self.batch([DeleteRange(start, end)], timeout=timeout)).keys)
 
     async def put_rows(
         self, keys: list[bytes], values: list[bytes], *, must_be_new: bool = False, timeout: float | None = None

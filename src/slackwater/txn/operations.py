@@ -73,7 +73,7 @@ class Operations:
     async def delete_range(self, start: bytes, end: bytes) -> int:
         """Remove every key of `[start, end)`; returns how many there were."""
         span_ok(start, end)
-        return number_of(await self._do([DeleteRange(start, end)]))
+        return len(rows_of(await self._do([DeleteRange(start, end)])).keys)
 
     async def put_rows(self, keys: list[bytes], values: list[bytes], *, must_be_new: bool = False) -> None:
         """Set many keys: sorted and unique. With `must_be_new` any that exists fails all."""
@@ -113,14 +113,14 @@ def value_of(results: list[Result]) -> bytes | None:
 
 
 def rows_of(results: list[Result]) -> Rows:
-    """The rows of a scan."""
+    """The rows of a scan, or the keys that a DeleteRange removed."""
     (rows,) = results
     assert isinstance(rows, Rows), rows
     return rows
 
 
 def number_of(results: list[Result]) -> int:
-    """The number of an Increment or DeleteRange."""
+    """The number of an Increment."""
     (number,) = results
     assert isinstance(number, Number), number
     return number.number

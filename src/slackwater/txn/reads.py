@@ -4,9 +4,12 @@
     Scan [a, z), all           [a, z)
     Scan [a, z), stopped at m  [a, m)            what lies behind the limit was not seen
     ReverseScan, stopped at m  [m, z)
-    conditional writes         their key, and DeleteRange its span: the outcome depends on them
+    DeleteRange                its span: that the other keys are absent was told too
+    InitPut                    its key: where the value was already there, nothing was written
 
-Blind writes read nothing. Pure.
+Blind writes read nothing. Conditional ones look at the newest version and put an intent above it in the same step; the
+intent keeps everybody else off the key, so what they saw holds at the commit, wherever that is. One that *failed* left
+no intent: the coordinator reads the key again, as any other read (`Transaction._confirm`). Pure.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 def remember(reads: SpanBook, request: Request, result: Result) -> None:
     """Note what `request` has seen."""
     match request:
-        case Get(key) | ConditionalPut(key=key) | InitPut(key=key) | Increment(key=key):
+        case Get(key) | InitPut(key=key):
             reads.add_key(key)
         case Scan(start, end):
             reads.add_span(start, resume_of(result) or end)
@@ -48,17 +51,6 @@ def remember(reads: SpanBook, request: Request, result: Result) -> None:
             reads.add_span(resume_of(result) or start, end)
         case DeleteRange(start, end):
             reads.add_span(start, end)
-        case PutRows(keys=keys, must_be_new=True):
-            reads.add_keys(keys)
-
-
-def remember_failed(reads: SpanBook, request: Request) -> None:
-    """Note what a conditional write has seen that did not find what it expected."""
-    match request:
-        case ConditionalPut(key=key) | InitPut(key=key):
-            reads.add_key(key)
-        case PutRows(keys=keys):
-            reads.add_keys(keys)
 
 
 def lock(locks: SpanBook, request: Request) -> None:
