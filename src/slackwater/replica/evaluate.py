@@ -82,11 +82,15 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
         and not all(isinstance(r, ALLOWED_FROZEN) for r in batch.requests)
     ):
         raise UnavailableError("the range is frozen by a merge; try again in a moment", left=view.state.frozen.left_id)
-    read_ts = declare.read_ts_of(batch, view.now)
+    read_ts = view.read_at
     if read_ts <= view.state.gc_threshold and any(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests):
         raise BelowGcThreshold(
             "history at this timestamp has been collected", timestamp=read_ts, threshold=view.state.gc_threshold
         )
+    if _one_phase(batch):
+        decided = evaluate_txn.already_committed(batch, view)
+        if decided is not None:
+            return decided
     write_ts = _write_floor(batch, view, read_ts)
     for _ in range(MOVES_MAX):
         _check_inside_lease(view, read_ts, write_ts)
@@ -132,7 +136,7 @@ def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp) 
             evaluation.results.append(result)
     evaluation.ts = write_ts if evaluation.min_write_ts else read_ts
     if txn is not None and evaluation.min_write_ts:
-        evaluation.txn_write_ts = write_ts
+        evaluation.txn_write_ts = work.write_ts
     return evaluation
 
 

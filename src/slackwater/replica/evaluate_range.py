@@ -47,15 +47,14 @@ def split(work: Work, request: rq.Split) -> Result:
 
 def subsume(work: Work, request: rq.Subsume) -> None:
     """Freeze the range. The answer is made from the state in which the freeze applied."""
-    now, closed_by_leaseholder = work.view.now, Timestamp(work.view.floor - 1)
     work.evaluation.trigger = FreezeTrigger(request.left_id, request.left_generation)
 
-    def frozen(state: RangeState) -> Result:
-        # Everything served here was at or below this leaseholder's clock, or below what it closed.
+    def frozen(state: RangeState, now: Timestamp) -> Result:
+        # Reads went on until the freeze applied; everything served here was at or below this leaseholder's clock.
         return rq.SubsumeResult(
             position=state.position,
             lai=state.lai,
-            closed=Timestamp(max(state.closed, closed_by_leaseholder)),
+            closed=state.closed,
             read_floor=Timestamp(max(state.read_floor, now)),
             freeze_generation=request.left_generation,
             gc_threshold=state.gc_threshold,
@@ -144,4 +143,4 @@ def compute_checksum(work: Work, request: rq.ComputeChecksum) -> Result:
 
 def barrier(work: Work, request: rq.Barrier) -> None:
     """An empty command; answers with the index at which it applied."""
-    work.evaluation.finish = lambda state: rq.Number(state.lai)
+    work.evaluation.finish = lambda state, _: rq.Number(state.lai)

@@ -15,13 +15,14 @@ from slackwater.model.layout import anchored_span
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.replica import records
+from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime.seam import Family
 from slackwater.storage.intents import resolve, resolve_span
 from slackwater.storage.stats import ZERO
 
 if TYPE_CHECKING:
-    from slackwater.model.requests import Result
-    from slackwater.replica.evaluation import Work
+    from slackwater.model.requests import Batch, Result
+    from slackwater.replica.evaluation import View, Work
 
 RECORDS_COLLECTED_MAX = 1_000
 """Transaction records removed by one command."""
@@ -42,6 +43,22 @@ def end_txn(work: Work, request: rq.EndTxn) -> Result:
     records.check_commit(record, txn, request, commit_ts=work.write_ts, txn_floor=work.view.state.txn_floor)
     decided = _finished(work, request, txn, TxnStatus.COMMITTED, work.write_ts)
     return rq.Committed(TxnStatus.COMMITTED, decided.write_ts, work.one_phase)
+
+
+def already_committed(batch: Batch, view: View) -> Evaluation | None:
+    """A one-phase batch that comes again after it had committed: answered from the record, with nothing written twice."""
+    txn = batch.header.txn
+    record = None if txn is None else records.read_record(view.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    if record is None or record.status is not TxnStatus.COMMITTED:
+        return None
+    probe("evaluate.one_phase_again")
+    evaluation = Evaluation(batch)
+    evaluation.results = [
+        *(rq.Done() for _ in batch.requests[:-1]),
+        rq.Committed(TxnStatus.COMMITTED, record.write_ts, one_phase=True),
+    ]
+    evaluation.ts = evaluation.txn_write_ts = record.write_ts
+    return evaluation
 
 
 def _roll_back(work: Work, request: rq.EndTxn, record: TxnRecord | None, txn: Txn) -> Result:

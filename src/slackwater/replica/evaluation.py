@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 class View:
     """The situation a batch is evaluated in."""
 
-    __slots__ = ("floor", "lease_end", "now", "reader", "right_stats", "state", "tscache", "txn_expiration_s")
+    __slots__ = (
+        "floor",
+        "lease_end",
+        "now",
+        "read_at",
+        "reader",
+        "right_stats",
+        "state",
+        "tscache",
+        "txn_expiration_s",
+    )
 
     def __init__(
         self,
@@ -35,6 +45,7 @@ class View:
         reader: Reader,
         state: RangeState,
         now: Timestamp,
+        read_at: Timestamp,
         floor: Timestamp,
         lease_end: Timestamp,
         tscache: TimestampCache | None,
@@ -44,6 +55,8 @@ class View:
         self.reader = reader
         self.state = state
         self.now = now
+        self.read_at = read_at
+        """Where the batch reads. Fixed before its latches were taken: they hold off writes at or below this, and no others."""
         self.floor = floor
         """The lowest timestamp that is not yet closed on this leaseholder."""
         self.lease_end = lease_end
@@ -79,8 +92,8 @@ class Evaluation:
         self.records: tuple[bytes, ...] = ()
         """Transactions whose records change when this applies."""
         self.transfer_to: NodeId | None = None
-        self.finish: Callable[[RangeState], Result] | None = None
-        """Makes the last result from the state in which the command applied."""
+        self.finish: Callable[[RangeState, Timestamp], Result] | None = None
+        """Makes the last result from the state in which the command applied and the clock thereafter."""
 
     @property
     def read_only(self) -> bool:
@@ -100,11 +113,11 @@ class Evaluation:
         """Note a change of the range's statistics."""
         self.stats = add_stats(self.stats, delta)
 
-    def result(self, state: RangeState, node_id: NodeId, *, by_follower: bool = False) -> BatchResult:
+    def result(self, state: RangeState, node_id: NodeId, *, now: Timestamp, by_follower: bool = False) -> BatchResult:
         """The answer to the caller, once the command has applied (or needed no command)."""
         results = self.results
         if self.finish is not None:
-            results = [*results, self.finish(state)]
+            results = [*results, self.finish(state, now)]
         return BatchResult(results, self.ts, self.txn_write_ts, node_id, by_follower)
 
 

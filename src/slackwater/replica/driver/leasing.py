@@ -70,13 +70,15 @@ class Leasing:
         """Raise unless this node holds the lease now and may serve under it."""
         lease = self._state().lease
         if lease.holder != self._context.node_id:
-            raise self._elsewhere(
+            raise self.elsewhere(
                 "the lease is held by another node" if lease.holder else "nobody holds the lease", lease.holder
             )
         if self.transferring_to is not None:
-            raise self._elsewhere("the lease is being transferred", self.transferring_to)
+            raise self.elsewhere("the lease is being transferred", self.transferring_to)
         if self.status(now) is not LeaseState.VALID:
-            raise self._elsewhere("this node's lease is about to end or has ended", 0)
+            raise self.elsewhere("this node's lease is about to end or has ended", 0)
+        if now < lease.start:
+            raise self.elsewhere("this node's lease starts in the future of its clock", lease.holder)
 
     async def hold(self) -> None:
         """Return once this node may serve under the lease; raise `NotLeaseholder` when another one may."""
@@ -93,9 +95,9 @@ class Leasing:
             LeaseState.STASIS,
             LeaseState.UNKNOWN,
         }:
-            raise self._elsewhere("the lease is held by another node", lease.holder)
+            raise self.elsewhere("the lease is held by another node", lease.holder)
         if self.transferring_to is not None:
-            raise self._elsewhere("the lease is being transferred", self.transferring_to)
+            raise self.elsewhere("the lease is being transferred", self.transferring_to)
         if self._acquiring:
             await self.changed.wait("lease", seconds=self._context.settings["lease.acquire_timeout"])
         else:
@@ -109,7 +111,7 @@ class Leasing:
             async with timeout(self._context.settings["lease.acquire_timeout"]):
                 await self._request(await self._next())
         except TimeoutError:
-            raise self._elsewhere("the lease could not be acquired in time", 0) from None
+            raise self.elsewhere("the lease could not be acquired in time", 0) from None
         finally:
             self._acquiring = False
             self.changed.tell("lease")
@@ -124,13 +126,13 @@ class Leasing:
             )
         own = self._context.liveness.own()
         if own is None:
-            raise self._elsewhere("this node has no live liveness record", 0)
+            raise self.elsewhere("this node has no live liveness record", 0)
         if held.holder == node and held.epoch == own.epoch:
-            raise self._elsewhere("this node's liveness is being renewed", 0)
+            raise self.elsewhere("this node's liveness is being renewed", 0)
         if held.holder not in {0, node}:
             record = self._context.liveness.get(held.holder)
             if record is None:
-                raise self._elsewhere("the liveness of the lease's holder is not known", held.holder)
+                raise self.elsewhere("the liveness of the lease's holder is not known", held.holder)
             if record.epoch == held.epoch:
                 probe("lease.end_epoch")
                 await self._context.liveness.end_epoch(record)
@@ -210,5 +212,6 @@ class Leasing:
         # A node trusts its own record only while its heartbeats succeed.
         return view.own() if lease.holder == self._context.node_id else view.get(lease.holder)
 
-    def _elsewhere(self, reason: str, hint: int) -> NotLeaseholder:
+    def elsewhere(self, reason: str, hint: int) -> NotLeaseholder:
+        """The refusal that sends the caller to another replica."""
         return NotLeaseholder(reason, range_id=self._state().descriptor.range_id, hint=hint, reason=reason)

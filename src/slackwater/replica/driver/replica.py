@@ -14,13 +14,15 @@ gets its result or a definite error; `AmbiguousResult` only when the replica its
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds
 from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import (
     AmbiguousResult,
+    ClockError,
+    ConflictError,
     RangeMismatch,
     SlackwaterError,
     UnavailableError,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver.context import Context
     from slackwater.replica.driver.pipeline import Waiter
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Engine, Entry, Position, TaskScope
+    from slackwater.runtime.seam import Engine, Entry, Position, Snapshot, TaskScope
 
 LATCH_WAIT_S_MAX = 60.0
 PUSH_ROUNDS_MAX = 16
@@ -127,10 +129,10 @@ class Replica:
         latch = await self._latch(batch, read_at)
         try:
             right_stats = await self._prepare(batch)
-            evaluation = self._evaluate(batch, right_stats)
+            evaluation = self._evaluate(batch, read_at, right_stats)
             if evaluation.read_only:
                 self._unlatch(latch)
-                return evaluation.result(self.state, self.context.node_id), evaluation.parked
+                return evaluation.result(self.state, self.context.node_id, now=clock.now()), evaluation.parked
             waiter = self._propose(evaluation)
         except BaseException:
             self._unlatch(latch)
@@ -138,11 +140,13 @@ class Replica:
         # From here on the latch belongs to the command, not to this task: a cancelled caller must not let others in.
         waiter.add_done_callback(lambda _: self._command_decided(latch, evaluation.records))
         state = await shield(waiter)
-        return evaluation.result(state, self.context.node_id), None
+        return evaluation.result(state, self.context.node_id, now=clock.now()), None
 
     async def _latch(self, batch: Batch, read_at: Timestamp) -> RequestId | None:
         txn = batch.header.txn
-        spans = declare.latches(batch, read_at=read_at, write_at=txn.write_ts if txn else read_at)
+        # Without a transaction, reads move up with the batch's own writes, so they must wait for every write before them.
+        top = MAX if txn is None and declare.writes_versions(batch) else read_at
+        spans = declare.latches(batch, read_at=top, write_at=txn.write_ts if txn else read_at)
         if not spans:
             return None
         self._next_request += 1
@@ -183,7 +187,7 @@ class Replica:
                 )
         return ()
 
-    def _evaluate(self, batch: Batch, right_stats: tuple[int, ...]) -> Evaluation:
+    def _evaluate(self, batch: Batch, read_at: Timestamp, right_stats: tuple[int, ...]) -> Evaluation:
         """Check and act: no await between here and `_propose`."""
         self._check_alive()
         now = self.context.clock.now()
@@ -193,6 +197,7 @@ class Replica:
             reader=self.context.engine,
             state=self.state,
             now=now,
+            read_at=read_at,
             floor=self.pipeline.buffer.floor,
             lease_end=self.leasing.usable_until(),
             tscache=self.tscache,
@@ -245,17 +250,24 @@ class Replica:
     def _follower_read(self, batch: Batch) -> BatchResult:
         """Serve at a closed timestamp. One step on the loop: closed was checked first, and nothing can apply between."""
         self._check_bounds(batch)
+        now = self.context.clock.now()
         view = View(
             reader=self.context.engine,
             state=self.state,
-            now=self.context.clock.now(),
+            now=now,
+            read_at=declare.read_ts_of(batch, now),
             floor=MIN,
             lease_end=MAX,
             tscache=None,
             txn_expiration_s=self.context.settings["txn.expiration"],
         )
-        evaluation = evaluate(batch, view)
-        return evaluation.result(self.state, self.context.node_id, by_follower=True)
+        try:
+            evaluation = evaluate(batch, view)
+        except ConflictError:
+            # A follower resolves nothing: the leaseholder knows more (pitfall 21).
+            probe("replica.follower_met_intent")
+            raise self.leasing.elsewhere("an intent is in the way on this follower", self.state.lease.holder) from None
+        return evaluation.result(self.state, self.context.node_id, now=now, by_follower=True)
 
     # --- applying --------------------------------------------------------------------------------------------------
 
@@ -337,7 +349,9 @@ class Replica:
         self.pipeline.lease_changed(self.state)
         if lease.holder == self.context.node_id:
             # The lease may start a little ahead of this clock; everything stamped from now on lies above it.
-            self.context.clock.update(lease.start)
+            # (If it is too far ahead to follow, the lease is of no use until this clock gets there: Leasing.check.)
+            with suppress(ClockError):
+                self.context.clock.update(lease.start)
             self.tscache.raise_floor(
                 Timestamp(max(lease.start, self.state.read_floor)) if not planted("X-TSCACHE-LOST") else MIN
             )
@@ -346,7 +360,11 @@ class Replica:
     def _digest(self, checksum_id: bytes) -> None:
         if len(self.checksums) >= CHECKSUMS_KEPT_MAX:
             self.checksums.pop(next(iter(self.checksums)))
-        self.checksums[checksum_id] = range_digest(self.context.engine, self.state)
+        self._scope.spawn(self._digest_snapshot(checksum_id, self.state, self.context.engine.snapshot()), name="digest")
+
+    async def _digest_snapshot(self, checksum_id: bytes, state: RangeState, frozen: Snapshot) -> None:
+        with frozen:
+            self.checksums[checksum_id] = await self.context.runtime.offload(range_digest, frozen, state)
 
     async def wait_applied(self, position: Position, *, seconds: float) -> bool:
         """Wait until this replica has applied up to `position`; False when the time ran out."""

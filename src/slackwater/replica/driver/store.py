@@ -178,7 +178,8 @@ class Store:
 
     def replica_created(self, state: RangeState) -> None:
         """A split made a new range, here too; its state is already in the engine."""
-        self._add(state)
+        # The left side may have served reads of these keys up to the present, and only it knows which.
+        self._add(state).tscache.raise_floor(self.context.clock.now())
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""
