@@ -43,6 +43,7 @@ class FaultKind(enum.Enum):
     ISOLATE = "isolate"
     SWIZZLE = "swizzle"
     SLOW_LINK = "slow-link"
+    LOSSY_LINK = "lossy-link"
     RESET = "reset"
     DISK_SLOW = "disk-slow"
     DISK_STALL = "disk-stall"
@@ -206,18 +207,25 @@ def _swizzle(world: World, draw: Stream) -> Injection | None:
     return " ".join(names), unclog_all, 2 * len(names) * step_ns
 
 
-def _slow_link(world: World, draw: Stream) -> Injection | None:
-    a, b = draw.shuffled(list(world.machines))[:2]
-    links = _between(world, [a], [b])
-    slow_ns = draw.between(10 * MS, 2 * NS)
-    for link in links:
-        link.slow_ns = slow_ns
+def _bad_link(knob: str, low: int, high: int) -> Callable[[World, Stream], Injection | None]:
+    """Turn one knob of both directions between two machines."""
 
-    def heal() -> None:
+    def inject(world: World, draw: Stream) -> Injection | None:
+        if len(world.machines) < 2:
+            return None
+        a, b = draw.shuffled(list(world.machines))[:2]
+        links = _between(world, [a], [b])
+        value = draw.between(low, high)
         for link in links:
-            link.slow_ns = 0
+            setattr(link, knob, value)
 
-    return f"{a}–{b}", heal, draw.between(NS, 20 * NS)
+        def heal() -> None:
+            for link in links:
+                setattr(link, knob, 0)
+
+        return f"{a}–{b}", heal, draw.between(NS, 20 * NS)
+
+    return inject
 
 
 def _reset(world: World, draw: Stream) -> Injection | None:
@@ -314,7 +322,8 @@ INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
     FaultKind.ONE_WAY: _one_way,
     FaultKind.ISOLATE: _isolate,
     FaultKind.SWIZZLE: _swizzle,
-    FaultKind.SLOW_LINK: _slow_link,
+    FaultKind.SLOW_LINK: _bad_link("slow_ns", 10 * MS, 2 * NS),
+    FaultKind.LOSSY_LINK: _bad_link("loss_percent", 1, 30),
     FaultKind.RESET: _reset,
     FaultKind.DISK_SLOW: _disk_slow,
     FaultKind.DISK_STALL: _disk_stall,

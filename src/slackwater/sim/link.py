@@ -1,6 +1,7 @@
 """The wire from one host to another: delay, capacity, and whether it is cut.
 
-    delay = min + exponential-like + slow (a fault) + what is queued ahead at the link's rate
+    delay = min + exponential-like + what is queued ahead at the link's rate
+            + slow (a fault) + one retransmission timeout, doubling, for every time the packet is lost (a fault)
 
 A link is directed, so a partition may be one-way. Cuts are counted, not flagged: two overlapping partitions heal only
 when both have healed. All arithmetic is in integer nanoseconds.
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 BYTES_PER_MS = 125_000
 """1 Gbit/s."""
 LOOPBACK_NS = 5_000
+RETRANSMIT_NS = 200_000_000
+RETRANSMIT_NS_MAX = 8 * RETRANSMIT_NS
 
 
 class Link:
     """From `src` to `dst`."""
 
-    __slots__ = ("_free_ns", "_stream", "cuts", "dst", "mean_ns", "min_ns", "slow_ns", "src", "stalled")
+    __slots__ = ("_free_ns", "_stream", "cuts", "dst", "loss_percent", "mean_ns", "min_ns", "slow_ns", "src", "stalled")
 
     def __init__(self, src: str, dst: str, stream: Stream) -> None:
         self.src = src
@@ -30,6 +33,7 @@ class Link:
         self._stream = stream
         self.cuts = 0
         self.slow_ns = 0
+        self.loss_percent = 0
         self.stalled: list[Endpoint] = []
         self._free_ns = 0
         if src == dst:
@@ -42,8 +46,18 @@ class Link:
         """When something of this size, sent now, gets there; takes up the capacity."""
         free_ns = max(self._free_ns, now_ns) + size * 1_000_000 // BYTES_PER_MS
         self._free_ns = free_ns
-        slow_ns = self._stream.decay(self.slow_ns) if self.slow_ns else 0
-        return free_ns + self.min_ns + self._stream.decay(self.mean_ns) + slow_ns
+        late_ns = self._stream.decay(self.slow_ns) if self.slow_ns else 0
+        if self.loss_percent:
+            late_ns += self._retransmissions_ns()
+        return free_ns + self.min_ns + self._stream.decay(self.mean_ns) + late_ns
+
+    def _retransmissions_ns(self) -> int:
+        """How long a packet takes that is lost some number of times."""
+        wait_ns, timeout_ns = 0, RETRANSMIT_NS
+        while self._stream.below(100) < self.loss_percent and timeout_ns < RETRANSMIT_NS_MAX:
+            wait_ns += timeout_ns
+            timeout_ns *= 2
+        return wait_ns
 
     def cut(self) -> None:
         """Let nothing through until healed as often."""

@@ -3,7 +3,8 @@
 The design's fault model speaks of datagrams: loss, duplication, reordering. Production speaks TCP, and so does this
 network, because a fault that production can never show finds only bugs that do not exist:
 
-    a lost packet           is sent again: the connection stalls, then breaks. No frame is ever missing in the middle
+    a lost packet           is sent again: the connection stalls (a lossy link), and breaks if nothing gets through at
+                            all (a cut link). No frame is ever missing in the middle
     a duplicate             cannot happen inside a connection; it is made by RPC retries on another connection
     reordering              happens between connections, never inside one
     a partition             stalls both the data and the acknowledgements. Data flows on an open link even when the way
@@ -337,7 +338,7 @@ class SimNet:
     def heal(self) -> None:
         """Undo every cut and every slowness."""
         for link in self.links.values():
-            link.slow_ns = 0
+            link.slow_ns = link.loss_percent = 0
             while link.cuts:
                 link.heal(self.loop.now_ns)
 

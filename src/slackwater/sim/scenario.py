@@ -67,7 +67,7 @@ def draw_scenario(tape: Tape, *, nodes: tuple[int, int], clients: tuple[int, int
     return Scenario(
         nodes=(count := draw.between(*nodes)),
         clients=draw.between(*clients),
-        faults=frozenset(kind for kind in FaultKind if draw.chance(1, 2) and count >= NODES_NEEDED.get(kind, 1)),
+        faults=drawn_faults(tape, nodes=count),
         fault_mean_ns=draw.between(FAULT_MEAN_NS_MIN, FAULT_MEAN_NS_MAX),
         settings=hostile_settings(tape),
         schedule=draw.pick(_SCHEDULES),
@@ -85,6 +85,12 @@ _SCHEDULES = (
     SchedulePolicy.PCT4,
     SchedulePolicy.STARVE,
 )
+
+
+def drawn_faults(tape: Tape, *, nodes: int) -> frozenset[FaultKind]:
+    """Half of the kinds that make sense; each from a stream of its own, so that a new kind disturbs no other."""
+    kinds = (kind for kind in FaultKind if tape.stream(f"fault/{kind.value}").chance(1, 2))
+    return frozenset(kind for kind in kinds if nodes >= NODES_NEEDED.get(kind, 1))
 
 
 def hostile_settings(tape: Tape) -> dict[str, float]:

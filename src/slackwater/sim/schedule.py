@@ -17,6 +17,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Protocol
 
+from slackwater.sim.handles import SimTask
+
 if TYPE_CHECKING:
     from slackwater.sim.handles import SimHandle
     from slackwater.sim.tape import Stream
@@ -86,8 +88,15 @@ class Pct:
 
     def take(self, ready: list[SimHandle]) -> SimHandle:
         """The highest priority; among the handles of one lane, the oldest."""
-        rank = self._rank
-        best = max(range(len(ready)), key=lambda i: (rank(ready[i].lane), -i))
+        known, best, highest = self._priority.get, 0, None
+        for at, handle in enumerate(ready):
+            owner = getattr(handle.callback, "__self__", None)  # `handle.lane`, inlined: this is the hot loop
+            lane = owner.birth if type(owner) is SimTask else -1 - handle.domain.number
+            rank = known(lane)
+            if rank is None:
+                rank = self._meet(lane)
+            if highest is None or rank > highest:
+                best, highest = at, rank
         chosen = ready.pop(best)
         self._choices += 1
         if self._changes and self._choices >= self._changes[0]:
@@ -96,13 +105,12 @@ class Pct:
             self._priority[chosen.lane] = self._floor
         return chosen
 
-    def _rank(self, lane: int) -> int:
-        known = self._priority.get(lane)
-        if known is None:
-            if len(self._priority) >= PCT_LANES_MAX:
-                del self._priority[next(iter(self._priority))]
-            known = self._priority[lane] = self._stream.below(1 << 30)
-        return known
+    def _meet(self, lane: int) -> int:
+        """Give a lane seen for the first time its priority."""
+        if len(self._priority) >= PCT_LANES_MAX:
+            del self._priority[next(iter(self._priority))]
+        rank = self._priority[lane] = self._stream.below(1 << 30)
+        return rank
 
 
 STARVE_CHOICES = 2_000

@@ -148,6 +148,21 @@ def test_one_way_partition_delivers_but_the_sender_gives_up():
     assert pair.near.reason == "timed out: the peer does not acknowledge"
 
 
+def test_a_lossy_link_delays_but_loses_nothing():
+    def last_arrival(loss_percent):
+        pair = Pair()
+        pair.w.net.link("n1", "n2").loss_percent = loss_percent
+        for frame in frames(50):
+            pair.connection.send(frame)
+        began = pair.w.loop.now_ns
+        while len(pair.far.heard) < 50:
+            pair.run(0.01)
+        assert pair.far.heard == frames(50)
+        return pair.w.loop.now_ns - began
+
+    assert last_arrival(30) > last_arrival(0) + NS // 10
+
+
 def test_two_partitions_must_both_heal():
     pair = Pair()
     pair.cut("n1", "n2")

@@ -155,7 +155,7 @@ def test_every_fault_begins_ends_and_leaves_the_world_whole(kind):
     assert str(fault).startswith(kind.value)
     w.heal()
     assert all(m.up and not m.paused and not m.slow_ns and not m.disk.full for m in w.nodes)
-    assert all(not link.cuts and not link.slow_ns for link in w.net.links.values())
+    assert all(not link.cuts and not link.slow_ns and not link.loss_percent for link in w.net.links.values())
     assert all(vars(link) == vars(type(link)()) for link in w.log.links.values())
     w.loop.dispose()
 
