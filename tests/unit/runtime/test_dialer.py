@@ -161,11 +161,14 @@ def test_a_server_that_accepts_and_never_greets_times_out():
                     pass
 
                 def closed(self, reason):
-                    pass
+                    ends.append(reason)
 
+            ends = []
             listener = await w.runtime.net.listen("mute:1", Mute)
             with pytest.raises(ConnectionLost, match="in time"):
                 await w.dialer.peer("mute:1")
+            await turns()
+            assert ends == ["the peer closed the connection"]
             await listener.close()
 
     run(main())

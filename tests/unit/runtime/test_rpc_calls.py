@@ -250,6 +250,47 @@ def test_the_server_enforces_the_deadline_even_if_the_caller_does_not():
     run(main())
 
 
+def test_the_caller_cancels_at_its_deadline_even_if_the_server_has_none():
+    async def main():
+        async with world() as w:
+            peer = await w.peer()
+            (server_end,) = w.server._sessions
+            server_end._deadlines.add = lambda *_: 0
+            with pytest.raises(DeadlineExceeded, match="did not come"):
+                await peer.call(HANG, Ask(1), timeout=0.02)
+            await w.gone.wait()
+            assert "running=0" in w.server.status()
+
+    run(main())
+
+
+def test_a_cancelled_handler_has_no_last_word():
+    async def main():
+        async with world() as w:
+            stubborn = Method("stubborn", Ask, Answer)
+
+            async def refuse(request, context):
+                try:
+                    return await w.hang(request, context)
+                except asyncio.CancelledError:
+                    raise UnavailableError("cleaning up failed") from None
+
+            w.server.handle(stubborn, refuse)
+            peer = await w.peer()
+            (server_end,) = w.server._sessions
+            task = w.scope.spawn(peer.call(stubborn, Ask(1)), name="call")
+            await w.arrived.wait()
+            said = []
+            server_end._send = said.append
+            task.cancel()
+            await w.gone.wait()
+            await turns()
+            assert said == []
+            assert "running=0" in w.server.status()
+
+    run(main())
+
+
 def test_the_handler_sees_the_time_left_and_who_asks():
     async def main():
         async with world() as w:

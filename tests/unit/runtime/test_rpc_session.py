@@ -152,6 +152,27 @@ def test_heartbeats_measure_distance_and_offset(net):
     run(main())
 
 
+def test_the_offset_is_measured_from_the_middle_of_the_round_trip():
+    class Clock:
+        def monotonic_ns(self):
+            return 1_020_000_000
+
+        def wall_ns(self):
+            return 77_000_000_000
+
+    async def main():
+        async with world() as w:
+            peer = await w.peer()
+            await turns()
+            real, peer._clock = peer._clock, Clock()
+            peer._on_pong(wire.Pong(0, 1_000_000_000, 77_000_000_000 - 10_000_000 + 5_000_000_000))
+            peer._clock = real
+            measured = peer.measurement
+            assert (measured.rtt_ns, measured.offset_us, measured.error_us) == (20_000_000, 5_000_000, 10_000)
+
+    run(main())
+
+
 def test_an_idle_connection_lives_as_long_as_it_is_probed():
     async def main():
         async with world(heartbeat_timeout=0.2, heartbeat_interval=0.05) as w:
