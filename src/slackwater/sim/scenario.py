@@ -6,11 +6,14 @@
     Play           a named recipe: how to draw its scenario, which workloads, which oracles
     PlantedBug     a deliberate bug in code, the play that runs it, and the oracles that must kill it
 
-Later layers add theirs by registering from a module under `sim/scenarios/`:
+Later layers add theirs by registering from a module under `sim/scenarios/`, which is imported by itself:
 
-    @play("cluster", "three nodes, eight ranges, transactions")
-    def cluster() -> Play: ...
+    register(Play(name="cluster", summary="…", draw=_draw, workloads=lambda: [Bank()], oracles=lambda: [Closed()]))
     plant(PlantedBug("M07", "untrack before the proposal has its index", play="cluster", expected=("I-10",)))
+
+A workload's `setup` calls `world.add_node(name, boot)` and `world.add_client(name, boot)`, where `boot` is the program:
+an async function of a `SimRuntime` (a `seam.Runtime` with `log`, `settings` and `name`). Online oracles call
+`world.violated(rule, kind, summary, **evidence)`; what workload and oracles share goes into `world.facts`.
 """
 
 from __future__ import annotations
