@@ -85,7 +85,7 @@ class Directory:
         """`wrong` was refused; `known` is what the replica knows instead. Whether that was news."""
         news = False
         for descriptor in known:
-            if descriptor != wrong and self.cache.insert(descriptor):
+            if descriptor != self.cache.lookup(descriptor.start) and self.cache.insert(descriptor):
                 news = True
         if wrong not in known:
             self.cache.evict(wrong)

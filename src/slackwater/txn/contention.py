@@ -58,6 +58,8 @@ class Waiting:
         if Step.RESOLVE not in outcomes:
             probe("txn.wait")
             await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
+        if self.deadline.passed:
+            raise error
 
     async def _push(self, push: Push) -> Step:
         answer = await self._kernel.ask([push.request], deadline=self.deadline)

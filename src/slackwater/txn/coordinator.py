@@ -252,13 +252,17 @@ class Transaction(Operations):
     ) -> None:
         """Do what the error asks for, so that the batch can be sent again; or raise."""
         self._alive()
-        if writing and error.facts.get("partial") and not all(_same_twice(request) for request in requests):
-            raise self._spoil(RetryableError(f"a write was carried out in part; restart the transaction: {error}"))
+        again = not (writing and error.facts.get("partial")) or all(_same_twice(request) for request in requests)
         match error:
-            case ConflictError():
-                await waiting.clear(error, requests, self._pusher())
             case TransactionAborted():
                 raise self._spoil(error)
+            case ConditionFailed():
+                await self._confirm(error, waiting)
+                raise error
+            case ConflictError() | RetryableError() if not again:
+                raise self._spoil(RetryableError(f"a write was carried out in part; restart the transaction: {error}"))
+            case ConflictError():
+                await waiting.clear(error, requests, self._pusher())
             case ReadWithinUncertainty() | WriteTooOld():
                 await self._move_reads(Timestamp(timestamp_of(error, "existing") + 1), waiting, cause=error)
             case RetryableError():
@@ -266,9 +270,6 @@ class Transaction(Operations):
             case AmbiguousResult():
                 lost = RetryableError(f"a write went unanswered; restart the transaction: {error}")
                 raise self._spoil(lost) from error
-            case ConditionFailed():
-                await self._confirm(error, waiting)
-                raise error
             case _:
                 raise error
 
