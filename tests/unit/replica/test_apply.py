@@ -1,0 +1,247 @@
+"""The acceptance rule and what applying does to the replicated state."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slackwater import hooks
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import InvariantViolation
+from slackwater.model.commands import (
+    NO_LAI,
+    Command,
+    DescriptorTrigger,
+    FreezeTrigger,
+    LeaseExtension,
+    LeaseTrigger,
+    MergeTrigger,
+    Packet,
+    SplitTrigger,
+    ThawTrigger,
+    decode_packet,
+    encode_packet,
+)
+from slackwater.model.descriptors import Lease, RangeDescriptor
+from slackwater.model.requests import SubsumeResult
+from slackwater.replica.apply import Absorbed, Created, LeaseChanged, Verdict, apply_packet, verdict
+from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
+from slackwater.runtime.seam import Family
+from slackwater.storage.batch import WriteBatch
+
+DESCRIPTOR = RangeDescriptor(7, b"a", b"z", (1, 2, 3), 4)
+LEASE = Lease(1, 5, Timestamp(100), epoch=2)
+STATE = RangeState(DESCRIPTOR, lease=LEASE, lai=10, position=20, closed=Timestamp(150))
+
+
+def command(**changes: object) -> Command:
+    fields: dict[str, object] = {
+        "command_id": b"c" * 12,
+        "lease_sequence": 5,
+        "lai": 11,
+        "closed": Timestamp(160),
+        "min_write_ts": Timestamp(155),
+    }
+    return Command(**(fields | changes))  # type: ignore[arg-type]
+
+
+def effects(**pairs: bytes) -> bytes:
+    batch = WriteBatch()
+    for key, value in pairs.items():
+        batch.put(Family.DATA, key.encode(), value)
+    return batch.encode()
+
+
+def one(state: RangeState, *commands: Command, position: int = 21):
+    return apply_packet(state, position, Packet(7, list(commands)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Verdict.ACCEPTED),
+        ({"lease_sequence": 4}, Verdict.WRONG_LEASE),
+        ({"lease_sequence": 6}, Verdict.WRONG_LEASE),
+        ({"lai": 10}, Verdict.STALE_INDEX),
+        ({"lai": 500}, Verdict.ACCEPTED),
+        ({"min_write_ts": Timestamp(150)}, Verdict.BELOW_CLOSED),
+        ({"min_write_ts": Timestamp(151)}, Verdict.ACCEPTED),
+        ({"min_write_ts": MIN}, Verdict.ACCEPTED),
+        ({"generation": 3}, Verdict.STALE_GENERATION),
+        ({"generation": 4}, Verdict.ACCEPTED),
+        ({"lai": NO_LAI}, Verdict.BAD_LEASE),
+    ],
+)
+def test_verdict(changes: dict[str, object], expected: Verdict) -> None:
+    assert verdict(STATE, command(**changes)) is expected
+
+
+def test_a_rejected_command_leaves_nothing_but_the_position() -> None:
+    applied = one(STATE, command(lai=10, effects=effects(k=b"v"), closed=Timestamp(999)))
+    assert applied.state == msgspec.structs.replace(STATE, position=21)
+    assert [dict(w) for w in applied.batch.writes[:2]] == [{}, {}]
+
+
+def test_effects_and_state_are_in_one_batch() -> None:
+    applied = one(STATE, command(effects=effects(k=b"v"), stats=(1, 2)))
+    assert applied.batch.writes[Family.DATA] == {b"k": b"v"}
+    stored = applied.batch.writes[Family.LOCAL][state_key(7)]
+    assert stored is not None
+    assert decode_state(stored) == applied.state
+    assert (applied.state.lai, applied.state.closed, applied.state.stats) == (11, 160, (1, 2))
+
+
+def test_a_duplicate_applies_once() -> None:
+    first = command(effects=effects(k=b"v"), stats=(1,))
+    applied = one(STATE, first, first)
+    assert [o.verdict for o in applied.outcomes] == [Verdict.ACCEPTED, Verdict.STALE_INDEX]
+    assert applied.state.stats == (1,)
+
+
+def test_positions_and_ranges_must_fit() -> None:
+    with pytest.raises(InvariantViolation, match="I-04"):
+        one(STATE, command(), position=20)
+    with pytest.raises(InvariantViolation, match="I-04"):
+        apply_packet(STATE, 21, Packet(8, [command()]))
+
+
+def test_a_lease_request_replaces_exactly_the_lease_it_names() -> None:
+    new = Lease(2, 6, Timestamp(200), epoch=1)
+    request = command(lai=NO_LAI, min_write_ts=MIN, closed=MIN, trigger=LeaseTrigger(new))
+    applied = one(STATE, request, request)
+    assert [o.verdict for o in applied.outcomes] == [Verdict.ACCEPTED, Verdict.WRONG_LEASE]
+    assert applied.state.lease == new
+    assert applied.state.closed == 200, "the start of a lease acts as closed"
+    assert applied.aftermath == [LeaseChanged(5, 6)]
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [
+        Lease(9, 6, Timestamp(200), epoch=1),  # no replica there
+        Lease(2, 7, Timestamp(200), epoch=1),  # skips a sequence
+    ],
+)
+def test_bad_lease_requests(lease: Lease) -> None:
+    assert verdict(STATE, command(lai=NO_LAI, min_write_ts=MIN, trigger=LeaseTrigger(lease))) is Verdict.BAD_LEASE
+
+
+def test_an_expiration_lease_cannot_be_taken_before_its_end() -> None:
+    held = msgspec.structs.replace(STATE, lease=Lease(1, 5, Timestamp(100), expiration=Timestamp(300)))
+    early = command(
+        lai=NO_LAI, min_write_ts=MIN, trigger=LeaseTrigger(Lease(2, 6, Timestamp(300), expiration=Timestamp(500)))
+    )
+    late = command(
+        lai=NO_LAI, min_write_ts=MIN, trigger=LeaseTrigger(Lease(2, 6, Timestamp(301), expiration=Timestamp(500)))
+    )
+    assert verdict(held, early) is Verdict.BAD_LEASE
+    assert verdict(held, late) is Verdict.ACCEPTED
+
+
+def test_extensions_never_shorten_a_lease() -> None:
+    held = msgspec.structs.replace(STATE, lease=Lease(1, 5, Timestamp(100), expiration=Timestamp(300)))
+    longer = one(held, command(min_write_ts=MIN, trigger=LeaseExtension(Timestamp(400))))
+    assert longer.state.lease.expiration == 400
+    with pytest.raises(InvariantViolation, match="I-07"):
+        one(held, command(min_write_ts=MIN, trigger=LeaseExtension(Timestamp(200))))
+
+
+def test_the_right_side_of_a_split_inherits_the_commands_closed_timestamp() -> None:
+    left = RangeDescriptor(7, b"a", b"m", (1, 2, 3), 5)
+    right = RangeDescriptor(8, b"m", b"z", (1, 2, 3), 5)
+    state = msgspec.structs.replace(STATE, stats=(10, 100))
+    applied = one(state, command(min_write_ts=MIN, generation=4, trigger=SplitTrigger(left, right, (4, 40))))
+    (created,) = applied.aftermath
+    assert isinstance(created, Created)
+    assert created.state.closed == 160
+    assert (created.state.lai, created.state.position) == (0, 0)
+    assert created.state.lease == LEASE
+    assert (created.state.stats, applied.state.stats) == ((4, 40), (6, 60))
+    assert applied.batch.writes[Family.LOCAL][state_key(8)] == encode_state(created.state)
+
+
+FROZEN = msgspec.structs.replace(STATE, frozen=FreezeTrigger(3, 9))
+
+
+def test_a_frozen_range_applies_nothing_and_closes_nothing() -> None:
+    assert verdict(FROZEN, command()) is Verdict.FROZEN
+    new = Lease(2, 6, Timestamp(900), epoch=1)
+    applied = one(FROZEN, command(lai=NO_LAI, min_write_ts=MIN, closed=MIN, trigger=LeaseTrigger(new)))
+    assert applied.state.lease == new, "somebody must be able to thaw it"
+    assert applied.state.closed == STATE.closed, "pitfall 4: not even a lease closes a frozen range"
+    thawed = one(FROZEN, command(min_write_ts=MIN, trigger=ThawTrigger(), closed=Timestamp(777)))
+    assert thawed.state.frozen is None
+    assert thawed.state.closed == STATE.closed
+
+
+def test_a_planted_bug_lets_a_lease_close_a_frozen_range() -> None:
+    hooks.install(bugs=frozenset({"M01"}))
+    try:
+        new = Lease(2, 6, Timestamp(900), epoch=1)
+        applied = one(FROZEN, command(lai=NO_LAI, min_write_ts=MIN, closed=MIN, trigger=LeaseTrigger(new)))
+    finally:
+        hooks.install()
+    assert applied.state.closed == 900
+
+
+def test_a_merge_turns_the_right_sides_closed_into_a_read_floor() -> None:
+    right = RangeDescriptor(8, b"z", b"zz", (1, 2, 3), 2)
+    merged = RangeDescriptor(7, b"a", b"zz", (1, 2, 3), 5)
+    frozen = SubsumeResult(33, 3, Timestamp(500), Timestamp(450), 4, Timestamp(20), Timestamp(30), (1, 1))
+    state = msgspec.structs.replace(STATE, stats=(1, 1))
+    applied = one(state, command(min_write_ts=MIN, generation=4, trigger=MergeTrigger(merged, right, frozen)))
+    assert applied.state.descriptor == merged
+    assert applied.state.closed == 160
+    assert applied.state.read_floor == 500
+    assert (applied.state.gc_threshold, applied.state.txn_floor, applied.state.stats) == (20, 30, (2, 2))
+    assert applied.aftermath == [Absorbed(right)]
+    assert applied.batch.writes[Family.LOCAL][state_key(8)] is None
+
+
+def test_a_merge_proposed_under_an_older_generation_is_dead() -> None:
+    raised = msgspec.structs.replace(DESCRIPTOR, generation=5)
+    right = RangeDescriptor(8, b"z", b"zz", (1, 2, 3), 2)
+    frozen = SubsumeResult(33, 3, MIN, MIN, 4, MIN, MIN, ())
+    merge = command(lai=12, min_write_ts=MIN, generation=4, trigger=MergeTrigger(raised, right, frozen))
+    applied = one(STATE, command(min_write_ts=MIN, trigger=DescriptorTrigger(raised), generation=4), merge)
+    assert [o.verdict for o in applied.outcomes] == [Verdict.ACCEPTED, Verdict.STALE_GENERATION]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(4, 6), st.integers(9, 16), st.integers(140, 180), st.integers(0, 180)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_whatever_the_log_holds_closed_and_index_never_regress_and_writes_stay_above(rows) -> None:
+    state = STATE
+    for position, (sequence, lai, closed, write) in enumerate(rows, start=21):
+        before = state
+        applied = one(
+            state,
+            command(lease_sequence=sequence, lai=lai, closed=Timestamp(closed), min_write_ts=Timestamp(write)),
+            position=position,
+        )
+        state = applied.state
+        assert state.closed >= before.closed
+        assert state.lai >= before.lai
+        if applied.outcomes[0].verdict is Verdict.ACCEPTED and write:
+            assert write > before.closed
+
+
+def test_packets_round_trip_and_damage_is_noticed() -> None:
+    from slackwater.errors import DecodeError
+
+    packet = Packet(7, [command(trigger=LeaseTrigger(LEASE)), command(trigger=ThawTrigger(), effects=b"x")])
+    payload = encode_packet(packet)
+    assert decode_packet(payload) == packet
+    for at in range(0, len(payload), 3):
+        damaged = bytearray(payload)
+        damaged[at] ^= 0x40
+        with pytest.raises(DecodeError):
+            decode_packet(bytes(damaged))
+    with pytest.raises(DecodeError):
+        decode_packet(b"abc")
