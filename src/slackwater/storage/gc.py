@@ -8,8 +8,8 @@ t >= threshold and at no protected instant:
                                            keep   keep   go     keep (12)
 
 A tombstone is visible like any version, but what it shows is nothing: when it is the one visible at the threshold, it
-goes too, provided that every older version of its key goes with it (otherwise they would come back to life). So a cut
-in the middle of a key's versions never takes the tombstone; older ones go first, and the next round takes the rest.
+goes too, provided that every older version of its key goes with it (otherwise they would come back to life). Older
+versions go first, so a limit that cuts in the middle of a key never takes a tombstone before what it hides.
 
 The threshold itself must be raised, in the replicated log, before anything goes (two phases: architecture section 7).
 Reads at or below it fail; the state *at* the threshold stays complete, so that a feed or backup that stands exactly
@@ -74,7 +74,7 @@ def collect(
         room = max_versions - count
         cut = len(going) > room
         if cut:  # the oldest go first: a tombstone never before what it hides
-            going = _hold_tombstones(going[len(going) - room :], versions)
+            going = going[len(going) - room :]
         for old in going:
             batch.delete(Family.DATA, key + suffix(old.ts))
         count += len(going)
@@ -146,19 +146,6 @@ def _change(key: bytes, versions: list[_Old], going: list[_Old]) -> Stats:
     gone = {old.ts for old in going}
     before = of_versions(key, [(old.ts, old.value) for old in versions])
     return of_versions(key, [(old.ts, old.value) for old in versions if old.ts not in gone]).minus(before)
-
-
-def _hold_tombstones(going: list[_Old], versions: list[_Old]) -> list[_Old]:
-    """`going` without tombstones that would uncover an older version that stays."""
-    chosen = {old.ts for old in going}
-    older_stays = False
-    held: set[Timestamp] = set()
-    for old in reversed(versions):
-        if old.ts not in chosen:
-            older_stays = True
-        elif not old.value and older_stays:
-            held.add(old.ts)
-    return [old for old in going if old.ts not in held]
 
 
 def _keys(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[bytes, list[_Old]]]:

@@ -1,0 +1,191 @@
+"""Table scans to Arrow: the rows of a span at a timestamp, in record batches, with no Python object per row.
+
+    cursor ──block of (keys, values)──► which are visible? ──► their values ──► BlockDecoder ──► RecordBatch
+                                         numpy, whole block       (rows, columns, predicates: model.rows_arrow)
+
+Visibility of a block, newest version first within a key: a version is visible when its timestamp is at or below `ts`
+and the version before it, if it is of the same key, is above `ts`. Timestamps are the last 8 bytes of each key, read as
+big-endian integers in one view; "same key" compares neighboring keys byte by byte as one matrix when all keys of the
+block are equally long, which is the rule in a table, and as one gather otherwise. Only the last key of a block is
+carried over to the next.
+
+Depth. When less than one version in `DEEP_FACTOR` of a block was visible, the scan goes on through `versions.visible`,
+which seeks past unwanted versions, for as many rows as a block has; then it tries a block again. So the cost per row
+grows with the number of versions only until seeking is cheaper (`bench/storage.py` shows the curve).
+
+Values hold all columns of their row, so keys are never decoded. Deleted rows are dropped. Intents of others at or below
+`ts` are conflicts, as in every read; a transaction's own writes are not merged here: scan pairs for that.
+"""
+
+from __future__ import annotations
+
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from slackwater.runtime.seam import Family
+from slackwater.storage.intents import conflict, conflicts_in
+from slackwater.storage.versions import newest, suffix, tail_key, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.rows_arrow import BlockDecoder
+    from slackwater.runtime.seam import Reader
+
+BLOCK_FIRST = 64
+BLOCK_PAIRS = 4096
+BATCH_ROWS = 16_384
+"""Rows decoded at once: enough to make numpy's fixed costs small, few enough to stay in the cache."""
+DEEP_FACTOR = 4
+
+Array = np.ndarray[Any, Any]
+
+
+class ArrowBlock(NamedTuple):
+    """One record batch, and the key to go on from after it (None: it was the last)."""
+
+    batch: Any
+    resume: bytes | None
+    rows_read: int
+    """Rows before predicates: what the limits count."""
+
+
+class _Block(NamedTuple):
+    """Visible, undeleted rows and where the walk stands after them."""
+
+    values: list[bytes]
+    resume: bytes | None
+
+
+def scan_arrow(
+    reader: Reader,
+    start: bytes,
+    end: bytes,
+    *,
+    ts: Timestamp,
+    decoder: BlockDecoder,
+    max_rows: int = 0,
+    max_bytes: int = 0,
+) -> Iterator[ArrowBlock]:
+    """Record batches of the rows of [start, end) at `ts`, in key order. Limits cut between blocks, so they are soft.
+
+    Raises `ConflictError` before the first batch when an intent at or below `ts` is in the span. An empty span gives
+    no batch.
+    """
+    met = conflicts_in(reader, start, end, upto=ts)
+    if met:
+        raise conflict(met)
+    pending: list[bytes] = []
+    rows = size = 0
+    for block in _blocks(reader, start, end, ts):
+        pending += block.values
+        if max_bytes:
+            size += sum(map(len, block.values))
+        full = (max_rows and rows + len(pending) >= max_rows) or (max_bytes and size >= max_bytes)
+        if block.resume is None:
+            break
+        if full or len(pending) >= BATCH_ROWS:
+            rows += len(pending)
+            yield ArrowBlock(decoder.decode(pending), block.resume, len(pending))
+            if full:
+                return
+            pending = []
+    if pending:
+        yield ArrowBlock(decoder.decode(pending), None, len(pending))
+
+
+def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp) -> Iterator[_Block]:
+    """Blocks of visible values; the last one has no `resume`."""
+    cursor = reader.cursor(Family.DATA, start=start, end=end)
+    newest_wanted = int.from_bytes(suffix(ts), "big")
+    last_key, last_seen = b"", False  # the last key of the block before, and whether its visible version was in it
+    pairs = BLOCK_FIRST
+    while True:
+        keys, values = cursor.chunk(pairs)
+        if not keys:
+            break
+        mask = _visible_mask(keys, newest_wanted, last_key, last_seen=last_seen)
+        last_key = keys[-1][:-8]
+        last_seen = int.from_bytes(keys[-1][-8:], "big") >= newest_wanted
+        if keys[0][:-8] < start:  # versions of a key that the start extends
+            mask &= np.fromiter((k[:-8] >= start for k in keys), bool, len(keys))
+        shown = list(compress(values, mask.tolist()))
+        found = len(shown)
+        if not all(shown):
+            shown = [value for value in shown if value]
+        at = max(start, last_key + b"\x00" if last_seen else last_key)
+        yield _Block(shown, at)
+        if found * DEEP_FACTOR < len(keys) and len(keys) >= BLOCK_FIRST:
+            deep = _deep(reader, at, end, ts)
+            yield deep
+            if deep.resume is None:
+                return
+            start = last_key = deep.resume
+            last_seen = False
+            cursor.seek(start)
+            pairs = BLOCK_FIRST
+        else:
+            pairs = min(2 * pairs, BLOCK_PAIRS)
+    yield _Block(_tail(reader, start, end, ts), None)
+
+
+def _deep(reader: Reader, at: bytes, end: bytes, ts: Timestamp) -> _Block:
+    """A block's worth of rows found by seeking; includes the span's tail key when it reaches the end."""
+    if at >= end:
+        return _Block([], None)
+    values: list[bytes] = []
+    for count, version in enumerate(visible(reader, at, end, ts=ts)):
+        if count == BLOCK_PAIRS:
+            return _Block(values, version.key)
+        if version.value:
+            values.append(version.value)
+    return _Block(values, None)
+
+
+def _tail(reader: Reader, start: bytes, end: bytes, ts: Timestamp) -> list[bytes]:
+    tail = tail_key(start, end)
+    if tail is None or tail < start:
+        return []
+    found = newest(reader, tail, upto=ts)
+    return [found.value] if found is not None and found.value else []
+
+
+def _visible_mask(keys: Sequence[bytes], newest_wanted: int, last_key: bytes, *, last_seen: bool) -> Array:
+    """Which versions of the block are the newest of their key at or below the wanted timestamp."""
+    width = len(keys[0])
+    joined = np.frombuffer(b"".join(keys), np.uint8)
+    if len(joined) == width * len(keys) and len(set(map(len, keys))) == 1:
+        matrix = joined.reshape(len(keys), width)
+        marks = np.ascontiguousarray(matrix[:, width - 8 :]).view(">u8").ravel()
+        same = np.empty(len(keys), bool)
+        same[1:] = (matrix[1:, : width - 8] == matrix[:-1, : width - 8]).all(axis=1)
+    else:
+        marks, same = _ragged(keys, joined)
+    old_enough = marks >= newest_wanted
+    same[0] = keys[0][:-8] == last_key
+    hidden = np.empty(len(keys), bool)  # the version before, of the same key, is already old enough
+    hidden[1:] = old_enough[:-1]
+    hidden[0] = last_seen
+    hidden &= same
+    mask: Array = old_enough & ~hidden
+    return mask
+
+
+def _ragged(keys: Sequence[bytes], joined: Array) -> tuple[Array, Array]:
+    """Timestamps, and whether each key equals the one before it, for keys of different lengths."""
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    ends = np.cumsum(lengths)
+    marks = joined[(ends - 8)[:, None] + np.arange(8)].view(">u8").ravel()
+    same = np.zeros(len(keys), bool)
+    alike = np.flatnonzero(lengths[1:] == lengths[:-1]) + 1
+    if len(alike):
+        bodies = lengths[alike] - 8
+        starts = ends[alike] - lengths[alike]
+        first = np.cumsum(bodies) - bodies
+        at = np.arange(int(bodies.sum())) + np.repeat(starts - first, bodies)
+        differs = joined[at] != joined[at - np.repeat(lengths[alike], bodies)]
+        same[alike] = np.add.reduceat(differs, first) == 0
+    return marks, same
