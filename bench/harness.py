@@ -40,11 +40,29 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def figure(
-    bench: str, metric: str, value: float, unit: str, *, peer: str, peer_value: float, goal: float | None = None, better: str = "higher"
+    bench: str,
+    metric: str,
+    value: float,
+    unit: str,
+    *,
+    peer: str,
+    peer_value: float,
+    goal: float | None = None,
+    better: str = "higher",
 ) -> Figure:
     """A figure with its ratio computed."""
     ratio = value / peer_value if peer_value else float("inf")
-    return Figure(bench=bench, metric=metric, value=value, unit=unit, peer=peer, peer_value=peer_value, ratio=ratio, goal=goal, better=better)
+    return Figure(
+        bench=bench,
+        metric=metric,
+        value=value,
+        unit=unit,
+        peer=peer,
+        peer_value=peer_value,
+        ratio=ratio,
+        goal=goal,
+        better=better,
+    )
 
 
 def rate(work: Callable[[], int], *, rounds: int = 5) -> float:

@@ -46,10 +46,13 @@ def planted(name: str) -> bool:
 
 
 def install(
-    *, probe: Callable[[str], None] | None = None, buggify: Callable[[str], bool] | None = None, bugs: frozenset[str] = frozenset()
+    *,
+    probe: Callable[[str], None] | None = None,
+    buggify: Callable[[str], bool] | None = None,
+    bugs: frozenset[str] = frozenset(),
 ) -> None:
     """Switch hooks on for a simulation run; `install()` with no arguments switches all of them off."""
-    global _probe, _buggify, _planted  # noqa: PLW0603 - one process, one run: see the module docstring
+    global _probe, _buggify, _planted  # one process, one run: see the module docstring
     _probe = probe or _no_probe
     _buggify = buggify or _never
     _planted = bugs

@@ -34,6 +34,7 @@ class Setting(msgspec.Struct, frozen=True):
     help: str
 
 
+# fmt: off
 SETTINGS: tuple[Setting, ...] = (
     # clock
     Setting("clock.max_offset", 0.5, "s", (0.001, 5), (0.005, 1.0), "Largest clock skew between nodes that is tolerated; beyond it a node stops serving."),
@@ -90,6 +91,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),
     Setting("closed_timestamp.propagation_slack", 1.0, "s", (0, 10), (0, 2), "Added to the staleness that follower_read_timestamp() picks."),
 )
+# fmt: on
 
 _BY_NAME = {s.name: s for s in SETTINGS}
 
