@@ -75,7 +75,8 @@ def _run_one(command: str, runner: object) -> list[str]:
     try:
         result = method(*args, **options)
     except SlackwaterError as error:
-        assert expect_error, f"{command!r} failed: {error}"
+        if not expect_error:
+            raise AssertionError(f"{command!r} failed: {error}") from error
         return [f"Error: {type(error).__name__}: {error}"]
     assert not expect_error, f"{command!r} was expected to fail"
     return str(result).splitlines() if result is not None else []

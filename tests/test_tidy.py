@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
-INVARIANTS = set(re.findall(r"^\| (I-\d\d) \|", (ROOT / "docs" / "invariants.md").read_text(), re.M))
+INVARIANTS = set(re.findall(r"^\| (I-\d\d) \|", (ROOT / "docs" / "invariants.md").read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

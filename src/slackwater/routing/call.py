@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
 
 
-class RoundOver(Exception):  # noqa: N818 - a signal between two methods of the sender, never seen outside
+class RoundOver(Exception):
     """Every replica was tried once."""
 
 

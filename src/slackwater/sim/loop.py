@@ -54,11 +54,11 @@ CANCELLED_TIMERS_MIN = 256
 DISPOSE_ROUNDS = 2
 
 
-class EscapedSimulation(RuntimeError):  # noqa: N818 - reads as what happened
+class EscapedSimulation(RuntimeError):
     """Something asked for the real world during a run."""
 
 
-class Livelock(RuntimeError):  # noqa: N818 - reads as what happened
+class Livelock(RuntimeError):
     """Steps went on and on while time stood still."""
 
 

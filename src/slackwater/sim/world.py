@@ -55,7 +55,7 @@ FAIL_STOP = (StorageError, ClockError)
 EVENTS_MAX = 20_000
 
 
-class OracleFailure(Exception):  # noqa: N818 - reads as what happened
+class OracleFailure(Exception):
     """An oracle says no."""
 
     def __init__(self, violation: Violation) -> None:

@@ -52,7 +52,7 @@ _NEVER_NS = 1 << 62
 _Config = tuple[int, int]
 
 
-class _Undecided(Exception):  # noqa: N818 - not an error of the product: the search met its bound
+class _Undecided(Exception):
     """The bound on configurations was reached."""
 
 
