@@ -100,6 +100,10 @@ class OffsetMonitor:
             self._peers.pop(next(iter(self._peers)))
         self._peers[peer] = offset
 
+    def latest(self) -> dict[str, int]:
+        """The latest offset of each peer in microseconds: its clock minus ours."""
+        return {peer: offset.offset_us for peer, offset in self._peers.items()}
+
     def check(self, now_ns: int) -> None:
         """Raise `ClockError` when a majority of measured peers prove that this clock is beyond the bound."""
         fresh = [o for o in self._peers.values() if now_ns - o.measured_at_ns <= MEASUREMENT_AGE_MAX_NS]

@@ -17,8 +17,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from slackwater.clock import HybridClock, Offset, OffsetMonitor
-from slackwater.clock.timestamp import Timestamp
+from slackwater.clock import HybridClock, OffsetMonitor
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.replica.driver import NodeLiveness, Store
@@ -33,6 +32,7 @@ from slackwater.runtime.sync import Event
 from slackwater.server import services as sv
 from slackwater.server.addresses import AddressBook
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
+from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
 from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
@@ -45,28 +45,11 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import ApplyListener
     from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.rpc.method import Context, Measurement
+    from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.seam import Address, Engine, OrderedLog, Runtime, TaskScope
 
 JOIN_PAUSE_S = 0.5
 ADDRESS_REFRESH_S = 5.0
-
-
-class _ClockHook:
-    """Couples the hybrid clock to every message (`runtime.rpc.method.ClockHook`)."""
-
-    def __init__(self, clock: HybridClock, monitor: OffsetMonitor) -> None:
-        self._clock = clock
-        self._monitor = monitor
-
-    def stamp(self) -> int:
-        return self._clock.now()
-
-    def update(self, ts: int) -> None:
-        self._clock.update(Timestamp(ts))
-
-    def measured(self, peer: str, measurement: Measurement) -> None:
-        self._monitor.record(peer, Offset(measurement.offset_us, measurement.error_us, measurement.measured_at_ns))
 
 
 class Node:
@@ -99,12 +82,13 @@ class Node:
         self.ready = Event()
         """Set once the node belongs to a cluster and serves."""
         self._listener = listener
-        hook = _ClockHook(self.clock, self.offsets)
+        hook = HybridClockHook(self.clock, self.offsets)
         self.server = RpcServer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
         self.dialer = Dialer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
         self.book = AddressBook(address, join, self.dialer, local_first_range=self._local_first_range)
         self.store: Store | None = None
         self.liveness: NodeLiveness | None = None
+        self._initializing = False
         self._serve()
 
     @property
@@ -128,8 +112,15 @@ class Node:
 
     async def init(self, *, cluster_id: str | None = None) -> str:
         """Make this empty store the first node of a new cluster."""
-        if read_identity(self.engine) is not None:
-            raise UsageError("this store already belongs to a cluster; `start` it without `init`")
+        if read_identity(self.engine) is not None or self._initializing:
+            raise UsageError("this store already belongs to a cluster; there is nothing to initialize")
+        self._initializing = True
+        try:
+            return await self._init(cluster_id)
+        finally:
+            self._initializing = False
+
+    async def _init(self, cluster_id: str | None) -> str:
         name = cluster_id or self.runtime.rng.bytes(8).hex()
         node_id = NodeId(1)
         for range_id in range(1, FIRST_FREE_RANGE_ID):
@@ -224,7 +215,9 @@ class Node:
         server = self.server
         server.handle(KV_BATCH, self._on_batch)
         server.handle_sync(sv.HELLO, self._on_hello)
+        server.handle(sv.INIT, self._on_init)
         server.handle(sv.JOIN, self._on_join)
+        server.handle_sync(sv.REPORT, self._on_report)
         server.handle_sync(sv.STATUS, self._on_status)
         server.handle(sv.FETCH, self._on_fetch)
         server.handle_sync(sv.CHECKSUM, self._on_checksum)
@@ -246,6 +239,15 @@ class Node:
         return sv.HelloReply(
             self.identity.cluster_id, own, list(self.book.nodes.values()), self.book.known_first_range()
         )
+
+    async def _on_init(self, request: sv.InitRequest, context: Context) -> sv.InitReply:
+        if self.join:
+            raise UsageError("this node was told to join a cluster; initialize one that was started without --join")
+        cluster_id = await self.init(cluster_id=request.cluster_id or None)
+        return sv.InitReply(cluster_id, self.node_id)
+
+    def _on_report(self, request: sv.ReportRequest, context: Context) -> sv.ReportReply:
+        return report(self)
 
     async def _on_join(self, request: sv.JoinRequest, context: Context) -> sv.JoinReply:
         self._here()
@@ -343,6 +345,23 @@ class Node:
         if self.liveness is not None and self.store is not None:
             lines += [self.liveness.status(), self.store.status()]
         return "\n".join(lines)
+
+
+def report(node: Node) -> sv.ReportReply:
+    """What a node knows of itself and of the others."""
+    own = NodeDescriptor(node.node_id, node.address, node.locality)
+    replicas = list(node.store.replicas.values()) if node.store else []
+    return sv.ReportReply(
+        cluster_id=node.identity.cluster_id,
+        node=node.book.nodes.get(node.node_id, own),
+        nodes=list(node.book.nodes.values()),
+        liveness=node.liveness.all() if node.liveness else [],
+        now=node.clock.peek(),
+        ranges=len(replicas),
+        leases=sum(1 for r in replicas if r.state.lease.holder == node.node_id),
+        quarantined=dict(node.store.quarantined) if node.store else {},
+        offsets_us=node.offsets.latest(),
+    )
 
 
 def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:

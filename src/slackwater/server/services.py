@@ -1,7 +1,9 @@
 """What nodes ask each other besides batches.
 
 node.hello       who are you, which nodes and which first range do you know   (also how a node finds its cluster)
+node.init        become the first node of a new cluster
 node.join        make me a node of your cluster
+node.report      what you know of yourself and of the others, for people
 store.status     where your replicas stand: applied and durable positions, for trimming and for the allocator
 store.snapshot   one replica as a stream
 store.fetch      take a snapshot of this range from that node
@@ -12,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.model.descriptors import Lease, LeaseAppliedIndex, NodeDescriptor, RangeDescriptor
+from slackwater.model.descriptors import Lease, LeaseAppliedIndex, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.replica.snapshot import SnapshotBlock, SnapshotHeader, SnapshotTrailer
 from slackwater.runtime.rpc.method import Method, StreamMethod
 from slackwater.runtime.seam import NodeId, Position, RangeId
@@ -29,6 +31,19 @@ class HelloReply(msgspec.Struct, frozen=True):
     node: NodeDescriptor
     nodes: list[NodeDescriptor]
     first_range: RangeDescriptor | None
+
+
+class InitRequest(msgspec.Struct, frozen=True):
+    """Make a new cluster; with an empty id the node picks one."""
+
+    cluster_id: str = ""
+
+
+class InitReply(msgspec.Struct, frozen=True):
+    """The cluster that was made."""
+
+    cluster_id: str
+    node_id: NodeId
 
 
 class JoinRequest(msgspec.Struct, frozen=True):
@@ -75,6 +90,25 @@ class StatusReply(msgspec.Struct, frozen=True):
     replicas: list[ReplicaStatus]
 
 
+class ReportRequest(msgspec.Struct, frozen=True):
+    """Nothing to say."""
+
+
+class ReportReply(msgspec.Struct, frozen=True):
+    """A node's view of itself and of its cluster."""
+
+    cluster_id: str
+    node: NodeDescriptor
+    nodes: list[NodeDescriptor]
+    liveness: list[Liveness]
+    now: Timestamp
+    ranges: int
+    leases: int
+    quarantined: dict[RangeId, str]
+    offsets_us: dict[str, int]
+    """The measured clock offset of each peer: its clock minus ours."""
+
+
 class SnapshotRequest(msgspec.Struct, frozen=True):
     """Of one range."""
 
@@ -106,6 +140,8 @@ class Ok(msgspec.Struct, frozen=True):
 
 
 HELLO: Method[HelloRequest, HelloReply] = Method("node.hello", HelloRequest, HelloReply)
+INIT: Method[InitRequest, InitReply] = Method("node.init", InitRequest, InitReply)
+REPORT: Method[ReportRequest, ReportReply] = Method("node.report", ReportRequest, ReportReply)
 JOIN: Method[JoinRequest, JoinReply] = Method("node.join", JoinRequest, JoinReply)
 STATUS: Method[StatusRequest, StatusReply] = Method("store.status", StatusRequest, StatusReply)
 FETCH: Method[FetchRequest, Ok] = Method("store.fetch", FetchRequest, Ok)

@@ -1,0 +1,35 @@
+"""Couples a hybrid clock to every message: what is sent carries a stamp, what is received moves the clock on.
+
+Nodes and clients use the same hook. A node also measures its peers, and stops serving when they prove its clock wrong
+(`OffsetMonitor`); a client only stamps and follows, and a stamp too far ahead is refused by whoever receives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock import HybridClock, Offset, OffsetMonitor
+from slackwater.clock.timestamp import Timestamp
+
+if TYPE_CHECKING:
+    from slackwater.runtime.rpc.method import Measurement
+
+
+class HybridClockHook:
+    """Implements `runtime.rpc.method.ClockHook`."""
+
+    def __init__(self, clock: HybridClock, monitor: OffsetMonitor) -> None:
+        self._clock = clock
+        self._monitor = monitor
+
+    def stamp(self) -> int:
+        """The timestamp for a message that is about to be sent."""
+        return self._clock.now()
+
+    def update(self, ts: int) -> None:
+        """Follow the timestamp of a received message."""
+        self._clock.update(Timestamp(ts))
+
+    def measured(self, peer: str, measurement: Measurement) -> None:
+        """A heartbeat came back from `peer`."""
+        self._monitor.record(peer, Offset(measurement.offset_us, measurement.error_us, measurement.measured_at_ns))
