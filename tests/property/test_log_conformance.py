@@ -28,7 +28,8 @@ from slackwater.runtime.tasks import Scope
 from slackwater.settings import Settings
 
 HANDLES_MAX = 3
-RANGES = [RangeId(1), RangeId(2), RangeId(7)]
+TAILS_MAX = 6
+RANGES = [RangeId(1), RangeId(2)]
 READ_SECONDS = 30  # only to fail instead of hanging
 TIGHT = {"log.tail_buffer_bytes_max": 4096, "log.entry_bytes_max": 4096, "log.repair_interval": 0.05}
 
@@ -152,9 +153,11 @@ class LogMachine(RuleBasedStateMachine):
     # --- rules ---
 
     @initialize()
-    def first_handle(self) -> None:
-        self.handles.append(self.run_(self.open()))
+    def first_handles(self) -> None:
+        self.handles += [self.run_(self.open()), self.run_(self.open())]
         self.identity = self.handles[0].identity()
+        for pick in (0, 1):
+            self.follow(pick=pick, range_id=RANGES[0])
 
     @precondition(lambda self: len(self.handles) < HANDLES_MAX)
     @rule()
@@ -168,7 +171,9 @@ class LogMachine(RuleBasedStateMachine):
     def append(self, pick: int, range_id: RangeId, count: int, big: bool) -> None:
         payloads = self.payloads(count, big)
         before = self.run_(self.handle(pick).head(range_id))
-        self.learn(range_id, payloads, self.run_(self.handle(pick).append(range_id, payloads)), before=before)
+        position = self.run_(self.handle(pick).append(range_id, payloads))
+        assert position > before, "L-3: positions never restart, trimmed or not"
+        self.learn(range_id, payloads, position, before=before)
 
     @rule(plan=st.lists(st.tuples(picks, ranges), min_size=2, max_size=12))
     def append_at_once(self, plan: list[tuple[int, RangeId]]) -> None:
@@ -182,6 +187,8 @@ class LogMachine(RuleBasedStateMachine):
             assert position > last.get((id(handle), range_id), 0), "appends of one handle keep their order"
             last[id(handle), range_id] = position
             self.learn(range_id, payloads, position)
+        for entry in list(self.tails):  # entries of several handles, interleaved: every tail sees all of them
+            self.advance(self.tails.index(entry))
 
     @rule(pick=picks, range_id=ranges, count=counts, how=picks)
     def append_with_lost_ack(self, pick: int, range_id: RangeId, count: int, how: int) -> None:
@@ -203,8 +210,10 @@ class LogMachine(RuleBasedStateMachine):
     def read_from_anywhere(self, pick: int, range_id: RangeId, from_: int) -> None:
         told = self.told[range_id]
         spots = [0, *told.seen, *told.acked.values(), *[p - 1 for p in told.seen]]
-        after = spots[from_ % len(spots)]
-        handle = self.handle(pick)
+        self.read(self.handle(pick), range_id, spots[from_ % len(spots)])
+
+    def read(self, handle: OrderedLog, range_id: RangeId, after: int) -> None:
+        told = self.told[range_id]
         upto = self.run_(handle.head(range_id))
         tail = handle.tail(range_id, after=Position(after))
         found: list[tuple[int, bytes]] = []
@@ -218,7 +227,7 @@ class LogMachine(RuleBasedStateMachine):
         finally:
             self.run_(tail.aclose())
 
-    @precondition(lambda self: len(self.tails) < 6)
+    @precondition(lambda self: len(self.tails) < TAILS_MAX)
     @rule(pick=picks, range_id=ranges)
     def follow(self, pick: int, range_id: RangeId) -> None:
         told = self.told[range_id]
@@ -269,11 +278,14 @@ class LogMachine(RuleBasedStateMachine):
     @rule(pick=picks, range_id=ranges, at=picks)
     def trim(self, pick: int, range_id: RangeId, at: int) -> None:
         told = self.told[range_id]
-        spots = [0, 1, *told.seen, *told.acked.values(), self.heads[range_id] + 5]
+        known = sorted({*told.seen, *told.acked.values()}, reverse=True)  # small picks trim much
+        spots = [*known, self.heads[range_id] + 5, 1, 0]
         upto = spots[at % len(spots)]
         told.trimmed_upto = max(told.trimmed_upto, upto)
         self.run_(self.handle(pick).trim(range_id, upto=Position(upto)))
         self.run_(self.handle(pick).trim(range_id, upto=Position(upto)))  # idempotent
+        for after in (0, upto):  # all or LogTrimmed, and nobody who needs nothing of it is concerned
+            self.read(self.handle(pick), range_id, after)
 
     @rule(pick=picks, range_id=ranges)
     def head(self, pick: int, range_id: RangeId) -> None:
@@ -382,15 +394,15 @@ def _settings(examples: int, steps: int) -> settings:
 
 
 class TestMemoryLog(MemoryMachine.TestCase):
-    settings = _settings(40, 30)
+    settings = _settings(60, 30)
 
 
 class TestSqliteLog(SqliteMachine.TestCase):
-    settings = _settings(15, 30)
+    settings = _settings(30, 30)
 
 
 class TestNatsLog(NatsMachine.TestCase):
-    settings = _settings(20, 25)
+    settings = _settings(25, 30)
 
     @classmethod
     def setUpClass(cls) -> None:

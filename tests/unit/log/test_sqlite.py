@@ -333,3 +333,30 @@ def test_an_unanswered_append_is_unknown_and_may_appear_later(tmp_path):
         await log.close()
 
     asyncio.run(go())
+
+
+def test_live_tails_of_two_busy_handles_agree(tmp_path):
+    async def go():
+        logs = [await opened(tmp_path / "log.db", **{"log.repair_interval": 60}) for _ in range(2)]
+        tails = [log.tail(R1, after=Position(0)) for log in logs]
+        await logs[0].append(R1, [b"first"])
+        for tail in tails:
+            await anext(tail)
+
+        async def write(which):
+            for n in range(60):
+                await logs[which].append(R1, [b"%d/%d" % (which, n)])
+
+        async def read(tail):
+            found = []
+            while len(found) < 120:
+                found += await asyncio.wait_for(anext(tail), 30)
+            return found
+
+        *_, one, two = await asyncio.gather(write(0), write(1), *(read(tail) for tail in tails))
+        assert one == two
+        assert len({entry.payload for entry in one}) == 120
+        for log in logs:
+            await log.close()
+
+    asyncio.run(go())
