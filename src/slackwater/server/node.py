@@ -137,7 +137,7 @@ class Node:
     async def _join_cluster(self) -> None:
         kind, name, incarnation = self.log.identity()
         request = sv.JoinRequest(self.address, self.locality, (kind, name, incarnation))
-        while True:
+        while not self.node_id:
             for address in self.join:
                 try:
                     reply = await self.dialer.call(address, sv.JOIN, request, timeout=10.0)
@@ -145,6 +145,8 @@ class Node:
                     raise
                 except SlackwaterError:
                     continue
+                if self._initializing or read_identity(self.engine) is not None:
+                    return  # this node was made the first of a new cluster meanwhile; its neighbours join it
                 identity = StoreIdentity(reply.cluster_id, reply.node_id, self.log.identity())
                 await write_identity(self.engine, identity)
                 self.book.learn(reply.nodes)
@@ -241,8 +243,6 @@ class Node:
         )
 
     async def _on_init(self, request: sv.InitRequest, context: Context) -> sv.InitReply:
-        if self.join:
-            raise UsageError("this node was told to join a cluster; initialize one that was started without --join")
         cluster_id = await self.init(cluster_id=request.cluster_id or None)
         return sv.InitReply(cluster_id, self.node_id)
 

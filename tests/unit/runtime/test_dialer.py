@@ -191,6 +191,19 @@ def test_a_restarted_server_is_found_again(net):
     run(main())
 
 
+def test_a_peer_that_became_a_node_after_its_greeting_is_greeted_again():
+    async def main():
+        async with world(identity=Identity()) as w:
+            stranger = await w.dialer.peer(w.address)
+            assert stranger.node_id == 0
+            w.identity.cluster_id, w.identity.node_id = "c1", 7
+            assert (await w.dialer.peer(w.address)) is stranger, "who expects nobody in particular may go on"
+            peer = await w.dialer.peer(w.address, node_id=7)
+            assert (peer.node_id, stranger.ended) == (7, True)
+
+    run(main())
+
+
 def test_close_ends_connections_dials_and_waiting_callers():
     async def main():
         async with world() as w:

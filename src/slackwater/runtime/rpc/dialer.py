@@ -74,6 +74,9 @@ class Dialer:
     async def peer(self, address: Address, *, node_id: int = 0) -> Peer:
         """A live connection to the address; with `node_id`, only if that node answers there."""
         line = self._lines.get(address)
+        if line is not None and line.peer is not None and node_id and not line.peer.node_id:
+            # It belonged to no cluster when it greeted us, and may be a node by now: let it greet again.
+            line.peer.close()
         if line is None or line.peer is None or line.peer.ended:
             line = self._line(address)
             if line.dial is None:
