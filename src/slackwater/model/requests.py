@@ -206,9 +206,10 @@ class Subsume(_Message, frozen=True):
 
 
 class Thaw(_Message, frozen=True):
-    """End a freeze whose merge can no longer happen (the left side's generation has moved on)."""
+    """End a freeze whose merge can no longer happen: the left side's generation has moved on, as applied on this store."""
 
-    left_generation_passed: int
+    left_generation_passed: int = 0
+    """What the caller was told. The range checks for itself; this only tells apart a mistake from a moment too early."""
 
 
 class Merge(_Message, frozen=True):

@@ -78,6 +78,8 @@ class Absorbed(msgspec.Struct, frozen=True):
     """A merge took this range over; its state is already gone from the batch."""
 
     descriptor: RangeDescriptor
+    position: Position
+    """Of its freeze: what the absorbed replica must have applied before."""
 
 
 class LeaseChanged(msgspec.Struct, frozen=True):
@@ -191,7 +193,7 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
             return replace(state, frozen=None)
         case MergeTrigger(merged, right, frozen):
             batch.delete(Family.LOCAL, state_key(right.range_id))
-            aftermath.append(Absorbed(right))
+            aftermath.append(Absorbed(right, frozen.position))
             return _merge(state, merged, frozen)
         case DescriptorTrigger(descriptor):
             return replace(state, descriptor=descriptor)
@@ -247,8 +249,13 @@ def _merge(state: RangeState, merged: RangeDescriptor, frozen: SubsumeResult) ->
 
 
 def merge_in(packet: Packet) -> MergeTrigger | None:
-    """The merge in an entry, if there is one: the driver waits for the right side before it applies such an entry."""
+    """The merge in an entry, if there is one: before it is applied, the driver waits for the right side."""
     for command in packet.commands:
         if isinstance(command.trigger, MergeTrigger):
             return command.trigger
     return None
+
+
+def digest_in(packet: Packet) -> bool:
+    """Whether an entry asks for a digest of the state it leaves."""
+    return any(isinstance(command.trigger, ChecksumTrigger) for command in packet.commands)

@@ -12,6 +12,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import RangeMismatch, UnavailableError, UsageError
+from slackwater.hooks import planted
 from slackwater.model import requests as rq
 from slackwater.model.commands import (
     ChecksumTrigger,
@@ -46,16 +47,31 @@ def split(work: Work, request: rq.Split) -> Result:
 
 
 def subsume(work: Work, request: rq.Subsume) -> None:
-    """Freeze the range. The answer is made from the state in which the freeze applied."""
+    """Freeze the range. The answer is made from the state in which the freeze applied.
+
+    Only when this store's own replica of the left side agrees: it, and nothing a caller says, will later be the witness
+    that the merge did not happen (see `thaw`).
+    """
+    here, left = work.view.state.descriptor, work.view.left().descriptor
+    if left is None or left.range_id != request.left_id or left.generation != request.left_generation:
+        raise UnavailableError(
+            "the left neighbour on this node is not the one named; look at both ranges again",
+            left=left.status() if left else "none",
+        )
+    if set(left.replicas) != set(here.replicas):
+        raise UsageError("only neighbours with the same replicas can merge", left=left.status(), right=here.status())
+    view, closed_by_leaseholder = work.view, work.view.floor - 1
     work.evaluation.trigger = FreezeTrigger(request.left_id, request.left_generation)
+    work.evaluation.generation = here.generation
 
     def frozen(state: RangeState, now: Timestamp) -> Result:
-        # Reads went on until the freeze applied; everything served here was at or below this leaseholder's clock.
+        # Reads went on until the freeze applied here, so the floor is the clock *after* that: everything this
+        # leaseholder ever served was at or below its clock (a floor from evaluation would miss the last of them).
         return rq.SubsumeResult(
             position=state.position,
             lai=state.lai,
-            closed=state.closed,
-            read_floor=Timestamp(max(state.read_floor, now)),
+            closed=Timestamp(max(state.closed, closed_by_leaseholder)),
+            read_floor=Timestamp(max(state.read_floor, view.now if planted("X-SUBSUME-FLOOR") else now)),
             freeze_generation=request.left_generation,
             gc_threshold=state.gc_threshold,
             txn_floor=state.txn_floor,
@@ -66,13 +82,25 @@ def subsume(work: Work, request: rq.Subsume) -> None:
 
 
 def thaw(work: Work, request: rq.Thaw) -> Result:
-    """End a freeze whose merge can no longer apply."""
+    """End a freeze whose merge can no longer apply.
+
+    The proof is local. Let g be the left side's generation under which this range was frozen. Along the keys just left
+    of this range, generations only ever increase, and exactly one command leads on from g. If this store has applied
+    that command and this range is still here, it was not the merge, on no replica (one log, one verdict), and a merge
+    evaluated under g can never be accepted again. "The left side says its generation is higher" would not do: it is
+    higher after a *successful* merge as well, and this replica might only not have heard.
+    """
     frozen = work.view.state.frozen
     if frozen is None:
         return rq.Done()
-    if request.left_generation_passed <= frozen.left_generation:
+    if request.left_generation_passed and request.left_generation_passed <= frozen.left_generation:
         raise UsageError(
             "the left side could still merge; raise its generation first (AbortMerge)",
+            frozen_under=frozen.left_generation,
+        )
+    if work.view.left().generation <= frozen.left_generation and not planted("X-THAW-EARLY"):
+        raise UnavailableError(
+            "the left side has not passed the freeze's generation here yet; try again in a moment",
             frozen_under=frozen.left_generation,
         )
     work.evaluation.trigger = ThawTrigger()
@@ -82,7 +110,7 @@ def thaw(work: Work, request: rq.Thaw) -> Result:
 def merge(work: Work, request: rq.Merge) -> Result:
     """Take over the frozen right neighbour."""
     left, right = work.view.state.descriptor, request.right
-    if left.end != right.start or left.replicas != right.replicas:
+    if left.end != right.start or set(left.replicas) != set(right.replicas):
         raise UsageError("only neighbours with the same replicas can merge", left=left.status(), right=right.status())
     if request.frozen.freeze_generation != left.generation:
         raise UnavailableError("the range changed since its neighbour was frozen; thaw that and try again")

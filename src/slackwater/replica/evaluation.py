@@ -6,7 +6,7 @@ nothing may be written. `Evaluation` is everything a batch decided: results, eff
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.requests import Barrier, Batch, BatchResult, Result
@@ -17,11 +17,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.model.commands import Trigger
+    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import Header
     from slackwater.model.txns import Txn
     from slackwater.replica.state import RangeState
     from slackwater.replica.tscache import TimestampCache
     from slackwater.runtime.seam import NodeId, Reader
+
+
+class LeftSide(NamedTuple):
+    """What this store knows of the range to the left of another, whose freeze it may have asked for."""
+
+    descriptor: RangeDescriptor | None = None
+    """Of the replica here that ends where the other begins; None: there is none here now."""
+    generation: int = 0
+    """Its generation, or the last one seen before it left this store; 0: not known."""
+
+
+def _nobody() -> LeftSide:
+    return LeftSide()
 
 
 class View:
@@ -30,6 +44,7 @@ class View:
     __slots__ = (
         "floor",
         "lease_end",
+        "left",
         "now",
         "read_at",
         "reader",
@@ -51,6 +66,7 @@ class View:
         tscache: TimestampCache | None,
         txn_expiration_s: float,
         right_stats: tuple[int, ...] = (),
+        left: Callable[[], LeftSide] = _nobody,
     ) -> None:
         self.reader = reader
         self.state = state
@@ -66,6 +82,8 @@ class View:
         self.txn_expiration_s = txn_expiration_s
         self.right_stats = right_stats
         """For a split: the statistics of the right half, computed beforehand."""
+        self.left = left
+        """For a freeze and its end: the left neighbour, as this store has applied it."""
 
 
 class Evaluation:

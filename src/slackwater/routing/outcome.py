@@ -35,6 +35,7 @@ from slackwater.model.requests import (
     FOLLOWER_READS,
     READS,
     VERSION_WRITES,
+    AbortMerge,
     Barrier,
     ComputeChecksum,
     EndTxn,
@@ -46,6 +47,7 @@ from slackwater.model.requests import (
     RaiseGcThreshold,
     RequestLease,
     ResolveIntents,
+    Thaw,
 )
 from slackwater.routing.facts import intents_of, maybe_sent
 
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 REPEATABLE = frozenset(
     {
         *READS, PushTxn, ResolveIntents, ForgetLocks, HeartbeatTxn,
-        Barrier, ComputeChecksum, RequestLease, RaiseGcThreshold, GcVersions, GcTxnRecords,
+        Barrier, ComputeChecksum, RequestLease, RaiseGcThreshold, GcVersions, GcTxnRecords, AbortMerge, Thaw,
     }
 )  # fmt: skip
 _READS = frozenset(READS)

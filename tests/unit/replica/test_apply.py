@@ -196,7 +196,7 @@ def test_a_merge_turns_the_right_sides_closed_into_a_read_floor() -> None:
     assert applied.state.closed == 160
     assert applied.state.read_floor == 500
     assert (applied.state.gc_threshold, applied.state.txn_floor, applied.state.stats) == (20, 30, (2, 2))
-    assert applied.aftermath == [Absorbed(right)]
+    assert applied.aftermath == [Absorbed(right, frozen.position)]
     assert applied.batch.writes[Family.LOCAL][state_key(8)] is None
 
 

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from slackwater.clock import HybridClock
     from slackwater.model.descriptors import Liveness, RangeDescriptor
     from slackwater.replica.apply import Outcome
+    from slackwater.replica.evaluation import LeftSide
+    from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, NodeId, OrderedLog, Position, RangeId, Runtime
     from slackwater.settings import Settings
@@ -44,8 +46,16 @@ class ApplyListener(Protocol):
 class StoreHooks(Protocol):
     """What a replica tells its store."""
 
-    def replica_created(self, state: RangeState) -> None:
-        """A split made a new range, here too."""
+    def replica_created(self, state: RangeState, reads: ReadSummary) -> None:
+        """A split made a new range, here too; `reads` is what the left side served of its keys."""
+        ...
+
+    def replica_removed(self, range_id: RangeId) -> None:
+        """The range no longer counts this replica."""
+        ...
+
+    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
+        """The replica on this store that ends where the given range begins."""
         ...
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
@@ -53,7 +63,7 @@ class StoreHooks(Protocol):
         ...
 
     async def wait_applied(self, range_id: RangeId, position: Position) -> None:
-        """Return once this store's replica of the range has applied up to `position`."""
+        """Return once this store's replica of the range has applied up to `position`; `UnavailableError` if it cannot."""
         ...
 
     def replica_failed(self, range_id: RangeId, error: BaseException) -> None:

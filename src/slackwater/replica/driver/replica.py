@@ -32,7 +32,7 @@ from slackwater.hooks import planted, probe
 from slackwater.model import requests as rq
 from slackwater.model.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
 from slackwater.replica import declare
-from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, merge_in
+from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, digest_in, merge_in
 from slackwater.replica.driver.leasing import Leasing
 from slackwater.replica.driver.pipeline import Pipeline
 from slackwater.replica.driver.waiting import Waiters
@@ -58,6 +58,8 @@ PUSH_ROUNDS_MAX = 16
 APPLY_RUN_BYTES_MAX = 4 << 20
 """Entries are applied together up to about this many bytes of payload, in one engine batch."""
 CHECKSUMS_KEPT_MAX = 16
+SPLIT_READS_BYTES_MAX = 1 << 20
+"""Of served reads that the right half takes over exactly; the rest raise its floor."""
 
 
 class Replica:
@@ -203,6 +205,7 @@ class Replica:
             tscache=self.tscache,
             txn_expiration_s=self.context.settings["txn.expiration"],
             right_stats=right_stats,
+            left=lambda: self.context.hooks.left_of(self.state.descriptor),
         )
         evaluation = evaluate(batch, view)
         if isinstance(evaluation.transfer_to, int):
@@ -290,18 +293,28 @@ class Replica:
         size = 0
         for position, payload in entries:
             packet = decode_packet(payload)
-            merge = merge_in(packet)
-            if merge is not None:
+            if merge_in(packet) is not None:
                 self._apply_run(run)
                 run, size = [], 0
-                # The right side's data must be here up to its freeze before this range may claim it.
-                await self.context.hooks.wait_applied(merge.right.range_id, merge.frozen.position)
+                await self._await_right_side(position, packet)
             run.append((position, packet))
             size += len(payload)
-            if size >= APPLY_RUN_BYTES_MAX:
+            # A digest is of the state right here, whatever else arrived with it.
+            if size >= APPLY_RUN_BYTES_MAX or digest_in(packet):
                 self._apply_run(run)
                 run, size = [], 0
         self._apply_run(run)
+
+    async def _await_right_side(self, position: Position, packet: Packet) -> None:
+        """The right side's data must be here up to its freeze before this range may claim it.
+
+        Only for a merge that will be accepted: after an aborted one the right side may have gone elsewhere.
+        """
+        if self.retired:
+            return
+        for event in apply_packet(self.state, position, packet).aftermath:
+            if isinstance(event, Absorbed):
+                await self.context.hooks.wait_applied(event.descriptor.range_id, event.position)
 
     def _apply_run(self, run: list[tuple[Position, Packet]]) -> None:
         """Apply entries in one engine batch, then tell everybody. Cannot be interleaved."""
@@ -328,6 +341,8 @@ class Replica:
             for event in applied.aftermath:
                 self._follow_up(event)
         self._applied.tell("applied")
+        if self.context.node_id not in self.state.descriptor.replicas:
+            self.context.hooks.replica_removed(self.state.descriptor.range_id)
 
     def _settle(self, outcome: Outcome, state: RangeState) -> None:
         self.pipeline.settle(outcome, state)
@@ -337,7 +352,9 @@ class Replica:
             case LeaseChanged():
                 self._lease_changed()
             case Created(state):
-                self.context.hooks.replica_created(state)
+                right = state.descriptor
+                reads = self.tscache.summary(bytes_max=SPLIT_READS_BYTES_MAX, start=right.start, end=right.end)
+                self.context.hooks.replica_created(state, reads)
             case Absorbed(descriptor):
                 self.tscache.raise_floor(self.state.read_floor)
                 self.context.hooks.replica_absorbed(descriptor, self.state.descriptor.range_id)
@@ -358,13 +375,20 @@ class Replica:
         self.leasing.applied()
 
     def _digest(self, checksum_id: bytes) -> None:
+        """Digest this very state: the snapshot is taken now, the work is done off the loop."""
+        self._scope.spawn(
+            self._digest_later(checksum_id, self.context.engine.snapshot(), self.state),
+            name=f"digest {checksum_id.hex()}",
+        )
+
+    async def _digest_later(self, checksum_id: bytes, frozen: Snapshot, state: RangeState) -> None:
+        try:
+            digest = await self.context.runtime.offload(range_digest, frozen, state)
+        finally:
+            frozen.close()
         if len(self.checksums) >= CHECKSUMS_KEPT_MAX:
             self.checksums.pop(next(iter(self.checksums)))
-        self._scope.spawn(self._digest_snapshot(checksum_id, self.state, self.context.engine.snapshot()), name="digest")
-
-    async def _digest_snapshot(self, checksum_id: bytes, state: RangeState, frozen: Snapshot) -> None:
-        with frozen:
-            self.checksums[checksum_id] = await self.context.runtime.offload(range_digest, frozen, state)
+        self.checksums[checksum_id] = digest
 
     async def wait_applied(self, position: Position, *, seconds: float) -> bool:
         """Wait until this replica has applied up to `position`; False when the time ran out."""

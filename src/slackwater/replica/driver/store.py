@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.errors import LogTrimmed, RangeMismatch, StorageError, UsageError
+from slackwater.errors import LogTrimmed, RangeMismatch, StorageError, UnavailableError, UsageError
 from slackwater.hooks import probe
-from slackwater.model.layout import LOCAL, prefix_span
+from slackwater.model.layout import LOCAL, prefix_span, range_local
 from slackwater.replica import declare
 from slackwater.replica.driver.context import Context
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.waiting import Waiters
+from slackwater.replica.evaluation import LeftSide
 from slackwater.replica.snapshot import SnapshotReceiver, clear, send_parts
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, Position, RangeId
@@ -31,12 +32,15 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.driver.context import ApplyListener, LivenessView
+    from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.snapshot import SnapshotPart
     from slackwater.runtime.seam import Engine, OrderedLog, Runtime, TaskScope
     from slackwater.settings import Settings
 
 LOAD_CHUNK = 1_000
 NEIGHBOUR_WAIT_S = 1.0
+NEIGHBOUR_WAITS_MAX = 60
+"""A merge waits this long for the right side to be here; then the merged range is fetched whole."""
 DESCRIPTORS_HINTED_MAX = 16
 
 
@@ -63,7 +67,7 @@ class Store:
         self._scope = scope
         self._on_trimmed = on_trimmed
         self._arrived: Waiters[RangeId] = Waiters()
-        self._installing: set[RangeId] = set()
+        self._installing: dict[RangeId, RangeDescriptor] = {}
         self.context = Context(
             node_id=node_id,
             runtime=runtime,
@@ -82,7 +86,10 @@ class Store:
         """Load every replica from the engine and set it going."""
         for state in stored_states(self.context.engine):
             self.durable[state.descriptor.range_id] = state.position
-            self._add(state)
+            replica = self._add(state)
+            if self.context.node_id not in state.descriptor.replicas:
+                # It was removed, and the node ended before its store did the same.
+                self.remove(replica.state.descriptor.range_id)
         self._scope.spawn(self._keep_leases(), name="leases")
         self._scope.spawn(self._keep_flushing(), name="flusher")
 
@@ -176,30 +183,46 @@ class Store:
 
     # --- hooks -------------------------------------------------------------------------------------------------------
 
-    def replica_created(self, state: RangeState) -> None:
+    def replica_created(self, state: RangeState, reads: ReadSummary) -> None:
         """A split made a new range, here too; its state is already in the engine."""
-        # The left side may have served reads of these keys up to the present, and only it knows which.
-        self._add(state).tscache.raise_floor(self.context.clock.now())
+        self._add(state).tscache.apply_summary(reads)
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""
         self._drop(right.range_id)
 
+    def replica_removed(self, range_id: RangeId) -> None:
+        """The range no longer counts this replica."""
+        self.remove(range_id)
+
+    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
+        """What this store has applied of the range that ends where the given one begins."""
+        for replica in self.replicas.values():
+            left = replica.state.descriptor
+            if left.end == descriptor.start:
+                return LeftSide(left, left.generation)
+        note = self.context.engine.get(Family.LOCAL, _passed_key(descriptor.range_id))
+        return LeftSide(None, int.from_bytes(note or b"", "big"))
+
     async def wait_applied(self, range_id: RangeId, position: Position) -> None:
-        """Return once this store's replica of the range has applied up to `position`."""
-        while True:
+        """Return once this store's replica of the range has applied up to `position`; `UnavailableError` if it cannot."""
+        for _ in range(NEIGHBOUR_WAITS_MAX):
             replica = self.replicas.get(range_id)
             if replica is None:
                 probe("store.wait_for_neighbour")
                 await self._arrived.wait(range_id, seconds=NEIGHBOUR_WAIT_S)
             elif await replica.wait_applied(position, seconds=NEIGHBOUR_WAIT_S):
                 return
+            elif replica.failure is not None:
+                break
+        probe("store.neighbour_missing")
+        raise UnavailableError(f"r{range_id} is not here to be merged; a snapshot of the merged range is needed")
 
     def replica_failed(self, range_id: RangeId, error: BaseException) -> None:
-        """A replica met something it must not go on from: keep it apart, and fetch a snapshot if its log is gone."""
+        """A replica met something it must not go on from: keep it apart, and fetch a snapshot if that can help."""
         self.quarantined[range_id] = str(error)
         replica = self.replicas.get(range_id)
-        if isinstance(error, LogTrimmed) and replica is not None and self._on_trimmed is not None:
+        if isinstance(error, LogTrimmed | UnavailableError) and replica is not None and self._on_trimmed is not None:
             self._on_trimmed(replica.state)
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
@@ -221,6 +244,7 @@ class Store:
         """Replace or create a replica from a stream. Refused while another local range still covers its keys."""
         receiver = SnapshotReceiver()
         state: RangeState | None = None
+        installing: RangeDescriptor | None = None
         try:
             async for part in parts:
                 batch = receiver.take(part)
@@ -228,11 +252,12 @@ class Store:
                     state = receiver.state
                     assert state is not None
                     self._make_room(state)
-                    self._installing.add(state.descriptor.range_id)
+                    installing = state.descriptor
+                    self._installing[installing.range_id] = installing
                 self.context.engine.write(batch)
         finally:
-            if state is not None:
-                self._installing.discard(state.descriptor.range_id)
+            if installing is not None:
+                del self._installing[installing.range_id]
         if state is None or not receiver.complete:
             raise StorageError("a snapshot stream ended early; ask for it again")
         await self.context.engine.flush()
@@ -243,8 +268,11 @@ class Store:
     def _make_room(self, incoming: RangeState) -> None:
         """Drop local replicas that the incoming range replaces; refuse if one of them is not older."""
         new = incoming.descriptor
-        if new.range_id in self._installing:
-            raise StorageError(f"a snapshot of r{new.range_id} is being installed already")
+        if self.context.node_id not in new.replicas:
+            raise RangeMismatch(f"r{new.range_id} does not count n{self.context.node_id}", descriptors=[new])
+        for other in self._installing.values():
+            if other.range_id == new.range_id or (other.start < new.end and new.start < other.end):
+                raise StorageError(f"a snapshot of r{other.range_id} is being installed already", wanted=new.range_id)
         for replica in list(self.replicas.values()):
             old = replica.state.descriptor
             if old.end <= new.start or new.end <= old.start:
@@ -252,7 +280,9 @@ class Store:
             same = old.range_id == new.range_id
             if same and replica.failure is None and replica.state.position >= incoming.position:
                 raise StorageError(f"the replica of r{new.range_id} here is already as new as the snapshot")
-            if not same and not (new.covers(old.start, old.end) and old.generation < new.generation):
+            # What has failed for good never splits or merges by itself: it goes, even if only a part of it is replaced.
+            replaced = new.covers(old.start, old.end) or replica.failure is not None
+            if not same and not (replaced and old.generation < new.generation):
                 probe("store.snapshot_overlaps")
                 raise StorageError(
                     f"r{old.range_id} here still covers keys of r{new.range_id}; it will split or merge first"
@@ -270,14 +300,29 @@ class Store:
         replica = self.replicas.get(range_id)
         if replica is None:
             return
+        probe("store.replica_removed")
         self._drop(range_id)
         batch = WriteBatch()
         clear(batch, replica.state.descriptor)
+        batch.delete(Family.LOCAL, _passed_key(range_id))
+        self._note_passed(batch, replica.state.descriptor)
         self.context.engine.write(batch)
+
+    def _note_passed(self, batch: WriteBatch, gone: RangeDescriptor) -> None:
+        """A right neighbour frozen for a merge with `gone` may need to know how far that got here (see `thaw`)."""
+        for replica in self.replicas.values():
+            right = replica.state.descriptor
+            if right.start == gone.end:
+                batch.put(Family.LOCAL, _passed_key(right.range_id), gone.generation.to_bytes(8, "big"))
 
     def status(self) -> str:
         """One line per replica."""
         return "\n".join(self.replicas[r].status() for r in sorted(self.replicas))
+
+
+def _passed_key(range_id: RangeId) -> bytes:
+    """Where a store notes the last generation of a left neighbour that it no longer has. Not replicated."""
+    return range_local(range_id, b"left passed")
 
 
 def stored_states(engine: Engine) -> list[RangeState]:
