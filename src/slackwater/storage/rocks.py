@@ -77,8 +77,12 @@ class RocksSnapshot(RocksReader):
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """The value of one key, or None."""
-        self.source(family)
+        source = self.source(family)
         try:
+            if self.live():
+                value: bytes | None = source.get(key)
+                if self.live():  # nothing was written meanwhile, on another thread
+                    return value
             return bytes(self._frozen[family][key])
         except Exception as error:
             if str(error) == "key not found":  # rocksdict has no other way to say so for snapshots
@@ -87,6 +91,11 @@ class RocksSnapshot(RocksReader):
 
     def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of many keys, in their order."""
+        source = self.source(family)
+        if self.live():
+            values: list[bytes | None] = source.get(list(keys))
+            if self.live():
+                return values
         return [self.get(family, key) for key in keys]
 
     def close(self) -> None:

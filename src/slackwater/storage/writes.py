@@ -17,6 +17,7 @@ them, which is the case when rows are appended or loaded into a gap, one look se
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, Timestamp
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Batch, Cursor, Reader
 
 COUNTER_BYTES = 8
+WALK_BLOCK_MAX = 16
 
 
 class Written(NamedTuple):
@@ -237,31 +239,45 @@ def put_rows(
 
 
 class _Walk:
-    """The newest versions of ascending keys: seeks only when the engine may hold something for the next key."""
+    """The newest versions of ascending keys, with as few seeks as the engine's contents allow.
 
-    __slots__ = ("_cursor", "_end", "_stored", "_value")
+    It reads ahead by blocks that grow while they answer for several keys and shrink while they do not: neighbors with
+    few versions cost steps, scattered or deep keys cost one seek each, and a gap in the engine costs one look.
+    """
+
+    __slots__ = ("_block", "_cursor", "_ended", "_keys", "_served", "_values")
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
-        self._stored = self._value = b""
-        self._end = False
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._ended = False
+        self._served = 0
+        self._block = 1
 
     def at(self, key: bytes) -> Version | None:
         """The newest version of `key`, which is above all asked for before."""
-        if self._end:
-            return None
-        if self._stored < key:
-            self._cursor.seek(key)
-            keys, values = self._cursor.chunk(1)
-            if not keys:
-                self._end = True
+        at = bisect_left(self._keys, key)
+        if at == len(self._keys):
+            if self._ended:
                 return None
-            self._stored, self._value = keys[0], values[0]
-            if self._stored[:-8] < key:  # versions of a shorter key: cannot be, keys are prefix-free
+            self._refill(key)
+            at = 0
+            if not self._keys:
                 return None
-        if self._stored[:-8] != key:
-            return None
-        return Version(key, ts_of(self._stored), self._value)
+        self._served += 1
+        stored = self._keys[at]
+        return Version(key, ts_of(stored), self._values[at]) if stored[:-8] == key else None
+
+    def _refill(self, key: bytes) -> None:
+        if self._served * 4 >= self._block:
+            self._block = min(2 * self._block, WALK_BLOCK_MAX)
+        else:
+            self._block = max(1, self._block // 2)
+        self._served = 0
+        self._cursor.seek(key)
+        self._keys, self._values = self._cursor.chunk(self._block)
+        self._ended = len(self._keys) < self._block  # nothing beyond these
 
 
 def _locks(reader: Reader, keys: Sequence[bytes], ts: Timestamp, txn: Txn | None) -> dict[bytes, bytes]:
