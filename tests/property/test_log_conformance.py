@@ -275,8 +275,8 @@ class LogMachine(RuleBasedStateMachine):
             assert self.told[tail[1]].may_be_trimmed(tail[2])
             self.tails.remove(tail)
 
-    @rule(pick=picks, range_id=ranges, at=picks)
-    def trim(self, pick: int, range_id: RangeId, at: int) -> None:
+    @rule(pick=picks, range_id=ranges, at=st.one_of(st.just(0), picks), then_append=st.booleans())
+    def trim(self, pick: int, range_id: RangeId, at: int, then_append: bool) -> None:
         told = self.told[range_id]
         known = sorted({*told.seen, *told.acked.values()}, reverse=True)  # small picks trim much
         spots = [*known, self.heads[range_id] + 5, 1, 0]
@@ -286,6 +286,8 @@ class LogMachine(RuleBasedStateMachine):
         self.run_(self.handle(pick).trim(range_id, upto=Position(upto)))  # idempotent
         for after in (0, upto):  # all or LogTrimmed, and nobody who needs nothing of it is concerned
             self.read(self.handle(pick), range_id, after)
+        if then_append:  # positions go on, even if nothing is left
+            self.append(pick=pick, range_id=range_id, count=1, big=False)
 
     @rule(pick=picks, range_id=ranges)
     def head(self, pick: int, range_id: RangeId) -> None:
