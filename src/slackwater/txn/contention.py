@@ -21,6 +21,7 @@ from slackwater.txn.pushing import Pusher, Step, after, plan, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.errors import ConflictError
     from slackwater.model.requests import Request
     from slackwater.routing.call import Call
@@ -73,11 +74,15 @@ class Waiting:
         return step
 
 
+def plain_reader(now: Timestamp) -> Pusher:
+    """Somebody who reads the latest there is, outside any transaction."""
+    return Pusher(now, b"", now, uncertain=True, holds_locks=False)
+
+
 def clear_index_conflicts(kernel: Kernel) -> None:
     """Let lookups of ranges clear intents that they meet in the index, as any other reader would."""
 
     async def clear(error: ConflictError, call: Call) -> None:
-        now = kernel.clock.now()
-        await Waiting(kernel, deadline=call.deadline).clear(error, [], Pusher(start=now, txn_id=b"", above=now))
+        await Waiting(kernel, deadline=call.deadline).clear(error, [], plain_reader(kernel.clock.now()))
 
     kernel.sender.directory.on_conflict = clear

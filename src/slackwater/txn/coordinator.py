@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 _WRITES = frozenset(VERSION_WRITES)
 SETTLE_ATTEMPTS_MAX = 16
 CONFIRM_ATTEMPTS_MAX = 4
+ONE_PHASE_ATTEMPTS_MAX = 2
 
 
 class Phase(enum.Enum):
@@ -310,10 +311,17 @@ class Transaction(Operations):
             if committed is not None:
                 return committed
         await self._flush(waiting)
-        return await self._end(waiting, [], one_phase=False)
+        committed = await self._end(waiting, [], attempts=int(self._kernel.settings["txn.commit_attempts_max"]))
+        if committed is None:
+            raise self._spoil(RetryableError("the transaction was moved up again and again; run it again"))
+        return committed
 
     async def _commit_one_phase(self, waiting: Waiting) -> Committed | None:
-        """All writes and the commit in one batch; None if they do not fit one range."""
+        """All writes and the commit in one batch; None if they do not fit one range, or do not get through.
+
+        Without intents nothing holds rivals off: two transactions that read and write the same key would refresh
+        above each other for ever. After a few tries the writes are laid down as intents, and one of the two waits.
+        """
         writes = self._buffer.requests()
         self._will_write(writes)
         if not self._kernel.sender.one_range(writes, home=self.state.anchor):
@@ -321,16 +329,19 @@ class Transaction(Operations):
             if not self._kernel.sender.one_range(writes, home=self.state.anchor):
                 return None
         try:
-            return await self._end(waiting, writes, one_phase=True)
+            return await self._end(waiting, writes, attempts=ONE_PHASE_ATTEMPTS_MAX)
         except UsageError as error:
             if not crosses_ranges(error):
                 raise
             probe("txn.one_phase_split")
             return None
 
-    async def _end(self, waiting: Waiting, writes: Sequence[Request], *, one_phase: bool) -> Committed:
-        """EndTxn, after the reads were brought up to the writes; again when the server moved them in between."""
-        for _ in range(int(self._kernel.settings["txn.commit_attempts_max"])):
+    async def _end(self, waiting: Waiting, writes: Sequence[Request], *, attempts: int) -> Committed | None:
+        """EndTxn, in one phase with `writes` if there are any, after the reads were brought up to the writes.
+
+        Again when the server moved them in between; None when that has happened `attempts` times.
+        """
+        for _ in range(attempts):
             self._alive()
             if self.state.write_ts > self.state.read_ts:
                 await self._move_reads(self.state.write_ts, waiting, cause=RetryableError("the writes moved up"))
@@ -339,7 +350,7 @@ class Transaction(Operations):
                 lock_keys=self._locks.keys(),
                 lock_spans=self._locks.spans(),
                 deadline=self.deadline,
-                one_phase=one_phase,
+                one_phase=bool(writes),
                 can_forward=not self._reads,
             )
             requests = [*writes, end]
@@ -356,7 +367,7 @@ class Transaction(Operations):
             committed = answer.results[-1]
             invariant(isinstance(committed, Committed), "A-end-answer", kind=type(committed).__name__)
             return committed  # type: ignore[return-value]  # by the line above
-        raise self._spoil(RetryableError("the transaction was moved up again and again; run it again"))
+        return None
 
     async def _settle(self, error: AmbiguousResult) -> Committed:
         """Find out whether the commit happened; if it did not, make sure that it never will."""
@@ -419,7 +430,8 @@ class Transaction(Operations):
 
     def _pusher(self) -> Pusher:
         state = self.state
-        return Pusher(state.start, state.txn_id, above=max(state.read_ts, state.uncertainty_limit))
+        uncertain = state.uncertainty_limit > state.read_ts
+        return Pusher(state.start, state.txn_id, state.read_ts, uncertain=uncertain, holds_locks=self._intents)
 
     def _waiting(self, deadline: Deadline | None = None) -> Waiting:
         return Waiting(self._kernel, deadline=deadline or self._kernel.deadline(self._timeout), alive=self._alive)

@@ -230,8 +230,8 @@ class KV:
             except ConflictError as error:
                 began = began or self.kernel.clock.now()
                 waiting = waiting or Waiting(self.kernel, deadline=deadline)
-                above = max(header.ts or self.kernel.clock.now(), header.uncertainty_limit)
-                pusher = Pusher(start=began, txn_id=b"", above=above)
+                historical = header.ts != MIN and header.uncertainty_limit == MIN
+                pusher = Pusher(began, b"", header.ts, uncertain=not historical, holds_locks=False)
                 await waiting.clear(error, requests, pusher)
             except ReadWithinUncertainty as error:
                 # Only where the sender chose the timestamp: read again just above what is there.

@@ -1,18 +1,22 @@
 """Somebody else's intent is in the way: what to ask of its transaction, and what to do with the answer.
 
-    I want to      ask                              the answer            and then
-    write          PushTxn(abort)                   COMMITTED, ABORTED    resolve its intents, try again
-                                                    PENDING               still in the way: pause, try again
-    read at t      PushTxn(above=t)                 COMMITTED, ABORTED    resolve its intents, try again
-                                                    PENDING, ts > t       move its intents up to ts, try again
-                                                    PENDING, ts ≤ t       still in the way: pause, try again
+    I                                    ask                          and when it is still PENDING
+    write its key                        abort, by my age             wait
+    read at t, sure of t                 move above t, by my age      ts > t: move its intents up; else wait
+    read, uncertain, holding locks       abort, by my age             wait
+    read, uncertain, holding nothing     nothing: wait as if young    wait
 
-Here t is the highest timestamp at which an intent disturbs the reader: its uncertainty limit, where it has one.
+    COMMITTED or ABORTED                 in all cases: resolve its intents, try again
 
-The pushed transaction's range decides by age (wound-wait): an older pusher wins at once, a younger one waits there
-for a while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle.
+The pushed transaction's range decides by age (wound-wait): an older pusher wins at once, a younger one waits there for a
+while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle; and whoever holds
+nothing may wait for anybody.
 
-The golden script `tests/scripts/txn/wound_wait.txt` prints the whole table, for both kinds and all states. Pure.
+Why uncertainty makes a difference: a reader at t that is uncertain up to t + max_offset is disturbed by intents up to
+there. Moving a writer that far would send it, and the clocks of all ranges it writes to, into the future. Waiting for
+the decision ends soon: after max_offset new intents lie above the interval, which does not move with the clock.
+
+The golden script `tests/scripts/txn/wound_wait.txt` prints the whole table. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import Timestamp
+from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.errors import invariant
 from slackwater.model.requests import VERSION_WRITES, PushTxn, ResolveIntents
 from slackwater.model.txns import Intent, Resolution, TxnStatus
@@ -45,8 +49,10 @@ class Pusher(msgspec.Struct, frozen=True):
 
     start: Timestamp
     txn_id: bytes
-    above: Timestamp
-    """What a reader needs intents to be above: where it reads, and what it is uncertain about."""
+    read_ts: Timestamp
+    uncertain: bool
+    """Whether intents above `read_ts` disturb it too."""
+    holds_locks: bool
 
 
 class Push(msgspec.Struct, frozen=True):
@@ -71,13 +77,14 @@ def plan(intents: Sequence[Intent], requests: Sequence[Request], pusher: Pusher)
             met.setdefault(intent.txn_id, []).append(intent)
     pushes = []
     for own in met.values():
-        highest = max(own, key=lambda i: (i.epoch, i.ts))
+        writing = any(_writes(request, i.key) for i in own for request in requests)
+        patient = pusher.uncertain and not writing and not pusher.holds_locks
         request = PushTxn(
-            pushee=highest,
-            pusher_start=pusher.start,
+            pushee=max(own, key=lambda i: (i.epoch, i.ts)),
+            pusher_start=MAX if patient else pusher.start,
             pusher_id=pusher.txn_id,
-            above=pusher.above,
-            abort=any(_writes(request, i.key) for i in own for request in requests),
+            above=pusher.read_ts,
+            abort=writing or pusher.uncertain,
             wait_ms=WAIT_MS,
         )
         pushes.append(Push(request, tuple(sorted({i.key for i in own}))))

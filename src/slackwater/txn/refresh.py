@@ -53,7 +53,7 @@ async def refresh(kernel: Kernel, state: TxnState, reads: SpanBook, *, upto: Tim
 async def _unchanged(
     kernel: Kernel, state: TxnState, requests: list[Request], *, upto: Timestamp, waiting: Waiting
 ) -> bool:
-    pusher = Pusher(start=state.start, txn_id=state.txn_id, above=upto)
+    pusher = Pusher(state.start, state.txn_id, upto, uncertain=False, holds_locks=True)
     while True:
         try:
             await kernel.sender.send(

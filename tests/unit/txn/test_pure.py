@@ -21,7 +21,7 @@ from slackwater.txn.pushing import Pusher, plan
 from slackwater.txn.refresh import requests_for as refreshes
 from slackwater.txn.spanbook import SpanBook, collapse
 
-ME = Pusher(Timestamp(50), b"m" * 16, above=Timestamp(70))
+ME = Pusher(Timestamp(50), b"m" * 16, Timestamp(70), uncertain=False, holds_locks=True)
 
 
 def intent(key: bytes, txn: bytes, *, ts: int = 60, epoch: int = 0) -> Intent:

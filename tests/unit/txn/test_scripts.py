@@ -50,11 +50,12 @@ class Runner:
     def do_floor(self, at: str) -> None:
         self.floor = seconds(at)
 
-    def do_push(self, want: str, at: str, age: str, now: str, start: str = "10", intent: str = "10") -> str:
-        """`want` write|read at `at`, as a transaction that began at `age`; the pushee began at `start`."""
-        pushee = Intent(b"k", b"p" * 16, b"k", seconds(start), 0, seconds(intent))
+    def do_push(self, want: str, *flags: str, at: str, age: str, now: str) -> str:
+        """`want` write|read at `at`, as a transaction that began at `age`; the pushee began at 10."""
+        pushee = Intent(b"k", b"p" * 16, b"k", seconds("10"), 0, seconds("10"))
         request = rq.Put(b"k", b"v") if want == "write" else rq.Get(b"k")
-        pusher = Pusher(seconds(age), b"q" * 16, above=seconds(at))
+        uncertain, locks = "uncertain" in flags, "locks" in flags
+        pusher = Pusher(seconds(age), b"q" * 16, seconds(at), uncertain=uncertain, holds_locks=locks)
         (push,) = plan([pushee], [request], pusher)
         effects = WriteBatch()
         outcome = records.push(
