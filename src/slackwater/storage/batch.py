@@ -72,6 +72,10 @@ class WriteBatch:
         """Write many pairs at once; `keys` and `values` run in parallel."""
         self.writes[family].update(zip(keys, values, strict=True))
 
+    def has(self, family: Family, key: bytes) -> bool:
+        """Whether the batch writes or deletes this key by name."""
+        return key in self.writes[family]
+
     def extend(self, other: WriteBatch) -> None:
         """Add another batch's writes after this one's."""
         for family in FAMILIES:

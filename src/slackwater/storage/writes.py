@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.errors import ConditionFailed, UsageError, WriteTooOld
 from slackwater.runtime.seam import Family
+from slackwater.storage.batch import own
 from slackwater.storage.intents import (
     CONFLICTS_MAX,
     StoredIntent,
@@ -70,6 +71,8 @@ class _Before(NamedTuple):
     prior: Version | None
     raw: bytes | None
     intent: StoredIntent | None
+    below: Version | None = None
+    """When `prior` is this batch's own version of the key: what that one stands on."""
 
 
 def put(
@@ -84,14 +87,14 @@ def put(
 ) -> Written:
     """Set a key."""
     check_value(value)
-    return _write(batch, key, value, _look(reader, key, ts, txn), ts=ts, txn=txn, sequence=sequence)
+    return _write(batch, key, value, _look(reader, batch, key, ts, txn), ts=ts, txn=txn, sequence=sequence)
 
 
 def delete(
     reader: Reader, batch: Batch, key: bytes, *, ts: Timestamp, txn: Txn | None = None, sequence: int | None = None
 ) -> Written:
     """Remove a key: a tombstone, whether or not there is anything to remove."""
-    return _write(batch, key, TOMBSTONE, _look(reader, key, ts, txn), ts=ts, txn=txn, sequence=sequence)
+    return _write(batch, key, TOMBSTONE, _look(reader, batch, key, ts, txn), ts=ts, txn=txn, sequence=sequence)
 
 
 def conditional_put(
@@ -106,7 +109,7 @@ def conditional_put(
     sequence: int | None = None,
 ) -> Written:
     """Set a key if it now has `expected` (None: no value); an empty `value` deletes it."""
-    before = _look(reader, key, ts, txn)
+    before = _look(reader, batch, key, ts, txn)
     repeated = _repeated(before, value, txn, sequence)
     actual = _current(before, txn, sequence)
     if actual != expected and not repeated:
@@ -126,7 +129,7 @@ def init_put(
 ) -> Written:
     """Set a key unless it already has another value; the same value is fine and writes nothing."""
     check_value(value)
-    before = _look(reader, key, ts, txn)
+    before = _look(reader, batch, key, ts, txn)
     actual = _current(before, txn, sequence)
     if actual == value:
         return Written(ts, ZERO)
@@ -146,7 +149,7 @@ def increment(
     sequence: int | None = None,
 ) -> tuple[int, Written]:
     """Add to a counter; absent counts as 0. Returns its new value."""
-    before = _look(reader, key, ts, txn)
+    before = _look(reader, batch, key, ts, txn)
     if before.intent is not None and txn is not None and before.intent.epoch == txn.epoch:
         done = before.intent.written_at(txn.sequence if sequence is None else sequence)
         if done is not None:  # this very request, again
@@ -298,12 +301,15 @@ def _locks(reader: Reader, keys: Sequence[bytes], ts: Timestamp, txn: Txn | None
     return locks
 
 
-def _look(reader: Reader, key: bytes, ts: Timestamp, txn: Txn | None) -> _Before:
+def _look(reader: Reader, batch: Batch, key: bytes, ts: Timestamp, txn: Txn | None) -> _Before:
     raw = reader.get(Family.LOCK, key)
     intent = None if raw is None else decode_intent(raw)
     if intent is not None and not is_own(intent, txn):
         raise conflict([intent.named(key)])
     prior = newest(reader, key)
+    if prior is not None and prior.ts == ts and txn is None and own(batch).has(Family.DATA, key + suffix(ts)):
+        # An earlier request of the same batch wrote this very version; it is replaced, not superseded.
+        return _Before(prior, raw, intent, newest(reader, key, upto=Timestamp(ts - 1)))
     _check_age(key, prior, ts)
     return _Before(prior, raw, intent)
 
@@ -343,6 +349,9 @@ def _write(
 ) -> Written:
     if txn is None:
         batch.put(Family.DATA, key + suffix(ts), value)
+        if before.prior is not None and before.prior.ts == ts:
+            replaced = added(before.below, key, ts, before.prior.value)
+            return Written(ts, added(before.below, key, ts, value).minus(replaced))
         return Written(ts, added(before.prior, key, ts, value))
     number = txn.sequence if sequence is None else sequence
     intent = next_intent(before.intent, txn, ts=ts, sequence=number, value=value)

@@ -1,0 +1,342 @@
+"""Evaluation: where a batch reads and writes, and what it leaves behind."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.errors import (
+    BelowGcThreshold,
+    ConditionFailed,
+    ConflictError,
+    NotLeaseholder,
+    ReadWithinUncertainty,
+    RetryableError,
+    TransactionAborted,
+    UnavailableError,
+    UsageError,
+)
+from slackwater.model import requests as rq
+from slackwater.model.commands import FreezeTrigger, GcTrigger, MergeTrigger, SplitTrigger
+from slackwater.model.descriptors import Lease, RangeDescriptor
+from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
+from slackwater.replica import declare, records
+from slackwater.replica.evaluate import View, evaluate
+from slackwater.replica.evaluation import LeftSide
+from slackwater.replica.state import RangeState
+from slackwater.replica.tscache import TimestampCache
+from slackwater.storage import reads
+from slackwater.storage.memory import MemoryEngine
+
+STATE = RangeState(
+    RangeDescriptor(7, b"a", b"z", (1, 2), 4), lease=Lease(1, 5, Timestamp(50), epoch=1), closed=Timestamp(60)
+)
+
+
+class Bench:
+    """One range on a memory engine; `run` evaluates a batch and writes its effects."""
+
+    def __init__(self, state: RangeState = STATE) -> None:
+        self.engine = MemoryEngine()
+        self.state = state
+        self.cache = TimestampCache()
+        self.now = 100
+        self.left = LeftSide()
+
+    def evaluate(
+        self,
+        *requests: rq.Request,
+        txn: Txn | None = None,
+        ts: int = 0,
+        limit: int = 0,
+        max_keys: int = 0,
+        lease_end: int = MAX,
+    ):
+        self.now += 1
+        batch = rq.Batch(
+            rq.Header(7, ts=Timestamp(ts), txn=txn, uncertainty_limit=Timestamp(limit), max_keys=max_keys),
+            list(requests),
+        )
+        view = View(
+            reader=self.engine,
+            state=self.state,
+            now=Timestamp(self.now),
+            read_at=declare.read_ts_of(batch, Timestamp(self.now)),
+            floor=Timestamp(self.state.closed + 1),
+            lease_end=Timestamp(lease_end),
+            tscache=self.cache,
+            txn_expiration_s=5.0,
+            right_stats=(1,) * 8,
+            left=lambda: self.left,
+        )
+        return evaluate(batch, view)
+
+    def run(self, *requests: rq.Request, **options):
+        evaluation = self.evaluate(*requests, **options)
+        self.engine.write(evaluation.effects)
+        return evaluation
+
+    def value(self, key: bytes, ts: int = 1 << 40) -> bytes | None:
+        return reads.get(self.engine, key, ts=Timestamp(ts)).value
+
+
+def txn(
+    name: str = "t",
+    *,
+    start: int = 90,
+    read: int = 90,
+    write: int = 90,
+    limit: int = 90,
+    sequence: int = 1,
+    epoch: int = 0,
+) -> Txn:
+    return Txn(
+        name.encode().ljust(16, b"."),
+        b"k",
+        Timestamp(start),
+        epoch,
+        Timestamp(read),
+        Timestamp(write),
+        Timestamp(limit),
+        sequence,
+    )
+
+
+def test_a_write_goes_above_what_was_read() -> None:
+    bench = Bench()
+    bench.run(rq.Get(b"k"), ts=500)
+    written = bench.run(rq.Put(b"k", b"v"))
+    assert written.ts == 501
+    assert written.min_write_ts == 501
+
+
+def test_a_write_goes_above_what_is_closed_the_lease_start_and_the_read_floor() -> None:
+    for field in ("closed", "read_floor"):
+        bench = Bench(msgspec.structs.replace(STATE, **{field: Timestamp(900)}))
+        assert bench.run(rq.Put(b"k", b"v")).ts == 901
+    late = Bench(msgspec.structs.replace(STATE, lease=Lease(1, 5, Timestamp(800), epoch=1)))
+    assert late.run(rq.Put(b"k", b"v")).ts == 801
+
+
+def test_a_write_goes_above_a_newer_version_and_a_transaction_is_told() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"k", b"v"), ts=700)
+    assert bench.run(rq.Put(b"k", b"w")).ts == 701
+    moved = bench.run(rq.Put(b"k", b"x"), txn=txn())
+    assert moved.txn_write_ts == 702
+    assert bench.value(b"k", 701) == b"w"
+
+
+def test_a_batch_is_atomic_and_reads_its_own_writes() -> None:
+    bench = Bench()
+    done = bench.run(
+        rq.Put(b"k", b"1"), rq.Get(b"k"), rq.Increment(b"n", 5), rq.Increment(b"n", 2), rq.Scan(b"a", b"l")
+    )
+    assert done.results[1] == rq.Value(b"1", done.ts)
+    assert done.results[3] == rq.Number(7)
+    assert done.results[4].keys == [b"k"]
+    with pytest.raises(ConditionFailed):
+        bench.run(rq.Put(b"k", b"2"), rq.ConditionalPut(b"x", b"v", b"not there"))
+    assert bench.value(b"k") == b"1"
+
+
+def test_a_failed_condition_counts_as_a_read() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"k", b"1"))
+    bench.now = 400
+    with pytest.raises(ConditionFailed) as failed:
+        bench.run(rq.ConditionalPut(b"k", b"2", b"0"))
+    assert failed.value.facts["actual"] == b"1"
+    assert bench.run(rq.Put(b"k", b"3"), ts=300).ts > 400
+
+
+def test_intents_of_others_are_in_the_way_and_own_ones_are_read() -> None:
+    bench = Bench()
+    mine = txn()
+    bench.run(rq.Put(b"k", b"v"), txn=mine)
+    assert bench.run(rq.Get(b"k"), txn=txn(sequence=2)).results == [rq.Value(b"v", Timestamp(90))]
+    for request in (rq.Get(b"k"), rq.Put(b"k", b"w"), rq.Scan(b"a", b"z")):
+        with pytest.raises(ConflictError) as conflict:
+            bench.run(request)
+        assert [i.txn_id for i in conflict.value.facts["intents"]] == [mine.txn_id]
+
+
+def test_uncertainty() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"k", b"v"), ts=95)
+    with pytest.raises(ReadWithinUncertainty):
+        bench.run(rq.Get(b"k"), txn=txn(limit=99))
+    assert bench.run(rq.Get(b"k"), txn=txn(limit=94)).results == [rq.Value(None)]
+
+
+def test_one_phase_commit_writes_versions_and_a_record_but_no_intents() -> None:
+    bench = Bench()
+    done = bench.run(rq.Put(b"k", b"v"), rq.EndTxn(commit=True, lock_keys=(b"k",), one_phase=True), txn=txn())
+    assert done.results[-1] == rq.Committed(TxnStatus.COMMITTED, Timestamp(90), one_phase=True)
+    assert bench.value(b"k") == b"v"
+    record = records.read_record(bench.engine, anchor=b"k", txn_id=txn().txn_id)
+    assert record is not None
+    assert (record.status, record.resolved) == (TxnStatus.COMMITTED, True)
+    again = bench.run(rq.Put(b"k", b"v"), rq.EndTxn(commit=True, lock_keys=(b"k",), one_phase=True), txn=txn())
+    assert again.read_only
+    assert again.results[-1] == done.results[-1]
+
+
+def test_one_phase_commit_that_had_to_move_needs_a_refresh_unless_it_read_nothing() -> None:
+    bench = Bench()
+    bench.run(rq.Get(b"k"), ts=200)
+    with pytest.raises(RetryableError) as moved:
+        bench.run(rq.Put(b"k", b"v"), rq.EndTxn(commit=True, lock_keys=(b"k",), one_phase=True), txn=txn())
+    assert moved.value.facts["push_to"] == 201
+    blind = rq.EndTxn(commit=True, lock_keys=(b"k",), one_phase=True, can_forward=True)
+    assert bench.run(rq.Put(b"k", b"v"), blind, txn=txn()).results[-1].commit_ts == 201
+
+
+def test_end_txn_resolves_what_is_here_and_remembers_the_rest() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"k", b"v"), txn=txn())
+    bench.run(rq.EndTxn(commit=True, lock_keys=(b"k", b"zz")), txn=txn())
+    assert bench.value(b"k") == b"v"
+    record = records.read_record(bench.engine, anchor=b"k", txn_id=txn().txn_id)
+    assert record is not None
+    assert (record.lock_keys, record.resolved) == ((b"zz",), False)
+    bench.run(rq.ForgetLocks(txn().txn_id, b"k"))
+    forgotten = records.read_record(bench.engine, anchor=b"k", txn_id=txn().txn_id)
+    assert forgotten is not None
+    assert forgotten.resolved
+
+
+def test_a_pushed_and_aborted_transaction_cannot_commit() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"k", b"v"), txn=txn())
+    intent = Intent(b"k", txn().txn_id, b"k", Timestamp(90), 0, Timestamp(90))
+    pushed = bench.run(rq.PushTxn(intent, Timestamp(10), b"p" * 16, Timestamp(90), abort=True))
+    assert pushed.results[0].resolution.status is TxnStatus.ABORTED
+    with pytest.raises(TransactionAborted):
+        bench.run(rq.EndTxn(commit=True, lock_keys=(b"k",)), txn=txn())
+    bench.run(rq.ResolveIntents(Resolution(txn().txn_id, 0, TxnStatus.ABORTED), keys=(b"k",)))
+    assert bench.value(b"k") is None
+    assert bench.run(rq.Put(b"k", b"w")).ts > 0
+
+
+def test_a_younger_pusher_is_parked() -> None:
+    bench = Bench()
+    intent = Intent(b"k", txn().txn_id, b"k", Timestamp(90), 0, Timestamp(90))
+    parked = bench.run(rq.PushTxn(intent, Timestamp(99), b"p" * 16, Timestamp(90), abort=True))
+    assert parked.parked == txn().txn_id
+    assert parked.read_only
+
+
+def test_refresh_fails_where_something_was_written_and_protects_what_it_covers() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"k", b"v"), ts=95)
+    with pytest.raises(RetryableError):
+        bench.run(rq.Refresh(b"a", b"z", Timestamp(90), Timestamp(99)), txn=txn())
+    bench.run(rq.Refresh(b"a", b"z", Timestamp(95), Timestamp(300)), txn=txn())
+    assert bench.run(rq.Put(b"q", b"v")).ts == 301
+
+
+def test_limits_end_a_scan_and_what_lies_beyond_was_not_read() -> None:
+    bench = Bench()
+    for key in (b"b", b"c", b"d"):
+        bench.run(rq.Put(key, b"v"))
+    bench.now = 200
+    done = bench.run(rq.Scan(b"a", b"z"), rq.Scan(b"a", b"z"), max_keys=2)
+    assert done.results[0] == rq.Rows([b"b", b"c"], [b"v", b"v"], b"d")
+    assert done.results[1] == rq.Rows([], [], b"a")
+    assert bench.run(rq.Put(b"c", b"w"), ts=150).ts == 202
+    assert bench.run(rq.Put(b"d", b"w"), ts=150).ts == 150
+
+
+def test_nothing_is_served_at_the_end_of_the_lease() -> None:
+    bench = Bench()
+    for request in (rq.Get(b"k"), rq.Put(b"k", b"v")):
+        with pytest.raises(NotLeaseholder):
+            bench.run(request, ts=500, lease_end=500)
+    assert bench.run(rq.Get(b"k"), ts=499, lease_end=500).results == [rq.Value(None)]
+
+
+def test_history_below_the_threshold_is_refused() -> None:
+    bench = Bench(msgspec.structs.replace(STATE, gc_threshold=Timestamp(70)))
+    with pytest.raises(BelowGcThreshold):
+        bench.run(rq.Get(b"k"), ts=70)
+    with pytest.raises(BelowGcThreshold):
+        bench.run(rq.Export(b"a", b"z", Timestamp(69), Timestamp(80)))
+    bench.run(rq.Get(b"k"), ts=71)
+
+
+def test_a_frozen_range_answers_nobody_but_the_thaw() -> None:
+    bench = Bench(msgspec.structs.replace(STATE, frozen=FreezeTrigger(3, 9)))
+    for request in (rq.Get(b"k"), rq.Put(b"k", b"v"), rq.Barrier()):
+        with pytest.raises(UnavailableError):
+            bench.run(request)
+    with pytest.raises(UsageError):
+        bench.run(rq.Thaw(9))
+    for passed in (0, 9):
+        bench.left = LeftSide(None, passed)
+        with pytest.raises(UnavailableError):  # whatever the caller was told, it has not happened here yet
+            bench.run(rq.Thaw(10))
+    bench.left = LeftSide(None, 10)
+    assert bench.run(rq.Thaw(10)).trigger is not None
+    assert bench.run(rq.Thaw()).trigger is not None
+
+
+def test_a_freeze_needs_the_left_side_here_as_it_was_named() -> None:
+    bench = Bench()
+    left = RangeDescriptor(3, b"A", b"a", (2, 1), 9)
+    for known in (LeftSide(), LeftSide(None, 9), LeftSide(msgspec.structs.replace(left, generation=8), 8)):
+        bench.left = known
+        with pytest.raises(UnavailableError):
+            bench.run(rq.Subsume(3, 9))
+    bench.left = LeftSide(msgspec.structs.replace(left, replicas=(1, 3)), 9)
+    with pytest.raises(UsageError):
+        bench.run(rq.Subsume(3, 9))
+    bench.left = LeftSide(left, 9)
+    evaluation = bench.run(rq.Subsume(3, 9))
+    assert evaluation.trigger == FreezeTrigger(3, 9)
+    answer = evaluation.result(bench.state, 1, now=Timestamp(5_000)).results[0]
+    assert isinstance(answer, rq.SubsumeResult)
+    assert answer.read_floor == 5_000, "reads went on until the freeze applied"
+
+
+def test_split_and_merge_triggers() -> None:
+    bench = Bench()
+    split = bench.run(rq.Split(b"m", 9))
+    assert isinstance(split.trigger, SplitTrigger)
+    assert (split.trigger.left.end, split.trigger.right.start, split.generation) == (b"m", b"m", 4)
+    for at in (b"a", b"z", b"A"):
+        with pytest.raises(UsageError):
+            bench.run(rq.Split(at, 9))
+    right = RangeDescriptor(9, b"z", b"zz", (1, 2), 6)
+    frozen = rq.SubsumeResult(3, 3, MIN, MIN, 4, MIN, MIN, ())
+    merge = bench.run(rq.Merge(right, frozen))
+    assert isinstance(merge.trigger, MergeTrigger)
+    assert (merge.trigger.merged.end, merge.trigger.merged.generation) == (b"zz", 7)
+    with pytest.raises(UsageError):
+        bench.run(rq.Merge(msgspec.structs.replace(right, replicas=(1, 3)), frozen))
+    with pytest.raises(UnavailableError):
+        bench.run(rq.Merge(right, msgspec.structs.replace(frozen, freeze_generation=3)))
+
+
+def test_collecting_records_raises_the_floor() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"k", b"v"), rq.EndTxn(commit=True, lock_keys=(b"k",), one_phase=True), txn=txn())
+    kept = bench.evaluate(rq.GcTxnRecords(Timestamp(90)))
+    assert kept.results == [rq.Number(0)]
+    assert kept.trigger is None
+    collected = bench.run(rq.GcTxnRecords(Timestamp(91)))
+    assert collected.results == [rq.Number(1)]
+    assert collected.trigger == GcTrigger(txn_floor=Timestamp(91))
+    assert records.read_record(bench.engine, anchor=b"k", txn_id=txn().txn_id) is None
+
+
+def test_writing_one_key_twice_in_a_batch_keeps_the_last_and_counts_it_once() -> None:
+    from slackwater.storage.stats import Stats, recompute
+
+    bench = Bench()
+    total = Stats(*bench.run(rq.Put(b"k", b"older")).stats)
+    for requests in ((rq.Put(b"k", b"one"), rq.Put(b"k", b"twotwo")), (rq.Put(b"k", b"x"), rq.Delete(b"k"))):
+        total = total.plus(Stats(*bench.run(*requests).stats))
+        assert total == recompute(bench.engine, b"a", b"z")
+    assert bench.value(b"k") is None
