@@ -58,10 +58,6 @@ class Stats(NamedTuple):
         """The difference, field by field."""
         return Stats(*(a - b for a, b in zip(self, other, strict=True)))
 
-    def minus(self, other: Stats) -> Stats:
-        """The difference, field by field."""
-        return Stats(*(a - b for a, b in zip(self, other, strict=True)))
-
     @property
     def garbage_bytes(self) -> int:
         """Bytes of versions that no read at the present can see."""
