@@ -262,10 +262,10 @@ class RangeSender:
             await call.next_round(pause=not news)
             return
         await call.next_round(pause=True)
-        if descriptor.range_id != FIRST_RANGE:
-            await self.directory.refresh(descriptor, call)
-        else:
+        if descriptor.range_id == FIRST_RANGE:
             self.cache.evict(descriptor)
+        elif call.rounds > 1:  # after one failed round the lease is more likely to be on its way than the range
+            await self.directory.refresh(descriptor, call)
 
     async def _send_range(
         self, descriptor: RangeDescriptor, requests: Sequence[Request], header: Header, call: Call
