@@ -362,5 +362,5 @@ def test_money_is_neither_made_nor_lost(seed: int) -> None:
 
 @pytest.mark.parametrize("bug", ["X-NO-REFRESH", "M29"])
 def test_planted_bugs_lose_money(bug: str) -> None:
-    outcomes = [bank(seed, bugs=frozenset({bug}), faults=False) for seed in range(4)]
+    outcomes = (bank(seed, bugs=frozenset({bug}), faults=False) for seed in range(4))
     assert any(total != expected for total, expected in outcomes)

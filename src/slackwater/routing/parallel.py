@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from slackwater.errors import SlackwaterError
-from slackwater.runtime.sync import Semaphore
+from slackwater.errors import SlackwaterError, UnavailableError, UsageError
+from slackwater.runtime.sync import CancelledError, Semaphore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from slackwater.runtime.seam import TaskScope
+    from slackwater.runtime.seam import TaskHandle, TaskScope
 
 T = TypeVar("T")
 
@@ -33,10 +33,19 @@ async def in_parallel(
             except SlackwaterError as error:
                 return error
 
-    tasks = [scope.spawn(guarded(work), name=name) for work in works]
+    tasks: list[TaskHandle[T | SlackwaterError]] = []
     try:
+        for work in works:
+            tasks.append(scope.spawn(guarded(work), name=name))  # noqa: PERF401 - those started must be known if one fails
         return [await task for task in tasks]
-    except BaseException:
-        for task in tasks:
-            task.cancel()
+    except UsageError as error:
+        _cancel(tasks)
+        raise UnavailableError("this process is shutting down", partial=bool(tasks)) from error
+    except CancelledError:
+        _cancel(tasks)
         raise
+
+
+def _cancel(tasks: Sequence[TaskHandle[T]]) -> None:
+    for task in tasks:
+        task.cancel()

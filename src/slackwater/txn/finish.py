@@ -10,12 +10,12 @@ the locks stay in the record for a collector.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.errors import SlackwaterError
+from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import buggify, probe
 from slackwater.model.requests import EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.model.txns import Resolution, Txn, TxnStatus
@@ -25,6 +25,8 @@ from slackwater.runtime.sync import Semaphore
 from slackwater.txn.kernel import BACKGROUND_TIMEOUT_S
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from slackwater.model.requests import Request
     from slackwater.txn.kernel import Kernel
 
@@ -61,13 +63,11 @@ class Finisher:
             probe("txn.resolve_inline")
             await self._finish(finished)
             return
-        self._queued += 1
-        self._kernel.scope.spawn(self._later(finished), name="resolve")
+        self._spawn(self._later(finished), name="resolve")
 
     def abandon(self, txn: Txn, finished: Finished) -> None:
         """Roll back in the background: the caller has gone, and the transaction can never commit."""
-        self._queued += 1
-        self._kernel.scope.spawn(self._roll_back_later(txn, finished), name="roll back")
+        self._spawn(self._roll_back_later(txn, finished), name="roll back")
 
     async def roll_back(self, txn: Txn, finished: Finished) -> None:
         """Mark the record aborted, then resolve. Never fails: whoever meets an intent pushes it in the end."""
@@ -84,6 +84,14 @@ class Finisher:
         return f"finisher queued={self._queued}"
 
     # --- inside
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        try:
+            self._kernel.scope.spawn(work, name=name)
+        except UsageError:  # this process is shutting down: whoever meets the intents resolves them
+            probe("txn.resolve_at_shutdown")
+        else:
+            self._queued += 1
 
     async def _later(self, finished: Finished) -> None:
         try:

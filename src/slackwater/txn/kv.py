@@ -35,6 +35,7 @@ from slackwater.model.requests import (
 )
 from slackwater.routing.facts import timestamp_of
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
+from slackwater.runtime.sync import CancelledError
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import key_ok, requests_ok, rows_ok, span_ok
 from slackwater.txn.contention import Waiting, clear_index_conflicts
@@ -200,7 +201,7 @@ class KV:
             if txn.phase is Phase.OPEN:
                 await txn.rollback()
             raise
-        except BaseException:
+        except (Exception, CancelledError):  # not GeneratorExit: a crashed process cleans up nothing
             txn.abandon()
             raise
 
