@@ -1,5 +1,7 @@
 """The `slackwater` command. Each subcommand is loaded only when it is called, so `--help` is instant.
 
+    slackwater start --store DIR        run one node
+    slackwater init                     make a new cluster
     slackwater bench NAME… [--json]     measure, as ratios to peers in the same run
     slackwater sim --seeds N [--json]   run the deterministic simulator
     slackwater version
@@ -25,6 +27,14 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
+    "start": Command("slackwater.server.start_command:main", "run one node"),
+    "init": Command("slackwater.server.init_command:main", "make a new cluster of a started node"),
+    "status": Command("slackwater.server.status_command:status_main", "list the nodes of a cluster"),
+    "ranges": Command(
+        "slackwater.server.status_command:ranges_main", "list the ranges of a cluster and their replicas"
+    ),
+    "kv": Command("slackwater.server.kv_command:main", "read and write plain keys, for trying and debugging"),
+    "cert": Command("slackwater.server.cert_command:main", "create certificates"),
     "bench": Command(
         "slackwater.server.bench_command:main", "measure throughput and latency against peers in the same run"
     ),

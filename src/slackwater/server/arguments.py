@@ -1,0 +1,113 @@
+"""What the commands' arguments mean: addresses, localities, settings, certificates. Each error says what to write.
+
+Two rules about safety live here, because every command must keep them:
+
+    - Without certificates a node listens, and a client dials, on loopback only (`--insecure`): nobody puts an open
+      database on a network by leaving an option out.
+    - With certificates both ends verify each other (`runtime.tls`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slackwater.errors import UsageError
+from slackwater.runtime.tcp import TcpNet, parse_address
+from slackwater.runtime.tls import client_context, client_files, node_files, server_context
+from slackwater.settings import Settings
+
+if TYPE_CHECKING:
+    import argparse
+
+DEFAULT_ADDRESS = "127.0.0.1:7400"
+DEFAULT_USER = "root"
+
+
+def address_of(text: str) -> str:
+    """A checked `host:port`."""
+    parse_address(text)
+    return text
+
+
+def addresses_of(text: str) -> tuple[str, ...]:
+    """Addresses separated by commas."""
+    return tuple(address_of(part.strip()) for part in text.split(",") if part.strip())
+
+
+def locality_of(text: str) -> tuple[tuple[str, str], ...]:
+    """`region=eu,zone=a`: tiers from the widest to the narrowest."""
+    tiers = []
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not (name.strip() and equals and value.strip()):
+            raise UsageError("write a locality as region=eu,zone=a, the widest tier first", locality=text)
+        tiers.append((name.strip(), value.strip()))
+    if len({name for name, _ in tiers}) != len(tiers):
+        raise UsageError("each tier of a locality is named once", locality=text)
+    return tuple(tiers)
+
+
+def settings_of(pairs: list[str]) -> Settings:
+    """`name=value` pairs over the defaults, each within its safe range."""
+    settings = Settings()
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError("write a setting as name=value; `slackwater settings` lists them", setting=pair)
+        try:
+            number = float(value)
+        except ValueError:
+            raise UsageError(f"the value of {name} must be a number", value=value) from None
+        settings.set(name, number)
+    return settings
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address."""
+    host, _ = parse_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def node_net(settings: Settings, *, certs: Path | None, insecure: bool, listen: str) -> TcpNet:
+    """The network of a node: under TLS, or on loopback."""
+    if certs is not None:
+        files = node_files(certs)
+        return TcpNet(settings, server_tls=server_context(files), client_tls=client_context(files))
+    if not insecure:
+        raise UsageError("say how to talk: --certs DIR (see `slackwater cert`), or --insecure on a loopback address")
+    if not is_loopback(listen):
+        raise UsageError(
+            "--insecure is for loopback addresses only; use --certs DIR to listen on a network", listen=listen
+        )
+    return TcpNet(settings)
+
+
+def client_net(settings: Settings, addresses: tuple[str, ...], *, certs: Path | None, user: str) -> TcpNet:
+    """The network of a client: under TLS, or on loopback."""
+    if certs is not None:
+        return TcpNet(settings, client_tls=client_context(client_files(certs, user)))
+    far = [a for a in addresses if not is_loopback(a)]
+    if far:
+        raise UsageError("a node on a network is reached with --certs DIR; without, on loopback only", address=far[0])
+    return TcpNet(settings)
+
+
+def add_client_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that talks to a running node."""
+    parser.add_argument(
+        "--host",
+        default=DEFAULT_ADDRESS,
+        metavar="HOST:PORT",
+        help=f"a node of the cluster (default {DEFAULT_ADDRESS})",
+    )
+    parser.add_argument("--certs", type=Path, metavar="DIR", help="certificates; without, only loopback is dialed")
+    parser.add_argument(
+        "--user", default=DEFAULT_USER, help=f"whose client certificate to present (default {DEFAULT_USER})"
+    )

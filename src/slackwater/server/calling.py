@@ -1,0 +1,36 @@
+"""How a command talks to a running node: one dialer for the length of one command."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+from slackwater.runtime.real import RealRuntime
+from slackwater.runtime.rpc.dialer import Dialer
+from slackwater.runtime.rpc.method import Identity
+from slackwater.server.arguments import address_of, client_net
+from slackwater.settings import Settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator
+
+    from slackwater.runtime.seam import Disk
+
+CALL_TIMEOUT_S = 10.0
+
+
+@asynccontextmanager
+async def calling(options: argparse.Namespace) -> AsyncIterator[Dialer]:
+    """A dialer made from `add_client_arguments`. It carries no clock: a command only asks and tells."""
+    settings = Settings()
+    net = client_net(settings, (address_of(options.host),), certs=options.certs, user=options.user)
+    runtime = RealRuntime(disk=cast("Disk", None), net=net, settings=settings)
+    scope = runtime.scope("command")
+    dialer = Dialer(runtime, scope, identity=Identity(), settings=settings)
+    try:
+        yield dialer
+    finally:
+        await dialer.close()
+        await scope.close()
+        runtime.close()

@@ -1,0 +1,208 @@
+"""One node as a process: from an empty or existing directory to a serving node, and back, whatever ends it.
+
+    open store ─► open log ─► check that they belong together ─► listen ─► serve ─► signal ─► stop ─► close
+
+    DIR/engine    RocksDB; its own lock keeps a second process out
+    DIR/log.db    the log, unless --log names another
+
+What is refused is refused before anything is served, by one line and exit status 1: a directory that is in use or is
+none, a log that is not the store's, a port that is taken, a store whose cluster is not that of the nodes it should join.
+
+Signals. SIGTERM and SIGINT stop gracefully: leases are left, what was applied becomes durable, the next start is quick.
+A second one ends the process at once, which loses nothing either: the log has everything that was acknowledged.
+SIGUSR1 writes the state of every replica to the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.errors import ProtocolError, SlackwaterError, UsageError
+from slackwater.log import open_log
+from slackwater.runtime.real import RealRuntime
+from slackwater.runtime.sync import Future, get_running_loop
+from slackwater.server.arguments import node_net
+from slackwater.server.identity import check_log, read_identity
+from slackwater.server.journal import Journal
+from slackwater.server.node import Node
+from slackwater.server.watch import Watch
+from slackwater.storage.rocks import RocksDisk
+
+if TYPE_CHECKING:
+    from slackwater.runtime.seam import Engine, OrderedLog, TaskScope
+    from slackwater.settings import Settings
+
+ENGINE = "engine"
+LOG_FILE = "log.db"
+EXIT_AT_ONCE = 130
+
+
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `slackwater start` was told."""
+
+    store: Path
+    listen: str
+    advertise: str = ""
+    join: tuple[str, ...] = ()
+    log_url: str = ""
+    locality: tuple[tuple[str, str], ...] = ()
+    certs: Path | None = None
+    insecure: bool = False
+    pid_file: Path | None = None
+
+
+async def serve(options: StartOptions, settings: Settings) -> int:
+    """Run a node until a signal or a failure ends it; returns the exit status."""
+    net = node_net(settings, certs=options.certs, insecure=options.insecure, listen=options.listen)
+    runtime: RealRuntime
+    runtime = RealRuntime(
+        disk=RocksDisk(options.store, sleep=lambda s: runtime.clock.sleep(s), settings=settings),
+        net=net,
+        settings=settings,
+    )
+    journal = Journal(runtime.clock)
+    engine = open_store(options.store, runtime)
+    ended: Future[int] = get_running_loop().create_future()
+    scope = runtime.scope("node", on_failure=lambda error: _failed(error, ended, journal))
+    try:
+        log = await open_log(
+            log_url(options), clock=runtime.clock, rng=runtime.rng, scope=scope.child("log"), settings=settings
+        )
+        try:
+            return await _run(options, settings, runtime, engine, log, scope, ended, journal)
+        finally:
+            await log.close()
+    finally:
+        await scope.close()
+        engine.close()
+        runtime.close()
+
+
+def open_store(store: Path, runtime: RealRuntime) -> Engine:
+    """The engine in a data directory, or one line about what is wrong with the directory."""
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        next(store.iterdir(), None)
+    except OSError as error:
+        raise UsageError(f"{store} cannot be used as a data directory: {error.strerror}") from None
+    if not os.access(store, os.R_OK | os.W_OK | os.X_OK):
+        raise UsageError(f"{store} cannot be used as a data directory: permission denied")
+    return runtime.disk.open(ENGINE)
+
+
+def log_url(options: StartOptions) -> str:
+    """The log that was asked for, or the file beside the engine."""
+    return options.log_url or f"sqlite://{(options.store / LOG_FILE).resolve()}"
+
+
+async def _run(
+    options: StartOptions,
+    settings: Settings,
+    runtime: RealRuntime,
+    engine: Engine,
+    log: OrderedLog,
+    scope: TaskScope,
+    ended: Future[int],
+    journal: Journal,
+) -> int:
+    identity = read_identity(engine)
+    if identity is not None:
+        check_log(identity, log.identity())
+    node = Node(
+        runtime=runtime,
+        scope=scope.child("serve"),
+        engine=engine,
+        log=log,
+        address=options.advertise or options.listen,
+        settings=settings,
+        join=options.join,
+        locality=options.locality,
+    )
+    _catch_signals(ended, journal, node)
+    await node.start(listen=options.listen)
+    with _pid_file(options.pid_file):
+        journal.info(
+            "listening",
+            address=node.address,
+            store=options.store,
+            log="/".join(log.identity()[:2]),
+            pid=os.getpid(),
+            cluster=node.identity.cluster_id or "none",
+        )
+        if identity is None and not options.join:
+            journal.info("waiting", hint=f"make a cluster: slackwater init --host {node.address}")
+        if identity is not None:
+            scope.spawn(_check_cluster(node, options.join), name="check cluster")
+        scope.spawn(Watch(node, journal).run(), name="watch")
+        status = await ended
+        journal.info("stopping", node=f"n{node.node_id}", status=status)
+        if status == 0:
+            await node.stop()
+    journal.info("stopped", node=f"n{node.node_id}", status=status)
+    return status
+
+
+async def _check_cluster(node: Node, join: tuple[str, ...]) -> None:
+    """End the process if the nodes it should meet prove to be of another cluster: the store or the addresses are wrong."""
+    for address in join:
+        try:
+            await node.book.greet(address)
+        except ProtocolError as error:
+            if "theirs" in error.facts and error.facts["theirs"] != error.facts.get("ours"):
+                raise
+        except SlackwaterError:
+            continue
+
+
+def _catch_signals(ended: Future[int], journal: Journal, node: Node) -> None:
+    loop = get_running_loop()
+
+    def asked(number: signal.Signals) -> None:
+        if ended.done():
+            journal.warn("killed", signal=number.name)
+            os._exit(EXIT_AT_ONCE)
+        journal.info("signal", signal=number.name)
+        ended.set_result(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked, number)
+    loop.add_signal_handler(signal.SIGUSR1, _tell_state, journal, node)
+
+
+def _tell_state(journal: Journal, node: Node) -> None:
+    for line in node.status().splitlines():
+        journal.info("state", line=line)
+
+
+def _failed(error: BaseException, ended: Future[int], journal: Journal) -> None:
+    """A task crashed and took the node with it."""
+    journal.error("failed", error=f"{type(error).__name__}: {error}")
+    if not isinstance(error, SlackwaterError):
+        for line in traceback.format_exception(error):
+            for part in line.rstrip().splitlines():
+                journal.error("trace", line=part)
+    if not ended.done():
+        ended.set_result(1)
+
+
+class _pid_file:  # noqa: N801 - reads as a statement
+    """The process id in a file for as long as the block runs."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        if self._path is not None:
+            self._path.write_text(f"{os.getpid()}\n")
+
+    def __exit__(self, *exc: object) -> None:
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()

@@ -1,0 +1,83 @@
+"""`slackwater start`: run one node."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from slackwater.errors import UsageError
+from slackwater.runtime.real import run
+from slackwater.server.arguments import DEFAULT_ADDRESS, address_of, addresses_of, locality_of, settings_of
+from slackwater.server.process import StartOptions, serve
+
+DESCRIPTION = """\
+Run one node: a store in DIR, served on HOST:PORT, until SIGTERM or SIGINT.
+
+The first start of an empty store makes no cluster yet. Either make one with `slackwater init`, or let the node join the
+cluster of any of the --join addresses. Later starts go on from what is in DIR; give them the same --join and --log.
+All nodes of a cluster share one log.
+"""
+EXAMPLES = """\
+examples:
+  one node for trying things out
+    slackwater start --store /tmp/n1 --insecure
+    slackwater init
+
+  three nodes on one machine, over one log file
+    slackwater start --store n1 --listen 127.0.0.1:7401 --log sqlite:log.db --insecure --join 127.0.0.1:7401,127.0.0.1:7402
+    slackwater start --store n2 --listen 127.0.0.1:7402 --log sqlite:log.db --insecure --join 127.0.0.1:7401,127.0.0.1:7402
+    slackwater start --store n3 --listen 127.0.0.1:7403 --log sqlite:log.db --insecure --join 127.0.0.1:7401,127.0.0.1:7402
+    slackwater init --host 127.0.0.1:7401
+
+  across machines
+    slackwater start --store /var/lib/slackwater --listen 0.0.0.0:7400 --advertise db1.example:7400 --certs /etc/slackwater \\
+      --join db1.example:7400,db2.example:7400 --locality region=eu,zone=a \\
+      --log 'nats://db1.example:4222,db2.example:4222,db3.example:4222/?stream=slackwater&replicas=3&monitor=db1.example:8222'
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Parse, check, run."""
+    options = _parser().parse_args(argv)
+    if options.certs is not None and options.insecure:
+        raise UsageError("--certs and --insecure exclude each other")
+    start = StartOptions(
+        store=options.store,
+        listen=address_of(options.listen),
+        advertise=address_of(options.advertise) if options.advertise else "",
+        join=addresses_of(options.join),
+        log_url=options.log,
+        locality=locality_of(options.locality),
+        certs=options.certs,
+        insecure=options.insecure,
+        pid_file=options.pid_file,
+    )
+    return run(serve(start, settings_of(options.set)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slackwater start",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--store", type=Path, required=True, metavar="DIR", help="data directory; created if missing")
+    parser.add_argument(
+        "--listen", default=DEFAULT_ADDRESS, metavar="HOST:PORT", help=f"where to serve (default {DEFAULT_ADDRESS})"
+    )
+    parser.add_argument(
+        "--advertise", default="", metavar="HOST:PORT", help="where others reach this node, if elsewhere"
+    )
+    parser.add_argument(
+        "--join", default="", metavar="H:P,H:P", help="some nodes of the cluster; this one may be among them"
+    )
+    parser.add_argument("--log", default="", metavar="URL", help="sqlite:PATH or nats://… (default: a file in DIR)")
+    parser.add_argument("--locality", default="", metavar="T=V,…", help="where the node is, e.g. region=eu,zone=a")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; see `slackwater settings`"
+    )
+    parser.add_argument("--certs", type=Path, metavar="DIR", help="certificates made by `slackwater cert`")
+    parser.add_argument("--insecure", action="store_true", help="no certificates; loopback only")
+    parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write the process id here while running")
+    return parser
