@@ -220,8 +220,7 @@ class RocksEngine(RocksReader):
             if snapshot.live():
                 snapshot.pin()
         self.version += 1
-        self._shared.clear()
-        self._owners.clear()
+        self._drop_shared()
 
     def forget(self, snapshot: RocksSnapshot) -> None:
         """A snapshot was closed."""
@@ -282,10 +281,10 @@ class RocksEngine(RocksReader):
         """Add many sorted, unique pairs at once. Durable on return, and so is everything written before."""
         if any(a >= b for a, b in pairwise(keys)):
             raise UsageError("ingest needs sorted, unique keys", family=family.name)
-        if not keys:
-            return
         self.source(family)
         self._flush_now()  # otherwise the file would survive a crash that earlier batches do not
+        if not keys:
+            return
         file = self.path / "ingest.tmp"
         try:
             writer = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))

@@ -161,7 +161,7 @@ class RocksCursor:
             at = max(self._start, self._from or b"") if self._last is None else self._last + b"\x00"
             if at >= self._end:
                 return iter(())
-        return self._reader.stream(self._family, self._end, at, reverse=self._reverse)
+        return self._reader.stream(self, self._family, self._end, at, reverse=self._reverse)
 
 
 class RocksReader:
@@ -178,9 +178,7 @@ class RocksReader:
 
     def cursor(self, family: Family, *, start: bytes, end: bytes, reverse: bool = False) -> RocksCursor:
         """A cursor over start <= key < end. An engine's ends with the next write; a snapshot's does not."""
-        cursor = RocksCursor(self, family, start, end, reverse=reverse)
-        self._cursors.add(cursor)
-        return cursor
+        return RocksCursor(self, family, start, end, reverse=reverse)
 
     def source(self, family: Family) -> Any:
         """The RocksDB handle of one family; refuses when closed."""
@@ -206,7 +204,7 @@ class RocksReader:
         return iterator
 
     def stream(
-        self, family: Family, end: bytes, at: bytes | None, *, reverse: bool
+        self, cursor: RocksCursor, family: Family, end: bytes, at: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]] | None:
         """A new frozen iterator below `end`, or None when the engine has moved on.
 
@@ -218,10 +216,16 @@ class RocksReader:
         options = rocksdict.ReadOptions()
         options.set_iterate_upper_bound(end)
         pairs: Iterator[tuple[bytes, bytes]] = iter(source.items(backwards=reverse, from_key=at, read_opt=options))
+        self._cursors.add(cursor)
         return pairs if self.live() else None
 
-    def _drop_iterators(self) -> None:
+    def _drop_shared(self) -> None:
+        for owner in self._owners.values():
+            owner.own = None
         self._shared.clear()
         self._owners.clear()
+
+    def _drop_iterators(self) -> None:
+        self._drop_shared()
         for cursor in list(self._cursors):
             cursor.drop()

@@ -273,7 +273,7 @@ class _Walk:
         return Version(key, ts_of(stored), self._values[at]) if stored[:-8] == key else None
 
     def _refill(self, key: bytes) -> None:
-        if self._served * 4 >= self._block:
+        if self._served * 8 >= self._block:  # a seek costs more steps than a block of this size has
             self._block = min(2 * self._block, WALK_BLOCK_MAX)
         else:
             self._block = max(1, self._block // 2)

@@ -1,0 +1,152 @@
+import asyncio
+import random
+
+import pytest
+
+from slackwater.errors import StorageError, UsageError
+from slackwater.runtime.seam import Family
+from slackwater.settings import Settings
+from slackwater.storage.batch import WriteBatch
+from slackwater.storage.memory import MemoryEngine
+from slackwater.storage.overlay import Overlay
+from slackwater.storage.rocks import RocksDisk
+
+DATA = Family.DATA
+
+
+@pytest.fixture
+def disk(tmp_path):
+    return RocksDisk(tmp_path, sleep=asyncio.sleep, settings=Settings({"storage.block_cache_bytes": 8 << 20}))
+
+
+def fill(engine, count, value=b"v"):
+    batch = engine.batch()
+    batch.put_many(DATA, [b"%05d" % n for n in range(count)], [value] * count)
+    engine.write(batch)
+
+
+def test_a_second_handle_is_refused_with_advice(disk):
+    engine = disk.open("s")
+    with pytest.raises(StorageError, match="already open; close the other handle"):
+        disk.open("s")
+    engine.close()
+    disk.open("s").close()
+
+
+def test_a_closed_engine_says_so_and_lets_go_of_its_files(disk):
+    engine = disk.open("s")
+    fill(engine, 100)
+    cursor = engine.cursor(DATA, start=b"", end=b"\xff")
+    assert len(cursor.chunk(50)[0]) == 50
+    snapshot = engine.snapshot()
+    short = snapshot.cursor(DATA, start=b"", end=b"\xff")
+    short.chunk(1)
+    engine.close()
+    engine.close()
+    for use in (
+        lambda: fill(engine, 1),
+        lambda: engine.get(DATA, b"a"),
+        engine.snapshot,
+        lambda: snapshot.get(DATA, b"a"),
+    ):
+        with pytest.raises(StorageError, match="closed"):
+            use()
+    again = disk.open("s")  # the open cursors above do not keep the lock
+    assert again.get(DATA, b"00099") == b"v"
+    assert again.status().startswith("rocks data~100 lock~0 local~0 files=")
+    again.close()
+
+
+def test_a_pinned_snapshot_shows_its_state_whatever_is_written(disk):
+    engine = disk.open("s")
+    fill(engine, 3000, b"old")
+    snapshot = engine.snapshot()
+    early = snapshot.cursor(DATA, start=b"", end=b"\xff")
+    first = early.chunk(10)[0]
+    fill(engine, 4000, b"new")
+    late = snapshot.cursor(DATA, start=b"", end=b"\xff")
+    backward = snapshot.cursor(DATA, start=b"00100", end=b"\xff", reverse=True)
+    keys, values = late.chunk(10_000)
+    assert first + early.chunk(10_000)[0] == keys == [b"%05d" % n for n in range(3000)]
+    assert set(values) == {b"old"}
+    assert backward.chunk(10_000)[0] == keys[:99:-1]
+    assert snapshot.get(DATA, b"03500") is None
+    assert snapshot.multi_get(DATA, [b"03500", b"00001"]) == [None, b"old"]
+    snapshot.close()
+    assert engine.get(DATA, b"00001") == b"new"
+    engine.close()
+
+
+def test_an_engine_cursor_ends_with_the_next_write(disk):
+    engine = disk.open("s")
+    fill(engine, 10)
+    cursor = engine.cursor(DATA, start=b"", end=b"\xff")
+    fill(engine, 11)
+    with pytest.raises(UsageError, match="read a snapshot"):
+        cursor.chunk(1)
+    engine.close()
+
+
+def test_writes_during_a_flush_are_not_lost(disk):
+    async def main():
+        engine = disk.open("s")
+        fill(engine, 2000, b"x" * 500)
+        flush = asyncio.ensure_future(engine.flush())
+        await asyncio.sleep(0)
+        fill(engine, 2001, b"y" * 500)
+        await flush
+        assert engine.get(DATA, b"02000") == b"y" * 500
+        assert engine.approximate_bytes(DATA, b"", b"\xff") > 0
+        await engine.checkpoint(disk.root / "copy")
+        with pytest.raises(StorageError, match="there already"):
+            await engine.checkpoint(disk.root / "copy")
+        engine.close()
+
+    asyncio.run(main())
+    copy = disk.open("copy")
+    assert copy.get(DATA, b"02000") == b"y" * 500
+    copy.close()
+
+
+def test_foreign_batches_and_unsorted_ingests_are_refused(disk):
+    engine = disk.open("s")
+    with pytest.raises(UsageError):
+        engine.write(object())
+    with pytest.raises(UsageError):
+        engine.ingest(DATA, [b"b", b"a"], [b"", b""])
+    engine.close()
+
+
+def test_overlay_equals_the_engine_after_the_batch():
+    draw = random.Random(3)
+    for _ in range(150):
+        base, batch = MemoryEngine(), WriteBatch()
+        before = WriteBatch()
+        for _ in range(draw.randrange(30)):
+            before.put(DATA, draw.randbytes(1), b"base")
+        base.write(before)
+        overlay = Overlay(base.snapshot(), batch)
+        for _ in range(draw.randrange(90)):
+            one, other = sorted([draw.randbytes(1), draw.randbytes(1)])
+            match draw.randrange(6):
+                case 0 if one < other:
+                    batch.delete_range(DATA, one, other)
+                case 1 | 2:
+                    batch.delete(DATA, one)
+                case _:
+                    batch.put(DATA, one, draw.randbytes(1))
+            if draw.randrange(4) == 0:  # looks in between keep the sorted keys up to date
+                overlay.cursor(DATA, start=one, end=other).chunk(1)
+        after = MemoryEngine()
+        after.write(before)
+        after.write(batch)
+        low, high = sorted([draw.randbytes(1), draw.randbytes(1)])
+        for reverse in (False, True):
+            cursors = [r.cursor(DATA, start=low, end=high, reverse=reverse) for r in (overlay, after)]
+            for seek in (None, draw.randbytes(1), draw.randbytes(1)):
+                for cursor in cursors:
+                    cursor.seek(seek) if seek is not None else None
+                for limit in (1, 2, 5, 300):
+                    assert cursors[0].chunk(limit) == cursors[1].chunk(limit)
+        keys = [bytes([n]) for n in range(256)]
+        assert overlay.multi_get(DATA, keys) == after.multi_get(DATA, keys)
