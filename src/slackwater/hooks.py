@@ -7,6 +7,7 @@ without being handed a runtime.
     probe("closedts.update_ahead_of_applied")   this odd branch was reached; the simulator counts it
     if buggify("propose.flush_early"): ...      do the legal but unlikely thing now
     if planted("M07"): ...                      a deliberate bug, to prove that its oracle kills it
+    tap("replica.serving", self, now)           this happens now; an oracle with global knowledge may look
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ def _never(site: str) -> bool:
     return False
 
 
+def _no_tap(site: str, *facts: object) -> None:
+    return None
+
+
 _probe: Callable[[str], None] = _no_probe
 _buggify: Callable[[str], bool] = _never
 _planted: frozenset[str] = frozenset()
+_tap: Callable[..., None] = _no_tap
 
 
 def probe(site: str) -> None:
@@ -45,14 +51,21 @@ def planted(name: str) -> bool:
     return name in _planted
 
 
+def tap(site: str, *facts: object) -> None:
+    """Show an oracle of the simulator what happens at this very step. Free in production."""
+    _tap(site, *facts)
+
+
 def install(
     *,
     probe: Callable[[str], None] | None = None,
     buggify: Callable[[str], bool] | None = None,
+    tap: Callable[..., None] | None = None,
     bugs: frozenset[str] = frozenset(),
 ) -> None:
     """Switch hooks on for a simulation run; `install()` with no arguments switches all of them off."""
-    global _probe, _buggify, _planted  # one process, one run: see the module docstring
+    global _probe, _buggify, _planted, _tap  # one process, one run: see the module docstring
     _probe = probe or _no_probe
     _buggify = buggify or _never
+    _tap = tap or _no_tap
     _planted = bugs

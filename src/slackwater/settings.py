@@ -86,6 +86,17 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("txn.resolve_queue_max", 1024, "transactions", (1, 1 << 16), (1, 8), "Finished transactions that wait for resolution; beyond it a commit waits too."),
     # replicas
     Setting("replica.tscache_bytes_max", 4 << 20, "bytes", (1 << 16, 1 << 28), (1 << 10, 1 << 16), "Memory of one range's timestamp cache; when it is full, older reads are rounded up."),
+    # ranges and their queues
+    Setting("range.max_bytes", 64 << 20, "bytes", (1 << 16, 16 << 30), (1 << 10, 64 << 10), "A range above this size is split."),
+    Setting("range.min_bytes", 8 << 20, "bytes", (0, 1 << 30), (0, 4 << 10), "A range below this size is merged with its right neighbor, if both fit; 0 switches merging off."),
+    Setting("range.max_requests", 2500, "requests/s", (0, 1 << 20), (0, 200), "A range above this load is split at the middle of its requests; 0 switches that off."),
+    Setting("range.replication_factor", 3, "replicas", (1, 9), (1, 5), "Replicas of a range where no span configuration says otherwise."),
+    Setting("queue.interval", 10.0, "s", (0, 3600), (0.2, 10), "How often every range is looked at; 0 pauses all queues."),
+    Setting("queue.concurrency", 2, "ranges", (1, 64), (1, 4), "Ranges one node works on at the same time."),
+    Setting("queue.check_interval", 3600.0, "s", (0, 30 * 86400), (5, 60), "How often the replicas of a range are compared; 0 switches that off."),
+    Setting("liveness.dead_after", 300.0, "s", (1, 86400), (5, 30), "A node that has been expired for this long is dead: its replicas are replaced, and logs are trimmed without it."),
+    Setting("txn.record_retention", 60.0, "s", (1, 86400), (5, 60), "Records of finished transactions are kept for this long, so that a repeated commit finds its answer."),
+    Setting("drain.timeout", 10.0, "s", (0, 600), (0, 10), "How long a stopping node tries to hand its leases over."),
     # closed timestamps
     Setting("closed_timestamp.target_duration", 3.0, "s", (0, 600), (0.01, 10), "How far behind now a range closes; 0 switches closing off."),
     Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),

@@ -166,3 +166,24 @@ def check_key(key: bytes) -> bytes:
     if not KEY_MIN <= key < KEY_MAX:
         raise UsageError("a key starts with a known prefix; build it with slackwater.model.layout", key=key[:32])
     return key
+
+
+def check_split_key(key: bytes) -> bytes:
+    """`key`, when ranges may meet there: no version of another key may lie on the wrong side of it.
+
+    Versions are `key ++ ts`, so a boundary that extends a complete key would fall between that key and its versions. Any
+    key, and any prefix of keys, is fine. (Rows are decoded with their schema only; a row's key as it is stored is fine.)
+    """
+    check_key(key)
+    if key[:1] in (LOCAL, META):
+        raise UsageError("local and meta keys are never divided", key=key[:32])
+    elements = {SYSTEM: 2, KV: 1}.get(key[:1], 0)
+    at = 1
+    for _ in range(elements):
+        try:
+            _, at = unescape(key, at)
+        except DecodeError:
+            return key
+    if elements and at != len(key):
+        raise UsageError("ranges cannot meet between a key and its versions; split at a key", key=key[:64])
+    return key

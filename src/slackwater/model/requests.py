@@ -243,7 +243,9 @@ class ComputeChecksum(_Message, frozen=True):
 
 
 class LeaseInfo(_Message, frozen=True):
-    """Who holds the lease, as this replica knows."""
+    """Who holds the lease, as this replica knows; with `by_holder`, as the leaseholder itself knows, frozen or not."""
+
+    by_holder: bool = False
 
 
 class RequestLease(_Message, frozen=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.errors import RangeMismatch, UnavailableError, UsageError
+from slackwater.errors import ConditionFailed, UnavailableError, UsageError
 from slackwater.hooks import planted
 from slackwater.model import requests as rq
 from slackwater.model.commands import (
@@ -136,7 +136,7 @@ def change_replicas(work: Work, request: rq.ChangeReplicas) -> Result:
     """Replace the set of replicas."""
     state = work.view.state
     if request.generation != state.descriptor.generation:
-        raise RangeMismatch("the range changed since its replicas were looked at", descriptors=[state.descriptor])
+        raise ConditionFailed("the range changed since its replicas were looked at", actual=state.descriptor.generation)
     if not request.replicas or len(set(request.replicas)) != len(request.replicas):
         raise UsageError("a range needs at least one replica, each on another node", replicas=request.replicas)
     if state.lease.holder not in request.replicas:

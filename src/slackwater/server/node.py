@@ -31,9 +31,11 @@ from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.runtime.sync import Event
 from slackwater.server import services as sv
 from slackwater.server.addresses import AddressBook
+from slackwater.server.admin import Admin
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
+from slackwater.server.peers import Peers
 from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
 from slackwater.txn.kv import KV
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 JOIN_PAUSE_S = 0.5
 ADDRESS_REFRESH_S = 5.0
+FETCH_PAUSE_S = 1.0
 
 
 class Node:
@@ -193,6 +196,15 @@ class Node:
             listener=self._listener,
             on_trimmed=self._fetch_later,
         )
+        self.peers = Peers(self.dialer, self.book.resolve, self.scope.child("peers"))
+        self.admin = Admin(
+            sender=self.sender,
+            kv=self.kv,
+            peers=self.peers,
+            liveness=self.liveness,
+            runtime=self.runtime,
+            new_range_id=self.new_range_id,
+        )
         self.store.start()
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
         self.book.learn([self.descriptor])
@@ -223,6 +235,7 @@ class Node:
         server.handle_sync(sv.STATUS, self._on_status)
         server.handle(sv.FETCH, self._on_fetch)
         server.handle_sync(sv.CHECKSUM, self._on_checksum)
+        server.handle_sync(sv.QUARANTINE, self._on_quarantine)
         server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
 
     async def _on_batch(self, batch: Batch, context: Context) -> BatchResult:
@@ -269,6 +282,12 @@ class Node:
         replica = self._here().replicas.get(request.range_id)
         return sv.ChecksumReply(replica.checksums.get(request.checksum_id) if replica else None)
 
+    def _on_quarantine(self, request: sv.QuarantineRequest, context: Context) -> sv.Ok:
+        replica = self._here().replicas.get(request.range_id)
+        if replica is not None:
+            replica.quarantine(request.reason)
+        return sv.Ok()
+
     async def _on_snapshot(self, request: sv.SnapshotRequest, context: Context) -> AsyncGenerator[SnapshotPart, None]:
         async for part in self._here().send_snapshot(request.range_id):
             yield part
@@ -292,16 +311,30 @@ class Node:
         self.scope.spawn(self._fetch_any(state.descriptor), name=f"fetch r{state.descriptor.range_id}")
 
     async def _fetch_any(self, descriptor: RangeDescriptor) -> None:
+        """Fetch a failed replica anew from whoever has it; or remove it, when its range has gone on without it."""
+        store, range_id = self._here(), descriptor.range_id
         while True:
+            replica = store.replicas.get(range_id)
+            if replica is None or replica.failure is None:
+                return
             for source in descriptor.replicas:
                 if source == self.node_id:
                     continue
-                try:
-                    await self.fetch(descriptor.range_id, source)
-                except SlackwaterError:
-                    continue
-                return
-            await self.runtime.clock.sleep(1.0)
+                with suppress(SlackwaterError):
+                    await self.fetch(range_id, source)
+                    return
+            await self.runtime.clock.sleep(FETCH_PAUSE_S)
+            with suppress(SlackwaterError):
+                newer = await self._superseded(descriptor)
+                if newer is not None and self.node_id not in newer.replicas:
+                    store.remove(range_id)
+                    return
+                descriptor = newer if newer is not None and newer.range_id == range_id else descriptor
+
+    async def _superseded(self, descriptor: RangeDescriptor) -> RangeDescriptor | None:
+        """The range that now holds where this one began, if its leaseholder says that it is newer."""
+        now = (await self.admin.describe(descriptor.start)).descriptor
+        return now if now.generation > descriptor.generation else None
 
     # --- what others here ask ----------------------------------------------------------------------------------------
 

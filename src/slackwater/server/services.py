@@ -7,6 +7,8 @@ node.report      what you know of yourself and of the others, for people
 store.status     where your replicas stand: applied and durable positions, for trimming and for the allocator
 store.snapshot   one replica as a stream
 store.fetch      take a snapshot of this range from that node
+store.checksum   the digest of a replica at one point of its log
+store.quarantine stop serving from a replica that differs from the others
 """
 
 from __future__ import annotations
@@ -135,6 +137,13 @@ class ChecksumReply(msgspec.Struct, frozen=True):
     digest: bytes | None
 
 
+class QuarantineRequest(msgspec.Struct, frozen=True):
+    """A replica was found to differ from the others: stop serving from it and fetch it anew."""
+
+    range_id: RangeId
+    reason: str
+
+
 class Ok(msgspec.Struct, frozen=True):
     """Done."""
 
@@ -146,6 +155,7 @@ JOIN: Method[JoinRequest, JoinReply] = Method("node.join", JoinRequest, JoinRepl
 STATUS: Method[StatusRequest, StatusReply] = Method("store.status", StatusRequest, StatusReply)
 FETCH: Method[FetchRequest, Ok] = Method("store.fetch", FetchRequest, Ok)
 CHECKSUM: Method[ChecksumRequest, ChecksumReply] = Method("store.checksum", ChecksumRequest, ChecksumReply)
+QUARANTINE: Method[QuarantineRequest, Ok] = Method("store.quarantine", QuarantineRequest, Ok)
 SNAPSHOT: StreamMethod[SnapshotRequest, SnapshotHeader | SnapshotBlock | SnapshotTrailer] = StreamMethod(
     "store.snapshot",
     SnapshotRequest,

@@ -44,12 +44,18 @@ APPEND_ATTEMPTS_MAX = 8
 class Leasing:
     """The lease of one replica, as this node sees it."""
 
-    def __init__(self, context: Context, *, state: Callable[[], RangeState]) -> None:
+    def __init__(self, context: Context, *, state: Callable[[], RangeState], continued: bool = False) -> None:
         self._context = context
         self._state = state
         self._acquiring = False
         self.changed: Waiters[str] = Waiters()
         self.transferring_to: NodeId | None = None
+        lease = state().lease
+        # A lease found on disk or in a snapshot was this node's in a former life, or before its replica was replaced. What
+        # was served under it is forgotten, and what was applied may not be here yet: it must be acquired anew, which
+        # puts a command behind everything in the log. (The right half of a split goes on under its lease: `continued`.)
+        mine = lease.holder == context.node_id
+        self._former = lease.sequence if mine and not continued and not planted("X-FORMER-LEASE") else None
 
     @property
     def by_expiration(self) -> bool:
@@ -77,6 +83,8 @@ class Leasing:
             raise self.elsewhere("the lease is being transferred", self.transferring_to)
         if self.status(now) is not LeaseState.VALID:
             raise self.elsewhere("this node's lease is about to end or has ended", 0)
+        if lease.sequence == self._former:
+            raise self.elsewhere("this node held the lease in a former life and must acquire it anew", 0)
         if now < lease.start:
             raise self.elsewhere("this node's lease starts in the future of its clock", lease.holder)
 
@@ -87,6 +95,7 @@ class Leasing:
         if (
             lease.holder == self._context.node_id
             and self.transferring_to is None
+            and lease.sequence != self._former
             and self.status(now) is LeaseState.VALID
         ):
             return
@@ -121,13 +130,17 @@ class Leasing:
         held = self._state().lease
         node, clock = self._context.node_id, self._context.clock
         if self.by_expiration:
+            if held.sequence == self._former and self.status(clock.now()) is not LeaseState.EXPIRED:
+                # Something was served under it, up to a time that is not known; nothing was at or above its end.
+                raise self.elsewhere("the lease of this node's former life has not ended yet", 0)
             return next_expiration_lease(
                 held, node, now=clock.now(), duration_s=self._context.settings["lease.duration"]
             )
         own = self._context.liveness.own()
         if own is None:
             raise self.elsewhere("this node has no live liveness record", 0)
-        if held.holder == node and held.epoch == own.epoch:
+        # Of the former life of the replica only: this process held it, so its clock is above all that was served.
+        if held.holder == node and held.epoch == own.epoch and held.sequence != self._former:
             raise self.elsewhere("this node's liveness is being renewed", 0)
         if held.holder not in {0, node}:
             record = self._context.liveness.get(held.holder)
@@ -170,7 +183,9 @@ class Leasing:
         now = self._context.clock.now()
         if lease.by_epoch or lease.holder != self._context.node_id or self.status(now) is not LeaseState.VALID:
             return None
-        if self.transferring_to is not None or seconds_between(now, lease.expiration) > duration / 2:
+        if lease.sequence == self._former or self.transferring_to is not None:
+            return None
+        if seconds_between(now, lease.expiration) > duration / 2:
             return None
         return LeaseExtension(add_seconds(now, duration))
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
-from slackwater.errors import ConditionFailed, SlackwaterError, UnavailableError
+from slackwater.errors import ConditionFailed, SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import Epoch, Liveness
 from slackwater.model.layout import prefix_end, system
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from slackwater.clock import HybridClock
     from slackwater.runtime.seam import NodeId, Runtime
     from slackwater.settings import Settings
+
+MARK_TRIES_MAX = 16
 
 _decoder = msgspec.msgpack.Decoder(Liveness)
 _encoder = msgspec.msgpack.Encoder()
@@ -180,7 +182,8 @@ class NodeLiveness:
 
     async def _write(self, epoch: Epoch, *, expected: bytes | None) -> None:
         expiration = add_seconds(self._clock.now(), self._settings["liveness.duration"])
-        record = Liveness(self.node_id, epoch, expiration, self.draining)
+        leaving = expected is not None and _decoder.decode(expected).decommissioning
+        record = Liveness(self.node_id, epoch, expiration, self.draining, leaving)
         await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(record), expected=expected)
         self._own = record
         self._known[self.node_id] = record
@@ -192,7 +195,8 @@ class NodeLiveness:
 
     def _learn(self, record: Liveness) -> None:
         known = self._known.get(record.node_id)
-        if known is None or (record.epoch, record.expiration) > (known.epoch, known.expiration):
+        # An equal one may have been marked by an operator since.
+        if known is None or (record.epoch, record.expiration) >= (known.epoch, known.expiration):
             self._known[record.node_id] = record
 
     async def end_epoch(self, record: Liveness) -> Liveness:
@@ -217,15 +221,32 @@ class NodeLiveness:
         self._known[record.node_id] = ended
         return ended
 
+    async def mark_decommissioning(self, node: NodeId) -> None:
+        """Note in a node's record that it is leaving for good: the allocator moves everything off it."""
+        for _ in range(MARK_TRIES_MAX):
+            raw = await self._kv.get(liveness_key(node))
+            if raw is None:
+                raise UsageError(f"there is no node n{node}")
+            record = _decoder.decode(raw)
+            if record.decommissioning:
+                self._learn(record)
+                return
+            marked = msgspec.structs.replace(record, decommissioning=True)
+            try:
+                await self._kv.conditional_put(liveness_key(node), _encoder.encode(marked), expected=raw)
+            except ConditionFailed:
+                continue  # a heartbeat came between
+            self._learn(marked)
+        raise UnavailableError(f"the record of n{node} kept changing; try again")
+
     async def leave(self) -> None:
         """Stop gracefully: leave an expired record, so that nobody waits for us and our next start does not wait either."""
         own = self._own
         if own is None:
             return
         self._own = None
-        gone = Liveness(
-            self.node_id, own.epoch, Timestamp(max(MIN, min(own.expiration, self._clock.now()))), draining=True
-        )
+        ended = Timestamp(max(MIN, min(own.expiration, self._clock.now())))
+        gone = msgspec.structs.replace(own, expiration=ended, draining=True)
         await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own))
 
     def status(self) -> str:

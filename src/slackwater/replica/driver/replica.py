@@ -23,12 +23,14 @@ from slackwater.errors import (
     AmbiguousResult,
     ClockError,
     ConflictError,
+    ConnectionLost,
     RangeMismatch,
     SlackwaterError,
+    StorageError,
     UnavailableError,
     UsageError,
 )
-from slackwater.hooks import planted, probe
+from slackwater.hooks import planted, probe, tap
 from slackwater.model import requests as rq
 from slackwater.model.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
 from slackwater.replica import declare
@@ -42,6 +44,7 @@ from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.snapshot import range_digest
 from slackwater.replica.tscache import TimestampCache
 from slackwater.runtime.sync import shield
+from slackwater.storage.batch import WriteBatch
 from slackwater.storage.stats import recompute
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ PUSH_ROUNDS_MAX = 16
 APPLY_RUN_BYTES_MAX = 4 << 20
 """Entries are applied together up to about this many bytes of payload, in one engine batch."""
 CHECKSUMS_KEPT_MAX = 16
+TAIL_AGAIN_S = 0.05
+"""Pause before a broken log reader is opened again."""
 SPLIT_READS_BYTES_MAX = 1 << 20
 """Of served reads that the right half takes over exactly; the rest raise its floor."""
 
@@ -65,7 +70,8 @@ SPLIT_READS_BYTES_MAX = 1 << 20
 class Replica:
     """A replica and, while it holds the lease, the leaseholder of its range."""
 
-    def __init__(self, context: Context, state: RangeState, scope: TaskScope) -> None:
+    def __init__(self, context: Context, state: RangeState, scope: TaskScope, *, continued: bool = False) -> None:
+        """`continued`: the right half of a split, which goes on under the lease of the left."""
         self.context = context
         self.state = state
         self.failure: BaseException | None = None
@@ -78,7 +84,7 @@ class Replica:
         self._applied: Waiters[str] = Waiters()
         self.retired = False
         self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
-        self.leasing = Leasing(context, state=lambda: self.state)
+        self.leasing = Leasing(context, state=lambda: self.state, continued=continued)
         buffer: ProposalBuffer[Waiter] = ProposalBuffer(
             state.descriptor.range_id, BucketTracker(), entry_bytes_max=int(context.settings["log.entry_bytes_max"])
         )
@@ -101,6 +107,11 @@ class Replica:
         self._applied.tell_all()
         self.leasing.changed.tell_all()
 
+    def quarantine(self, reason: str) -> None:
+        """Stop applying and serving: this replica differs from the others. Its store fetches it anew."""
+        if self.failure is None and not self.retired:
+            self._fail(UnavailableError(f"quarantined: {reason}"))
+
     def retire(self) -> None:
         """The range is gone from this store: apply and serve nothing more, from this very step on."""
         self.retired = True
@@ -113,6 +124,8 @@ class Replica:
         if len(batch.requests) > rq.BATCH_REQUESTS_MAX:
             raise UsageError("too many requests in one batch", limit=rq.BATCH_REQUESTS_MAX)
         if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
+            if batch.requests[0].by_holder:
+                await self.leasing.hold()
             return self._lease_info()
         if batch.header.follower_ok and self._follower_may_serve(batch):
             return self._follower_read(batch)
@@ -194,6 +207,7 @@ class Replica:
         self._check_alive()
         now = self.context.clock.now()
         self.leasing.check(now)
+        tap("replica.serving", self, now)
         self._check_bounds(batch)
         view = View(
             reader=self.context.engine,
@@ -277,16 +291,29 @@ class Replica:
     async def _tail(self) -> None:
         """Apply the log for as long as the replica lives. What must not be gone on from quarantines this range only."""
         try:
-            async with aclosing(
-                self.context.log.tail(self.state.descriptor.range_id, after=self.state.position)  # type: ignore[type-var]
-            ) as batches:
-                async for entries in batches:
-                    await self._apply(entries)
+            while True:
+                try:
+                    await self._tail_once()
+                except (ConnectionLost, StorageError):
+                    # The reader broke, or the disk refused: nothing of the entry was applied, so read it again. Whoever
+                    # waits for a command goes on waiting; the node answers nothing new that would need this entry.
+                    probe("replica.tail_again")
+                await self.context.runtime.clock.sleep(TAIL_AGAIN_S)
         except SlackwaterError as error:
-            probe("replica.quarantined")
-            self.failure = error
-            self.pipeline.stop(AmbiguousResult("the replica failed before the command was decided", cause=str(error)))
-            self.context.hooks.replica_failed(self.state.descriptor.range_id, error)
+            self._fail(error)
+
+    def _fail(self, error: SlackwaterError) -> None:
+        probe("replica.quarantined")
+        self.failure = error
+        self.pipeline.stop(AmbiguousResult("the replica failed before the command was decided", cause=str(error)))
+        self.context.hooks.replica_failed(self.state.descriptor.range_id, error)
+
+    async def _tail_once(self) -> None:
+        async with aclosing(
+            self.context.log.tail(self.state.descriptor.range_id, after=self.state.position)  # type: ignore[type-var]
+        ) as batches:
+            async for entries in batches:
+                await self._apply(entries)
 
     async def _apply(self, entries: list[Entry]) -> None:
         run: list[tuple[Position, Packet]] = []
@@ -318,20 +345,19 @@ class Replica:
 
     def _apply_run(self, run: list[tuple[Position, Packet]]) -> None:
         """Apply entries in one engine batch, then tell everybody. Cannot be interleaved."""
-        if not run or self.retired:
+        if not run or self.retired or self.failure is not None:
             return
-        state, whole = self.state, None
+        state, whole = self.state, WriteBatch()
         done: list[tuple[RangeState, Applied, Position]] = []
         for position, packet in run:
             applied = apply_packet(state, position, packet)
             done.append((state, applied, position))
             state = applied.state
-            if whole is None:
-                whole = applied.batch
-            else:
+            if len(run) > 1:  # listeners get each entry's own batch, so a run is gathered in another one
                 whole.extend(applied.batch)
-        if whole is not None:
-            self.context.engine.write(whole)
+            else:
+                whole = applied.batch
+        self.context.engine.write(whole)
         for before, applied, position in done:
             self.state = applied.state
             if self.context.listener is not None:
@@ -410,7 +436,11 @@ class Replica:
     def _check_bounds(self, batch: Batch) -> None:
         descriptor = self.state.descriptor
         span = declare.bounds(batch)
-        if span is not None and not descriptor.covers(span.start, span.end):
+        if span is None:
+            # Requests to the range itself name no key: the descriptor they were sent by must be the one they mean.
+            if batch.header.generation not in (0, descriptor.generation):
+                raise RangeMismatch("the range has changed; look it up again", descriptors=[descriptor])
+        elif not descriptor.covers(span.start, span.end):
             raise RangeMismatch("the batch reaches outside this range; look it up again", descriptors=[descriptor])
 
     def _close_targets(self) -> tuple[Timestamp, Timestamp]:
@@ -424,7 +454,9 @@ class Replica:
     def _lease_info(self) -> BatchResult:
         state = self.state
         info = rq.LeaseResult(state.lease, state.descriptor, state.lai, state.closed)
-        return rq.BatchResult([info], served_by=self.context.node_id)
+        # Anybody may answer this: it must not be taken as a sign of the lease (pitfall 22).
+        elsewhere = state.lease.holder != self.context.node_id
+        return rq.BatchResult([info], served_by=self.context.node_id, by_follower=elsewhere)
 
     def status(self) -> str:
         """One line for logs, scripts, console and simulator."""

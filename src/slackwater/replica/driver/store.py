@@ -102,9 +102,9 @@ class Store:
             batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encode_state(state))
         self.context.engine.write(batch)
 
-    def _add(self, state: RangeState) -> Replica:
+    def _add(self, state: RangeState, *, continued: bool = False) -> Replica:
         range_id = state.descriptor.range_id
-        replica = Replica(self.context, state, self._scope.child(f"r{range_id}"))
+        replica = Replica(self.context, state, self._scope.child(f"r{range_id}"), continued=continued)
         self.replicas[range_id] = replica
         replica.start()
         self._arrived.tell(range_id)
@@ -185,7 +185,7 @@ class Store:
 
     def replica_created(self, state: RangeState, reads: ReadSummary) -> None:
         """A split made a new range, here too; its state is already in the engine."""
-        self._add(state).tscache.apply_summary(reads)
+        self._add(state, continued=True).tscache.apply_summary(reads)
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""

@@ -1,0 +1,75 @@
+"""What administration asks of other nodes, one method per question. A node asks itself in the same way.
+
+Every call is bounded. An answer that does not come is an error like any other: whoever decides on it must treat the node
+as unknown, which is neither live nor dead.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.routing.parallel import in_parallel
+from slackwater.server import services as sv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from slackwater.runtime.rpc.dialer import Dialer
+    from slackwater.runtime.seam import Address, NodeId, RangeId, TaskScope
+
+STATUS_TIMEOUT_S = 2.0
+FETCH_TIMEOUT_S = 120.0
+ASKED_AT_ONCE_MAX = 16
+
+
+class Peers:
+    """Questions to the nodes of a cluster."""
+
+    def __init__(self, dialer: Dialer, resolve: Callable[[NodeId], Address | None], scope: TaskScope) -> None:
+        self._dialer = dialer
+        self._resolve = resolve
+        self._scope = scope
+
+    async def status(self, node: NodeId, ranges: Sequence[RangeId] = ()) -> sv.StatusReply:
+        """Where a node's replicas stand; of all ranges when none is named."""
+        request = sv.StatusRequest(list(ranges))
+        return await self._dialer.call(self._address(node), sv.STATUS, request, timeout=STATUS_TIMEOUT_S, node_id=node)
+
+    async def replica(self, node: NodeId, range_id: RangeId) -> sv.ReplicaStatus | None:
+        """Where one replica stands; None when the node has none."""
+        found = (await self.status(node, [range_id])).replicas
+        return found[0] if found else None
+
+    async def replicas(
+        self, nodes: Sequence[NodeId], range_id: RangeId
+    ) -> dict[NodeId, sv.ReplicaStatus | SlackwaterError | None]:
+        """One range on many nodes at once: its status, None where there is no replica, or why that is not known."""
+        works = [partial(self.replica, node, range_id) for node in nodes]
+        answers = await in_parallel(self._scope, works, limit=ASKED_AT_ONCE_MAX, name="status")
+        return dict(zip(nodes, answers, strict=True))
+
+    async def fetch(self, node: NodeId, range_id: RangeId, *, source: NodeId) -> None:
+        """Have `node` install a replica from a snapshot that `source` sends."""
+        request = sv.FetchRequest(range_id, source)
+        await self._dialer.call(self._address(node), sv.FETCH, request, timeout=FETCH_TIMEOUT_S, node_id=node)
+
+    async def checksum(self, node: NodeId, range_id: RangeId, checksum_id: bytes) -> bytes | None:
+        """The digest a replica computed; None: not there (yet)."""
+        request = sv.ChecksumRequest(range_id, checksum_id)
+        reply = await self._dialer.call(
+            self._address(node), sv.CHECKSUM, request, timeout=STATUS_TIMEOUT_S, node_id=node
+        )
+        return reply.digest
+
+    async def quarantine(self, node: NodeId, range_id: RangeId, *, reason: str) -> None:
+        """Have `node` stop serving from a replica that differs from the others, and fetch it anew."""
+        request = sv.QuarantineRequest(range_id, reason)
+        await self._dialer.call(self._address(node), sv.QUARANTINE, request, timeout=STATUS_TIMEOUT_S, node_id=node)
+
+    def _address(self, node: NodeId) -> Address:
+        address = self._resolve(node)
+        if address is None:
+            raise UnavailableError(f"the address of n{node} is not known")
+        return address

@@ -1,0 +1,108 @@
+"""Whole nodes in one process: one log and one network for all, memory engines, the real loop. No fixed sleeps.
+
+async with Cluster(3) as cluster:
+    await cluster.nodes[0].admin.split(kv(b"m"))
+    await cluster.until(lambda: …)          polls a condition, with a deadline
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from slackwater.log.memory import MemoryLog
+from slackwater.model.layout import kv
+from slackwater.runtime import LocalNet, RealRuntime
+from slackwater.server.node import Node
+from slackwater.settings import Settings
+from slackwater.storage.memory import MemoryDisk, MemoryEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+DEADLINE_S = 20.0
+FAST = {
+    "liveness.heartbeat_interval": 0.1,
+    "liveness.duration": 1.0,
+    "lease.duration": 2.0,
+    "clock.max_offset": 0.05,
+    "store.flush_interval": 0.1,
+    "queue.interval": 0.0,
+}
+
+
+class Cluster:
+    """Nodes n1… in one process; queues are off unless a test turns them on."""
+
+    def __init__(self, size: int, *, locality: tuple[str, ...] = (), **settings: float) -> None:
+        values = {**FAST, **{name.replace("__", "."): value for name, value in settings.items()}}
+        self.settings = Settings(values)
+        self.net = LocalNet(self.settings)
+        self._localities = [(("zone", z),) for z in locality] or [()] * size
+        self.size = size
+        self.nodes: list[Node] = []
+
+    async def __aenter__(self) -> Cluster:
+        self.log = MemoryLog("test", rng=RealRuntime(disk=MemoryDisk(), net=self.net).rng)
+        for number in range(self.size):
+            await self.add(MemoryEngine(), number)
+        await self.until(lambda: all(n.liveness and n.liveness.own() for n in self.nodes))
+        await self.until(lambda: all(len(n.book.nodes) == self.size for n in self.nodes), poke=self._learn)
+        return self
+
+    async def add(self, engine: MemoryEngine, number: int) -> Node:
+        """Start a node; the first makes the cluster, the others join it."""
+        runtime = RealRuntime(disk=MemoryDisk(), net=self.net)
+        node = Node(
+            runtime=runtime,
+            scope=runtime.scope(f"n{number + 1}"),
+            engine=engine,
+            log=self.log.handle(),
+            address=f"n{number + 1}:7400",
+            settings=Settings({s.name: v for s, v in self.settings}),
+            join=() if number == 0 else ("n1:7400",),
+            locality=self._localities[number] if number < len(self._localities) else (),
+        )
+        if number < len(self.nodes):
+            self.nodes[number] = node
+        else:
+            self.nodes.append(node)
+        await node.start()
+        if number == 0 and not node.node_id:
+            await node.init(cluster_id="test")
+        await asyncio.wait_for(node.ready.wait(), DEADLINE_S)
+        return node
+
+    async def _learn(self) -> None:
+        for node in self.nodes:
+            await node.book.refresh(node.system)
+
+    async def __aexit__(self, *exc: object) -> None:
+        for node in self.nodes:
+            await self.kill(node)
+
+    async def kill(self, node: Node) -> None:
+        """End a node without any goodbye."""
+        await node.scope.close()
+
+    async def until(self, condition: Callable[[], Any], *, poke: Callable[[], Awaitable[Any]] | None = None) -> None:
+        """Return once the condition holds; fails after a deadline, with the state of the cluster."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                while not condition():
+                    if poke is not None:
+                        await poke()
+                    await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                print("\n".join(n.status() for n in self.nodes))
+                raise
+
+    async def fill(self, count: int, *, prefix: bytes = b"k", size: int = 10) -> None:
+        """Write some keys."""
+        keys = [kv(prefix + b"%06d" % i) for i in range(count)]
+        await self.nodes[0].kv.put_rows(keys, [b"v" * size] * count)
+
+    async def keys(self) -> list[bytes]:
+        """Everything in the plain key space, read through the last node."""
+        rows = await self.nodes[-1].kv.scan(kv(b""), b"\x05")
+        return rows.keys
