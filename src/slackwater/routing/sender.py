@@ -165,7 +165,7 @@ class RangeSender:
             division = await self._divide(requests, call)
             if len(division.shares) > 1:
                 return await self._all_at_once(requests, header, division, call)
-            await call.next_round(pause=False)  # the ranges changed while they were looked up
+            await call.next_round(pause=True)  # the ranges changed while they were looked up
 
     async def _first(self, request: Request, call: Call) -> RangeDescriptor:
         if isinstance(request, ReverseScan):

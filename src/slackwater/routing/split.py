@@ -83,7 +83,8 @@ class Division:
 
 def divide(requests: Sequence[Request], *, home: bytes) -> Generator[bytes, RangeDescriptor, Division]:
     """Divide a batch; yields keys, is sent the descriptor of the range that holds each, returns the division."""
-    shares: dict[RangeId, int] = {}
+    # By generation too: an old and a new descriptor of one range are two guesses, and the wrong one is to be refused.
+    shares: dict[tuple[RangeId, int], int] = {}
     made: list[Share] = []
     places: list[list[tuple[int, int]]] = []
     descriptor: RangeDescriptor | None = None
@@ -97,7 +98,7 @@ def divide(requests: Sequence[Request], *, home: bytes) -> Generator[bytes, Rang
                 descriptor = yield key
                 invariant(descriptor.contains(key), "A-locate", key=key, descriptor=descriptor.status())
             inside, rest = cut(rest, descriptor.end, home=home)
-            number = shares.setdefault(descriptor.range_id, len(made))
+            number = shares.setdefault((descriptor.range_id, descriptor.generation), len(made))
             if number == len(made):
                 made.append(Share(descriptor, index))
             where.append((number, len(made[number].requests)))
