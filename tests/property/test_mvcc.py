@@ -421,7 +421,7 @@ class Mvcc(RuleBasedStateMachine):
                 history = sorted(self.versions[k].items())
                 for at, (t, v) in enumerate(history):
                     above = history[at + 1][0] if at + 1 < len(history) else MAX
-                    assert any(t <= i < above for i in instants), "garbage was left"
+                    assert above > threshold or any(t <= p < above for p in protected), "garbage was left"
                     assert v or at > 0 or t > threshold, "a tombstone that hides nothing was left"
 
     @rule(threshold=AT)
