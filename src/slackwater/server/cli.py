@@ -34,6 +34,7 @@ COMMANDS: dict[str, Command] = {
         "slackwater.server.status_command:ranges_main", "list the ranges of a cluster and their replicas"
     ),
     "kv": Command("slackwater.server.kv_command:main", "read and write plain keys, for trying and debugging"),
+    "nats": Command("slackwater.server.nats_command:main", "run a local NATS JetStream to use as the log, for trying"),
     "cert": Command("slackwater.server.cert_command:main", "create certificates"),
     "bench": Command(
         "slackwater.server.bench_command:main", "measure throughput and latency against peers in the same run"
