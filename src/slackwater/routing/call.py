@@ -28,7 +28,7 @@ class Call:
         self._clock = clock
         self._rng = rng
         self._settings = settings
-        self._backoff = Backoff(rng, least=settings["routing.backoff_min"], most=settings["routing.backoff_max"])
+        self._backoff: Backoff | None = None  # most calls never pause
         self.deadline = deadline
         self.home = home
         self.repeatable = repeatable
@@ -59,5 +59,9 @@ class Call:
         """Count a round that failed and, with `pause`, wait before the next."""
         self.rounds += 1
         self.check()
-        if pause:
-            await self._clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
+        if not pause:
+            return
+        if self._backoff is None:
+            least, most = self._settings["routing.backoff_min"], self._settings["routing.backoff_max"]
+            self._backoff = Backoff(self._rng, least=least, most=most)
+        await self._clock.sleep(min(self._backoff.next(), self.deadline.remaining()))

@@ -15,9 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.hooks import probe
+from slackwater.routing.range_cache import NOBODY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from slackwater.runtime.seam import NodeId
 
@@ -28,9 +29,16 @@ HINTS_MAX = 4
 class Route:
     """One round of tries over the replicas of one range."""
 
-    def __init__(self, candidates: Sequence[NodeId], *, by_follower: bool) -> None:
-        self._left = list(candidates)
-        self._hint: NodeId | None = None
+    __slots__ = ("_hint", "_hints", "_others", "_queue", "_tried_first", "by_follower")
+
+    def __init__(
+        self, candidates: Callable[[], Sequence[NodeId]], *, by_follower: bool, first: NodeId = NOBODY
+    ) -> None:
+        """`first` is tried before the others are even put in order: most requests need nobody else."""
+        self._others = candidates
+        self._queue: list[NodeId] | None = None
+        self._hint: NodeId | None = first or None
+        self._tried_first = first
         self._hints = 0
         self.by_follower = by_follower
 
@@ -39,7 +47,8 @@ class Route:
         if self._hint is not None:
             hint, self._hint = self._hint, None
             return hint
-        return self._left.pop(0) if self._left else None
+        left = self._left
+        return left.pop(0) if left else None
 
     def refused(self, node_id: NodeId, *, hint: NodeId) -> None:
         """`node_id` does not hold the lease, or as a follower cannot serve; `hint` may hold it (0: no idea)."""
@@ -55,6 +64,12 @@ class Route:
         self._hint = hint
         if hint in self._left:
             self._left.remove(hint)
+
+    @property
+    def _left(self) -> list[NodeId]:
+        if self._queue is None:
+            self._queue = [n for n in self._others() if n != self._tried_first]
+        return self._queue
 
     def status(self) -> str:
         """One line for logs and scripts."""

@@ -43,7 +43,7 @@ from slackwater.routing.choose import Candidate, order
 from slackwater.routing.directory import FIRST_RANGE, Directory
 from slackwater.routing.facts import descriptors_of, hint_of
 from slackwater.routing.merge import Budget, combine, join, merge_division, resume_of, stopped_at, unread
-from slackwater.routing.nodes import UNKNOWN, NodeTable, NodeView
+from slackwater.routing.nodes import UNKNOWN, Health, NodeTable, NodeView
 from slackwater.routing.parallel import in_parallel
 from slackwater.routing.range_cache import NOBODY, RangeCache
 from slackwater.routing.retry import Deadline
@@ -299,21 +299,27 @@ class RangeSender:
         raise RoundOver
 
     def _route(self, descriptor: RangeDescriptor, *, by_follower: bool) -> Route:
+        leaseholder = self.cache.leaseholder(descriptor.range_id)
+        candidates = partial(self._in_order, descriptor, by_follower=by_follower)
+        if by_follower or not leaseholder or buggify("routing.try_other_replica_first"):
+            return Route(candidates, by_follower=by_follower)
+        if self._view(leaseholder).health is Health.DEAD:
+            return Route(candidates, by_follower=by_follower)
+        return Route(candidates, by_follower=by_follower, first=leaseholder)
+
+    def _in_order(self, descriptor: RangeDescriptor, *, by_follower: bool) -> list[NodeId]:
         now_ns = self._runtime.clock.monotonic_ns()
-        nodes = order(
+        return order(
             [
                 Candidate(n, self._view(n), self.nodes.latency_us(n), self.nodes.suspect(n, now_ns=now_ns))
                 for n in descriptor.replicas
             ],
-            leaseholder=self.cache.leaseholder(descriptor.range_id),
+            leaseholder=NOBODY if buggify("routing.any_replica_first") else self.cache.leaseholder(descriptor.range_id),
             by_follower=by_follower,
             here=self._node_id,
             locality=self._locality,
             rng=self._runtime.rng,
         )
-        if buggify("routing.try_other_replica_first"):
-            nodes = nodes[1:] + nodes[:1]
-        return Route(nodes, by_follower=by_follower)
 
     def _refused(
         self, descriptor: RangeDescriptor, node_id: NodeId, error: NotLeaseholder, route: Route, call: Call

@@ -71,7 +71,7 @@ class Runner:
         self.cache = RangeCache(entries_max=100)
         self.known: dict[str, RangeDescriptor] = {}
         self.batch: list[rq.Request] = []
-        self.route = Route([], by_follower=False)
+        self.route = Route(list, by_follower=False)
 
     # --- the cache
 
@@ -145,10 +145,8 @@ class Runner:
         lines = []
         rest: rq.Request | None = request
         while rest is not None:
-            if isinstance(rest, rq.ReverseScan):
-                found = self.cache.lookup_below(rest.end)
-            else:
-                found = self.cache.lookup(rest.start)  # type: ignore[union-attr]
+            back = isinstance(rest, rq.ReverseScan)
+            found = self.cache.lookup_below(rest.end) if back else self.cache.lookup(rest.start)
             assert found is not None
             piece, rest = take(rest, found, home=b"")
             lines.append(f"r{found.range_id}: {show_request(piece)}")
@@ -156,8 +154,9 @@ class Runner:
 
     # --- routes
 
-    def do_route(self, *nodes: str, follower: str = "no") -> None:
-        self.route = Route([NodeId(int(n[1:])) for n in nodes], by_follower=follower == "yes")
+    def do_route(self, *nodes: str, follower: str = "no", first: str = "n0") -> None:
+        candidates = [NodeId(int(n[1:])) for n in nodes]
+        self.route = Route(lambda: candidates, by_follower=follower == "yes", first=NodeId(int(first[1:])))
 
     def do_next(self) -> str:
         node = self.route.next()
