@@ -137,7 +137,7 @@ class SqliteLog:
 
     def identity(self) -> LogIdentity:
         """See `seam.OrderedLog`."""
-        return LogIdentity("sqlite", str(self._path), self._writing.incarnation)
+        return LogIdentity("sqlite", self._path.name, self._writing.incarnation)
 
     async def close(self) -> None:
         """Finish the commit under way, refuse what waits behind it, release the file."""

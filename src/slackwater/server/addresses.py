@@ -1,11 +1,16 @@
 """The address book: where the nodes of a cluster are.
 
 Every node writes its descriptor to range 1 when it starts and reads everybody's now and then. Before it can read anything
-it asks the addresses it was given to join; what they answer is enough to find range 1.
+it asks the addresses it was given to join; what they answer is enough to find range 1. It also keeps what it knows in its
+own store: the first node of a cluster was given nobody to join, and must find the others again after a restart.
+
+Range 1 may be led by a node whose address is not known yet, and then cannot be read to find it out. So a greeting goes both
+ways: who greets says where it is, who answers says whom it knows, and a node that misses an address greets everybody again.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,18 +18,23 @@ import msgspec
 from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.descriptors import NodeDescriptor, RangeDescriptor
-from slackwater.model.layout import prefix_end, system
+from slackwater.model.layout import prefix_end, range_local, system
+from slackwater.runtime.seam import Family
+from slackwater.runtime.sync import Event
 from slackwater.server.services import HELLO, HelloReply, HelloRequest
+from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from slackwater.replica.driver import SystemKv
     from slackwater.runtime.rpc.dialer import Dialer
-    from slackwater.runtime.seam import Address, NodeId
+    from slackwater.runtime.seam import Address, Engine, NodeId
 
 NODES_MAX = 4096
 HELLO_TIMEOUT_S = 2.0
+
+BOOK_KEY = range_local(0, b"addresses")
 
 _decoder = msgspec.msgpack.Decoder(NodeDescriptor)
 
@@ -51,11 +61,19 @@ class AddressBook:
         self._dialer = dialer
         self._local_first_range = local_first_range
         self._first_range: RangeDescriptor | None = None
+        self._kept: dict[NodeId, NodeDescriptor] = {}
+        self.own: NodeDescriptor | None = None
+        """This node, once it is one."""
+        self.missed = Event()
+        """Set when an address was asked for that is not known."""
 
     def resolve(self, node_id: NodeId) -> Address | None:
         """The address of a node."""
         known = self.nodes.get(node_id)
-        return None if known is None else known.address
+        if known is None:
+            self.missed.set()
+            return None
+        return known.address
 
     def locality(self, node_id: NodeId) -> tuple[tuple[str, str], ...]:
         """Where a node is, as far as is known."""
@@ -70,6 +88,20 @@ class AddressBook:
                 known is not None and known.started_at <= node.started_at
             ):
                 self.nodes[node.node_id] = node
+
+    def recall(self, engine: Engine) -> None:
+        """Take over what a former life of this node knew."""
+        raw = engine.get(Family.LOCAL, BOOK_KEY)
+        if raw is not None:
+            self.learn(msgspec.msgpack.decode(raw, type=list[NodeDescriptor]))
+
+    def keep(self, engine: Engine) -> None:
+        """Write down what is known, if that is news."""
+        if self._kept != self.nodes:
+            batch = WriteBatch()
+            batch.put(Family.LOCAL, BOOK_KEY, msgspec.msgpack.encode(list(self.nodes.values())))
+            engine.write(batch)
+            self._kept = dict(self.nodes)
 
     async def refresh(self, kv: SystemKv) -> None:
         """Read every node's descriptor."""
@@ -103,13 +135,19 @@ class AddressBook:
 
     async def greet(self, address: Address) -> HelloReply:
         """Ask a node what it knows, and learn it."""
-        reply = await self._dialer.call(address, HELLO, HelloRequest(), timeout=HELLO_TIMEOUT_S)
+        reply = await self._dialer.call(address, HELLO, HelloRequest(self.own), timeout=HELLO_TIMEOUT_S)
         self.learn([*reply.nodes, reply.node] if reply.node.node_id else reply.nodes)
         if reply.first_range is not None and (
             self._first_range is None or reply.first_range.generation >= self._first_range.generation
         ):
             self._first_range = reply.first_range
         return reply
+
+    async def greet_all(self) -> None:
+        """Ask everybody who might know something, one after the other; who does not answer is passed over."""
+        for address in self._candidates():
+            with suppress(SlackwaterError):
+                await self.greet(address)
 
     def known_first_range(self) -> RangeDescriptor | None:
         """What this node would tell others."""

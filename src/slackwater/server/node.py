@@ -28,7 +28,7 @@ from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.rpc.server import RpcServer
 from slackwater.runtime.seam import NodeId, RangeId
-from slackwater.runtime.sync import Event
+from slackwater.runtime.sync import Event, timeout
 from slackwater.server import services as sv
 from slackwater.server.addresses import AddressBook
 from slackwater.server.admin import Admin
@@ -207,6 +207,8 @@ class Node:
         )
         self.store.start()
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
+        self.book.recall(self.engine)
+        self.book.own = self.descriptor
         self.book.learn([self.descriptor])
         self.scope.spawn(self.liveness.run(), name="liveness")
         self.scope.spawn(self._keep_addresses(), name="addresses")
@@ -250,7 +252,9 @@ class Node:
         self.offsets.check(self.runtime.clock.monotonic_ns())
 
     def _on_hello(self, request: sv.HelloRequest, context: Context) -> sv.HelloReply:
-        own = NodeDescriptor(self.node_id, self.address, self.locality)
+        if request.node is not None and request.node.node_id:
+            self.book.learn([request.node])
+        own = self.book.own or NodeDescriptor(self.node_id, self.address, self.locality)
         return sv.HelloReply(
             self.identity.cluster_id, own, list(self.book.nodes.values()), self.book.known_first_range()
         )
@@ -357,16 +361,23 @@ class Node:
 
     async def _keep_addresses(self) -> None:
         published = False
+        await self.book.greet_all()
         while True:
+            self.book.missed.clear()
             try:
                 if not published:
                     await self.book.publish(self.system, self.descriptor)
                     published = True
                 await self.book.refresh(self.system)
+                self.book.keep(self.engine)
             except SlackwaterError:
                 await self.runtime.clock.sleep(JOIN_PAUSE_S)
+                await self.book.greet_all()
                 continue
-            await self.runtime.clock.sleep(ADDRESS_REFRESH_S)
+            with suppress(TimeoutError):
+                async with timeout(ADDRESS_REFRESH_S):
+                    await self.book.missed.wait()
+            await self.runtime.clock.sleep(JOIN_PAUSE_S)
 
     async def new_range_id(self) -> RangeId:
         """An id that no range ever had."""

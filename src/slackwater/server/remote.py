@@ -29,7 +29,7 @@ from slackwater.routing.transport import RpcTransport
 from slackwater.runtime.real import RealRuntime
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
-from slackwater.runtime.sync import Event, timeout
+from slackwater.runtime.sync import timeout
 from slackwater.server.addresses import AddressBook
 from slackwater.server.arguments import client_net
 from slackwater.server.clock_hook import HybridClockHook
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from slackwater.runtime.seam import Address, Disk, NodeId, Runtime, TaskScope
+    from slackwater.runtime.seam import Address, Disk, Runtime, TaskScope
 
 REFRESH_S = 5.0
 REFRESH_PAUSE_S = 0.2
@@ -67,7 +67,7 @@ class Remote:
         hook = HybridClockHook(self.clock, OffsetMonitor(max_offset_s=settings["clock.max_offset"]))
         self.dialer = Dialer(runtime, scope, identity=self.identity, settings=settings, hook=hook)
         self.book = AddressBook("", addresses, self.dialer, local_first_range=lambda: None)
-        self.transport = RpcTransport(self.dialer, self._resolve)
+        self.transport = RpcTransport(self.dialer, self.book.resolve)
         self.sender = RangeSender(
             transport=self.transport,
             runtime=runtime,
@@ -78,7 +78,6 @@ class Remote:
         )
         self.kv = KV(sender=self.sender, clock=self.clock, runtime=runtime, settings=settings, scope=scope.child("kv"))
         self._addresses = tuple(addresses)
-        self._missed = Event()
 
     async def greet(self) -> None:
         """Find one node that answers and take its cluster for ours."""
@@ -99,21 +98,17 @@ class Remote:
         """Keep the address book fresh from now on."""
         self.scope.spawn(self._keep_addresses(), name="addresses")
 
-    def _resolve(self, node_id: NodeId) -> Address | None:
-        address = self.book.resolve(node_id)
-        if address is None:
-            self._missed.set()
-        return address
-
     async def _keep_addresses(self) -> None:
         system = KvAdapter(self.kv)
         while True:
             with suppress(TimeoutError):
                 async with timeout(REFRESH_S):
-                    await self._missed.wait()
-            with suppress(SlackwaterError):  # the next round will do
+                    await self.book.missed.wait()
+            self.book.missed.clear()
+            try:
                 await self.book.refresh(system)
-            self._missed.clear()
+            except SlackwaterError:
+                await self.book.greet_all()
             await self.runtime.clock.sleep(REFRESH_PAUSE_S)
 
 

@@ -23,7 +23,9 @@ from slackwater.runtime.seam import NodeId, Position, RangeId
 
 
 class HelloRequest(msgspec.Struct, frozen=True):
-    """Nothing to say yet."""
+    """A node says who it is, so that both sides know each other afterwards; a client says nothing."""
+
+    node: NodeDescriptor | None = None
 
 
 class HelloReply(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ Every node renews `{node, epoch, expiration}` in range 1 by conditional put. The
     heartbeat refused     somebody raised our epoch: all our leases are gone; go on under the new one
 
 A restarted node waits until the record of its former life has expired before it starts a new epoch: only then is it sure
-that nothing served before the restart lies above what it will write. A graceful stop leaves an expired record, so the
+that nothing served before the restart lies above what it will write. A graceful stop ends its own epoch, so the
 next start does not wait. What is not known is `None`: neither live nor dead.
 """
 
@@ -93,6 +93,7 @@ class NodeLiveness:
         self._kv = kv
         self._trusted = trusted
         self._own: Liveness | None = None
+        self._left = False
         self._known: dict[NodeId, Liveness] = {}
         self.heartbeats_failed = 0
 
@@ -161,6 +162,8 @@ class NodeLiveness:
         await self.refresh()
 
     async def _heartbeat(self) -> None:
+        if self._left:
+            return
         own = self._own
         if own is None:
             await self._begin()
@@ -177,16 +180,21 @@ class NodeLiveness:
             return
         record = _decoder.decode(actual)
         probe("liveness.adopted")
-        self._own = record
+        self._trust(record)
+
+    def _trust(self, record: Liveness) -> None:
+        """Our record is what the store holds: rely on it from now on, unless we are leaving."""
+        self._own = None if self._left else record
         self._known[self.node_id] = record
 
     async def _write(self, epoch: Epoch, *, expected: bytes | None) -> None:
+        if self._left:
+            raise UnavailableError("this node is stopping and renews nothing")
         expiration = add_seconds(self._clock.now(), self._settings["liveness.duration"])
         leaving = expected is not None and _decoder.decode(expected).decommissioning
         record = Liveness(self.node_id, epoch, expiration, self.draining, leaving)
         await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(record), expected=expected)
-        self._own = record
-        self._known[self.node_id] = record
+        self._trust(record)
 
     async def refresh(self) -> None:
         """Read everybody's records."""
@@ -240,14 +248,27 @@ class NodeLiveness:
         raise UnavailableError(f"the record of n{node} kept changing; try again")
 
     async def leave(self) -> None:
-        """Stop gracefully: leave an expired record, so that nobody waits for us and our next start does not wait either."""
-        own = self._own
-        if own is None:
-            return
-        self._own = None
-        ended = Timestamp(max(MIN, min(own.expiration, self._clock.now())))
-        gone = msgspec.structs.replace(own, expiration=ended, draining=True)
-        await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own))
+        """Stop gracefully: end our own epoch, so that nobody waits for us and our next start does not wait either.
+
+        From here on this node trusts no lease of its own, so the epoch may end before the record would have expired. It
+        must be a new epoch: a record of the same one that expires earlier than the one others know looks old to them.
+        """
+        own, self._own, self._left = self._own, None, True
+        for _ in range(MARK_TRIES_MAX):
+            if own is None:
+                return
+            ended = Timestamp(max(MIN, min(own.expiration, self._clock.now())))
+            gone = msgspec.structs.replace(own, epoch=Epoch(own.epoch + 1), expiration=ended, draining=True)
+            try:
+                await self._kv.conditional_put(
+                    liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own)
+                )
+            except ConditionFailed as refused:  # a heartbeat of ours was still under way, or somebody marked us
+                actual = refused.facts.get("actual")
+                found = _decoder.decode(actual) if isinstance(actual, bytes) else None
+                own = found if found is not None and found.epoch == own.epoch else None
+            else:
+                return
 
     def status(self) -> str:
         """One line for logs and the console."""

@@ -1,0 +1,262 @@
+"""A cluster of real processes for tests: started, killed, paused and restarted by process id, on loopback.
+
+    async with Processes(tmp_path, nodes=3, log_url=f"sqlite://{tmp_path}/log.db") as cluster:
+        await cluster.make()                        # start all, init, wait until everybody serves
+        async with connect(cluster.addresses) as remote:
+            await spread(remote, cluster)           # every range on every node
+            cluster.kill(1)
+            ...
+            await cluster.start(1)
+
+Every process writes its journal to `tmp_path/nK.journal`; when a test fails, the ends of all journals are in the error.
+Leaving the block ends every process that was started here, whatever state it is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slackwater.errors import SlackwaterError
+from slackwater.server.services import INIT, REPORT, InitRequest, ReportReply, ReportRequest
+from slackwater.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slackwater.server.remote import Remote
+
+QUICK = {
+    # Failover within a few seconds, so that a short test sees many.
+    "liveness.duration": 2.0,
+    "liveness.heartbeat_interval": 0.3,
+    "lease.duration": 2.0,
+    "lease.acquire_timeout": 2.0,
+    "txn.expiration": 2.0,
+    "txn.heartbeat_interval": 0.4,
+    "store.flush_interval": 1.0,
+    "rpc.heartbeat_interval": 0.3,
+    "rpc.heartbeat_timeout": 2.0,
+}
+READY_S = 60.0
+JOURNAL_LINES = 30
+
+
+def client_settings(**values: float) -> Settings:
+    """Settings for a client of a quick cluster."""
+    return Settings({k: v for k, v in QUICK.items() if k.startswith(("rpc.", "txn."))} | values)
+
+
+class Processes:
+    """`slackwater start`, several times."""
+
+    def __init__(
+        self, directory: Path, *, nodes: int, log_url: str, settings: Mapping[str, float] | None = None
+    ) -> None:
+        self.directory = directory
+        self.log_url = log_url
+        self.settings = {**QUICK, **(settings or {})}
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(nodes)]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * nodes
+        self._paused: set[int] = set()
+
+    async def __aenter__(self) -> Processes:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        self.end_all()
+        if error is not None:
+            error.add_note(self.journals())
+
+    # --- whole cluster
+
+    async def make(self) -> None:
+        """Start all nodes, make a cluster of the first, and wait until every node belongs to it."""
+        for index in range(len(self.addresses)):
+            self.launch(index)
+        async with dialing() as dialer:
+            for index in range(len(self.addresses)):
+                await self._report(dialer, index, lambda _: True)
+            await dialer.call(self.addresses[0], INIT, InitRequest(), timeout=READY_S)
+            for index in range(len(self.addresses)):
+                await self._report(dialer, index, lambda report: report.node.node_id > 0)
+
+    async def wait_live(self) -> None:
+        """Wait until every node knows every node to be live."""
+        count = len(self.addresses)
+
+        def all_live(report: ReportReply) -> bool:
+            return sum(record.live_at(report.now) for record in report.liveness) == count
+
+        async with dialing() as dialer:
+            for index in range(count):
+                await self._report(dialer, index, all_live)
+
+    def end_all(self) -> None:
+        """End whatever still runs."""
+        for index in range(len(self._processes)):
+            self.kill(index)
+
+    def journals(self) -> str:
+        """The last lines of every journal, for error messages."""
+        parts = []
+        for index in range(len(self.addresses)):
+            path = self._journal(index)
+            lines = path.read_text(errors="replace").splitlines()[-JOURNAL_LINES:] if path.exists() else ["(none)"]
+            parts.append("\n".join([f"--- {path.name}", *lines]))
+        return "\n".join(parts)
+
+    # --- one node
+
+    def launch(self, index: int) -> None:
+        """Start a process; it is ready some time later."""
+        assert self._processes[index] is None, "this node runs already"
+        command = [sys.executable, "-m", "slackwater.server.cli", "start"]
+        command += ["--store", str(self.directory / f"n{index + 1}"), "--listen", self.addresses[index], "--insecure"]
+        command += ["--join", ",".join(self.addresses), "--log", self.log_url, "--locality", f"zone=z{index + 1}"]
+        for name, value in self.settings.items():
+            command += ["--set", f"{name}={value}"]
+        with self._journal(index).open("ab") as journal:
+            self._processes[index] = subprocess.Popen(
+                command, stdout=journal, stderr=journal, stdin=subprocess.DEVNULL, cwd=self.directory
+            )
+
+    async def start(self, index: int) -> None:
+        """Start a process and wait until it serves."""
+        self.launch(index)
+        async with dialing() as dialer:
+            await self._report(dialer, index, lambda report: report.node.node_id > 0)
+
+    def kill(self, index: int) -> None:
+        """End a process without a warning."""
+        process = self._processes[index]
+        if process is not None:
+            process.kill()
+            process.wait()
+            self._processes[index] = None
+            self._paused.discard(index)
+
+    async def stop(self, index: int) -> int:
+        """End a process gracefully; returns its exit status."""
+        process = self._processes[index]
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
+        try:
+            status = await asyncio.wait_for(asyncio.to_thread(process.wait), READY_S)
+        except TimeoutError:
+            self.dump(index)
+            await asyncio.sleep(0.5)
+            raise
+        self._processes[index] = None
+        return status
+
+    def pause(self, index: int) -> None:
+        """Freeze a process as a long garbage collection or a moved virtual machine would."""
+        self._signal(index, signal.SIGSTOP)
+        self._paused.add(index)
+
+    def resume(self, index: int) -> None:
+        """Let a frozen process go on."""
+        self._signal(index, signal.SIGCONT)
+        self._paused.discard(index)
+
+    def dump(self, index: int) -> None:
+        """Have a process write its state to its journal."""
+        self._signal(index, signal.SIGUSR1)
+
+    def running(self, index: int) -> bool:
+        """Whether the process is there."""
+        process = self._processes[index]
+        return process is not None and process.poll() is None
+
+    def _signal(self, index: int, number: signal.Signals) -> None:
+        process = self._processes[index]
+        assert process is not None, "this node does not run"
+        os.kill(process.pid, number)
+
+    def _journal(self, index: int) -> Path:
+        return self.directory / f"n{index + 1}.journal"
+
+    async def _report(self, dialer, index, wanted) -> ReportReply:
+        deadline = asyncio.get_running_loop().time() + READY_S
+        last: object = None
+        while asyncio.get_running_loop().time() < deadline:
+            process = self._processes[index]
+            assert process is not None and process.poll() is None, f"n{index + 1} ended:\n{self.journals()}"
+            try:
+                last = await dialer.call(self.addresses[index], REPORT, ReportRequest(), timeout=2.0)
+            except SlackwaterError as error:
+                last = error
+            else:
+                if wanted(last):
+                    return last
+            await asyncio.sleep(0.05)
+        raise TimeoutError(f"n{index + 1} is not ready: {last}")
+
+
+class dialing:  # noqa: N801 - reads as a statement
+    """A dialer without a clock, for looking at nodes."""
+
+    async def __aenter__(self):
+        from slackwater.runtime.real import RealRuntime
+        from slackwater.runtime.rpc import Dialer, Identity
+
+        settings = Settings({"rpc.reconnect_pause_max": 0.1})
+        self._runtime = RealRuntime(disk=None, settings=settings)
+        self._scope = self._runtime.scope("look")
+        self._dialer = Dialer(self._runtime, self._scope, identity=Identity(), settings=settings)
+        return self._dialer
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._dialer.close()
+        await self._scope.close()
+        self._runtime.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago; held together, so that all differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+async def spread(remote: Remote, cluster: Processes) -> None:
+    """Put a replica of every range on every node."""
+    import msgspec
+
+    from slackwater.model import layout
+    from slackwater.model import requests as rq
+    from slackwater.routing.sender import NO_RANGE
+    from slackwater.runtime.seam import NodeId
+    from slackwater.server.services import FETCH, FetchRequest
+    from slackwater.server.system_kv import KvAdapter
+
+    everyone = tuple(NodeId(n + 1) for n in range(len(cluster.addresses)))
+    await remote.book.refresh(KvAdapter(remote.kv))
+    for descriptor in await remote.sender.ranges_of(layout.KEY_MIN, layout.KEY_MAX):
+        (source,) = descriptor.replicas
+        header = rq.Header(NO_RANGE)
+        change = rq.ChangeReplicas(everyone, descriptor.generation)
+        await remote.sender.send([change], header, at=max(descriptor.start, layout.META))
+        answer = await remote.transport.batch(source, rq.Batch(rq.Header(descriptor.range_id), [rq.LeaseInfo()]))
+        (info,) = answer.results
+        assert isinstance(info, rq.LeaseResult)
+        for node in everyone:
+            if node not in descriptor.replicas:
+                address = remote.book.resolve(node)
+                assert address is not None
+                request = FetchRequest(descriptor.range_id, source)
+                await remote.dialer.call(address, FETCH, request, timeout=30.0)
+        await remote.kv.put(layout.meta(descriptor.end), msgspec.msgpack.encode(info.descriptor))
+        remote.sender.cache.clear()

@@ -1,0 +1,138 @@
+"""Liveness records as nodes see each other's: graceful ends, lost answers, and who may end whose epoch."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from slackwater.clock import HybridClock
+from slackwater.errors import ConditionFailed, UnavailableError
+from slackwater.replica.driver import NodeLiveness
+from slackwater.replica.driver.liveness import liveness_key
+from slackwater.runtime import RealRuntime
+from slackwater.runtime.seam import NodeId
+from slackwater.settings import Settings
+
+N1, N2 = NodeId(1), NodeId(2)
+
+
+class Records:
+    """Range 1, as a dictionary."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+
+    async def get(self, key):
+        return self.rows.get(key)
+
+    async def put(self, key, value):
+        self.rows[key] = value
+
+    async def conditional_put(self, key, value, *, expected):
+        if self.rows.get(key) != expected:
+            raise ConditionFailed("another value", key=key, actual=self.rows.get(key))
+        self.rows[key] = value
+
+    async def scan(self, start, end):
+        return sorted((k, v) for k, v in self.rows.items() if start <= k < end)
+
+    async def increment(self, key, by):
+        raise AssertionError("liveness counts nothing")
+
+
+class Wall:
+    def __init__(self) -> None:
+        self.ns = 10**18
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def pair(wall: Wall, records: Records) -> list[NodeLiveness]:
+    runtime = RealRuntime(disk=None)
+    settings = Settings()
+    return [
+        NodeLiveness(n, runtime, HybridClock(wall, max_offset_s=0.5), settings, records, trusted=lambda: None)
+        for n in (N1, N2)
+    ]
+
+
+def test_a_node_that_left_is_over_at_once_for_everybody():
+    """Others know a later expiration than the one it leaves behind; its epoch tells them which is newer."""
+
+    async def main():
+        wall, records = Wall(), Records()
+        one, two = pair(wall, records)
+        await one._begin()
+        await two._begin()
+        wall.ns += 10**9
+        await one._heartbeat()
+        await two.refresh()
+        before = two.get(N1)
+        assert before.live_at(two._clock.now())
+        await one.leave()
+        assert one.own() is None
+        await two.refresh()
+        after = two.get(N1)
+        assert (after.epoch, after.draining) == (before.epoch + 1, True)
+        wall.ns += 1000_000
+        assert not after.live_at(two._clock.now())
+
+    asyncio.run(main())
+
+
+def test_leaving_meets_a_heartbeat_whose_answer_was_lost():
+    async def main():
+        wall, records = Wall(), Records()
+        one, _ = pair(wall, records)
+        await one._begin()
+        own = one.own()
+        wall.ns += 10**9
+        await one._heartbeat()
+        one._own = own  # as if that answer had been lost
+        await one.leave()
+        await one.refresh()
+        assert one.get(N1).epoch == own.epoch + 1
+
+    asyncio.run(main())
+
+
+def test_a_heartbeat_under_way_does_not_revive_a_node_that_leaves():
+    async def main():
+        wall, records = Wall(), Records()
+        one, _ = pair(wall, records)
+        await one._begin()
+        await one.leave()
+        raw = records.rows[liveness_key(N1)]
+        await one._heartbeat()
+        with pytest.raises(UnavailableError):
+            await one._write(one.get(N1).epoch, expected=raw)
+        assert records.rows[liveness_key(N1)] == raw
+        assert one.own() is None
+
+    asyncio.run(main())
+
+
+def test_only_an_expired_epoch_is_ended_by_others():
+    async def main():
+        wall, records = Wall(), Records()
+        one, two = pair(wall, records)
+        await one._begin()
+        await two.refresh()
+        with pytest.raises(UnavailableError, match="has not expired"):
+            await two.end_epoch(two.get(N1))
+        wall.ns += int(10e9)
+        seen = two.get(N1)
+        await one._heartbeat()
+        with pytest.raises(UnavailableError, match="came back"):
+            await two.end_epoch(seen)
+        wall.ns += int(10e9)
+        ended = await two.end_epoch(two.get(N1))
+        assert ended.epoch == seen.epoch + 1
+        assert one.own() is None, "its own clock says so, whatever it has heard"
+        await one._heartbeat()  # refused: it finds the new epoch
+        await one._heartbeat()
+        assert one.own().epoch == ended.epoch
+
+    asyncio.run(main())
