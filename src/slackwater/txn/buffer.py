@@ -9,6 +9,9 @@ Each key is in the buffer once; the last write wins. Many puts leave as one bloc
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
+from operator import add
 from typing import TYPE_CHECKING
 
 from slackwater.model.requests import Delete, Put, PutRows
@@ -77,14 +80,11 @@ class WriteBuffer:
 
 def chunks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> list[tuple[list[bytes], list[bytes]]]:
     """Rows in blocks of about `bytes_max` bytes each, at least one row per block."""
+    ends = list(accumulate(map(add, map(len, keys), map(len, values))))
     out: list[tuple[list[bytes], list[bytes]]] = []
     begin, size = 0, 0
-    for i, (key, value) in enumerate(zip(keys, values, strict=True)):
-        row = len(key) + len(value)
-        if size and size + row > bytes_max:
-            out.append((keys[begin:i], values[begin:i]))
-            begin, size = i, 0
-        size += row
-    if begin < len(keys):
-        out.append((keys[begin:], values[begin:]))
+    while begin < len(keys):
+        upto = max(bisect_right(ends, size + bytes_max, begin), begin + 1)
+        out.append((keys[begin:upto], values[begin:upto]))
+        begin, size = upto, ends[upto - 1]
     return out

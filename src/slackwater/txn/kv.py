@@ -15,6 +15,7 @@ times and only the last one counts. Any other exception rolls back and goes to t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
@@ -34,6 +35,7 @@ from slackwater.model.requests import (
     Scan,
 )
 from slackwater.routing.facts import timestamp_of
+from slackwater.routing.parallel import in_parallel
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.sync import CancelledError
 from slackwater.txn.buffer import chunks
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
 
 T = TypeVar("T")
+
+BLOCKS_IN_FLIGHT_MAX = 8
+"""Blocks of one bulk load under way at a time: while the log syncs some, the leaseholder evaluates others."""
 
 
 class KV:
@@ -157,9 +162,15 @@ class KV:
         if must_be_new:
             await self.batch([PutRows(keys, values, must_be_new=True)], timeout=timeout)
             return
-        for some_keys, some_values in chunks(keys, values, bytes_max=self._block_bytes()):
-            rows = PutRows(some_keys, some_values)
-            await self._send([rows], Header(NO_RANGE), timeout=timeout, repeatable=True)
+        blocks = chunks(keys, values, bytes_max=self._block_bytes())
+        works = [partial(self._put_block, PutRows(*block), timeout) for block in blocks]
+        done = await in_parallel(self.kernel.scope, works, limit=BLOCKS_IN_FLIGHT_MAX, name="put rows")
+        for failed in done:
+            if isinstance(failed, SlackwaterError):
+                raise failed
+
+    async def _put_block(self, rows: PutRows, timeout: float | None) -> BatchResult:
+        return await self._send([rows], Header(NO_RANGE), timeout=timeout, repeatable=True)
 
     async def batch(self, requests: Sequence[Request], *, timeout: float | None = None) -> list[Result]:
         """Several requests as one atomic step; a transaction if they need more than one range."""
