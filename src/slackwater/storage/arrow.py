@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Reader
 
 BLOCK_FIRST = 64
-BLOCK_PAIRS = 4096
+BLOCK_PAIRS = 2048
 BATCH_ROWS = 32_768
 """Rows decoded at once: enough to make numpy's fixed costs small, few enough to stay in the cache."""
 DEEP_FACTOR = 32
@@ -157,7 +157,7 @@ def _visible_mask(keys: Sequence[bytes], newest_wanted: int, last_key: bytes, *,
     """Which versions of the block are the newest of their key at or below the wanted timestamp."""
     width = len(keys[0])
     joined = np.frombuffer(b"".join(keys), np.uint8)
-    if len(joined) == width * len(keys) and max(map(len, keys)) == width:
+    if list(map(len, keys)).count(width) == len(keys):
         table = joined.view([("key", f"S{width - 8}"), ("mark", ">u8")])  # equal widths: S compares all that counts
         marks = table["mark"]
         same = np.empty(len(keys), bool)
