@@ -1,4 +1,8 @@
-"""One caller's batch while it is being sent: how long, how often, and what went wrong last."""
+"""One caller's batch while it is being sent: how long, how often, what went wrong last, and what it was told.
+
+What a refusing replica says about its neighbours is kept with the call, not only in the sender's cache: the cache may be
+small, or busy with other ranges, and the index of ranges may lag behind. A call that is told where to go gets there.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,19 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.hooks import probe
+from slackwater.routing.range_cache import RangeCache
 from slackwater.routing.retry import Backoff, Deadline
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.runtime.seam import Clock, Rng
     from slackwater.settings import Settings
+
+
+TOLD_MAX = 256
+"""Ranges kept with one call."""
 
 
 class RoundOver(Exception):
@@ -20,7 +32,7 @@ class RoundOver(Exception):
 class Call:
     """Bounds and bookkeeping of one batch, or of one share of it."""
 
-    __slots__ = ("_backoff", "_clock", "_rng", "_settings", "deadline", "home", "last", "repeatable", "rounds")
+    __slots__ = ("_backoff", "_clock", "_rng", "_settings", "deadline", "home", "last", "repeatable", "rounds", "told")
 
     def __init__(
         self, clock: Clock, rng: Rng, settings: Settings, *, deadline: Deadline, home: bytes, repeatable: bool
@@ -35,10 +47,12 @@ class Call:
         """The caller vouches that executing the batch twice does no harm."""
         self.rounds = 0
         self.last: SlackwaterError | None = None
+        self.told: RangeCache | None = None
+        """Ranges that replicas have told this call about; shared with its forks."""
 
     def fork(self, *, home: bytes | None = None, repeatable: bool | None = None) -> Call:
         """The same deadline with rounds of its own, for a share or a lookup."""
-        return Call(
+        made = Call(
             self._clock,
             self._rng,
             self._settings,
@@ -46,6 +60,16 @@ class Call:
             home=self.home if home is None else home,
             repeatable=self.repeatable if repeatable is None else repeatable,
         )
+        made.told = self.told = self.told or RangeCache(entries_max=TOLD_MAX)
+        return made
+
+    def tell(self, wrong: RangeDescriptor, known: Sequence[RangeDescriptor]) -> None:
+        """A replica refused `wrong` and knows these instead."""
+        self.told = self.told or RangeCache(entries_max=TOLD_MAX)
+        if wrong not in known:
+            self.told.evict(wrong)
+        for descriptor in known:
+            self.told.insert(descriptor)
 
     def check(self) -> None:
         """Give up when the deadline has passed or the rounds are used up. Nothing is in doubt at this point."""

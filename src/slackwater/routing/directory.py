@@ -9,7 +9,8 @@ The index maps end keys to descriptors and is brought up to date after a split o
 after a pause). A lookup reads a few rows ahead: whoever needs one range often needs its neighbour next.
 
 Lookups take turns, LOOKUPS_MAX at a time, and look into the cache again once it is their turn: a thousand requests that
-miss the same range cost one read.
+miss the same range cost one read. A lookup never needs another lookup: the descriptor of range 1 is kept apart from the
+cache, where it could be displaced, and is asked of `first_range` when its replicas no longer answer.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.errors import ConflictError, SlackwaterError, UnavailableError
+from slackwater.errors import ConflictError, RangeMismatch, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, probe
 from slackwater.model import layout
 from slackwater.model.descriptors import RangeDescriptor
 from slackwater.model.requests import Header, Rows, Scan
+from slackwater.routing.call import RoundOver
 from slackwater.runtime.seam import RangeId
-from slackwater.runtime.sync import Semaphore
+from slackwater.runtime.sync import Semaphore, timeout
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -50,11 +52,13 @@ class Directory:
         cache: RangeCache,
         *,
         first_range: Callable[[], Awaitable[RangeDescriptor]],
-        ask: Callable[[Sequence[Request], Header, Call], Awaitable[BatchResult]],
+        ask: Callable[[RangeDescriptor, Sequence[Request], Header, Call], Awaitable[BatchResult]],
     ) -> None:
+        """`ask` makes one round over the replicas of a range."""
         self.cache = cache
         self.on_conflict: Callable[[ConflictError, Call], Awaitable[None]] | None = None
         """Clears intents met in the index; set by the transaction layer, which lies above this one."""
+        self._first: RangeDescriptor | None = None
         self._first_range = first_range
         self._ask = ask
         self._turns = Semaphore(LOOKUPS_MAX)
@@ -63,15 +67,31 @@ class Directory:
         """The range that holds `key`; with `below`, the one that holds the keys just below it."""
         while True:
             found = self._cached(key, below=below)
-            if found is not None and not buggify("routing.forget_range"):
-                return found
-            async with self._turns:
-                found = self._cached(key, below=below) or await self._lookup(key, call, below=below)
+            if found is None or buggify("routing.forget_range"):
+                found = await self._in_turn(key, call, below=below)
+            found = _newer(found, call.told, key, below=below)
             if found is not None:
                 return found
             probe("routing.meta_hole")
             call.last = UnavailableError("the index of ranges has no entry for the key yet", key=key)
             await call.next_round(pause=True)
+
+    async def _in_turn(self, key: bytes, call: Call, *, below: bool) -> RangeDescriptor | None:
+        try:
+            async with timeout(call.deadline.remaining()):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise UnavailableError("too many lookups of ranges wait for the index", key=key) from None
+        try:
+            return self._cached(key, below=below) or await self._lookup(key, call, below=below)
+        finally:
+            self._turns.release()
+
+    def forget_first_range(self) -> None:
+        """Ask for range 1 again next time: its replicas may have moved."""
+        if self._first is not None:
+            self.cache.evict(self._first)
+        self._first = None
 
     async def refresh(self, descriptor: RangeDescriptor, call: Call) -> None:
         """Look a range up again that nobody answers for; when the index cannot be read either, all stays as it is."""
@@ -92,20 +112,16 @@ class Directory:
         return news
 
     def _cached(self, key: bytes, *, below: bool) -> RangeDescriptor | None:
-        return self.cache.lookup_below(key) if below else self.cache.lookup(key)
+        return _lookup_in(self.cache, key, below=below)
 
     async def _lookup(self, key: bytes, call: Call, *, below: bool) -> RangeDescriptor | None:
-        first = self.cache.lookup(layout.META)
-        if first is None:
-            first = await self._first_range()
-            self.cache.insert(first)
+        first = await self._first_descriptor()
         if _holds(first, key, below=below):
             return first
         start = layout.meta(key) if below else layout.meta_after(key).start
         request = Scan(start, layout.prefix_end(layout.META))
         header = Header(FIRST_RANGE, max_keys=LOOKUP_ROWS)
-        sub = call.fork(home=start, repeatable=True)
-        rows = await self._read_index(request, header, sub)
+        rows = await self._read_index(request, header, call.fork(home=start, repeatable=True))
         found = None
         for descriptor in map(_decoder.decode, rows.values):
             self.cache.insert(descriptor)
@@ -113,10 +129,21 @@ class Directory:
                 found = descriptor
         return found
 
+    async def _first_descriptor(self) -> RangeDescriptor:
+        if self._first is None:
+            self._first = await self._first_range()
+        self.cache.insert(self._first)
+        return self._first
+
     async def _read_index(self, request: Scan, header: Header, call: Call) -> Rows:
         while True:
+            first = await self._first_descriptor()
             try:
-                answer = await self._ask([request], header, call)
+                answer = await self._ask(first, [request], header, call)
+            except (RoundOver, RangeMismatch):
+                self.forget_first_range()
+                await call.next_round(pause=True)
+                continue
             except ConflictError as error:
                 call.last = error
                 if self.on_conflict is not None:
@@ -127,6 +154,20 @@ class Directory:
             if not isinstance(rows, Rows):
                 raise UnavailableError("a scan of the index was answered with something else", kind=type(rows).__name__)
             return rows
+
+
+def _lookup_in(cache: RangeCache, key: bytes, *, below: bool) -> RangeDescriptor | None:
+    return cache.lookup_below(key) if below else cache.lookup(key)
+
+
+def _newer(
+    found: RangeDescriptor | None, told: RangeCache | None, key: bytes, *, below: bool
+) -> RangeDescriptor | None:
+    """What this call was told by a replica, if it is newer than what was found."""
+    if not told:
+        return found
+    other = _lookup_in(told, key, below=below)
+    return other if found is None or (other is not None and other.generation > found.generation) else found
 
 
 def _holds(descriptor: RangeDescriptor, key: bytes, *, below: bool) -> bool:

@@ -93,7 +93,7 @@ class RangeSender:
         self._view = view
         self.cache = RangeCache(entries_max=int(settings["routing.range_cache_entries"]))
         self.nodes = NodeTable()
-        self.directory = Directory(self.cache, first_range=first_range, ask=self._ask_first_range)
+        self.directory = Directory(self.cache, first_range=first_range, ask=self._send_range)
 
     # --- for callers
 
@@ -249,21 +249,19 @@ class RangeSender:
 
     # --- one range
 
-    async def _ask_first_range(self, requests: Sequence[Request], header: Header, call: Call) -> BatchResult:
-        """A read of the index of ranges, on range 1 itself."""
-        return await self._run(requests, header, call)
-
     async def _mend(self, descriptor: RangeDescriptor, error: RangeMismatch | RoundOver, call: Call) -> None:
         """Learn from a failed round before the next."""
         if isinstance(error, RangeMismatch):
             probe("routing.range_mismatch")
             call.last = error
-            news = self.directory.learn(descriptor, descriptors_of(error))
+            known = descriptors_of(error)
+            call.tell(descriptor, known)
+            news = self.directory.learn(descriptor, known)
             await call.next_round(pause=not news)
             return
         await call.next_round(pause=True)
         if descriptor.range_id == FIRST_RANGE:
-            self.cache.evict(descriptor)
+            self.directory.forget_first_range()
         elif call.rounds > 1:  # after one failed round the lease is more likely to be on its way than the range
             await self.directory.refresh(descriptor, call)
 
