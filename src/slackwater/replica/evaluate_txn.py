@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.errors import UsageError
 from slackwater.hooks import probe
 from slackwater.model import requests as rq
@@ -154,12 +154,24 @@ def gc_txn_records(work: Work, request: rq.GcTxnRecords) -> Result:
             break
         for key, raw in zip(keys, values, strict=True):
             record = records.decode_record(raw)
-            if record.start < request.before and record.resolved and record.status is not TxnStatus.PENDING:
+            if record.start < request.before and _collectable(work, record):
                 work.effects.delete(Family.LOCAL, key)
                 removed += 1
     if removed:
         work.evaluation.trigger = GcTrigger(txn_floor=request.before)
     return rq.Number(removed)
+
+
+def _collectable(work: Work, record: TxnRecord) -> bool:
+    """Whether nobody needs a record any more.
+
+    A pending one whose coordinator has gone silent goes too: below the raised floor a missing record means aborted, for
+    whoever meets an intent of it and for the coordinator itself, should it come back.
+    """
+    if record.status is not TxnStatus.PENDING:
+        return record.resolved
+    seen = Timestamp(max(record.heartbeat, record.start))
+    return seconds_between(seen, work.view.now) > work.view.txn_expiration_s
 
 
 def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tuple[bytes, bytes]]) -> int:

@@ -365,6 +365,8 @@ async def nemesis(world: World, kinds: frozenset[FaultKind], *, mean_ns: int) ->
         await world.sleep_ns(draw.between(mean_ns // 4, mean_ns * 7 // 4))
         if world.healthy:
             return
+        if world.calm():
+            continue
         kind = fresh[-1] if fresh else draw.pick(enabled)
         if inject(world, kind) is not None and fresh:
             fresh.pop()

@@ -229,6 +229,8 @@ class World:
         self.probes: Counter[str] = Counter()
         self.healthy = False  # True once the liveness phase has begun
         self.focus: Callable[[], str | None] = lambda: None  # a node worth isolating, such as a leaseholder
+        self.calm: Callable[[], bool] = lambda: False  # while True the nemesis holds back: the scenario is being set up
+        self.taps: dict[str, Callable[..., None]] = {}  # who looks at what code shows with `hooks.tap`
         self.facts: dict[str, Any] = {}  # where workloads and oracles of one scenario meet
         self._buggify_stream = tape.stream("buggify")
         self._armed: dict[str, bool] = {}
@@ -305,10 +307,15 @@ class World:
 
     def install_hooks(self) -> None:
         """Probes are counted, buggify sites armed, planted bugs switched on. `hooks.install()` undoes it."""
-        hooks.install(probe=self._probe, buggify=self._buggified, bugs=self.bugs)
+        hooks.install(probe=self._probe, buggify=self._buggified, tap=self._tap, bugs=self.bugs)
 
     def _probe(self, site: str) -> None:
         self.probes[site] += 1
+
+    def _tap(self, site: str, *facts: object) -> None:
+        look = self.taps.get(site)
+        if look is not None:
+            look(*facts)
 
     def _buggified(self, site: str) -> bool:
         """Armed in a quarter of the runs, a quarter of the times; never while the world is to recover."""

@@ -1,0 +1,91 @@
+"""The judgement of what clients were told, against V and against true time.
+
+    I-03   acknowledged writes are in V                        check_intervals
+    I-15   reads of the past equal V at their timestamp        check_intervals
+    I-20   all or nothing; failed leaves nothing               check_intervals
+    I-18   reads hold at one timestamp; no cycles; totals      check_intervals, bank, ring, long fork, list append
+    I-19   real time and order agree on each key               check_intervals, registers, list append
+
+One bug often breaks several rules at once. They are reported in the order above, from the plainest loss to the subtlest
+disorder, so that a failure is named by what is worst about it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.sim.checkers import (
+    check_bank,
+    check_bank_versions,
+    check_intervals,
+    check_list_append,
+    check_long_fork,
+    check_registers,
+    check_ring,
+)
+from slackwater.sim.checkers.history import VersionHistory
+from slackwater.sim.scenarios.cluster_plan import (
+    ACCOUNTS,
+    OPENING_BALANCE,
+    account_keys,
+    cluster_of,
+    fork_groups,
+    list_keys,
+    ring_keys,
+)
+from slackwater.sim.scenarios.cluster_work import balance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.oracles.versions import Versions
+    from slackwater.sim.world import World
+
+ORDER = ("I-03", "I-20", "I-15", "I-18", "I-19")
+TOTAL = ACCOUNTS * OPENING_BALANCE
+
+
+class Told:
+    """I-03, I-15, I-18, I-19, I-20."""
+
+    name = "I-18"
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+
+    def attach(self, world: World) -> None:
+        """Clients write down what they are told; nothing to watch."""
+
+    def judge(self, world: World) -> Iterable[Violation]:
+        """All checkers, the worst first."""
+        cluster = cluster_of(world)
+        versions = self._versions.history()
+        history = cluster.recorder.history(versions)
+        found = [
+            *check_intervals(history.txns, versions),
+            *check_bank(history.txns, accounts=account_keys(), total=TOTAL, decode=balance),
+            *check_bank_versions(
+                VersionHistory(versions.keys, cluster.loaded_ts), accounts=account_keys(), total=TOTAL, decode=balance
+            ),
+            *check_ring(history.txns, keys=ring_keys()),
+            *check_long_fork(history.txns, groups=fork_groups()),
+            *check_list_append(history.list_txns, final=_final_lists(versions)),
+            *check_registers(history.register_ops),
+        ]
+        if any(node.clock_broken for node in world.nodes):
+            # Real time is promised within the bound on clocks only.
+            found = [violation for violation in found if violation.oracle != "I-19"]
+        return sorted(found, key=lambda v: ORDER.index(v.oracle) if v.oracle in ORDER else len(ORDER))
+
+
+def _final_lists(versions: VersionHistory) -> dict[bytes, list[int]]:
+    keys = set(list_keys())
+    lists: dict[bytes, list[int]] = {key: [] for key in keys}
+    for row in versions.keys:
+        if row.key in keys and row.versions:
+            last = row.versions[-1].value
+            lists[row.key] = msgspec.json.decode(last) if last else []
+    return lists

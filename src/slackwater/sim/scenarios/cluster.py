@@ -1,0 +1,166 @@
+"""The cluster scenario: real nodes, real clients, every fault, all oracles.
+
+    n1 … n5   server.Node over the simulated disk, log, network and clocks
+    c1 … c6   clients of their own machines, each with the real routing and transaction code
+    op        an operator who sets up, transfers leases, splits, merges, moves replicas, and sweeps in the end
+
+`cluster` draws everything. `standard` is the fixed size by which speed is measured: 3 nodes, 8 ranges, 6 clients, about
+20 operations a second, default settings for time.
+
+Planted bugs are switches in product code; each must be killed by the oracle named beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slackwater.sim.checkers import Recorder
+from slackwater.sim.faults import FaultKind
+from slackwater.sim.oracles import leases, replication, settled
+from slackwater.sim.oracles.history import Told
+from slackwater.sim.oracles.versions import ClosedStays, Versions
+from slackwater.sim.oracles.witness import Witness
+from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenarios.cluster_operator import Operator
+from slackwater.sim.scenarios.cluster_plan import PORT, TRAFFIC_END_NS, Cluster, cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_programs import Client, node_program
+from slackwater.sim.scenarios.cluster_work import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.tape import Tape
+    from slackwater.sim.world import SimRuntime, World
+
+NODES = (1, 5)
+CLIENTS = (1, 6)
+SETTLE_S = 120.0
+
+Boot = "Callable[[SimRuntime], Coroutine[Any, Any, None]]"
+
+
+class Traffic:
+    """Nodes, clients and the operator."""
+
+    def __init__(self, *, standard: bool) -> None:
+        self._standard = standard
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """Add every machine."""
+        plan = draw_plan(world.tape, nodes=scenario.nodes, clients=scenario.clients, standard=self._standard)
+        addresses = {f"n{i}": f"n{i}:{PORT}" for i in range(1, scenario.nodes + 1)}
+        cluster = Cluster(
+            world=world,
+            plan=plan,
+            addresses=addresses,
+            recorder=Recorder(lambda: world.loop.now_ns),
+            traffic_upto_ns=scenario.duration_ns - TRAFFIC_END_NS,
+        )
+        world.facts["cluster"] = cluster
+        world.facts["witness"] = Witness(world)
+        world.calm = lambda: not cluster.ready
+        world.focus = lambda: _holder(cluster)
+        for name in addresses:
+            world.add_node(name, _node(cluster))
+        for i in range(1, scenario.clients + 1):
+            world.add_client(f"c{i}", _client(cluster, i))
+        world.add_client("op", _operator(cluster))
+
+    def unsettled(self, world: World) -> str | None:
+        """See `oracles.settled`."""
+        return settled.unsettled(world)
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """All is judged by oracles."""
+        return ()
+
+
+def _holder(cluster: Cluster) -> str | None:
+    """A node that holds the lease of the first range: worth hurting."""
+    for name, node in cluster.up():
+        replica = node.store.replicas.get(1) if node.store else None  # type: ignore[call-overload]
+        if replica is not None and replica.state.lease.holder == node.node_id:
+            return name
+    return None
+
+
+def _node(cluster: Cluster) -> Any:
+    async def boot(runtime: SimRuntime) -> None:
+        witness: Witness = cluster.world.facts["witness"]
+        await node_program(runtime, cluster, witness.listener(runtime.name))
+
+    return boot
+
+
+def _client(cluster: Cluster, number: int) -> Any:
+    async def boot(runtime: SimRuntime) -> None:
+        draw = cluster.world.tape.stream(f"workload/{runtime.name}")
+        await Worker(Client(runtime, cluster), cluster, number, draw).main(len(cluster.addresses))
+
+    return boot
+
+
+def _operator(cluster: Cluster) -> Any:
+    async def boot(runtime: SimRuntime) -> None:
+        draw = cluster.world.tape.stream("operator")
+        await Operator(Client(runtime, cluster), cluster, draw).main()
+
+    return boot
+
+
+def _draw(tape: Tape, duration_s: float) -> Scenario:
+    return draw_scenario(tape, nodes=NODES, clients=CLIENTS, duration_s=duration_s)
+
+
+def _draw_standard(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(3, 3), clients=(6, 6), duration_s=duration_s)
+    return replace(drawn, settings={})
+
+
+def _oracles() -> list[Oracle]:
+    versions = Versions()
+    return [
+        replication.OneOrder(),
+        replication.OnceOnly(),
+        replication.OneState(),
+        replication.OwnLease(),
+        replication.NeverBack(),
+        replication.AboveClosed(),
+        leases.Clocks(),
+        leases.OneHolder(),
+        versions,
+        ClosedStays(),
+        Told(versions),
+        settled.Equal(),
+    ]
+
+
+def _workloads(*, standard: bool) -> Callable[[], list[Workload]]:
+    return lambda: [Traffic(standard=standard)]
+
+
+register(
+    Play(
+        name="cluster",
+        summary="1-5 real nodes, transactions, splits, merges, lease transfers, all faults",
+        draw=_draw,
+        workloads=_workloads(standard=False),
+        oracles=_oracles,
+        settle_s=SETTLE_S,
+    )
+)
+register(
+    Play(
+        name="standard",
+        summary="the same with 3 nodes, 8 ranges, 6 clients and default settings: the measure of speed",
+        draw=_draw_standard,
+        workloads=_workloads(standard=True),
+        oracles=_oracles,
+        settle_s=SETTLE_S,
+    )
+)
+
+_ = (FaultKind, PlantedBug, plant, cluster_of)

@@ -1,0 +1,145 @@
+"""What a seed decides about a cluster, and what its programs share.
+
+    Plan        how many ranges and copies, which workloads, how often operators act: drawn before the first event
+    Cluster     the meeting point of programs and oracles: nodes that run, the recorder, who is done
+
+Keys of each workload lie together, and range boundaries are drawn among all keys, so that some transactions stay inside
+one range and others cross several:
+
+    04 bnk/…   04 frk/…   04 lst/…   04 reg/…   04 rng/…
+    |-- r3 --|--- r7 ---|-- r5 --------|--- r4 --- …
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slackwater.model.layout import KV, kv, prefix_end
+from slackwater.sim.handles import NS
+
+if TYPE_CHECKING:
+    from slackwater.runtime.sync import Event
+    from slackwater.server.node import Node
+    from slackwater.sim.checkers import Recorder
+    from slackwater.sim.tape import Tape
+    from slackwater.sim.world import World
+
+PORT = 7400
+COPIES_MAX = 3
+SYSTEM_RANGES = 2
+"""The first ranges of a cluster hold its own records; the plan divides what lies above them."""
+TRAFFIC_END_NS = 6 * NS
+"""Clients begin nothing new in the last seconds: the healed world has to come to rest."""
+KV_SPAN = (KV, prefix_end(KV))
+
+REGISTERS, ACCOUNTS, RING, LISTS, FORKS = 6, 5, 6, 5, 8
+FORK_KEYS = 2
+OPENING_BALANCE = 100
+
+
+def register_keys() -> list[bytes]:
+    """Keys of the register workload."""
+    return [kv(b"reg/%02d" % i) for i in range(REGISTERS)]
+
+
+def account_keys() -> list[bytes]:
+    """Keys of the bank."""
+    return [kv(b"bnk/%02d" % i) for i in range(ACCOUNTS)]
+
+
+def ring_keys() -> list[bytes]:
+    """Keys of the ring."""
+    return [kv(b"rng/%02d" % i) for i in range(RING)]
+
+
+def list_keys() -> list[bytes]:
+    """Keys of the list-append workload."""
+    return [kv(b"lst/%02d" % i) for i in range(LISTS)]
+
+
+def fork_groups() -> list[list[bytes]]:
+    """Groups of keys of the long-fork workload, each key written once."""
+    return [[kv(b"frk/%02d/%d" % (g, i)) for i in range(FORK_KEYS)] for g in range(FORKS)]
+
+
+def all_keys() -> list[bytes]:
+    """Every key that a workload uses, in order."""
+    groups = [key for group in fork_groups() for key in group]
+    return sorted([*register_keys(), *account_keys(), *ring_keys(), *list_keys(), *groups])
+
+
+WORKLOADS = ("register", "bank", "ring", "list", "fork", "audit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The drawn shape of one cluster."""
+
+    ranges: int
+    copies: int
+    splits: tuple[bytes, ...]
+    workloads: tuple[str, ...]
+    think_mean_ns: int
+    operator_mean_ns: int
+    """Mean time between two acts of the operator on the whole cluster."""
+    merges: bool
+    moves: bool
+
+
+def draw_plan(tape: Tape, *, nodes: int, clients: int, standard: bool) -> Plan:
+    """One draw per line, from a stream of its own."""
+    draw = tape.stream("cluster")
+    ranges = 8 if standard else draw.between(SYSTEM_RANGES + 1, 10)
+    chosen = WORKLOADS if standard else tuple(w for w in WORKLOADS if draw.chance(2, 3)) or WORKLOADS
+    return Plan(
+        ranges=ranges,
+        copies=min(COPIES_MAX, nodes),
+        splits=tuple(sorted(draw.shuffled(all_keys()[1:])[: ranges - SYSTEM_RANGES - 1])),
+        workloads=chosen,
+        # About 20 operations a second in all in the standard scenario: six clients that think 0.3 s.
+        think_mean_ns=NS * 3 // 10 if standard else draw.between(NS // 20, NS),
+        operator_mean_ns=draw.between(2 * NS, 20 * NS) // max(1, ranges) if not standard else 8 * NS // ranges,
+        merges=draw.chance(1, 2),
+        moves=draw.chance(1, 2),
+    )
+
+
+@dataclass
+class Cluster:
+    """Everything programs and oracles of one run share. It knows all; no node ever asks it."""
+
+    world: World
+    plan: Plan
+    addresses: dict[str, str]
+    recorder: Recorder
+    traffic_upto_ns: int
+    nodes: dict[str, Node] = field(default_factory=dict)
+    """The latest incarnation of each."""
+    parked: list[Event] = field(default_factory=list)
+    ready: bool = False
+    """Set up: faults and traffic may begin."""
+    loaded_ts: int = 0
+    """When the accounts were opened."""
+    busy: dict[str, str] = field(default_factory=dict)
+    """What each client is still doing; empty when all are done."""
+    swept: bool = False
+    """After the end of traffic every range has answered a read and a write, and no intent was left."""
+    trouble: str = ""
+    """What the sweep still meets."""
+
+    @property
+    def traffic(self) -> bool:
+        """Whether clients may begin something new."""
+        return self.world.loop.now_ns < self.traffic_upto_ns
+
+    def up(self) -> list[tuple[str, Node]]:
+        """Nodes that run, by name."""
+        running = [(m.name, self.nodes.get(m.name)) for m in self.world.nodes if m.up]
+        return [(name, node) for name, node in running if node is not None]
+
+
+def cluster_of(world: World) -> Cluster:
+    """The cluster of a run."""
+    cluster: Cluster = world.facts["cluster"]
+    return cluster
