@@ -9,16 +9,29 @@ replica that has applied the promise may serve reads at that timestamp, with no 
           │ lower_bound() − 1    │                    │
           └──────────────┬───────┴────────────────────┘
                          ▼  min, then never back
-                      assigned ──► carried by the command that takes the next lease applied index
+                      assigned ──► busy range: carried by the command that takes the next lease applied index
+                               ──► idle range: Sender ── one small update per tick and node ──► Receiver
+                                                                                                   │ closed_for(range, applied)
+    follower read ──► gate ──► serve, or WaitQueue ◄───────── max(applied closed, that) ◄──────────┘
 
 The pieces are kept apart on purpose. A tracker only remembers which write timestamps are still in flight; it knows
 nothing of closing. Who may close, how far and who is told are decided by the proposal buffer (active ranges) and the
 side transport (idle ones).
 
+    policy           how far a range wants to close: lag, lead, off
+    tracker          what is being evaluated; `heap_tracker` is its twin
+    side_transport   the sender: idle ranges close together
+    update           what it says
+    receiver         what followers make of it; `receiver_naive` is its twin
+    waiting          follower reads that wait for their timestamp
+    negotiate        resolved timestamps and bounded staleness
+    driver           the loops: ticking, streaming, waking
+
 Rules
     I-09  Closed never moves back, not even when the lease moves.
     I-10  No command writes at or below a timestamp closed by an earlier command.
     I-11  A published closed timestamp is below every evaluating write.
+    I-12  A side-transport update (ts, lai) is used for reads only once lai is applied.
 
 Everything in this folder is pure except a file named `driver.py`: events in, answers out, no clock and no I/O.
 Worked examples: `tests/scripts/closedts/`.

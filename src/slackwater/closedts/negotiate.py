@@ -1,0 +1,84 @@
+"""Which timestamp a read may use without ever waiting: resolved timestamps, and bounded staleness over many ranges.
+
+Closed is not enough. At or below a closed timestamp nothing *new* can appear, but an intent that is already there may
+still become a committed version at its own timestamp:
+
+    ───────────●──────────────┬─────────────────────► time          resolved = min(closed, oldest intent − 1)
+            intent          closed
+          ▲ resolved
+
+A read at or below the resolved timestamp of its span meets no intent and is never redirected, by whichever replica
+reports it. Pending or committed makes no difference: until the intent is gone from *this* replica, it counts.
+
+Bounded staleness asks for the freshest timestamp that needs no waiting anywhere, but not older than a bound: the *lowest*
+resolved timestamp over all spans of the query is the highest timestamp that all of them can serve.
+
+    span A   resolved 140 ┐
+    span B   resolved  90 ├─► 90, if 90 >= bound; otherwise the leaseholder, or BoundedStaleness for `nearest_only`
+    span C   resolved 120 ┘
+
+    I-16  the chosen timestamp is never below the bound, never above any resolved timestamp, and never below what the
+          session has read at before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater.clock.timestamp import Timestamp, add_seconds
+from slackwater.errors import UsageError
+from slackwater.storage.intents import decode_intent, intents_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.model.txns import Intent
+    from slackwater.runtime.seam import Reader
+
+SPANS_MAX = 10_000
+"""Spans of one negotiation."""
+
+
+class Resolved(NamedTuple):
+    """How far a span can be read without meeting an intent, and who is in the way of more."""
+
+    ts: Timestamp
+    closed: Timestamp
+    held_by: Intent | None = None
+    """The oldest intent, when it and not `closed` is the limit."""
+
+
+def resolve(reader: Reader, start: bytes, end: bytes, *, closed: Timestamp) -> Resolved:
+    """The resolved timestamp of `[start, end)`. Take `closed` first, then the snapshot behind `reader` (pitfall 16)."""
+    oldest: Intent | None = None
+    for key, raw in intents_in(reader, start, end):
+        intent = decode_intent(raw)
+        if intent.ts <= (closed if oldest is None else oldest.ts - 1):
+            oldest = intent.named(key)
+    if oldest is None:
+        return Resolved(closed, closed)
+    return Resolved(Timestamp(oldest.ts - 1), closed, oldest)
+
+
+def bound_of_staleness(now: Timestamp, max_staleness_s: float) -> Timestamp:
+    """The oldest timestamp that `with_max_staleness` accepts."""
+    if max_staleness_s < 0:
+        raise UsageError("a staleness is not negative; give the age that is still acceptable", seconds=max_staleness_s)
+    return add_seconds(now, -max_staleness_s)
+
+
+def negotiate(
+    resolved: Iterable[Timestamp], *, at_least: Timestamp, now: Timestamp, seen: Timestamp
+) -> Timestamp | None:
+    """The freshest timestamp that every span can serve; None when that is older than `at_least`, or than `seen`.
+
+    `seen` is the newest timestamp this session has read at: a session does not travel back. Global tables close the
+    future; nobody reads there, so `now` is a limit too.
+    """
+    spans = list(resolved)
+    if not spans:
+        raise UsageError("a negotiation needs at least one span")
+    if len(spans) > SPANS_MAX:
+        raise UsageError("too many spans in one negotiation; split the query", limit=SPANS_MAX)
+    chosen = Timestamp(min(now, *spans))
+    return chosen if chosen >= max(at_least, seen) else None

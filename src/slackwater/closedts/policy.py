@@ -1,0 +1,168 @@
+"""How far a range closes: the one formula per policy, and where a range's policy comes from.
+
+    ────────┬───────────────────────────────┬───────────────────────────┬────────► time
+       now − target_duration               now                     now + lead
+            LAG: history is shared                            LEAD: the present is shared
+
+LAG    Followers serve what is older than `closed_timestamp.target_duration`; writers feel nothing unless they are slower
+       than that. A duration of 0 means off, never "no lag" (pitfall 15).
+LEAD   A table that is read everywhere at *present* time: its writers write into the future and wait for it (commit wait),
+       so that by the time the present gets there, every replica knows that nothing will change. The lead must cover the
+       clock skew a reader may add, and the slower of the two ways in which a closed timestamp travels:
+
+           lead = max_offset + slack + max(1.5 · rtt + apply            a command: to the log and on to the followers
+                                           0.5 · rtt + interval + send)  the side transport: one tick late, one way
+
+OFF    Nothing is closed.
+
+A policy is a *name*, not a number: `Policy(LAG)` follows the cluster's setting as it changes, so changing the setting
+moves no range from one group of the side transport to another. A span may have its own duration, and a lead has the
+round trip it was made for, in steps: neighbors in the same group then close the same timestamp, which is what makes
+an idle tick cheap. The step is left only when the round trip is clearly outside of it, or ranges would flap.
+
+Targets have logical part zero: "what is 50.5 − 5?" never needs an answer, and the bytes are saved.
+
+    I-11  a published closed timestamp is at most the policy's target
+
+Being wrong about a round trip or about skew costs a follower read that is sent to the leaseholder. It never costs a
+wrong answer: the target says how far a range *wants* to close; the tracker and the lease say how far it may.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import Timestamp, add_seconds, floor
+from slackwater.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SLACK_S = 0.025
+"""Part of every lead: timers and queues are late by a little."""
+APPLY_S = 0.020
+"""From the log to the applied state of a follower, besides the way there."""
+SEND_S = 0.010
+"""From a tick of the side transport to its message being on the way."""
+RTT_STEP_S = 0.020
+"""Leads are made for round trips in steps of this much."""
+RTT_STEPS_MAX = 16
+HYSTERESIS = 0.2
+"""A step is left when the round trip is outside of it by this part of a step."""
+SPANS_MAX = 100_000
+
+
+class Kind(enum.Enum):
+    """What a policy is relative to."""
+
+    OFF = "off"
+    LAG = "lag"
+    LEAD = "lead"
+
+
+class Policy(msgspec.Struct, frozen=True, array_like=True):
+    """Which timestamps a range closes. Equal policies close equal timestamps."""
+
+    kind: Kind = Kind.LAG
+    duration_ms: int = 0
+    """Of a lag, when the span has its own; 0: the cluster's."""
+    rtt_step: int = 0
+    """Of a lead: the step of the round trip to the furthest follower."""
+
+    def status(self) -> str:
+        """One word for logs and scripts."""
+        if self.kind is Kind.LAG:
+            return f"lag={self.duration_ms}ms" if self.duration_ms else "lag"
+        return f"lead@{self.rtt_step}" if self.kind is Kind.LEAD else "off"
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """The cluster's settings that policies are made of, all in seconds."""
+
+    target_duration_s: float = 3.0
+    max_offset_s: float = 0.5
+    interval_s: float = 0.2
+    lead_override_s: float = 0.0
+    """Replaces the computed lead when it is not zero."""
+
+
+def lead_s(rtt_step: int, terms: Terms) -> float:
+    """How far ahead of now a range must close for present-time reads on replicas that far away."""
+    if terms.lead_override_s:
+        return terms.lead_override_s
+    rtt = (rtt_step + 0.5) * RTT_STEP_S
+    command = 1.5 * rtt + APPLY_S
+    side_transport = 0.5 * rtt + terms.interval_s + SEND_S
+    return terms.max_offset_s + SLACK_S + max(command, side_transport)
+
+
+def target(policy: Policy, now: Timestamp, terms: Terms) -> Timestamp | None:
+    """What the policy wants closed at `now`; None: nothing."""
+    if policy.kind is Kind.LAG:
+        lag = policy.duration_ms / 1000 or terms.target_duration_s
+        return floor(add_seconds(now, -lag)) if lag > 0 else None
+    if policy.kind is Kind.LEAD:
+        return floor(add_seconds(now, lead_s(policy.rtt_step, terms)))
+    return None
+
+
+def rtt_step(rtt_s: float, *, before: int | None = None) -> int:
+    """The step that a measured round trip belongs to; `before` is kept unless the measurement is clearly outside."""
+    step = min(int(max(rtt_s, 0.0) / RTT_STEP_S), RTT_STEPS_MAX - 1)
+    if before is None or step == before:
+        return step
+    margin = HYSTERESIS * RTT_STEP_S
+    low, high = before * RTT_STEP_S - margin, (before + 1) * RTT_STEP_S + margin
+    return before if low <= rtt_s <= high else step
+
+
+def follower_read_timestamp(now: Timestamp, terms: Terms, *, slack_s: float) -> Timestamp:
+    """A timestamp that every follower of a lagging range has very likely closed: target + one tick + slack ago."""
+    if terms.target_duration_s == 0:
+        raise UsageError("closing is off (closed_timestamp.target_duration = 0), so followers serve no reads")
+    return floor(add_seconds(now, -(terms.target_duration_s + terms.interval_s + slack_s)))
+
+
+class SpanPolicies:
+    """Which policy holds where: disjoint spans, and a default between them."""
+
+    def __init__(self, spans: Sequence[tuple[bytes, bytes, Policy]] = (), *, default: Policy | None = None) -> None:
+        if len(spans) > SPANS_MAX:
+            raise UsageError("too many spans have a policy of their own; give neighbors one span", limit=SPANS_MAX)
+        self._spans = sorted(spans, key=lambda span: span[0])
+        self._starts = [start for start, _, _ in self._spans]
+        for (_, end, _), (start, _, _) in zip(self._spans, self._spans[1:], strict=False):
+            if start < end:
+                raise UsageError("two spans with a policy overlap; split them first", start=start, end=end)
+        self.default = default or Policy()
+
+    def of(self, start: bytes, end: bytes, terms: Terms) -> Policy:
+        """The policy of a range: where several hold, the one that promises least."""
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        found: list[Policy] = []
+        covered = start
+        for low, high, policy in self._spans[first:]:
+            if low >= end:
+                break
+            if high <= start:
+                continue
+            if low > covered:
+                found.append(self.default)
+            found.append(policy)
+            covered = high
+        if covered < end:
+            found.append(self.default)
+        return min(found, key=lambda policy: _promise_s(policy, terms))
+
+
+def _promise_s(policy: Policy, terms: Terms) -> float:
+    """How much a policy promises: the distance of its target from now, in seconds."""
+    if policy.kind is Kind.LEAD:
+        return lead_s(policy.rtt_step, terms)
+    lag = policy.duration_ms / 1000 or terms.target_duration_s
+    return -lag if policy.kind is Kind.LAG and lag > 0 else -math.inf

@@ -1,0 +1,232 @@
+"""What followers learn from the side transport: the receiving side, lazy.
+
+A message is kept as it comes, in tables per stream; no replica is touched. A replica that wants to know what is closed
+asks, and gives the index it has applied:
+
+    stream n1   groups {g1: 140}   members {r1: (lai 5, g1), r7: (lai 2, g1)}        closed_for(r1, applied=4)
+    stream n3   groups {g4: 90}    members {r1: (lai 4, g4)}                            = 90; 140 waits for lai 5
+
+A promise (lai, ts) may be used once the replica has applied `lai` (I-12), and stays true for ever. So the answer is the
+highest ts over all promises ever made with lai <= applied, and the only art is to forget none that matters:
+
+    1. Before a member is removed, changes its index or its group, or its stream starts anew, the promise it had is copied
+       into the *record* of the range, if there is a replica here. An index that is not applied yet then never hides
+       a promise that is usable (pitfall 9).
+    2. A record is what was answered before plus a short staircase of promises that wait for their index, both index and
+       timestamp increasing. A promise at or below another one in both is not worth keeping.
+    3. Senders are not in order among each other: after two transfers a lower index may come later, with a higher or a
+       lower timestamp (pitfall 10). Nothing here compares promises of different streams except by the rule above.
+    4. The answer never moves back (I-09).
+
+Streams are identified by node and incarnation. `attach` gives out a token, and only the newest token of a node may
+speak: a zombie connection is told to go away. A gap in the numbers, another incarnation or a delta before the first full
+message ends the stream; its tables stay in use until the next full message replaces them.
+
+`NaiveReceiver` beside it keeps every promise in a list: the twin that the tests hold this against.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.hooks import planted, probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.closedts.update import GroupId, Update
+    from slackwater.model.descriptors import LeaseAppliedIndex
+    from slackwater.runtime.seam import NodeId, RangeId
+
+STEPS_MAX = 4
+"""Promises of one range that wait for their index, besides those in the streams' tables."""
+STREAMS_MAX = 1_024
+
+
+class Promise(NamedTuple):
+    """Usable by a replica that has applied `lai`."""
+
+    lai: LeaseAppliedIndex
+    ts: Timestamp
+
+
+class _Record:
+    """What one replica here was promised by messages that have been replaced since."""
+
+    __slots__ = ("dropped", "served", "steps")
+
+    def __init__(self) -> None:
+        self.served = MIN
+        self.steps: list[Promise] = []
+        self.dropped = 0
+
+    def keep(self, promise: Promise) -> None:
+        """Remember a promise whose index may not be applied yet."""
+        if promise.ts <= self.served or any(s.lai <= promise.lai and s.ts >= promise.ts for s in self.steps):
+            return
+        kept = [s for s in self.steps if not (promise.lai <= s.lai and promise.ts >= s.ts)]
+        if len(kept) >= STEPS_MAX:
+            # Keep the one that becomes usable first and the newest; giving up one between costs freshness only.
+            probe("closedts.promise_dropped")
+            self.dropped += 1
+            kept.pop(-1 if promise.lai > kept[-1].lai else 1)
+        self.steps = sorted([*kept, promise])
+
+    def use(self, applied: LeaseAppliedIndex) -> Timestamp:
+        """The highest kept promise that may be used; those no longer needed are forgotten."""
+        while self.steps and self.steps[0].lai <= applied:
+            self.served = max(self.served, self.steps.pop(0).ts)
+        return self.served
+
+
+class _Stream:
+    """The tables of one sender."""
+
+    __slots__ = ("groups", "incarnation", "members", "seq", "token")
+
+    def __init__(self) -> None:
+        self.token = 0
+        self.incarnation = 0
+        self.seq = 0
+        """Of the last message; 0: a full one must come."""
+        self.groups: dict[GroupId, Timestamp] = {}
+        self.members: dict[RangeId, tuple[LeaseAppliedIndex, GroupId]] = {}
+
+    def promise(self, range_id: RangeId) -> Promise | None:
+        """What this sender's last word about a range is."""
+        member = self.members.get(range_id)
+        return None if member is None else Promise(member[0], self.groups[member[1]])
+
+
+class Receiver:
+    """All streams that reach one node, and the records of its replicas."""
+
+    def __init__(self) -> None:
+        self._streams: dict[NodeId, _Stream] = {}
+        self._records: dict[RangeId, _Record] = {}
+        self._tokens = 0
+
+    # --- replicas ----------------------------------------------------------------------------------------------------
+
+    def watch(self, range_id: RangeId) -> None:
+        """There is a replica here."""
+        self._records.setdefault(range_id, _Record())
+
+    def forget(self, range_id: RangeId) -> None:
+        """The replica is gone; another one may come with less applied."""
+        self._records.pop(range_id, None)
+
+    def closed_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Timestamp:
+        """What the side transport has closed for a replica that has applied that far. MIN for a replica not watched."""
+        record = self._records.get(range_id)
+        if record is None:
+            return MIN
+        best = record.use(applied)
+        for stream in self._streams.values():
+            promise = stream.promise(range_id)
+            if promise is None or promise.ts <= best:
+                continue
+            if promise.lai <= applied or planted("M06"):
+                best = promise.ts
+            else:
+                probe("closedts.update_ahead_of_applied")
+        record.served = best
+        return best
+
+    def waiting_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Promise | None:
+        """The lowest index that would make more usable, for explanations."""
+        record = self._records.get(range_id)
+        promises = [] if record is None else list(record.steps)
+        promises += [p for s in self._streams.values() if (p := s.promise(range_id)) is not None]
+        return min((p for p in promises if p.lai > applied and (record is None or p.ts > record.served)), default=None)
+
+    # --- streams -----------------------------------------------------------------------------------------------------
+
+    def attach(self, node: NodeId) -> int:
+        """A connection to `node` begins; every older one of the same node is a zombie from now on."""
+        stream = self._streams.get(node)
+        if stream is None:
+            if len(self._streams) >= STREAMS_MAX:
+                self._evict()
+            stream = self._streams[node] = _Stream()
+        self._tokens += 1
+        stream.token, stream.seq = self._tokens, 0
+        return self._tokens
+
+    def detach(self, node: NodeId, token: int) -> None:
+        """The connection ended. What it said stays true."""
+        stream = self._streams.get(node)
+        if stream is not None and stream.token == token:
+            stream.token = 0
+
+    def receive(self, token: int, update: Update) -> bool:
+        """Take a message; False: end this connection and attach again."""
+        stream = self._streams.get(update.sender)
+        if stream is None or stream.token != token:
+            probe("closedts.zombie_stream")
+            return False
+        if update.full:
+            self._keep_all(stream)
+            stream.members = {r: (lai, group) for r, lai, group in update.members}
+            stream.groups = dict(update.groups)
+            self._mutate(stream, (r for r, _, _ in update.members))
+        elif stream.seq == 0 or update.seq != stream.seq + 1 or update.incarnation != stream.incarnation:
+            probe("closedts.stream_gap")
+            stream.token = stream.seq = 0
+            return False
+        else:
+            self._delta(stream, update)
+        stream.incarnation, stream.seq = update.incarnation, update.seq
+        return True
+
+    def _delta(self, stream: _Stream, update: Update) -> None:
+        for range_id in update.removed:
+            self._keep(stream, range_id)
+            stream.members.pop(range_id, None)
+        for range_id, lai, group in update.members:
+            self._keep(stream, range_id)
+            stream.members[range_id] = (lai, group)
+        stream.groups = dict(update.groups)
+        self._mutate(stream, (r for r, _, _ in update.members))
+
+    def _keep(self, stream: _Stream, range_id: RangeId) -> None:
+        """Copy a promise before the message under way replaces it."""
+        record = self._records.get(range_id)
+        if record is not None and (promise := stream.promise(range_id)) is not None:
+            record.keep(promise)
+
+    def _keep_all(self, stream: _Stream) -> None:
+        for range_id in self._records if len(self._records) < len(stream.members) else stream.members:
+            self._keep(stream, range_id)
+
+    def _evict(self) -> None:
+        """Forget a sender that is gone, keeping what it promised to replicas here."""
+        idle = [node for node, stream in self._streams.items() if not stream.token]
+        if idle:
+            self._keep_all(self._streams.pop(idle[0]))
+
+    def _mutate(self, stream: _Stream, ranges: Iterable[RangeId]) -> None:
+        """Planted bug M04: the message that came last is believed, although its index is older than what is known."""
+        if not planted("M04"):
+            return
+        for range_id in ranges:
+            if range_id in self._records:
+                self._records[range_id] = _Record()
+            for other in self._streams.values():
+                if other is not stream:
+                    other.members.pop(range_id, None)
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def dropped(self, range_id: RangeId) -> int:
+        """Promises given up because too many waited for their index."""
+        record = self._records.get(range_id)
+        return 0 if record is None else record.dropped
+
+    def status(self, range_id: RangeId, applied: LeaseAppliedIndex) -> str:
+        """One line for logs and scripts."""
+        closed = self.closed_for(range_id, applied)
+        waiting = self.waiting_for(range_id, applied)
+        pending = f" pending=({waiting.ts} @lai {waiting.lai})" if waiting else ""
+        return f"r{range_id} applied={applied} closed={closed}{pending}"
