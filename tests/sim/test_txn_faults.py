@@ -243,8 +243,13 @@ def test_an_index_that_lags_behind_a_split_is_no_obstacle() -> None:
         for _, kv in (c.new_client(), (c.sender, c.kv)):
             assert await kv.get(z) == b"1", "the replica that refuses knows its neighbour"
             assert await kv.get(a) is None
+        fresh, _ = c.new_client()
+        (done,) = (await fresh.send([rq.Barrier()], rq.Header(NO_RANGE), at=z)).results
+        assert isinstance(done, rq.Done)
+        assert (await fresh.range_of(z)).start == c.key(b"m"), "a request without a key gets there as well"
 
-    play(story)
+    world = play(story)
+    assert world.probes["routing.asked_neighbour"] == 1
 
 
 def test_a_split_between_attempts_does_not_divide_what_must_be_atomic() -> None:

@@ -36,7 +36,7 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.hooks import buggify, probe
-from slackwater.model.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Header, ReverseScan
+from slackwater.model.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
 from slackwater.routing import outcome
 from slackwater.routing.call import Call, RoundOver
 from slackwater.routing.choose import Candidate, order
@@ -48,7 +48,7 @@ from slackwater.routing.parallel import in_parallel
 from slackwater.routing.range_cache import NOBODY, RangeCache
 from slackwater.routing.retry import Deadline
 from slackwater.routing.route import Route
-from slackwater.routing.split import SPANS, Division, divide, fits, lowest, take
+from slackwater.routing.split import POINTS, SPANS, Division, divide, fits, lowest, take
 from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:
@@ -156,8 +156,10 @@ class RangeSender:
             if fits(requests, first, home=call.home):
                 try:
                     return await self._send_range(first, requests, header, call)
-                except (RangeMismatch, RoundOver) as error:
-                    await self._mend(first, error, call)
+                except RangeMismatch as error:
+                    await self._learn(first, error, requests[0], call)
+                except RoundOver:
+                    await self._look_again(first, call)
                 continue
             header = self._spread(requests, header, call)
             if header.max_keys or header.max_bytes:
@@ -249,16 +251,31 @@ class RangeSender:
 
     # --- one range
 
-    async def _mend(self, descriptor: RangeDescriptor, error: RangeMismatch | RoundOver, call: Call) -> None:
-        """Learn from a failed round before the next."""
-        if isinstance(error, RangeMismatch):
-            probe("routing.range_mismatch")
-            call.last = error
-            known = descriptors_of(error)
-            call.tell(descriptor, known)
-            news = self.directory.learn(descriptor, known)
-            await call.next_round(pause=not news)
-            return
+    async def _learn(self, wrong: RangeDescriptor, error: RangeMismatch, request: Request, call: Call) -> None:
+        """A replica refused `wrong` and said what it knows instead."""
+        probe("routing.range_mismatch")
+        call.last = error
+        known = descriptors_of(error)
+        key = lowest(request, home=call.home)
+        if known and not any(d.contains(key) for d in known) and type(request) not in SPANS | POINTS:
+            known += await self._ask_about(key, known[0], call)
+        call.tell(wrong, known)
+        news = self.directory.learn(wrong, known)
+        await call.next_round(pause=not news)
+
+    async def _ask_about(self, key: bytes, near: RangeDescriptor, call: Call) -> list[RangeDescriptor]:
+        """Who holds `key`, as the replicas of a range beside it know. A request without a key could not ask that."""
+        try:
+            await self._send_range(near, [Get(key)], Header(NO_RANGE), call.fork())
+        except RangeMismatch as error:
+            probe("routing.asked_neighbour")
+            return descriptors_of(error)
+        except (RoundOver, SlackwaterError):
+            return []
+        return []
+
+    async def _look_again(self, descriptor: RangeDescriptor, call: Call) -> None:
+        """Nobody answered for the range: pause, and find out whether it has moved."""
         await call.next_round(pause=True)
         if descriptor.range_id == FIRST_RANGE:
             self.directory.forget_first_range()
