@@ -20,15 +20,36 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slackwater.errors import SlackwaterError
-from slackwater.server.services import INIT, REPORT, InitRequest, ReportReply, ReportRequest
+from slackwater.model import layout
+from slackwater.model import requests as rq
+from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.real import RealRuntime
+from slackwater.runtime.rpc import Dialer, Identity
+from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.server.bootstrap import RANGE_ID_KEY
+from slackwater.server.meta import MetaIndex
+from slackwater.server.services import (
+    CHECKSUM,
+    FETCH,
+    INIT,
+    REPORT,
+    STATUS,
+    ChecksumRequest,
+    FetchRequest,
+    InitRequest,
+    ReportReply,
+    ReportRequest,
+    StatusRequest,
+)
+from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from slackwater.server.remote import Remote
 
@@ -188,7 +209,8 @@ class Processes:
         last: object = None
         while asyncio.get_running_loop().time() < deadline:
             process = self._processes[index]
-            assert process is not None and process.poll() is None, f"n{index + 1} ended:\n{self.journals()}"
+            assert process is not None, f"n{index + 1} was not started"
+            assert process.poll() is None, f"n{index + 1} ended:\n{self.journals()}"
             try:
                 last = await dialer.call(self.addresses[index], REPORT, ReportRequest(), timeout=2.0)
             except SlackwaterError as error:
@@ -204,9 +226,6 @@ class dialing:  # noqa: N801 - reads as a statement
     """A dialer without a clock, for looking at nodes."""
 
     async def __aenter__(self):
-        from slackwater.runtime.real import RealRuntime
-        from slackwater.runtime.rpc import Dialer, Identity
-
         settings = Settings({"rpc.reconnect_pause_max": 0.1})
         self._runtime = RealRuntime(disk=None, settings=settings)
         self._scope = self._runtime.scope("look")
@@ -232,31 +251,81 @@ def free_ports(count: int) -> list[int]:
 
 
 async def spread(remote: Remote, cluster: Processes) -> None:
-    """Put a replica of every range on every node."""
-    import msgspec
-
-    from slackwater.model import layout
-    from slackwater.model import requests as rq
-    from slackwater.routing.sender import NO_RANGE
-    from slackwater.runtime.seam import NodeId
-    from slackwater.server.services import FETCH, FetchRequest
-    from slackwater.server.system_kv import KvAdapter
-
+    """Put a replica of every range on every node, and wait until all of them are there."""
     everyone = tuple(NodeId(n + 1) for n in range(len(cluster.addresses)))
-    await remote.book.refresh(KvAdapter(remote.kv))
+    deadline = asyncio.get_running_loop().time() + READY_S
+    while True:
+        try:
+            await remote.book.refresh(KvAdapter(remote.kv))
+            remote.sender.cache.clear()
+            ranges = await remote.sender.ranges_of(layout.KEY_MIN, layout.KEY_MAX)
+            for descriptor in ranges:
+                await _spread_range(remote, descriptor, everyone)
+            counts = [await held_by(remote, node) for node in everyone]
+        except SlackwaterError as error:
+            counts = error
+        else:
+            if all(held >= {d.range_id for d in ranges} for held in counts):
+                return
+        assert asyncio.get_running_loop().time() < deadline, f"replicas are missing: {counts}"
+        await asyncio.sleep(0.2)
+
+
+async def _spread_range(remote: Remote, descriptor, everyone) -> None:
+    if set(descriptor.replicas) >= set(everyone):
+        return
+    change = rq.ChangeReplicas(everyone, descriptor.generation)
+    await remote.sender.send([change], rq.Header(NO_RANGE), at=max(descriptor.start, layout.META))
+    info = await lease_info(remote, descriptor.replicas[0], descriptor.range_id)
+    await MetaIndex(remote.kv).publish(info.descriptor)
+    for node in everyone:
+        if node not in descriptor.replicas:
+            request = FetchRequest(descriptor.range_id, descriptor.replicas[0])
+            await remote.dialer.call(remote.book.resolve(node), FETCH, request, timeout=30.0)
+
+
+async def lease_info(remote: Remote, node: NodeId, range_id: RangeId) -> rq.LeaseResult:
+    """What one replica knows of its range."""
+    answer = await remote.transport.batch(node, rq.Batch(rq.Header(range_id), [rq.LeaseInfo()]))
+    (info,) = answer.results
+    assert isinstance(info, rq.LeaseResult)
+    return info
+
+
+async def held_by(remote: Remote, node: NodeId) -> set[RangeId]:
+    """The ranges a node has replicas of."""
+    reply = await remote.dialer.call(remote.book.resolve(node), STATUS, StatusRequest(), timeout=10.0)
+    return {replica.descriptor.range_id for replica in reply.replicas}
+
+
+async def split(remote: Remote, at: bytes) -> None:
+    """Divide the range that holds `at` there."""
+    right_id = RangeId(await remote.kv.increment(RANGE_ID_KEY, 1))
+    answer = await remote.sender.send([rq.Split(at, right_id)], rq.Header(NO_RANGE))
+    (halves,) = answer.results
+    assert isinstance(halves, rq.SplitResult)
+    await MetaIndex(remote.kv).publish(halves.left, halves.right)
+
+
+async def digests(remote: Remote, cluster: Processes) -> dict[RangeId, set[bytes]]:
+    """Have every replica of every range compute its digest at one point of the log; equal ones collapse."""
+    found: dict[RangeId, set[bytes]] = {}
     for descriptor in await remote.sender.ranges_of(layout.KEY_MIN, layout.KEY_MAX):
-        (source,) = descriptor.replicas
-        header = rq.Header(NO_RANGE)
-        change = rq.ChangeReplicas(everyone, descriptor.generation)
-        await remote.sender.send([change], header, at=max(descriptor.start, layout.META))
-        answer = await remote.transport.batch(source, rq.Batch(rq.Header(descriptor.range_id), [rq.LeaseInfo()]))
-        (info,) = answer.results
-        assert isinstance(info, rq.LeaseResult)
-        for node in everyone:
-            if node not in descriptor.replicas:
-                address = remote.book.resolve(node)
-                assert address is not None
-                request = FetchRequest(descriptor.range_id, source)
-                await remote.dialer.call(address, FETCH, request, timeout=30.0)
-        await remote.kv.put(layout.meta(descriptor.end), msgspec.msgpack.encode(info.descriptor))
-        remote.sender.cache.clear()
+        name = os.urandom(8)
+        at = max(descriptor.start, layout.META)
+        await remote.sender.send([rq.ComputeChecksum(name)], rq.Header(NO_RANGE), at=at)
+        for node in descriptor.replicas:
+            digest = await _digest(remote, node, descriptor.range_id, name)
+            found.setdefault(descriptor.range_id, set()).add(digest)
+    return found
+
+
+async def _digest(remote: Remote, node: NodeId, range_id: RangeId, name: bytes) -> bytes:
+    deadline = asyncio.get_running_loop().time() + READY_S
+    while asyncio.get_running_loop().time() < deadline:
+        request = ChecksumRequest(range_id, name)
+        reply = await remote.dialer.call(remote.book.resolve(node), CHECKSUM, request, timeout=10.0)
+        if reply.digest is not None:
+            return reply.digest
+        await asyncio.sleep(0.05)
+    raise TimeoutError(f"n{node} computed no digest of r{range_id}")

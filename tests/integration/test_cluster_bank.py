@@ -1,0 +1,140 @@
+"""A bank on three real nodes, while they are killed with -9, paused and restarted in turn.
+
+The clients never stop. Whatever happens to the nodes, in the end every acknowledged transfer is there exactly once, no
+failed one is, the total was right at every instant, and the whole history is serializable: see `bank.py`.
+
+`SLACKWATER_FAULT_SECONDS=600 pytest tests/integration/test_cluster_bank.py` runs the same for ten minutes;
+`SLACKWATER_FAULT_SEED` repeats a run's choices (not its timing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+
+import pytest
+
+from slackwater.log.nats_server import LocalNats
+from slackwater.runtime import run
+from slackwater.runtime.clock import RealClock
+from slackwater.server.remote import connect
+from tests.integration.bank import Bank, ledger_key
+from tests.integration.cluster import Processes, client_settings, digests, split, spread
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("cluster")]
+
+SECONDS = float(os.environ.get("SLACKWATER_FAULT_SECONDS", "0"))
+SQLITE_SECONDS, NATS_SECONDS = SECONDS or 40.0, SECONDS or 30.0
+CLIENTS = 8
+ACCOUNTS = 24
+PATIENCE_S = (15.0, 1.0)
+"""Patient clients sit a failover out; impatient ones give up in the middle of things and leave intents behind."""
+
+
+def seed_of_this_run() -> int:
+    seed = int(os.environ.get("SLACKWATER_FAULT_SEED", "0")) or time.time_ns() & 0xFFFFFF
+    print(f"SLACKWATER_FAULT_SEED={seed}")
+    return seed
+
+
+class Faults:
+    """Does something bad to one node after the other. A majority is always up: the others must go on."""
+
+    def __init__(self, cluster: Processes, seed: int, *, servers: LocalNats | None = None) -> None:
+        self.cluster = cluster
+        self.servers = servers
+        self.random = random.Random(seed)
+        self.done: dict[str, int] = {}
+
+    async def run(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        kinds = ["kill", "pause", "kill", "stop"] + (["server"] if self.servers else [])
+        turn = 0
+        while time.monotonic() < ends:
+            kind = kinds[turn % len(kinds)]
+            victim = self.random.randrange(len(self.cluster.addresses))
+            turn += 1
+            self.done[kind] = self.done.get(kind, 0) + 1
+            await getattr(self, f"_{kind}")(victim)
+            await asyncio.sleep(self.random.uniform(0.5, 2.0))
+
+    async def _kill(self, victim: int) -> None:
+        self.cluster.kill(victim)
+        await asyncio.sleep(self.random.uniform(0.0, 3.0))
+        await self.cluster.start(victim)
+
+    async def _stop(self, victim: int) -> None:
+        assert await self.cluster.stop(victim) == 0, "a graceful stop is a success"
+        await asyncio.sleep(self.random.uniform(0.0, 1.0))
+        await self.cluster.start(victim)
+
+    async def _pause(self, victim: int) -> None:
+        self.cluster.pause(victim)
+        await asyncio.sleep(self.random.uniform(0.5, 5.0))
+        self.cluster.resume(victim)
+
+    async def _server(self, victim: int) -> None:
+        self.servers.kill(victim)
+        await asyncio.sleep(self.random.uniform(0.5, 3.0))
+        await self.servers.restart(victim)
+
+
+async def bank_under_faults(cluster: Processes, faults: Faults, seed: int, seconds: float) -> None:
+    await cluster.make()
+    await cluster.wait_live()
+    async with connect(cluster.addresses, settings=client_settings()) as remote:
+        bank = Bank(accounts=ACCOUNTS, seed=seed)
+        for at in (bank.accounts[ACCOUNTS // 3], bank.accounts[2 * ACCOUNTS // 3], ledger_key(0)):
+            await split(remote, at)
+        await spread(remote, cluster)
+        await bank.load(remote)
+        clients = [
+            asyncio.ensure_future(bank.client(remote, n, timeout=PATIENCE_S[n % len(PATIENCE_S)]))
+            for n in range(CLIENTS)
+        ]
+        try:
+            await asyncio.sleep(1.0)
+            calm = bank.done
+            started = time.monotonic()
+            await faults.run(seconds)
+            took = time.monotonic() - started
+            under_faults = bank.done - calm
+            await cluster.wait_live()
+            before = bank.done
+            await asyncio.sleep(2.0)
+            assert bank.done > before, "a healthy cluster makes progress"
+        finally:
+            bank.stopping.set()
+            await asyncio.gather(*clients)
+        versions = await bank.versions(remote)
+        problems = bank.judge(versions)
+        copies = await digests(remote, cluster)
+        print(bank.summary())
+        print(f"calm {calm} txn/s; under faults {under_faults / took:.0f} txn/s for {took:.0f} s; {faults.done}")
+        assert not problems, "\n".join(problems[:10])
+        assert all(len(different) == 1 for different in copies.values()), f"replicas differ: {copies}"
+
+
+def test_bank_over_sqlite_survives_kills_pauses_and_restarts(tmp_path):
+    async def main() -> None:
+        seed = seed_of_this_run()
+        async with Processes(tmp_path, nodes=3, log_url=f"sqlite://{tmp_path}/log.db") as cluster:
+            await bank_under_faults(cluster, Faults(cluster, seed), seed, SQLITE_SECONDS)
+
+    run(main())
+
+
+def test_bank_over_nats_survives_kills_of_nodes_and_log_servers(tmp_path):
+    pytest.importorskip("nats")
+
+    async def main() -> None:
+        seed = seed_of_this_run()
+        async with (
+            LocalNats(tmp_path / "nats", servers=3, clock=RealClock()) as servers,
+            Processes(tmp_path, nodes=3, log_url=servers.url(stream="bank")) as cluster,
+        ):
+            await bank_under_faults(cluster, Faults(cluster, seed, servers=servers), seed, NATS_SECONDS)
+
+    run(main())
