@@ -43,7 +43,7 @@ from slackwater.model.commands import (
 from slackwater.model.descriptors import RangeDescriptor
 from slackwater.replica.state import RangeState, add_stats, encode_state, state_key
 from slackwater.runtime.seam import Family, Position
-from slackwater.storage.batch import WriteBatch, decode_batch
+from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
     from slackwater.model.requests import SubsumeResult
@@ -154,7 +154,7 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
             probe(f"apply.{judged.name.lower()}")
             continue
         if command.effects:
-            batch.extend(decode_batch(command.effects))
+            batch.extend_encoded(command.effects)
         state = _advance(state, command)
         if command.trigger is not None:
             state = _pull(state, command, batch, aftermath)

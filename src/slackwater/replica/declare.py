@@ -33,6 +33,12 @@ WHOLE_RANGE = (
 )  # fmt: skip
 """Requests that change the range itself: they exclude every other write."""
 UNLATCHED = (rq.LeaseInfo, rq.RequestLease)
+POINTS = (rq.Get, rq.Put, rq.ConditionalPut, rq.InitPut, rq.Increment, rq.Delete)
+"""Requests with one `key`: nearly all there are."""
+
+# Requests are of exactly these classes, so a batch is classified by one set operation over its types.
+_POINTS, _READS, _VERSION_WRITES = frozenset(POINTS), frozenset(rq.READS), frozenset(rq.VERSION_WRITES)
+_WHOLE_RANGE, _UNLATCHED = frozenset(WHOLE_RANGE), frozenset(UNLATCHED)
 
 
 def txn_key(anchor: bytes, txn_id: bytes) -> bytes:
@@ -47,26 +53,19 @@ def range_key(range_id: RangeId) -> bytes:
 
 def is_read_only(batch: Batch) -> bool:
     """Whether no request of the batch can write."""
-    return all(isinstance(r, rq.READS) for r in batch.requests)
+    return _READS.issuperset(map(type, batch.requests))
 
 
 def writes_versions(batch: Batch) -> bool:
     """Whether the batch makes new versions or intents, and so must stay above what was read and closed."""
-    return any(isinstance(r, rq.VERSION_WRITES) for r in batch.requests)
+    return not _VERSION_WRITES.isdisjoint(map(type, batch.requests))
 
 
 def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
     """The key or span of the data that a request addresses; None for requests to the range as a whole."""
+    if type(request) in _POINTS:
+        return request.key, None  # type: ignore[union-attr]  # by POINTS
     match request:
-        case (
-            rq.Get(key)
-            | rq.Put(key=key)
-            | rq.ConditionalPut(key=key)
-            | rq.InitPut(key=key)
-            | rq.Increment(key=key)
-            | rq.Delete(key)
-        ):
-            return key, None
         case rq.Scan(start, end) | rq.ReverseScan(start, end) | rq.DeleteRange(start, end):
             return start, end
         case rq.Export(start, end) | rq.Refresh(start, end):
@@ -89,6 +88,11 @@ def bounds(batch: Batch) -> Span | None:
     start: bytes | None = None
     end = b""
     for request in batch.requests:
+        if type(request) in _POINTS:
+            key: bytes = request.key  # type: ignore[union-attr]  # by POINTS
+            start = key if start is None or key < start else start
+            end = max(end, key + b"\x00")
+            continue
         for low, high in _addressed(batch, request):
             if start is None or low < start:
                 start = low
@@ -113,12 +117,21 @@ def latches(batch: Batch, *, read_at: Timestamp, write_at: Timestamp) -> list[La
     exclusive = False
     writing = False
     for request in batch.requests:
-        if isinstance(request, UNLATCHED):
+        kind = type(request)
+        if kind in _POINTS:
+            point: bytes = request.key  # type: ignore[union-attr]  # by POINTS
+            if kind is rq.Get:
+                out.append(read_latch(point, at=read_at))
+            else:
+                writing = True
+                out.append(write_latch(point, at=write_at))
             continue
-        if isinstance(request, WHOLE_RANGE):
+        if kind in _UNLATCHED:
+            continue
+        if kind in _WHOLE_RANGE:
             exclusive = True
             continue
-        writing |= not isinstance(request, rq.READS)
+        writing |= kind not in _READS
         out.extend(_latches_of(batch, request, read_at=read_at, write_at=write_at))
     if exclusive:
         out.append(write_latch(range_key(batch.header.range_id)))
@@ -129,7 +142,7 @@ def latches(batch: Batch, *, read_at: Timestamp, write_at: Timestamp) -> list[La
 
 def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at: Timestamp) -> Iterator[LatchSpan]:
     match request:
-        case rq.Get() | rq.Scan() | rq.ReverseScan():
+        case rq.Scan() | rq.ReverseScan():
             start, end = _span(request)
             yield read_latch(start, end, at=read_at)
         case rq.Refresh(start, end, _, upto) | rq.Export(start, end, _, upto):

@@ -71,6 +71,7 @@ HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
     rq.Barrier: evaluate_range.barrier,
 }
 
+VERSION_WRITES = frozenset(rq.VERSION_WRITES)
 ALLOWED_FROZEN = (rq.Thaw, rq.LeaseInfo, rq.TransferLease)
 
 
@@ -156,7 +157,7 @@ def _write_floor(batch: Batch, view: View, read_ts: Timestamp) -> Timestamp:
     if view.tscache is not None:
         txn_id = header.txn.txn_id if header.txn is not None else None
         for request in batch.requests:
-            if isinstance(request, rq.VERSION_WRITES):
+            if type(request) in VERSION_WRITES:
                 span = declare.span_of(request)
                 if span is not None:
                     floor = max(floor, view.tscache.first_writable(*span, txn=txn_id))

@@ -120,8 +120,7 @@ class Evaluation:
 
     @property
     def _forced(self) -> bool:
-
-        return self.batch is not None and any(isinstance(r, Barrier) for r in self.batch.requests)
+        return self.batch is not None and Barrier in map(type, self.batch.requests)
 
     def write_at(self, ts: Timestamp) -> None:
         """Note that the effects hold a new version or intent at `ts`."""

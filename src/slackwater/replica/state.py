@@ -9,10 +9,12 @@ therefore leaves either all of an entry or nothing of it, and replay starts exac
 
 from __future__ import annotations
 
+from operator import add
+
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import StorageError
+from slackwater.errors import StorageError, invariant
 from slackwater.model.commands import FreezeTrigger
 from slackwater.model.descriptors import NO_LEASE, Lease, LeaseAppliedIndex, RangeDescriptor
 from slackwater.model.layout import range_local
@@ -73,4 +75,5 @@ def add_stats(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
         return left
     if not left:
         return right
-    return tuple(a + b for a, b in zip(left, right, strict=True))
+    invariant(len(left) == len(right), "A-stats", left=len(left), right=len(right))
+    return tuple(map(add, left, right))

@@ -1,4 +1,8 @@
-"""Chance from the operating system's entropy: identifiers must not repeat across processes, so nothing is seeded."""
+"""Chance from the operating system's entropy: identifiers must not repeat across processes, so nothing is seeded.
+
+A system call per identifier would be a noticeable part of a small write, so entropy is fetched in blocks. Each byte is
+handed out once. A process that forks gets a fresh block: parent and child must not hand out the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,17 @@ import random
 
 from slackwater.errors import invariant
 
+BLOCK_BYTES = 4096
+
 
 class RealRng:
     """`seam.Rng` on `os.urandom`."""
 
     def __init__(self) -> None:
         self._random = random.SystemRandom()
+        self._block = b""
+        self._at = 0
+        self._pid = 0
 
     def below(self, bound: int) -> int:
         """An integer in [0, bound)."""
@@ -25,4 +34,9 @@ class RealRng:
 
     def bytes(self, count: int) -> bytes:
         """`count` unpredictable bytes."""
-        return os.urandom(count)
+        begin = self._at
+        self._at = begin + count
+        if self._at > len(self._block) or self._pid != os.getpid():
+            self._block, begin, self._at = os.urandom(max(BLOCK_BYTES, count)), 0, count
+            self._pid = os.getpid()
+        return self._block[begin : self._at]

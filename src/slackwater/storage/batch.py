@@ -48,8 +48,9 @@ class WriteBatch:
     __slots__ = ("ranges", "writes")
 
     def __init__(self) -> None:
-        self.writes: tuple[dict[bytes, bytes | None], ...] = tuple({} for _ in FAMILIES)
-        self.ranges: tuple[list[tuple[bytes, bytes]], ...] = tuple([] for _ in FAMILIES)
+        # One literal per family: a batch is made for every request.
+        self.writes: tuple[dict[bytes, bytes | None], ...] = ({}, {}, {})
+        self.ranges: tuple[list[tuple[bytes, bytes]], ...] = ([], [], [])
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         """Write one pair."""
@@ -88,26 +89,29 @@ class WriteBatch:
 
     def encode(self) -> bytes:
         """The batch as bytes, for a log entry or a snapshot stream."""
-        return _encoder.encode(
-            [
-                _Wire(family, self.ranges[family], list(writes), list(writes.values()))
-                for family, writes in zip(FAMILIES, self.writes, strict=True)
-                if writes or self.ranges[family]
-            ]
-        )
+        parts = []  # plain tuples, which encode like `_Wire`
+        for family, writes in enumerate(self.writes):
+            ranges = self.ranges[family]
+            if writes or ranges:
+                parts.append((family, ranges, list(writes), list(writes.values())))
+        return _encoder.encode(parts)
+
+    def extend_encoded(self, data: bytes) -> None:
+        """Add the writes of a batch that `encode` wrote after this one's; anything else is a `DecodeError`."""
+        try:
+            for part in _decoder.decode(data):
+                family = Family(part.family)
+                for start, end in part.ranges:
+                    self.delete_range(family, start, end)
+                self.writes[family].update(zip(part.keys, part.values, strict=True))
+        except (msgspec.MsgspecError, ValueError, UsageError) as error:
+            raise DecodeError("these bytes are not a write batch", reason=str(error)) from None
 
 
 def decode_batch(data: bytes) -> WriteBatch:
     """Read what `WriteBatch.encode` wrote; anything else is a `DecodeError`."""
     batch = WriteBatch()
-    try:
-        for part in _decoder.decode(data):
-            family = Family(part.family)
-            for start, end in part.ranges:
-                batch.delete_range(family, start, end)
-            batch.writes[family].update(zip(part.keys, part.values, strict=True))
-    except (msgspec.MsgspecError, ValueError, UsageError) as error:
-        raise DecodeError("these bytes are not a write batch", reason=str(error)) from None
+    batch.extend_encoded(data)
     return batch
 
 
