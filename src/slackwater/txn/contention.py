@@ -40,6 +40,7 @@ class Waiting:
         self._alive = alive
         self._backoff = kernel.backoff()
         self._left = int(kernel.settings["txn.push_attempts_max"])
+        self._known: dict[bytes, None] = {}  # transactions that have been given time to end
         self.deadline = deadline
 
     async def clear(self, error: ConflictError, requests: Sequence[Request], pusher: Pusher) -> None:
@@ -48,7 +49,9 @@ class Waiting:
         if self._left < 0 or self.deadline.passed:
             probe("txn.gave_up_waiting")
             raise error
-        pushes = plan(intents_of(error), requests, pusher)
+        intents = intents_of(error)
+        pushes = plan(intents, requests, pusher, known=self._known)
+        self._known.update(dict.fromkeys(intent.txn_id for intent in intents))
         works = [partial(self._push, push) for push in pushes]
         outcomes = await in_parallel(self._kernel.scope, works, limit=PUSHES_AT_ONCE_MAX, name="push")
         self._alive()

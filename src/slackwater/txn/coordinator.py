@@ -155,6 +155,9 @@ class Transaction(Operations):
                 self._locks.clear()
                 self._intents = False
                 self.state.reborn(txn_id=self._kernel.runtime.rng.bytes(TXN_ID_BYTES), now=now)
+                if spoiled.facts.get("collected"):
+                    # Nothing of this age may have a record there any more: young again, or it never commits.
+                    self.state.start = now
                 self._heart = Heart(self._kernel, self.state)
             else:
                 probe("txn.restart")

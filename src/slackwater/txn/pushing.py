@@ -8,9 +8,12 @@
 
     COMMITTED or ABORTED                 in all cases: resolve its intents, try again
 
-The pushed transaction's range decides by age (wound-wait): an older pusher wins at once, a younger one waits there for a
-while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle; and whoever holds
-nothing may wait for anybody.
+The pushed transaction's range decides by age (wound-wait): an older pusher wins at once, a younger one waits there
+for a while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle; and whoever
+holds nothing may wait for anybody.
+
+Grace: the first time a transaction is met, even an older one waits for GRACE_MS before it wounds. A short transaction
+is over by then, and nobody has to run again; a deadlock lasts that much longer.
 
 Why uncertainty makes a difference: a reader at t that is uncertain up to t + max_offset is disturbed by intents up to
 there. Moving a writer that far would send it, and the clocks of all ranges it writes to, into the future. Waiting for
@@ -33,12 +36,14 @@ from slackwater.model.txns import Intent, Resolution, TxnStatus
 from slackwater.routing.split import extent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from slackwater.model.requests import Request
 
 INTENTS_PER_ROUND_MAX = 1000
 """Intents dealt with at a time; the rest are met again on the next try."""
+GRACE_MS = 30
+"""How long an older transaction waits for a younger one before it wounds it. Most end by themselves sooner."""
 WAIT_MS = 1000
 """How long a push that has to wait may be parked at the pushee's range."""
 _WRITES = frozenset(VERSION_WRITES)
@@ -69,8 +74,10 @@ class Step(enum.Enum):
     WAIT = "wait"
 
 
-def plan(intents: Sequence[Intent], requests: Sequence[Request], pusher: Pusher) -> list[Push]:
-    """One push per transaction met, in the order they were met."""
+def plan(
+    intents: Sequence[Intent], requests: Sequence[Request], pusher: Pusher, *, known: Container[bytes] = ()
+) -> list[Push]:
+    """One push per transaction met, in the order they were met; those not in `known` are given time to end first."""
     met: dict[bytes, list[Intent]] = {}
     for intent in intents[:INTENTS_PER_ROUND_MAX]:
         if intent.txn_id != pusher.txn_id:
@@ -79,13 +86,15 @@ def plan(intents: Sequence[Intent], requests: Sequence[Request], pusher: Pusher)
     for own in met.values():
         writing = any(_writes(request, i.key) for i in own for request in requests)
         patient = pusher.uncertain and not writing and not pusher.holds_locks
+        abort = writing or pusher.uncertain
+        grace = abort and own[0].txn_id not in known
         request = PushTxn(
             pushee=max(own, key=lambda i: (i.epoch, i.ts)),
-            pusher_start=MAX if patient else pusher.start,
+            pusher_start=MAX if patient or grace else pusher.start,
             pusher_id=pusher.txn_id,
             above=pusher.read_ts,
-            abort=writing or pusher.uncertain,
-            wait_ms=WAIT_MS,
+            abort=abort,
+            wait_ms=WAIT_MS if patient or not grace else GRACE_MS,
         )
         pushes.append(Push(request, tuple(sorted({i.key for i in own}))))
     return pushes

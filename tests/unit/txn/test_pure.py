@@ -178,7 +178,7 @@ def test_one_push_per_transaction_and_never_of_oneself() -> None:
 
 def test_a_write_on_the_intents_key_pushes_to_abort() -> None:
     batch = [rq.Get(b"a"), rq.PutRows([b"c", b"e"], [b"", b""])]
-    aborts = {p.keys[0]: p.request.abort for p in plan([intent(b"a", b"x"), intent(b"d", b"y")], batch, ME)}
+    aborts = {p.keys[0]: p.request.abort for p in plan([intent(b"a", b"x"), intent(b"d", b"y")], batch, ME, known=())}
     assert aborts == {b"a": False, b"d": True}
 
 

@@ -56,7 +56,7 @@ class Runner:
         request = rq.Put(b"k", b"v") if want == "write" else rq.Get(b"k")
         uncertain, locks = "uncertain" in flags, "locks" in flags
         pusher = Pusher(seconds(age), b"q" * 16, seconds(at), uncertain=uncertain, holds_locks=locks)
-        (push,) = plan([pushee], [request], pusher)
+        (push,) = plan([pushee], [request], pusher, known=() if "first" in flags else {pushee.txn_id})
         effects = WriteBatch()
         outcome = records.push(
             effects, self.record, push.request, now=seconds(now), txn_floor=self.floor, expiration_s=EXPIRATION_S
