@@ -28,12 +28,11 @@ from slackwater.errors import (
     SlackwaterError,
     StorageError,
     UnavailableError,
-    UsageError,
 )
 from slackwater.hooks import planted, probe, tap
 from slackwater.model import requests as rq
 from slackwater.model.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
-from slackwater.replica import declare
+from slackwater.replica import admission, declare
 from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, digest_in, merge_in
 from slackwater.replica.driver.leasing import Leasing
 from slackwater.replica.driver.pipeline import Pipeline
@@ -121,8 +120,8 @@ class Replica:
     async def execute(self, batch: Batch) -> BatchResult:
         """Answer a batch, as leaseholder or, where the timestamp is closed here, as follower."""
         self._check_alive()
-        if len(batch.requests) > rq.BATCH_REQUESTS_MAX:
-            raise UsageError("too many requests in one batch", limit=rq.BATCH_REQUESTS_MAX)
+        admission.check_size(batch)
+        self.context.clock.update(admission.latest_reading(batch))
         if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
             if batch.requests[0].by_holder:
                 await self.leasing.hold()
@@ -440,7 +439,9 @@ class Replica:
             # Requests to the range itself name no key: the descriptor they were sent by must be the one they mean.
             if batch.header.generation not in (0, descriptor.generation):
                 raise RangeMismatch("the range has changed; look it up again", descriptors=[descriptor])
-        elif not descriptor.covers(span.start, span.end):
+            return
+        admission.check_span(span)
+        if not descriptor.covers(span.start, span.end):
             raise RangeMismatch("the batch reaches outside this range; look it up again", descriptors=[descriptor])
 
     def _close_targets(self) -> tuple[Timestamp, Timestamp]:

@@ -1,0 +1,57 @@
+"""What may not even be tried: batches that no well-behaved client sends, refused before they wait for anything.
+
+    nothing asked, or too much          UsageError
+    keys that are no data               UsageError       local state is changed by commands, never by requests
+    timestamps of the far future        ClockError       from whoever's clock: see below
+
+A timestamp in a request is a clock reading, of the sender or of somebody it heard from, just like the stamp on the message
+itself. Served without a question it would do lasting harm: a read at a far future is remembered by the timestamp cache, and
+every write to those keys would have to lie above it. So the replica's clock follows the highest timestamp of a batch, and
+refuses what is too far ahead to follow, as it does with stamps (I-01).
+
+Exempt are timestamps that are bounds and not readings: uncertainty limits, deadlines, and how far a push should reach.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import Timestamp
+from slackwater.errors import UsageError
+from slackwater.model import requests as rq
+from slackwater.model.layout import META
+
+if TYPE_CHECKING:
+    from slackwater.model.requests import Batch
+    from slackwater.model.spans import Span
+
+_UPTO = frozenset({rq.Export, rq.Refresh})
+
+
+def check_size(batch: Batch) -> None:
+    """Refuse a batch of nothing, and one of too much."""
+    count = len(batch.requests)
+    if not 0 < count <= rq.BATCH_REQUESTS_MAX:
+        raise UsageError(
+            "a batch holds at least one request and at most the limit; divide it",
+            count=count,
+            limit=rq.BATCH_REQUESTS_MAX,
+        )
+
+
+def check_span(span: Span) -> None:
+    """Refuse keys below all data."""
+    if span.start < META:
+        raise UsageError("this key is local state of a node and cannot be addressed", key=span.start[:32])
+
+
+def latest_reading(batch: Batch) -> Timestamp:
+    """The highest clock reading that a batch carries."""
+    header = batch.header
+    latest = header.ts
+    if header.txn is not None:
+        latest = Timestamp(max(latest, header.txn.read_ts, header.txn.write_ts))
+    for request in batch.requests:
+        if type(request) in _UPTO:
+            latest = Timestamp(max(latest, request.upto))  # type: ignore[union-attr]  # by _UPTO
+    return latest
