@@ -8,6 +8,7 @@ import pytest
 
 from slackwater.errors import ConditionFailed, RetryableError, TransactionAborted, UsageError
 from slackwater.model import requests as rq
+from slackwater.routing.sender import NO_RANGE
 from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:
@@ -460,6 +461,33 @@ def test_an_older_reader_that_is_sure_of_its_time_moves_a_writer_up() -> None:
 
     world = play(story, bugs=frozenset({"X-NO-UNCERTAINTY"}))
     assert world.probes["records.push_up"] >= 1
+
+
+def test_a_transaction_older_than_the_ranges_memory_goes_on_as_a_young_one() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        done = c.kv.begin()
+        await done.increment(a)
+        await done.commit()  # a finished record, to be collected
+        old = c.kv.begin()
+        await c.settle(1)
+        await c.sender.send([rq.GcTxnRecords(c.clock.now())], rq.Header(NO_RANGE), at=a)
+        runs = 0
+        age = old.state.start
+        while True:
+            runs += 1
+            try:
+                await old.increment(a)
+                await old.commit()
+                break
+            except TransactionAborted:
+                await old.restart()
+        assert runs == 2
+        assert old.state.start > age
+        assert await c.kv.increment(a, 0) == 2
+
+    world = play(story)
+    assert world.probes["records.commit_below_floor"] == 1
 
 
 # --- refresh and restart

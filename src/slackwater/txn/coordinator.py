@@ -154,7 +154,8 @@ class Transaction(Operations):
                 self._discard()
                 self._locks.clear()
                 self._intents = False
-                self.state.reborn(txn_id=self._kernel.runtime.rng.bytes(TXN_ID_BYTES), now=now)
+                too_old = spoiled.facts.get("collected") is True
+                self.state.reborn(txn_id=self._kernel.runtime.rng.bytes(TXN_ID_BYTES), now=now, too_old=too_old)
                 if spoiled.facts.get("collected"):
                     # Nothing of this age may have a record there any more: young again, or it never commits.
                     self.state.start = now

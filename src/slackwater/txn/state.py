@@ -76,9 +76,14 @@ class TxnState:
         self.epoch += 1
         self._begin(max(now, self.write_ts))
 
-    def reborn(self, *, txn_id: bytes, now: Timestamp) -> None:
-        """Another transaction with the same age, after this one was aborted."""
+    def reborn(self, *, txn_id: bytes, now: Timestamp, too_old: bool = False) -> None:
+        """Another transaction with the same age, after this one was aborted.
+
+        `too_old`: a range has collected the records of that age, so that nobody so old can be known there any more.
+        """
         self.txn_id = txn_id
+        if too_old:
+            self.start = now
         self.anchor = b""
         self.epoch = 0
         self._begin(max(now, self.write_ts))

@@ -87,8 +87,8 @@ class Runner:
         self.state.restart(seconds(now))
         return self.times()
 
-    def do_reborn(self, now: str) -> str:
-        self.state.reborn(txn_id=b"b" * 16, now=seconds(now))
+    def do_reborn(self, *flags: str, now: str) -> str:
+        self.state.reborn(txn_id=b"b" * 16, now=seconds(now), too_old="too-old" in flags)
         return self.times()
 
     def do_take(self, count: str) -> str:
