@@ -124,11 +124,15 @@ class Receiver:
             return MIN
         best = record.use(applied)
         for stream in self._streams.values():
-            promise = stream.promise(range_id)
-            if promise is None or promise.ts <= best:
+            member = stream.members.get(range_id)
+            if member is None:
                 continue
-            if promise.lai <= applied or planted("M06"):
-                best = promise.ts
+            lai, group = member
+            ts = stream.groups[group]
+            if ts <= best:
+                continue
+            if lai <= applied or planted("M06"):
+                best = ts
             else:
                 probe("closedts.update_ahead_of_applied")
         record.served = best

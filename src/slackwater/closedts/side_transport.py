@@ -113,13 +113,14 @@ class Refusal(NamedTuple):
 class _Group:
     """Ranges that close the same timestamps."""
 
-    __slots__ = ("aim", "id", "members", "policy", "ts")
+    __slots__ = ("aim", "id", "members", "off", "policy", "ts")
 
     def __init__(self, group_id: GroupId, policy: Policy) -> None:
         self.id = group_id
         self.policy = policy
         self.ts = MIN  # published
         self.aim = MIN  # of the tick under way
+        self.off = False  # the policy wants nothing closed
         self.members = 0
 
 
@@ -181,40 +182,46 @@ class Sender:
                 self.touch_all()
             for group in self._groups.values():
                 self._aim(group, now, terms, lease)
-            again = self._ask(now, terms, lease, added, removed)
-            for range_id in self._dirty:  # not reached in this tick: they must not move with their group
+            limit = 1 if buggify("closedts.ask_one_per_tick") else ASKED_PER_TICK_MAX
+            dirty = list(self._dirty)
+            # Not reached in this tick: they must not move with their group.
+            for range_id in dirty[limit:]:
                 self._leave(range_id, removed)
-            self._dirty.update(again)
+            # A new dict: one that has held many keys is slow to walk for ever after.
+            self._dirty = dict.fromkeys(dirty[limit:])
+            self._ask(dirty[:limit], now, terms, lease, added, removed)
             self._move()
         return self._publish(added, removed)
 
     def _aim(self, group: _Group, now: Timestamp, terms: Terms, lease: NodeLease) -> None:
         wanted = target(group.policy, now, terms)
+        group.off = wanted is None
         group.aim = group.ts if wanted is None else Timestamp(max(group.ts, min(wanted, lease.upto)))
 
     def _ask(
-        self, now: Timestamp, terms: Terms, lease: NodeLease, added: list[RangeId], removed: list[RangeId]
-    ) -> dict[RangeId, None]:
-        """Ask dirty ranges, oldest first; returns those to be asked again at the next tick."""
-        again: dict[RangeId, None] = {}
-        limit = 1 if buggify("closedts.ask_one_per_tick") else ASKED_PER_TICK_MAX
-        asked = list(self._dirty)[:limit] if len(self._dirty) > limit else list(self._dirty)
+        self,
+        asked: list[RangeId],
+        now: Timestamp,
+        terms: Terms,
+        lease: NodeLease,
+        added: list[RangeId],
+        removed: list[RangeId],
+    ) -> None:
+        """Ask ranges; those that cannot stand on their own are dirty again, at the end of the queue."""
         for range_id in asked:
-            del self._dirty[range_id]
             answer = self._ask_one(range_id, now, terms, lease)
             if isinstance(answer, CannotClose):
                 self._leave(range_id, removed)
                 self._refuse(range_id, answer, now)
                 if answer not in _PARKED:
-                    again[range_id] = None
+                    self._dirty[range_id] = None
                 continue
             group, closed = answer
             self._refused.pop(range_id, None)
             if self._join(range_id, closed.lai, group):
                 added.append(range_id)
             if not closed.epoch:
-                again[range_id] = None
-        return again
+                self._dirty[range_id] = None
 
     def _ask_one(
         self, range_id: RangeId, now: Timestamp, terms: Terms, lease: NodeLease
@@ -226,11 +233,11 @@ class Sender:
         if member is not None:
             closable.forward(member[1].ts)  # it may be about to join a group that is behind
         policy = closable.policy()
-        if target(policy, now, terms) is None:
-            return CannotClose.POLICY_OFF
         group = self._groups.get(policy) or self._make(policy, now, terms, lease)
-        if group is None:
-            return CannotClose.TOO_MANY_POLICIES
+        if isinstance(group, CannotClose):
+            return group
+        if group.off:
+            return CannotClose.POLICY_OFF
         closed = closable.try_close(group.aim)
         if isinstance(closed, CannotClose):
             return closed
@@ -238,13 +245,15 @@ class Sender:
             return CannotClose.NO_VALID_LEASE
         return group, closed
 
-    def _make(self, policy: Policy, now: Timestamp, terms: Terms, lease: NodeLease) -> _Group | None:
+    def _make(self, policy: Policy, now: Timestamp, terms: Terms, lease: NodeLease) -> _Group | CannotClose:
+        group = _Group(self._groups_made + 1, policy)
+        self._aim(group, now, terms, lease)
+        if group.off:
+            return CannotClose.POLICY_OFF
         if len(self._groups) >= GROUPS_MAX:
             probe("closedts.too_many_policies")
-            return None
+            return CannotClose.TOO_MANY_POLICIES
         self._groups_made += 1
-        group = _Group(self._groups_made, policy)
-        self._aim(group, now, terms, lease)
         self._groups[policy] = group
         return group
 

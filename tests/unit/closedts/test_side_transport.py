@@ -8,6 +8,7 @@ from slackwater.clock.timestamp import MIN
 from slackwater.closedts import side_transport
 from slackwater.closedts.policy import Kind, Policy, Terms
 from slackwater.closedts.side_transport import UPDATES_KEPT, CannotClose, Sender
+from slackwater.errors import UsageError
 from slackwater.runtime.seam import RangeId
 from tests.unit.closedts.transport_world import FakeRange, at, lease, new_sender, tick
 
@@ -213,7 +214,7 @@ def test_the_number_of_ranges_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(side_transport, "RANGES_MAX", 1)
     sender = new_sender()
     FakeRange(sender, 1)
-    with pytest.raises(side_transport.UsageError):
+    with pytest.raises(UsageError):
         FakeRange(sender, 2)
 
 
