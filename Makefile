@@ -3,9 +3,10 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 SEEDS ?= 25
 BENCH ?=
+FAULT_SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint sim sim-replay sim-planted bench rewrite-scripts lock wheelhouse clean
+.PHONY: help setup test lint sim sim-replay sim-planted faults bench rewrite-scripts lock wheelhouse clean
 
 help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,6 +32,9 @@ sim-replay: setup ## replay one seed: make sim-replay SEED=s
 
 sim-planted: setup ## run every planted bug; each must be killed by its named oracle
 	@.venv/bin/slackwater sim --planted
+
+faults: setup ## three real nodes under kill -9, pauses and restarts for FAULT_SECONDS (default 120)
+	@SLACKWATER_FAULT_SECONDS=$(FAULT_SECONDS) $(PY) -m pytest tests/integration/test_cluster_bank.py -s
 
 bench: ## all benchmarks, or BENCH="storage log"; ratios to peers in the same run
 	@scripts/setup.sh dev nats bench
