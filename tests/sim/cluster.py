@@ -128,36 +128,34 @@ class Cluster:
         self.runtime = runtime
         self.scope = runtime.scope("client")
         self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=self.settings["clock.max_offset"])
-        identity = Identity(cluster_id="test")
-        dialer = Dialer(runtime, self.scope, identity=identity, settings=self.settings, hook=Hook(self.clock))
-        book = AddressBook("c1:1", [NODE], dialer, local_first_range=lambda: None)
-        self.tap = Tap(RpcTransport(dialer, book.resolve))
         self.sender, self.kv = self.new_client()
+        self.tap = self.sender._transport  # type: ignore[assignment]
         await story(self)
         self.done = True
 
-    def new_client(self) -> tuple[RangeSender, KV]:
-        """Another sender and KV with an empty cache, on the same tap."""
+    def new_client(self, *, behind_s: float = 0.0) -> tuple[RangeSender, KV]:
+        """Another sender and KV with an empty cache and connections; with a clock of its own if that is behind."""
+        clock = self.clock
+        if behind_s:
+            max_offset_s = self.settings["clock.max_offset"]
+            clock = HybridClock(lambda: self.clock._wall_ns() - int(behind_s * NS), max_offset_s=max_offset_s)
         dialer = Dialer(
             self.runtime,
             self.scope,
             identity=Identity(cluster_id="test"),
             settings=self.settings,
-            hook=Hook(self.clock),
+            hook=Hook(clock),
         )
         book = AddressBook("c1:1", [NODE], dialer, local_first_range=lambda: None)
-        self.tap.inner = RpcTransport(dialer, book.resolve)
         sender = RangeSender(
-            transport=self.tap,
+            transport=Tap(RpcTransport(dialer, book.resolve)),
             runtime=self.runtime,
             scope=self.scope.child("sender"),
-            clock=self.clock,
+            clock=clock,
             settings=self.settings,
             first_range=book.first_range,
         )
-        kv = KV(
-            sender=sender, clock=self.clock, runtime=self.runtime, settings=self.settings, scope=self.scope.child("kv")
-        )
+        kv = KV(sender=sender, clock=clock, runtime=self.runtime, settings=self.settings, scope=self.scope.child("kv"))
         return sender, kv
 
     async def split(self, name: bytes, *, meta: bool = True) -> None:

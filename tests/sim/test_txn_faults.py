@@ -299,6 +299,29 @@ def test_requests_without_a_key_need_a_place() -> None:
     play(story)
 
 
+# --- clocks that differ
+
+
+@pytest.mark.parametrize("bug", ["", "X-NO-UNCERTAINTY"])
+def test_what_was_acknowledged_is_seen_by_whoever_begins_later_on_a_slow_clock(bug: str) -> None:
+    seen: list[bytes | None] = []
+
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"0")
+        await c.settle(1)
+        _, late = c.new_client(behind_s=0.3)
+        await c.kv.put(a, b"1")
+        txn = late.begin()
+        assert txn.state.read_ts < c.clock.now()
+        seen.append(await txn.get(a))
+        await txn.commit()
+        seen.append(await late.get(a))
+
+    play(story, bugs=frozenset({bug} - {""}))
+    assert seen == ([b"0", b"1"] if bug else [b"1", b"1"])
+
+
 # --- everything at once
 
 
