@@ -1,0 +1,223 @@
+"""The commands people type, against real processes: what they print, what they refuse, and with which exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from slackwater.server.cli import main
+from tests.integration.cluster import free_ports
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("cluster")]
+READY_S = 60.0
+
+
+class Shell:
+    """Runs `slackwater …` in a directory of its own."""
+
+    def __init__(self, directory) -> None:
+        self.directory = directory
+        self.processes: list[subprocess.Popen] = []
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "slackwater.server.cli", *words]
+        return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, timeout=READY_S, check=False)
+
+    def inside(self, *words: str) -> subprocess.CompletedProcess:
+        """The same in this process, which is quicker: for commands that end by themselves."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.chdir(self.directory), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main(list(words))
+        return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
+
+    def start(self, *words: str) -> subprocess.Popen:
+        """`slackwater start …` in the background; returns once it listens."""
+        command = [sys.executable, "-m", "slackwater.server.cli", "start", *words]
+        process = subprocess.Popen(command, cwd=self.directory, stderr=subprocess.PIPE, text=True)
+        self.processes.append(process)
+        for line in process.stderr:
+            if " listening " in line:
+                return process
+        raise AssertionError(f"it never listened; exit status {process.wait()}")
+
+    def init(self, address: str, *words: str) -> str:
+        """Make a cluster; returns its name."""
+        done = self.inside("init", "--host", address, "--json", *words)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["cluster_id"]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+@pytest.fixture
+def shell(tmp_path):
+    shell = Shell(tmp_path)
+    yield shell
+    shell.end()
+
+
+def address() -> str:
+    return f"127.0.0.1:{free_ports(1)[0]}"
+
+
+def refused(done: subprocess.CompletedProcess, *texts: str) -> None:
+    """Exit status 1 and one line that says why."""
+    assert done.returncode == 1, done
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    for text in texts:
+        assert text in lines[0]
+
+
+def test_a_node_from_its_first_start_to_its_second(shell):
+    here = address()
+    node = shell.start("--store", "n1", "--listen", here, "--insecure", "--locality", "zone=a", "--pid-file", "pid")
+    assert (shell.directory / "pid").read_text().strip() == str(node.pid)
+    refused(shell.inside("kv", "get", "a", "--host", here), "no cluster yet")
+    name = shell.init(here, "--cluster-id", "trial")
+    assert name == "trial"
+    refused(shell.inside("init", "--host", here), "already belongs to a cluster")
+
+    assert shell("kv", "put", "greeting", "hello", "--host", here).returncode == 0
+    assert shell.inside("kv", "get", "greeting", "--host", here).stdout == "hello\n"
+    assert shell.inside("kv", "get", "nothing", "--host", here).returncode == 1
+    rows = shell.inside("kv", "scan", "--json", "--host", here).stdout.splitlines()
+    assert [json.loads(row) for row in rows] == [{"key": "greeting", "value": "hello"}]
+
+    (row,) = json.loads(shell.inside("status", "--json", "--host", here).stdout)
+    assert (row["node"], row["address"], row["state"], row["locality"]) == (1, here, "live", "zone=a")
+    ranges = json.loads(shell.inside("ranges", "--json", "--host", here).stdout)
+    assert [r["range_id"] for r in ranges] == [1, 2, 3]
+    assert ranges[2]["leaseholder"] == 1
+    assert ranges[2]["copies"][0]["live_keys"] == 1
+    assert "n1" in shell.inside("status", "--host", here).stdout
+    assert "r3" in shell.inside("ranges", "--host", here).stdout
+
+    node.send_signal(signal.SIGTERM)
+    assert node.wait(READY_S) == 0
+    assert not (shell.directory / "pid").exists()
+    shell.start("--store", "n1", "--listen", here, "--insecure")
+    assert shell.inside("kv", "get", "greeting", "--host", here).stdout == "hello\n"
+    assert shell.inside("kv", "delete", "greeting", "--host", here).returncode == 0
+    assert shell.inside("kv", "get", "greeting", "--host", here).returncode == 1
+
+
+def test_what_start_refuses(shell):
+    here, there = address(), address()
+    insecure = ("--listen", there, "--insecure")
+    shell.start("--store", "n1", "--listen", here, "--insecure")
+    shell.init(here)
+    refused(shell.inside("start", "--store", "n1", *insecure), "already open")
+    refused(shell.inside("start", "--store", "n2", "--listen", here, "--insecure"), "cannot listen", "in use")
+    refused(shell.inside("start", "--store", "n2", "--listen", "0.0.0.0:0", "--insecure"), "loopback")
+    refused(shell.inside("start", "--store", "n2", "--listen", there), "--certs")
+    refused(shell.inside("start", "--store", "n2", "--listen", "nowhere", "--insecure"), "host:port")
+    refused(shell.inside("start", "--store", "n2", "--certs", "missing", "--listen", there), "slackwater cert")
+    refused(shell.inside("start", "--store", "n2", *insecure, "--log", "paper:"), "log URL")
+    refused(shell.inside("start", "--store", "n2", *insecure, "--set", "lease.durations=3"), "lease.duration")
+    refused(shell.inside("start", "--store", "n2", *insecure, "--set", "lease.duration=3000"), "between")
+    refused(shell.inside("start", "--store", "n2", *insecure, "--locality", "eu"), "region=eu")
+    (shell.directory / "file").write_text("no directory")
+    refused(shell.inside("start", "--store", "file", *insecure), "cannot be used as a data directory")
+    refused(shell.inside("status", "--host", there), "cannot connect")
+    assert shell("kv", "put", "a", "1", "--host", here).returncode == 0, "nobody disturbed the one that runs"
+
+
+def test_stores_logs_and_clusters_are_not_mixed_up(shell):
+    one, two, other = address(), address(), address()
+    shell.start("--store", "n1", "--listen", one, "--insecure", "--log", "sqlite:one.db")
+    shell.init(one)
+    second = shell.start("--store", "n2", "--listen", two, "--insecure", "--log", "sqlite:one.db", "--join", one)
+    wait_for(shell, one, nodes=2)
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(READY_S) == 0
+    shell.start("--store", "o1", "--listen", other, "--insecure", "--log", "sqlite:other.db")
+    shell.init(other)
+
+    again = ("start", "--store", "n2", "--listen", two, "--insecure")
+    refused(shell(*again, "--log", "sqlite:other.db"), "not the log that the store was built on")
+    wrong = shell(*again, "--log", "sqlite:one.db", "--join", other)
+    assert (wrong.returncode, "another cluster" in wrong.stderr) == (1, True)
+    joining = shell(
+        "start", "--store", "n3", "--listen", address(), "--insecure", "--join", one, "--log", "sqlite:3.db"
+    )
+    assert (joining.returncode, "uses another log than this cluster" in joining.stderr) == (1, True)
+    fresh = shell.start("--store", "n4", "--listen", address(), "--insecure", "--log", "sqlite:one.db")
+    assert fresh.poll() is None
+    (shell.directory / "moved").mkdir()
+
+    # The same log under another spelling of its path is the same log.
+    path = os.path.relpath(shell.directory / "one.db", shell.directory / "moved")
+    shell.start("--store", "n2", "--listen", two, "--insecure", "--log", f"sqlite:moved/{path}", "--join", one)
+    wait_for(shell, one, nodes=2)
+
+
+def test_a_log_with_another_clusters_entries_makes_no_new_cluster(shell):
+    one, two = address(), address()
+    shell.start("--store", "n1", "--listen", one, "--insecure", "--log", "sqlite:log.db")
+    shell.init(one)
+    assert shell.inside("kv", "put", "a", "1", "--host", one).returncode == 0
+    shell.start("--store", "n2", "--listen", two, "--insecure", "--log", "sqlite:log.db")
+    refused(shell.inside("init", "--host", two), "already holds a cluster's entries")
+
+
+def test_three_nodes_under_tls(shell):
+    certs = ("--certs", "certs")
+    assert shell.inside("cert", "create-ca", *certs).returncode == 0
+    assert shell.inside("cert", "create-node", *certs, "127.0.0.1").returncode == 0
+    assert shell.inside("cert", "create-client", *certs, "root").returncode == 0
+    refused(shell.inside("cert", "create-ca", *certs), "not overwritten")
+    addresses = [address() for _ in range(3)]
+    for n, here in enumerate(addresses):
+        shell.start(
+            "--store", f"n{n}", "--listen", here, *certs, "--log", "sqlite:log.db", "--join", ",".join(addresses)
+        )
+    shell.init(addresses[0], *certs)
+    wait_for(shell, addresses[0], *certs, nodes=3)
+    assert shell.inside("kv", "put", "a", "1", "--host", addresses[1], *certs).returncode == 0
+    assert shell.inside("kv", "get", "a", "--host", addresses[2], *certs).stdout == "1\n"
+    assert shell.inside("kv", "get", "a", "--host", addresses[2]).returncode == 1, "no certificate, no answer"
+    assert shell.inside("kv", "get", "a", "--host", addresses[2], *certs, "--user", "eve").returncode == 1
+
+
+def test_a_second_signal_does_not_wait(shell):
+    here = address()
+    node = shell.start("--store", "n1", "--listen", here, "--insecure")
+    shell.init(here)
+    os.kill(node.pid, signal.SIGSTOP)  # both signals arrive before the first is served
+    node.send_signal(signal.SIGTERM)
+    node.send_signal(signal.SIGINT)
+    os.kill(node.pid, signal.SIGCONT)
+    assert node.wait(READY_S) in (0, 130)
+
+
+@pytest.mark.parametrize("command", ["start", "init", "status", "ranges", "kv", "cert"])
+def test_every_command_teaches(shell, command):
+    done = shell(command, "--help")
+    assert done.returncode == 0
+    assert "example" in done.stdout
+    assert f"slackwater {command}" in done.stdout
+
+
+def wait_for(shell: Shell, host: str, *words: str, nodes: int) -> None:
+    """Until so many nodes are live, as one of them says."""
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        done = shell.inside("status", "--json", "--host", host, *words)
+        rows = json.loads(done.stdout) if done.returncode == 0 else []
+        if sum(row["state"] == "live" and row["answers"] for row in rows) == nodes:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{nodes} nodes were wanted: {done.stdout}{done.stderr}")
