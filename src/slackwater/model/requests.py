@@ -275,9 +275,11 @@ class GcVersions(_Message, frozen=True):
 
 
 class GcTxnRecords(_Message, frozen=True):
-    """Remove finished, resolved transaction records that began before `before`."""
+    """Remove finished, resolved transaction records that began before `before`: those named, or any when none is."""
 
     before: Timestamp
+    records: tuple[tuple[bytes, bytes], ...] = ()
+    """(anchor, transaction id)"""
 
 
 Request: TypeAlias = (

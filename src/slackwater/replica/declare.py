@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.errors import UsageError
 from slackwater.model import requests as rq
-from slackwater.model.layout import anchored, range_local
+from slackwater.model.layout import LOCAL, anchored, prefix_span, range_local
 from slackwater.model.spans import Span
 from slackwater.replica.latches import LatchSpan, read_latch, write_latch
 
@@ -32,6 +32,7 @@ WHOLE_RANGE = (
     rq.ComputeChecksum,
 )  # fmt: skip
 """Requests that change the range itself: they exclude every other write."""
+ALL_RECORDS = prefix_span(LOCAL + b"k")
 UNLATCHED = (rq.LeaseInfo, rq.RequestLease)
 POINTS = (rq.Get, rq.Put, rq.ConditionalPut, rq.InitPut, rq.Increment, rq.Delete)
 """Requests with one `key`: nearly all there are."""
@@ -158,7 +159,12 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
             yield from (write_latch(start, end) for start, end in spans)
         case rq.GcVersions(keys=keys):
             yield from (write_latch(key, at=ts) for key, ts in keys)
-        case rq.GcTxnRecords() | rq.Barrier():
+        case rq.GcTxnRecords(records=named):
+            # Nobody may finish a transaction while it is decided that its record can go.
+            yield from (write_latch(txn_key(anchor, txn_id)) for anchor, txn_id in named)
+            if not named:
+                yield write_latch(ALL_RECORDS.start, ALL_RECORDS.end)
+        case rq.Barrier():
             yield read_latch(range_key(batch.header.range_id))
         case _:
             start, end = _span(request)

@@ -15,12 +15,15 @@ from slackwater.model.layout import anchored_span
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.replica import records
+from slackwater.replica.declare import txn_key
 from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime.seam import Family
 from slackwater.storage.intents import resolve, resolve_span
 from slackwater.storage.stats import ZERO
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from slackwater.model.requests import Batch, Result
     from slackwater.replica.evaluation import View, Work
 
@@ -144,22 +147,36 @@ def forget_locks(work: Work, request: rq.ForgetLocks) -> Result:
 
 def gc_txn_records(work: Work, request: rq.GcTxnRecords) -> Result:
     """Remove finished, resolved records that began before a timestamp, and never let them be created again."""
-    descriptor = work.view.state.descriptor
-    span = anchored_span(Span(descriptor.start, descriptor.end))
-    cursor = work.reader.cursor(Family.LOCAL, start=span.start, end=span.end)
     removed = 0
-    while removed < RECORDS_COLLECTED_MAX:
-        keys, values = cursor.chunk(1_000)
-        if not keys:
+    for key, record in _named_records(work, request) if request.records else _all_records(work):
+        if record.start < request.before and _collectable(work, record):
+            work.effects.delete(Family.LOCAL, key)
+            removed += 1
+        if removed >= RECORDS_COLLECTED_MAX:
             break
-        for key, raw in zip(keys, values, strict=True):
-            record = records.decode_record(raw)
-            if record.start < request.before and _collectable(work, record):
-                work.effects.delete(Family.LOCAL, key)
-                removed += 1
     if removed:
         work.evaluation.trigger = GcTrigger(txn_floor=request.before)
     return rq.Number(removed)
+
+
+def _named_records(work: Work, request: rq.GcTxnRecords) -> Iterator[tuple[bytes, TxnRecord]]:
+    here = work.view.state.descriptor
+    keys = [txn_key(anchor, txn_id) for anchor, txn_id in request.records if here.contains(anchor)]
+    for key, raw in zip(keys, work.reader.multi_get(Family.LOCAL, keys), strict=True):
+        if raw is not None:
+            yield key, records.decode_record(raw)
+
+
+def _all_records(work: Work) -> Iterator[tuple[bytes, TxnRecord]]:
+    here = work.view.state.descriptor
+    span = anchored_span(Span(here.start, here.end))
+    cursor = work.reader.cursor(Family.LOCAL, start=span.start, end=span.end)
+    while True:
+        keys, values = cursor.chunk(RECORDS_COLLECTED_MAX)
+        if not keys:
+            return
+        for key, raw in zip(keys, values, strict=True):
+            yield key, records.decode_record(raw)
 
 
 def _collectable(work: Work, record: TxnRecord) -> bool:

@@ -65,7 +65,7 @@ def heartbeat(
     if record is None:
         if txn.start <= txn_floor:
             probe("records.heartbeat_below_floor")
-            raise TransactionAborted("the transaction's record has been collected; it cannot go on")
+            raise TransactionAborted("the transaction's record has been collected; it cannot go on", collected=True)
         return write_record(effects, pending(txn, now=now))
     if record.status is not TxnStatus.PENDING:
         return record
@@ -87,7 +87,9 @@ def check_commit(
     if record is None:
         if txn.start <= txn_floor:
             probe("records.commit_below_floor")
-            raise TransactionAborted("the transaction's record has been collected; it cannot commit any more")
+            raise TransactionAborted(
+                "the transaction's record has been collected; it cannot commit any more", collected=True
+            )
     elif record.status is TxnStatus.ABORTED or record.epoch > txn.epoch:
         raise TransactionAborted("the transaction was aborted by another one, or for lack of heartbeats")
     elif record.write_ts > commit_ts:

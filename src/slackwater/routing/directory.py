@@ -109,6 +109,8 @@ class Directory:
                 news = True
         if wrong not in known:
             self.cache.evict(wrong)
+            if wrong.range_id == FIRST_RANGE:
+                self._first = None  # its replicas have moved: ask again
         return news
 
     def _cached(self, key: bytes, *, below: bool) -> RangeDescriptor | None:

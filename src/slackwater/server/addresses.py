@@ -115,7 +115,7 @@ class AddressBook:
         self.learn([own])
 
     async def first_range(self) -> RangeDescriptor:
-        """The descriptor of range 1: from here if it is here, else from whoever answers first."""
+        """The descriptor of range 1: from here if it is here, else from a node that has it, else the newest rumor."""
         local = self._local_first_range()
         if local is not None:
             return local
@@ -126,7 +126,8 @@ class AddressBook:
             except SlackwaterError as error:
                 last = error
                 continue
-            if reply.first_range is not None:
+            # A node that has a replica knows; others repeat what they once heard, and the range may have moved since.
+            if reply.first_range is not None and reply.node.node_id in reply.first_range.replicas:
                 return reply.first_range
         if self._first_range is not None:
             return self._first_range

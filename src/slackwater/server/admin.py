@@ -161,6 +161,16 @@ class Admin:
         await self.meta.publish(now)
         return now
 
+    async def relocate(self, key: bytes, replicas: Sequence[NodeId]) -> RangeDescriptor:
+        """Make these the replicas of a range, moving its lease along if its holder is not among them."""
+        wanted = tuple(dict.fromkeys(replicas))
+        found = await self.describe(key)
+        if found.lease.holder not in wanted:
+            both = tuple(dict.fromkeys((*found.descriptor.replicas, *wanted)))
+            await self.change_replicas(key, both)
+            await self.transfer_lease(key, wanted[0])
+        return await self.change_replicas(key, wanted)
+
     async def fill(self, descriptor: RangeDescriptor, nodes: Sequence[NodeId]) -> None:
         """Have every node that is named as a replica and has none fetch it; raises if one cannot."""
         holder = (await self.describe(descriptor.start)).lease.holder

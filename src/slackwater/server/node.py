@@ -34,8 +34,11 @@ from slackwater.server.addresses import AddressBook
 from slackwater.server.admin import Admin
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
+from slackwater.server.drain import drain
 from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
 from slackwater.server.peers import Peers
+from slackwater.server.queues import Queues
+from slackwater.server.queues.desk import Desk
 from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
 from slackwater.txn.kv import KV
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 JOIN_PAUSE_S = 0.5
 ADDRESS_REFRESH_S = 5.0
 FETCH_PAUSE_S = 1.0
+RELEASE_S = 2.0
 
 
 class Node:
@@ -212,18 +216,50 @@ class Node:
         self.book.learn([self.descriptor])
         self.scope.spawn(self.liveness.run(), name="liveness")
         self.scope.spawn(self._keep_addresses(), name="addresses")
+        self.queues = Queues(
+            Desk(
+                node_id=node_id,
+                store=self.store,
+                admin=self.admin,
+                peers=self.peers,
+                kv=self.kv,
+                system=self.system,
+                liveness=self.liveness,
+                book=self.book,
+                log=self.log,
+                clock=self.clock,
+                runtime=self.runtime,
+                settings=self.settings,
+                scope=self.scope.child("queues"),
+            )
+        )
+        self.scope.spawn(self.queues.run(), name="queues")
         self.ready.set()
 
     async def stop(self) -> None:
         """Stop gracefully: nothing more is served, what was applied is durable, and nobody has to wait for our leases."""
+        if self.liveness is not None and self.store is not None:
+            await self.drain()
         await self.server.close()
         if self.liveness is not None and self.store is not None:
-            self.liveness.draining = True
             with suppress(SlackwaterError):  # otherwise the record expires by itself
                 await self.liveness.leave()
+            await self._release_first_range()
             await self.store.stop()
         await self.dialer.close()
         await self.scope.close()
+
+    async def drain(self) -> int:
+        """Hand every lease over, within `drain.timeout`; returns how many are left. The node still serves."""
+        return await drain(self.queues.desk)
+
+    async def _release_first_range(self) -> None:
+        """Its lease does not end with our liveness record: end it, so that the next holder need not wait for it."""
+        replica = self._here().replicas.get(FIRST_RANGE)
+        with suppress(SlackwaterError, TimeoutError):
+            if replica is not None:
+                async with timeout(RELEASE_S):
+                    await replica.release_lease()
 
     # --- serving -----------------------------------------------------------------------------------------------------
 
@@ -235,6 +271,7 @@ class Node:
         server.handle(sv.JOIN, self._on_join)
         server.handle_sync(sv.REPORT, self._on_report)
         server.handle_sync(sv.STATUS, self._on_status)
+        server.handle_sync(sv.CAPACITY, self._on_capacity)
         server.handle(sv.FETCH, self._on_fetch)
         server.handle_sync(sv.CHECKSUM, self._on_checksum)
         server.handle_sync(sv.QUARANTINE, self._on_quarantine)
@@ -281,6 +318,9 @@ class Node:
         wanted = request.ranges or sorted(store.replicas)
         found = [replica_status(store, r) for r in wanted if r in store.replicas]
         return sv.StatusReply(self.node_id, found)
+
+    def _on_capacity(self, request: sv.CapacityRequest, context: Context) -> sv.CapacityReply:
+        return capacity(self._here(), self.node_id)
 
     def _on_checksum(self, request: sv.ChecksumRequest, context: Context) -> sv.ChecksumReply:
         replica = self._here().replicas.get(request.range_id)
@@ -422,4 +462,13 @@ def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:
         stats=state.stats,
         frozen=state.frozen is not None,
         failure=str(replica.failure) if replica.failure else "",
+        load=replica.load.rate(now_ns=store.context.runtime.clock.monotonic_ns()),
     )
+
+
+def capacity(store: Store, node_id: NodeId) -> sv.CapacityReply:
+    """How much a store holds."""
+    now_ns = store.context.runtime.clock.monotonic_ns()
+    replicas = list(store.replicas.values())
+    led = [r for r in replicas if r.state.lease.holder == node_id]
+    return sv.CapacityReply(node_id, len(replicas), len(led), sum(r.load.rate(now_ns=now_ns) for r in replicas))

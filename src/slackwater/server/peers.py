@@ -37,6 +37,13 @@ class Peers:
         request = sv.StatusRequest(list(ranges))
         return await self._dialer.call(self._address(node), sv.STATUS, request, timeout=STATUS_TIMEOUT_S, node_id=node)
 
+    async def capacity(self, node: NodeId) -> sv.CapacityReply:
+        """How much a node holds."""
+        request = sv.CapacityRequest()
+        return await self._dialer.call(
+            self._address(node), sv.CAPACITY, request, timeout=STATUS_TIMEOUT_S, node_id=node
+        )
+
     async def replica(self, node: NodeId, range_id: RangeId) -> sv.ReplicaStatus | None:
         """Where one replica stands; None when the node has none."""
         found = (await self.status(node, [range_id])).replicas

@@ -5,6 +5,7 @@ node.init        become the first node of a new cluster
 node.join        make me a node of your cluster
 node.report      what you know of yourself and of the others, for people
 store.status     where your replicas stand: applied and durable positions, for trimming and for the allocator
+store.capacity   how much a node holds, for the allocator
 store.snapshot   one replica as a stream
 store.fetch      take a snapshot of this range from that node
 store.checksum   the digest of a replica at one point of its log
@@ -85,6 +86,20 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     stats: tuple[int, ...]
     frozen: bool
     failure: str
+    load: float = 0.0
+
+
+class CapacityRequest(msgspec.Struct, frozen=True):
+    """What do you hold?"""
+
+
+class CapacityReply(msgspec.Struct, frozen=True):
+    """How much a node holds: replicas, leases, requests per second."""
+
+    node_id: NodeId
+    replicas: int
+    leases: int
+    load: float
 
 
 class StatusReply(msgspec.Struct, frozen=True):
@@ -155,6 +170,7 @@ INIT: Method[InitRequest, InitReply] = Method("node.init", InitRequest, InitRepl
 REPORT: Method[ReportRequest, ReportReply] = Method("node.report", ReportRequest, ReportReply)
 JOIN: Method[JoinRequest, JoinReply] = Method("node.join", JoinRequest, JoinReply)
 STATUS: Method[StatusRequest, StatusReply] = Method("store.status", StatusRequest, StatusReply)
+CAPACITY: Method[CapacityRequest, CapacityReply] = Method("store.capacity", CapacityRequest, CapacityReply)
 FETCH: Method[FetchRequest, Ok] = Method("store.fetch", FetchRequest, Ok)
 CHECKSUM: Method[ChecksumRequest, ChecksumReply] = Method("store.checksum", ChecksumRequest, ChecksumReply)
 QUARANTINE: Method[QuarantineRequest, Ok] = Method("store.quarantine", QuarantineRequest, Ok)

@@ -46,7 +46,9 @@ class Cluster:
         self.log = MemoryLog("test", rng=RealRuntime(disk=MemoryDisk(), net=self.net).rng)
         for number in range(self.size):
             await self.add(MemoryEngine(), number)
-        await self.until(lambda: all(n.liveness and n.liveness.own() for n in self.nodes))
+        await self.until(
+            lambda: all(n.liveness and n.liveness.own() and len(n.liveness.all()) == self.size for n in self.nodes)
+        )
         await self.until(lambda: all(len(n.book.nodes) == self.size for n in self.nodes), poke=self._learn)
         return self
 
@@ -83,6 +85,8 @@ class Cluster:
 
     async def kill(self, node: Node) -> None:
         """End a node without any goodbye."""
+        await node.server.close()
+        await node.dialer.close()
         await node.scope.close()
 
     async def until(self, condition: Callable[[], Any], *, poke: Callable[[], Awaitable[Any]] | None = None) -> None:

@@ -214,6 +214,15 @@ class Leasing:
         # Everything this node served as leaseholder was at or below its clock: the new holder writes above that.
         return LeaseTrigger(lease, read_floor=now)
 
+    def release(self) -> LeaseTrigger | None:
+        """The trigger that ends this node's own expiration-based lease; serving stops when it is proposed."""
+        held, now = self._state().lease, self._context.clock.now()
+        mine = held.holder == self._context.node_id and held.sequence != self._former
+        if held.by_epoch or not mine or self.transferring_to is not None or self.status(now) is not LeaseState.VALID:
+            return None
+        lease = Lease(held.holder, LeaseSequence(held.sequence + 1), now, expiration=Timestamp(now + 1))
+        return LeaseTrigger(lease, read_floor=now)
+
     def applied(self) -> None:
         """The lease in the applied state changed."""
         self.transferring_to = None

@@ -96,6 +96,8 @@ class NodeLiveness:
         self._left = False
         self._known: dict[NodeId, Liveness] = {}
         self.heartbeats_failed = 0
+        self.refreshed_at = MIN
+        """When everybody's records were last read: nobody is declared dead on older news."""
 
     # --- the view ---------------------------------------------------------------------------------------------------
 
@@ -198,8 +200,10 @@ class NodeLiveness:
 
     async def refresh(self) -> None:
         """Read everybody's records."""
+        now = self._clock.now()
         for _, raw in await self._kv.scan(*liveness_span()):
             self._learn(_decoder.decode(raw))
+        self.refreshed_at = now
 
     def _learn(self, record: Liveness) -> None:
         known = self._known.get(record.node_id)
@@ -228,6 +232,11 @@ class NodeLiveness:
             raise UnavailableError(f"n{record.node_id} came back to life") from refused
         self._known[record.node_id] = ended
         return ended
+
+    async def drain(self) -> None:
+        """Say in our record that we are about to stop: no leases, no new replicas, please."""
+        self.draining = True
+        await self._heartbeat()
 
     async def mark_decommissioning(self, node: NodeId) -> None:
         """Note in a node's record that it is leaving for good: the allocator moves everything off it."""

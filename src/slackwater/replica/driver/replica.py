@@ -39,6 +39,7 @@ from slackwater.replica.driver.pipeline import Pipeline
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.evaluate import Evaluation, View, evaluate
 from slackwater.replica.latches import Latch, LatchManager, RequestId
+from slackwater.replica.load import LoadMeter
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.snapshot import range_digest
 from slackwater.replica.tscache import TimestampCache
@@ -75,6 +76,7 @@ class Replica:
         self.state = state
         self.failure: BaseException | None = None
         self.checksums: dict[bytes, bytes] = {}
+        self.load = LoadMeter(now_ns=context.runtime.clock.monotonic_ns())
         self._scope = scope
         self._next_request = 0
         self._latches = LatchManager()
@@ -122,6 +124,8 @@ class Replica:
         self._check_alive()
         admission.check_size(batch)
         self.context.clock.update(admission.latest_reading(batch))
+        if self.load.wants_key() and (span := declare.bounds(batch)) is not None:
+            self.load.sample(span.start)
         if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
             if batch.requests[0].by_holder:
                 await self.leasing.hold()
@@ -254,6 +258,12 @@ class Replica:
         extension = None if self.failure else self.leasing.extension()
         if extension is not None:
             self._propose(Evaluation(trigger=extension))
+
+    async def release_lease(self) -> None:
+        """End this node's expiration-based lease now: whoever comes next, or this node after a restart, need not wait."""
+        trigger = None if self.failure else self.leasing.release()
+        if trigger is not None:
+            await shield(self._propose(Evaluation(trigger=trigger)))
 
     # --- reading without the lease ---------------------------------------------------------------------------------
 

@@ -42,6 +42,8 @@ NEIGHBOUR_WAIT_S = 1.0
 NEIGHBOUR_WAITS_MAX = 60
 """A merge waits this long for the right side to be here; then the merged range is fetched whole."""
 DESCRIPTORS_HINTED_MAX = 16
+GRAVES_MAX = 64
+"""Absorbed ranges remembered per range, for trimming their logs."""
 
 
 class Store:
@@ -67,6 +69,7 @@ class Store:
         self._scope = scope
         self._on_trimmed = on_trimmed
         self._arrived: Waiters[RangeId] = Waiters()
+        self._graves: dict[RangeId, list[tuple[RangeId, Position]]] = {}
         self._installing: dict[RangeId, RangeDescriptor] = {}
         self.context = Context(
             node_id=node_id,
@@ -190,6 +193,15 @@ class Store:
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""
         self._drop(right.range_id)
+        graves = self._graves.setdefault(into, [])
+        graves.append((right.range_id, self.replicas[into].state.position))
+        del graves[:-GRAVES_MAX]
+
+    def take_graves(self, range_id: RangeId, *, upto: Position) -> list[tuple[RangeId, Position]]:
+        """Ranges that merged into this one at or before `upto`, whose logs nobody will read again; told once."""
+        graves = self._graves.get(range_id, [])
+        self._graves[range_id] = [g for g in graves if g[1] > upto]
+        return [g for g in graves if g[1] <= upto]
 
     def replica_removed(self, range_id: RangeId) -> None:
         """The range no longer counts this replica."""

@@ -1,0 +1,62 @@
+"""Draining: a node that is about to stop hands its leases over, so that nobody has to wait for them to expire.
+
+    1  its liveness record says `draining`: others give it no leases and no replicas, and send it no reads (pitfall 23)
+    2  every lease it holds goes to a live replica; one that nobody can take is released, if it is of the kind that lasts
+    3  it stops
+
+Bounded by `drain.timeout`: a lease that could not be moved in time ends with the node's liveness record.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from slackwater.errors import SlackwaterError
+from slackwater.hooks import probe
+from slackwater.replica.allocator import lease_target
+from slackwater.routing.parallel import in_parallel
+from slackwater.runtime.sync import timeout
+from slackwater.server.queues.desk import Visit, look
+
+if TYPE_CHECKING:
+    from slackwater.replica.driver import Replica
+    from slackwater.server.queues.desk import Desk, Picture
+
+TRANSFERS_AT_ONCE = 8
+
+
+async def drain(desk: Desk) -> int:
+    """Hand over every lease this node holds; returns how many it still has."""
+    seconds = desk.settings["drain.timeout"]
+    try:
+        async with timeout(seconds):
+            await desk.liveness.drain()
+            await _hand_over(desk, await look(desk))
+    except TimeoutError:
+        probe("drain.timeout")
+    except SlackwaterError:
+        probe("drain.failed")
+    return len(_led(desk))
+
+
+def _led(desk: Desk) -> list[Replica]:
+    return [r for r in desk.store.replicas.values() if r.state.lease.holder == desk.node_id]
+
+
+async def _hand_over(desk: Desk, picture: Picture) -> None:
+    # The first range last: moving the others' leases and this node's own record depend on it.
+    led = sorted(_led(desk), key=lambda r: -r.state.descriptor.range_id)
+    works = [partial(_move, desk, picture, r) for r in led]
+    await in_parallel(desk.scope, works[:-1], limit=TRANSFERS_AT_ONCE, name="drain")
+    await in_parallel(desk.scope, works[-1:], limit=1, name="drain")
+
+
+async def _move(desk: Desk, picture: Picture, replica: Replica) -> None:
+    if not Visit(desk, replica, picture).leading:
+        return
+    here = replica.state.descriptor
+    target = lease_target(here.replicas, picture.nodes, holder=desk.node_id)
+    if target is not None:
+        picture.moved_lease(away=desk.node_id, to=target)
+        await desk.admin.transfer_lease(here.start, target)

@@ -1,0 +1,166 @@
+"""What every queue has at hand, what one sweep knows of the cluster, and what one visit knows of a range.
+
+    Desk       the handles of the node                                     for its whole life
+    Picture    nodes, their states and counts, span configurations         one per sweep
+    Visit      one range here, and where its replicas stand                one per range and sweep
+
+A node that does not answer when it is counted is UNKNOWN for this sweep, whatever its liveness record says: it is given
+nothing, and nothing is taken from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from slackwater.errors import NotLeaseholder, SlackwaterError
+from slackwater.replica.allocator import NodeInfo, NodeState, node_state
+from slackwater.routing.parallel import in_parallel
+from slackwater.server.peers import ASKED_AT_ONCE_MAX
+from slackwater.server.services import CapacityReply, ReplicaStatus
+from slackwater.server.span_config import SpanConfig, factor_of, read_configs
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from slackwater.clock import HybridClock
+    from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.replica.driver import NodeLiveness, Replica, Store, SystemKv
+    from slackwater.runtime.seam import NodeId, OrderedLog, Runtime, TaskScope
+    from slackwater.server.addresses import AddressBook
+    from slackwater.server.admin import Admin
+    from slackwater.server.peers import Peers
+    from slackwater.settings import Settings
+    from slackwater.txn.kv import KV
+
+    class Queue(Protocol):
+        """One concern of a range's upkeep."""
+
+        name: str
+
+        async def process(self, visit: Visit) -> bool:
+            """Look at a range and do what is needed; whether the range changed, so that others should look anew."""
+            ...
+
+
+@dataclass
+class Desk:
+    """The handles of one node."""
+
+    node_id: NodeId
+    store: Store
+    admin: Admin
+    peers: Peers
+    kv: KV
+    system: SystemKv
+    liveness: NodeLiveness
+    book: AddressBook
+    log: OrderedLog
+    clock: HybridClock
+    runtime: Runtime
+    settings: Settings
+    scope: TaskScope
+    findings: list[str] = field(default_factory=list)
+    """What an operator should know; the newest FINDINGS_MAX."""
+
+    def report(self, finding: str) -> None:
+        """Note something for an operator."""
+        self.findings.append(finding)
+        del self.findings[:-FINDINGS_MAX]
+
+    def now_ns(self) -> int:
+        """Monotonic time."""
+        return self.runtime.clock.monotonic_ns()
+
+
+FINDINGS_MAX = 100
+
+
+class Picture:
+    """The cluster as one sweep sees it. Counts are corrected as the sweep moves things."""
+
+    def __init__(self, nodes: dict[NodeId, NodeInfo], configs: list[SpanConfig], settings: Settings) -> None:
+        self.nodes = nodes
+        self.configs = configs
+        self._settings = settings
+
+    def factor(self, descriptor: RangeDescriptor) -> int:
+        """Wanted replicas of a range."""
+        return factor_of(self.configs, descriptor, default=int(self._settings["range.replication_factor"]))
+
+    def state(self, node: NodeId) -> NodeState:
+        """What may be assumed of a node."""
+        known = self.nodes.get(node)
+        return NodeState.UNKNOWN if known is None else known.state
+
+    def moved_replica(self, *, away: NodeId | None = None, to: NodeId | None = None) -> None:
+        """Count a replica that was moved."""
+        self._count(away, replicas=-1)
+        self._count(to, replicas=1)
+
+    def moved_lease(self, *, away: NodeId, to: NodeId) -> None:
+        """Count a lease that was moved."""
+        self._count(away, leases=-1)
+        self._count(to, leases=1)
+
+    def _count(self, node: NodeId | None, *, replicas: int = 0, leases: int = 0) -> None:
+        known = self.nodes.get(node) if node is not None else None
+        if known is not None:
+            self.nodes[known.node_id] = known._replace(replicas=known.replicas + replicas, leases=known.leases + leases)
+
+
+async def look(desk: Desk) -> Picture:
+    """Ask every node that seems alive what it holds."""
+    seen_at, dead_after = desk.liveness.refreshed_at, desk.settings["liveness.dead_after"]
+    states = {r.node_id: node_state(r, seen_at=seen_at, dead_after_s=dead_after) for r in desk.liveness.all()}
+    asked = [n for n, s in states.items() if s in _ANSWERING]
+    works = [partial(desk.peers.capacity, n) for n in asked]
+    answers = dict(
+        zip(asked, await in_parallel(desk.scope, works, limit=ASKED_AT_ONCE_MAX, name="capacity"), strict=True)
+    )
+    nodes = {}
+    for node, state in states.items():
+        answer = answers.get(node)
+        if isinstance(answer, CapacityReply):
+            counts = (answer.replicas, answer.leases, answer.load)
+            nodes[node] = NodeInfo(node, state, desk.book.locality(node), *counts)
+        else:
+            unseen = NodeState.UNKNOWN if state is NodeState.LIVE else state
+            nodes[node] = NodeInfo(node, unseen, desk.book.locality(node))
+    return Picture(nodes, await read_configs(desk.system), desk.settings)
+
+
+class Visit:
+    """One range, looked at once."""
+
+    def __init__(self, desk: Desk, replica: Replica, picture: Picture) -> None:
+        self.desk = desk
+        self.replica = replica
+        self.picture = picture
+        self._members: dict[NodeId, ReplicaStatus | SlackwaterError | None] | None = None
+
+    @property
+    def descriptor(self) -> RangeDescriptor:
+        """The range as applied here."""
+        return self.replica.state.descriptor
+
+    @property
+    def leading(self) -> bool:
+        """Whether this node holds the range's lease and may use it now."""
+        if self.replica.failure is not None or self.replica.retired:
+            return False
+        try:
+            self.replica.leasing.check(self.desk.clock.now())
+        except NotLeaseholder:
+            return False
+        return True
+
+    async def members(self) -> dict[NodeId, ReplicaStatus | SlackwaterError | None]:
+        """Where each replica stands: a status, None when its node has none, or why that is not known. Asked once."""
+        if self._members is None:
+            self._members = await self.desk.peers.replicas(self.descriptor.replicas, self.descriptor.range_id)
+        return self._members
+
+
+_ANSWERING = frozenset({NodeState.LIVE, NodeState.DRAINING, NodeState.LEAVING})

@@ -1,0 +1,61 @@
+"""Replication: as many replicas as the configuration wants, filled, in the right places; `replica/allocator.py` decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.hooks import probe
+from slackwater.replica.allocator import Add, Move, NodeState, Remove, decide
+
+if TYPE_CHECKING:
+    from slackwater.replica.allocator import Action
+    from slackwater.runtime.seam import NodeId
+    from slackwater.server.queues.desk import Visit
+
+
+def after(replicas: tuple[NodeId, ...], action: Action) -> tuple[NodeId, ...]:
+    """The replicas once an action is done."""
+    match action:
+        case Add(node):
+            return (*replicas, node)
+        case Remove(node):
+            return tuple(n for n in replicas if n != node)
+        case Move(node, to):
+            return (*(n for n in replicas if n != node), to)
+
+
+class ReplicateQueue:
+    """Adds, fills, moves and removes replicas, one at a time."""
+
+    name = "replicate"
+
+    async def process(self, visit: Visit) -> bool:
+        """Take the next step, if there is one."""
+        if not visit.leading:
+            return False
+        if await self._fill(visit):
+            return True
+        desk, picture, here = visit.desk, visit.picture, visit.descriptor
+        action = decide(here.replicas, picture.nodes, factor=picture.factor(here), holder=desk.node_id)
+        if action is None:
+            return False
+        match action:
+            case Add(node):
+                picture.moved_replica(to=node)
+            case Remove(node):
+                picture.moved_replica(away=node)
+            case Move(node, to):
+                picture.moved_replica(away=node, to=to)
+        probe(f"queues.replica_{type(action).__name__.lower()}")
+        await desk.admin.change_replicas(here.start, after(here.replicas, action))
+        return True
+
+    async def _fill(self, visit: Visit) -> bool:
+        """A replica that is named and not there, on a node that can be asked: whoever named it did not finish."""
+        found = await visit.members()
+        empty = [n for n, s in found.items() if s is None and visit.picture.state(n) is NodeState.LIVE]
+        if not empty:
+            return False
+        probe("queues.replica_filled")
+        await visit.desk.admin.fill(visit.descriptor, empty)
+        return True

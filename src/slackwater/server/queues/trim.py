@@ -1,0 +1,60 @@
+"""Trimming: what every replica has made durable need not stay in the log.
+
+The bound is the lowest *durable* position over all replicas: an applied position that is not flushed may be lost in a
+crash and is replayed from the log (pitfall 59). A replica that cannot be asked, or is named and not there yet, counts as
+position 0. Only one on a node that has been dead for long is left out: if it comes back, it takes a snapshot.
+
+A range that was merged into this one leaves a log behind; it goes once everybody has durably applied the merge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.hooks import probe
+from slackwater.replica.allocator import NodeState
+from slackwater.runtime.seam import Position
+from slackwater.server.services import ReplicaStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from slackwater.errors import SlackwaterError
+    from slackwater.runtime.seam import NodeId, RangeId
+    from slackwater.server.queues.desk import Visit
+
+
+def trim_upto(
+    members: Mapping[NodeId, ReplicaStatus | SlackwaterError | None], state: Callable[[NodeId], NodeState]
+) -> Position:
+    """The position up to which nobody needs the log any more; 0: nothing is certain."""
+    counted = [s for n, s in members.items() if state(n) is not NodeState.DEAD]
+    positions = [s.durable if isinstance(s, ReplicaStatus) else Position(0) for s in counted]
+    return min(positions, default=Position(0))
+
+
+class TrimQueue:
+    """Trims the logs of ranges, and of ranges that were merged into them."""
+
+    name = "trim"
+
+    def __init__(self) -> None:
+        self.trimmed: dict[RangeId, Position] = {}
+
+    async def process(self, visit: Visit) -> bool:
+        """Trim as far as is safe."""
+        if not visit.leading:
+            return False
+        desk, range_id = visit.desk, visit.descriptor.range_id
+        upto = trim_upto(await visit.members(), visit.picture.state)
+        if upto <= self.trimmed.get(range_id, 0):
+            return False
+        probe("queues.trim")
+        await desk.log.trim(range_id, upto=upto)
+        self.trimmed[range_id] = upto
+        for right, merged_at in desk.store.take_graves(range_id, upto=upto):
+            probe("queues.trim_grave")
+            await desk.log.trim(right, upto=await desk.log.head(right))
+            self.trimmed.pop(right, None)
+            del merged_at
+        return False

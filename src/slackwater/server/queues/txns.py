@@ -1,0 +1,158 @@
+"""What dead coordinators leave behind: intents that nobody resolves and records that nobody needs (I-21).
+
+    intent older than `txn.expiration`            push its transaction to abort, resolve as the answer says
+    finished record that still names intents      resolve them, then ForgetLocks
+    finished and forgotten, older than retention  GcTxnRecords, which also raises the floor below which none may return
+
+A transaction that lives heartbeats its record, so a push of an old intent does it no harm: the answer is PENDING, and the
+intent stays. An aborted record without intents of its own to name (its coordinator died before it could say) may be
+forgotten at once: whoever meets one of its intents later is told "aborted" with or without the record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater.clock.timestamp import Timestamp, add_seconds, seconds_between
+from slackwater.hooks import probe
+from slackwater.model import requests as rq
+from slackwater.model.layout import anchored_span
+from slackwater.model.spans import Span
+from slackwater.model.txns import Intent, Resolution, TxnRecord, TxnStatus
+from slackwater.replica.records import decode_record, resolution
+from slackwater.routing.retry import Deadline
+from slackwater.runtime.seam import Family
+from slackwater.storage.intents import decode_intent
+from slackwater.storage.stats import Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.runtime.seam import Snapshot
+    from slackwater.server.queues.desk import Visit
+
+SCANNED_MAX = 20_000
+"""Intents, and records, looked at in one visit."""
+HANDLED_MAX = 200
+"""Transactions pushed or finished in one visit; the rest waits for the next."""
+COLLECTED_AT_ONCE = 500
+KEYS_PER_REQUEST = 200
+BLOCK = 1_000
+TIMEOUT_S = 10.0
+
+
+class Chores(NamedTuple):
+    """What there is to do for the transactions of one range."""
+
+    push: list[list[Intent]]
+    """Old intents, by transaction."""
+    finish: list[TxnRecord]
+    """Finished records that may have intents left."""
+    collect: list[tuple[bytes, bytes]]
+    """(anchor, id) of records that nobody needs any more."""
+
+
+def sort_out(
+    intents: Iterable[Intent], records: Iterable[TxnRecord], *, now: Timestamp, expiration_s: float, retention_s: float
+) -> Chores:
+    """What to do about these intents and records at `now`."""
+    old: dict[bytes, list[Intent]] = {}
+    for intent in intents:
+        if seconds_between(intent.ts, now) > expiration_s:
+            old.setdefault(intent.txn_id, []).append(intent)
+    finish, collect = [], []
+    for record in records:
+        if record.status is TxnStatus.PENDING:
+            continue
+        if record.resolved:
+            if seconds_between(Timestamp(max(record.start, record.heartbeat)), now) > retention_s:
+                collect.append((record.anchor, record.txn_id))
+        elif seconds_between(Timestamp(max(record.start, record.heartbeat)), now) > expiration_s:
+            finish.append(record)
+    return Chores(list(old.values())[:HANDLED_MAX], finish[:HANDLED_MAX], collect)
+
+
+class TxnQueue:
+    """Cleans up after transactions."""
+
+    name = "txns"
+
+    async def process(self, visit: Visit) -> bool:
+        """Push, finish and collect."""
+        if not visit.leading:
+            return False
+        desk, state = visit.desk, visit.replica.state
+        counted = Stats(*state.stats).intents if state.stats else 0
+        frozen = visit.replica.context.engine.snapshot()
+        intents, records = await desk.runtime.offload(
+            _read, frozen, state.descriptor.start, state.descriptor.end, counted > 0
+        )
+        chores = sort_out(
+            intents,
+            records,
+            now=desk.clock.now(),
+            expiration_s=desk.settings["txn.expiration"],
+            retention_s=desk.settings["txn.record_retention"],
+        )
+        for own in chores.push:
+            await self._push(visit, own)
+        for record in chores.finish:
+            await self._finish(visit, record)
+        await self._collect(visit, chores.collect)
+        return False
+
+    async def _push(self, visit: Visit, intents: list[Intent]) -> None:
+        probe("queues.push_old_intent")
+        kernel, newest = visit.desk.kv.kernel, max(intents, key=lambda i: (i.epoch, i.ts))
+        deadline = Deadline(visit.desk.runtime.clock, seconds=TIMEOUT_S)
+        # As young as can be: only a transaction that no longer heartbeats loses against it.
+        push = rq.PushTxn(newest, visit.desk.clock.now(), b"", newest.ts, abort=True)
+        answer = (await kernel.ask([push], deadline=deadline)).results[0]
+        if isinstance(answer, rq.Pushed) and answer.resolution.status is not TxnStatus.PENDING:
+            await self._resolve(visit, answer.resolution, tuple(i.key for i in intents), ())
+
+    async def _finish(self, visit: Visit, record: TxnRecord) -> None:
+        probe("queues.finish_txn")
+        await self._resolve(visit, resolution(record), record.lock_keys, record.lock_spans)
+        deadline = Deadline(visit.desk.runtime.clock, seconds=TIMEOUT_S)
+        await visit.desk.kv.kernel.ask([rq.ForgetLocks(record.txn_id, record.anchor)], deadline=deadline)
+
+    async def _resolve(
+        self, visit: Visit, outcome: Resolution, keys: tuple[bytes, ...], spans: tuple[tuple[bytes, bytes], ...]
+    ) -> None:
+        deadline = Deadline(visit.desk.runtime.clock, seconds=TIMEOUT_S)
+        pieces = [
+            rq.ResolveIntents(outcome, keys=keys[i : i + KEYS_PER_REQUEST])
+            for i in range(0, len(keys), KEYS_PER_REQUEST)
+        ]
+        pieces += [rq.ResolveIntents(outcome, spans=(span,)) for span in spans]
+        for piece in pieces:
+            await visit.desk.kv.kernel.ask([piece], deadline=deadline)
+
+    async def _collect(self, visit: Visit, records: list[tuple[bytes, bytes]]) -> None:
+        desk = visit.desk
+        before = add_seconds(desk.clock.now(), -desk.settings["txn.record_retention"])
+        for i in range(0, len(records), COLLECTED_AT_ONCE):
+            some = tuple(records[i : i + COLLECTED_AT_ONCE])
+            await desk.admin.ask(rq.GcTxnRecords(before, some), at=visit.descriptor.start)
+
+
+def _read(frozen: Snapshot, start: bytes, end: bytes, with_intents: bool) -> tuple[list[Intent], list[TxnRecord]]:  # noqa: FBT001 - offload passes by position
+    """The intents and records of a range, from a snapshot."""
+    with frozen:
+        intents = []
+        if with_intents:
+            intents = [decode_intent(v).named(k) for k, v in _pairs(frozen, Family.LOCK, Span(start, end))]
+        records = [decode_record(v) for _, v in _pairs(frozen, Family.LOCAL, anchored_span(Span(start, end)))]
+    return intents, records
+
+
+def _pairs(frozen: Snapshot, family: Family, span: Span) -> list[tuple[bytes, bytes]]:
+    cursor = frozen.cursor(family, start=span.start, end=span.end)
+    found: list[tuple[bytes, bytes]] = []
+    while len(found) < SCANNED_MAX:
+        keys, values = cursor.chunk(BLOCK)
+        if not keys:
+            break
+        found += zip(keys, values, strict=True)
+    return found
