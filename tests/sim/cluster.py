@@ -96,6 +96,7 @@ class Cluster:
         self.world = world
         self.settings = settings
         self.nodes: dict[str, Node] = {}
+        self.books: list[AddressBook] = []
         self.ready = Event()
         self.done = False
         self.runtime: SimRuntime
@@ -116,12 +117,22 @@ class Cluster:
     async def boot_node(self, runtime: SimRuntime) -> None:
         scope = runtime.scope(f"{runtime.name} node")
         engine = runtime.disk.open("store")
-        node = Node(runtime=runtime, scope=scope, engine=engine, log=runtime.log, address=NODE, settings=self.settings)
+        founder = runtime.name == "n1"
+        node = Node(
+            runtime=runtime,
+            scope=scope,
+            engine=engine,
+            log=runtime.log,
+            address=f"{runtime.name}:7400",
+            settings=self.settings,
+            join=() if founder else (NODE,),
+        )
         self.nodes[runtime.name] = node
         await node.start()
-        if not node.node_id:
+        if founder and not node.node_id:
             await node.init(cluster_id="test")
-        self.ready.set()
+        if founder:
+            self.ready.set()
 
     async def boot_client(self, runtime: SimRuntime, story: Callable[[Cluster], Awaitable[None]]) -> None:
         await self.ready.wait()
@@ -147,6 +158,7 @@ class Cluster:
             hook=Hook(clock),
         )
         book = AddressBook("c1:1", [NODE], dialer, local_first_range=lambda: None)
+        self.books.append(book)
         sender = RangeSender(
             transport=Tap(RpcTransport(dialer, book.resolve)),
             runtime=self.runtime,
@@ -168,6 +180,27 @@ class Cluster:
         if meta:
             for half in (halves.right, halves.left):
                 await self.node.kv.put(layout.meta(half.end), msgspec.msgpack.encode(half))
+
+    async def second_node(self, name: bytes) -> Node:
+        """Add n2 to the cluster, with a replica of the range that holds a key."""
+        self.world.add_node("n2", self.boot_node)
+        await self.settle(1)
+        added = self.nodes["n2"]
+        await added.ready.wait()
+        key = self.key(name)
+        old = await self.node.sender.range_of(key)
+        both = (self.node.node_id, added.node_id)
+        await self.node.sender.send([rq.ChangeReplicas(both, old.generation)], rq.Header(NO_RANGE), at=key)
+        await added.fetch(old.range_id, self.node.node_id)
+        new = self.node.store.replicas[old.range_id].state.descriptor
+        await self.node.kv.put(layout.meta(new.end), msgspec.msgpack.encode(new))
+        for book in [self.node.book, *self.books]:
+            book.learn([added.descriptor])
+        return added
+
+    async def transfer(self, name: bytes, to: NodeId) -> None:
+        """Hand the lease of a key's range over."""
+        await self.node.sender.send([rq.TransferLease(to)], rq.Header(NO_RANGE), at=self.key(name))
 
     async def settle(self, seconds: float = 5.0) -> None:
         """Let background work end."""
