@@ -29,8 +29,9 @@ Rules
     - A batch with a row limit visits ranges one after the other, in the direction of the scan; without, all at once, up
       to `routing.fanout`.
 
-Files: `range_cache`, `split` with `merge`, `choose` and `nodes`, `route`, `retry` are pure; `transport` names the way
-to a node; `sender` does the awaiting. Golden scripts: `tests/scripts/routing/`.
+Files. Pure: `range_cache`, `split` with `merge`, `choose` with `nodes`, `route`, `retry`, `outcome` (what an error
+means), `facts` (what it carries). Awaiting: `directory` (lookups), `call` (one batch's bounds), `parallel`, `sender`,
+`transport`. Golden scripts: `tests/scripts/routing/`; against real nodes: `tests/sim/test_routing.py`.
 """
 
 from slackwater.routing.range_cache import RangeCache

@@ -23,8 +23,9 @@ attempt meets fewer rivals. It is refreshed, not restarted, whenever its write t
 takes longer than the closed timestamp lags behind is moved up at every write and still commits (pitfall 14).
 
 Who waits for whom (`pushing.py`). Wound-wait by age: the older transaction pushes the younger out of its way, the
-younger waits for the older to end. Age is the first start, kept over restarts and even over an abort, so everybody
-becomes the oldest in the end: no deadlock, no starvation.
+younger waits for the older to end; even the older one first gives a short transaction time to end by itself. Age is
+the first start, kept over restarts and even over an abort, so everybody becomes the oldest in the end: no deadlock,
+no starvation.
 
 What is uncertain (I-20). A read at "now" that meets a value up to `clock.max_offset` above its timestamp cannot tell
 whether it came first; it moves its read timestamp above the value by a refresh. An EndTxn without an answer is
@@ -32,8 +33,9 @@ settled by the record: the coordinator pushes itself by force, after which it is
 the record cannot be reached does the caller see `AmbiguousResult`. A *write* without an answer is never sent again in
 the same epoch: a late copy could arrive after the commit. The epoch goes up, and the copy is void.
 
-Files: `state`, `spanbook`, `buffer`, `pushing` are pure; `contention`, `refresh`, `finish`, `coordinator`, `kv` await.
-Golden scripts: `tests/scripts/txn/`.
+Files. Pure: `state`, `spanbook`, `buffer`, `reads`, `pushing`, `check`. Awaiting: `coordinator` with `operations`,
+`heartbeat`, `refresh`, `contention`, `finish`, and `kv`; `kernel` is what they share. Golden scripts:
+`tests/scripts/txn/`; against a real node in virtual time: `tests/sim/test_txn.py`, `test_txn_faults.py`.
 """
 
 from slackwater.txn.coordinator import Transaction
