@@ -62,6 +62,9 @@ QUICK = {
     "txn.expiration": 2.0,
     "txn.heartbeat_interval": 0.4,
     "store.flush_interval": 1.0,
+    # Queues look at every range all the time: replicas move, small ranges merge, logs are trimmed under lagging nodes.
+    "queue.interval": 1.0,
+    "queue.check_interval": 5.0,
     "rpc.heartbeat_interval": 0.3,
     "rpc.heartbeat_timeout": 2.0,
 }

@@ -13,15 +13,20 @@ import asyncio
 import os
 import random
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
+from slackwater.errors import SlackwaterError
 from slackwater.log.nats_server import LocalNats
 from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
 from slackwater.server.remote import connect
-from tests.integration.bank import Bank, ledger_key
+from tests.integration.bank import Bank, account, ledger_key
 from tests.integration.cluster import Processes, client_settings, digests, split, spread
+
+if TYPE_CHECKING:
+    from slackwater.server.remote import Remote
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("cluster")]
 
@@ -40,7 +45,10 @@ def seed_of_this_run() -> int:
 
 
 class Faults:
-    """Does something bad to one node after the other. A majority is always up: the others must go on."""
+    """Does something bad to one node after the other. A majority is always up: the others must go on.
+
+    Between two faults a range is split somewhere, which the merge queue undoes sooner or later.
+    """
 
     def __init__(self, cluster: Processes, seed: int, *, servers: LocalNats | None = None) -> None:
         self.cluster = cluster
@@ -48,7 +56,7 @@ class Faults:
         self.random = random.Random(seed)
         self.done: dict[str, int] = {}
 
-    async def run(self, seconds: float) -> None:
+    async def run(self, seconds: float, remote: Remote) -> None:
         ends = time.monotonic() + seconds
         kinds = ["kill", "pause", "kill", "stop"] + (["server"] if self.servers else [])
         turn = 0
@@ -58,7 +66,16 @@ class Faults:
             turn += 1
             self.done[kind] = self.done.get(kind, 0) + 1
             await getattr(self, f"_{kind}")(victim)
+            await self._split(remote)
             await asyncio.sleep(self.random.uniform(0.5, 2.0))
+
+    async def _split(self, remote: Remote) -> None:
+        try:
+            await split(remote, account(self.random.randrange(ACCOUNTS)))
+        except SlackwaterError as error:  # the cluster may be busy with the last fault, or the range begins there
+            self.done[type(error).__name__] = self.done.get(type(error).__name__, 0) + 1
+        else:
+            self.done["split"] = self.done.get("split", 0) + 1
 
     async def _kill(self, victim: int) -> None:
         self.cluster.kill(victim)
@@ -98,7 +115,7 @@ async def bank_under_faults(cluster: Processes, faults: Faults, seed: int, secon
             await asyncio.sleep(1.0)
             calm = bank.done
             started = time.monotonic()
-            await faults.run(seconds)
+            await faults.run(seconds, remote)
             took = time.monotonic() - started
             under_faults = bank.done - calm
             await cluster.wait_live()
