@@ -32,7 +32,6 @@ from slackwater.errors import (
     RetryableError,
     SlackwaterError,
     TransactionAborted,
-    UnavailableError,
     UsageError,
     WriteTooOld,
     invariant,
@@ -383,8 +382,8 @@ class Transaction(Operations):
         for _ in range(SETTLE_ATTEMPTS_MAX):
             try:
                 answer = await self._kernel.ask([push], deadline=deadline)
-            except UnavailableError:
-                break
+            except SlackwaterError:
+                break  # whatever went wrong with the question, it is no answer
             pushed = answer.results[0]
             if not isinstance(pushed, Pushed):
                 break

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.errors import LogTrimmed, RangeMismatch, StorageError, UnavailableError, UsageError
+from slackwater.errors import LogTrimmed, NotLeaseholder, RangeMismatch, StorageError, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.layout import LOCAL, prefix_span, range_local
 from slackwater.replica import declare
@@ -134,15 +134,23 @@ class Store:
         """Answer a batch from the replica it names."""
         replica = self.replicas.get(batch.header.range_id)
         if replica is None:
-            raise RangeMismatch(
-                f"n{self.context.node_id} has no replica of r{batch.header.range_id}",
-                descriptors=self._overlapping(batch),
-            )
+            raise self._not_here(batch)
         try:
             return await replica.execute(batch)
         except RangeMismatch as error:
             # After a split or merge the neighbour is here too: say so, and the caller needs no second lookup.
             raise RangeMismatch(error.message, descriptors=self._overlapping(batch)) from error
+
+    def _not_here(self, batch: Batch) -> RangeMismatch | NotLeaseholder:
+        """Say what is here instead; or, when nothing is, only that another replica should be asked.
+
+        A replica may be named before it has been filled. That says nothing about the descriptor the caller used.
+        """
+        range_id, known = batch.header.range_id, self._overlapping(batch)
+        message = f"n{self.context.node_id} has no replica of r{range_id}"
+        if known:
+            return RangeMismatch(message, descriptors=known)
+        return NotLeaseholder(message, range_id=range_id, hint=0, reason="no replica")
 
     def _overlapping(self, batch: Batch) -> list[RangeDescriptor]:
         span = declare.bounds(batch)
