@@ -149,7 +149,8 @@ def gc_txn_records(work: Work, request: rq.GcTxnRecords) -> Result:
     """Remove finished, resolved records that began before a timestamp, and never let them be created again."""
     removed = 0
     for key, record in _named_records(work, request) if request.records else _all_records(work):
-        if record.start < request.before and _collectable(work, record):
+        # The end counts too: a long transaction that has just ended may still be asked how.
+        if max(record.start, record.heartbeat) < request.before and _collectable(work, record):
             work.effects.delete(Family.LOCAL, key)
             removed += 1
         if removed >= RECORDS_COLLECTED_MAX:

@@ -122,7 +122,9 @@ def push(
     # A push above something the transaction is already above has nothing left to do.
     if not request.abort and record.write_ts > request.above:
         return resolution(record)
-    expired = seconds_between(Timestamp(max(record.heartbeat, pushee.start)), now) > expiration_s
+    # An intent shows that its transaction lived when it wrote it, however long ago that one began.
+    alive_at = Timestamp(max(record.heartbeat, pushee.start, pushee.ts))
+    expired = seconds_between(alive_at, now) > expiration_s
     older = (request.pusher_start, request.pusher_id) < (record.start, record.txn_id)
     if request.force or expired or (older and request.abort):
         probe("records.push_abort")

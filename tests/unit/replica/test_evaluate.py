@@ -322,12 +322,13 @@ def test_split_and_merge_triggers() -> None:
 def test_collecting_records_raises_the_floor() -> None:
     bench = Bench()
     bench.run(rq.Put(b"k", b"v"), rq.EndTxn(commit=True, lock_keys=(b"k",), one_phase=True), txn=txn())
-    kept = bench.evaluate(rq.GcTxnRecords(Timestamp(90)))
-    assert kept.results == [rq.Number(0)]
-    assert kept.trigger is None
-    collected = bench.run(rq.GcTxnRecords(Timestamp(91)))
+    for before in (90, 95):  # began at 90, ended at 101: its end counts too
+        kept = bench.evaluate(rq.GcTxnRecords(Timestamp(before)))
+        assert kept.results == [rq.Number(0)]
+        assert kept.trigger is None
+    collected = bench.run(rq.GcTxnRecords(Timestamp(150)))
     assert collected.results == [rq.Number(1)]
-    assert collected.trigger == GcTrigger(txn_floor=Timestamp(91))
+    assert collected.trigger == GcTrigger(txn_floor=Timestamp(150))
     assert records.read_record(bench.engine, anchor=b"k", txn_id=txn().txn_id) is None
 
 
