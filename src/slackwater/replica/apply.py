@@ -109,7 +109,7 @@ class Applied(NamedTuple):
 
 def verdict(state: RangeState, command: Command) -> Verdict:
     """The single acceptance rule (pitfall 53: copies of a fence check drift apart)."""
-    if command.lease_sequence != state.lease.sequence and not planted("X-LATE-APPEND"):
+    if command.lease_sequence != state.lease.sequence and not (planted("X-LATE-APPEND") and command.trigger is None):
         return Verdict.WRONG_LEASE
     if command.lai == NO_LAI:
         return _lease_request_verdict(state, command)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
-from slackwater.hooks import probe
+from slackwater.hooks import planted, probe
 from slackwater.replica.apply import Verdict
 from slackwater.runtime.sync import Event, Future, get_running_loop
 
@@ -79,6 +79,9 @@ class Pipeline:
                 await self._context.log.append(range_id, [flight.payload])
             except AppendUnknown:
                 probe("propose.append_unknown")
+                if planted("M30"):
+                    self._acknowledge(flight)
+                    return
             except Overloaded:
                 probe("propose.log_overloaded")
             except SlackwaterError as error:
@@ -90,6 +93,25 @@ class Pipeline:
                 return
             await self._context.runtime.clock.sleep(pause)
             pause = min(2 * pause, APPEND_BACKOFF_MAX_S)
+        # Decided without being settled: a late entry of this node's former life used up the indexes. Wherever this one
+        # may still turn up in the log, it is refused there.
+        for proposal in self.buffer.withdraw(flight):
+            probe("propose.index_taken")
+            fail(
+                proposal,
+                NotLeaseholder(
+                    "another command took this one's index",
+                    range_id=range_id,
+                    hint=self._state().lease.holder,
+                    reason=Verdict.STALE_INDEX.value,
+                ),
+            )
+
+    def _acknowledge(self, flight: Flight[Waiter]) -> None:
+        """Planted bug M30: tell the waiters that their commands are durable when the log has not said so."""
+        for proposal in self.buffer.withdraw(flight):
+            if not proposal.waiter.done():
+                proposal.waiter.set_result(self._state())
 
     def _decided(self, flight: Flight[Waiter]) -> bool:
         state = self._state()

@@ -313,6 +313,7 @@ class Replica:
 
     def _fail(self, error: SlackwaterError) -> None:
         probe("replica.quarantined")
+        tap("replica.quarantined", self, error)
         self.failure = error
         self.pipeline.stop(AmbiguousResult("the replica failed before the command was decided", cause=str(error)))
         self.context.hooks.replica_failed(self.state.descriptor.range_id, error)

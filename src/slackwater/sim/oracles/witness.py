@@ -11,6 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from slackwater.errors import InvariantViolation
+from slackwater.replica.state import decode_state, state_key
+from slackwater.runtime.seam import Family
+
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.replica.apply import Outcome
@@ -74,6 +78,7 @@ class Witness:
         self.engines: dict[str, MemoryEngine] = {}
         self._seen: set[tuple[int, int]] = set()
         world.taps["replica.serving"] = self._serving
+        world.taps["replica.quarantined"] = self._quarantined
 
     def listener(self, node: str) -> Listener:
         """What is given to one incarnation of a node."""
@@ -106,6 +111,13 @@ class Witness:
         for watcher in self.watchers:
             watcher.applied(event)
 
+    def _quarantined(self, replica: Replica, error: Exception) -> None:
+        """A replica that stops because an invariant broke has found a bug: that ends the run under the rule's name."""
+        node = replica.context.runtime.name  # type: ignore[attr-defined]
+        self.world.event(f"{node} quarantined r{replica.state.descriptor.range_id}: {error}")
+        if isinstance(error, InvariantViolation):
+            self.world.loop.fail(error)
+
     def _serving(self, replica: Replica, now: Timestamp) -> None:
         node = replica.context.runtime.name  # type: ignore[attr-defined]
         for watcher in self.watchers:
@@ -128,9 +140,6 @@ class Listener:
 
 def stored_position(engine: MemoryEngine, range_id: int) -> int:
     """The applied position that a store holds for a range; -1 when it holds none."""
-    from slackwater.replica.state import decode_state, state_key
-    from slackwater.runtime.seam import Family
-
     raw = engine.get(Family.LOCAL, state_key(range_id))
     return -1 if raw is None else decode_state(raw).position
 

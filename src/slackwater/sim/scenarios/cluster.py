@@ -23,7 +23,7 @@ from slackwater.sim.oracles.versions import ClosedStays, Versions
 from slackwater.sim.oracles.witness import Witness
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
 from slackwater.sim.scenarios.cluster_operator import Operator
-from slackwater.sim.scenarios.cluster_plan import PORT, TRAFFIC_END_NS, Cluster, cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_plan import PORT, TRAFFIC_END_NS, Cluster, draw_plan
 from slackwater.sim.scenarios.cluster_programs import Client, node_program
 from slackwater.sim.scenarios.cluster_work import Worker
 
@@ -163,4 +163,61 @@ register(
     )
 )
 
-_ = (FaultKind, PlantedBug, plant, cluster_of)
+_LOST_LEASE = frozenset({FaultKind.LOG_CUT, FaultKind.PARTITION, FaultKind.ONE_WAY})
+_AMBIGUOUS_LOG = frozenset({FaultKind.LOG_UNKNOWN, FaultKind.LOG_DUPLICATE, FaultKind.LOG_LATE})
+
+for _bug in (
+    PlantedBug(
+        "M28",
+        "a lease is used up to its very end, whatever the clocks' skew: two leaseholders",
+        play="cluster",
+        expected=("I-07", "I-20"),
+        faults=_LOST_LEASE,
+    ),
+    PlantedBug(
+        "M29",
+        "a transaction that is run again answers its reads from the first attempt",
+        play="cluster",
+        expected=("I-18",),
+    ),
+    PlantedBug(
+        "M30",
+        "acknowledge a write although the log did not say that it is durable",
+        play="cluster",
+        expected=("I-03",),
+        faults=frozenset({FaultKind.LOG_LOST}),
+    ),
+    PlantedBug(
+        "X-NO-REFRESH",
+        "move a transaction's reads up without looking whether they still hold",
+        play="cluster",
+        expected=("I-18",),
+    ),
+    PlantedBug(
+        "X-NO-UNCERTAINTY",
+        "ignore values that may precede the read: an uncertainty interval of zero",
+        play="cluster",
+        expected=("I-19",),
+    ),
+    PlantedBug(
+        "X-TSCACHE-LOST",
+        "the new leaseholder does not know what the old one served",
+        play="cluster",
+        expected=("I-18",),
+    ),
+    PlantedBug(
+        "X-DOUBLE-APPLY",
+        "a command that stands in the log twice is applied twice",
+        play="cluster",
+        expected=("I-05",),
+        faults=_AMBIGUOUS_LOG,
+    ),
+    PlantedBug(
+        "X-LATE-APPEND",
+        "a late append of a former leaseholder is applied under the next lease",
+        play="cluster",
+        expected=("I-08",),
+        faults=_AMBIGUOUS_LOG,
+    ),
+):
+    plant(_bug)

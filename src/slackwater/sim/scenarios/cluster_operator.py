@@ -167,6 +167,7 @@ class Operator:
         admin, key = self.admin, KV_SPAN[0]
         await self._client.kv.scan(*KV_SPAN, timeout=ACT_TIMEOUT_S)
         for first in FIRST_KEYS[:2]:
+            await self._fill(first)
             await admin.ask(rq.Barrier(), at=first)
         while key < KV_SPAN[1]:
             now = (await admin.describe(key)).descriptor
