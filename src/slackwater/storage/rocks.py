@@ -30,6 +30,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from itertools import pairwise
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
@@ -99,12 +100,13 @@ class RocksSnapshot(RocksReader):
         return [self.get(family, key) for key in keys]
 
     def close(self) -> None:
-        """Release the files. Idempotent."""
-        if not self._closed:
-            self._drop_iterators()
-            self._sources = self._frozen = ()
-            self._closed = True
-            self._engine.forget(self)
+        """Release the files. Idempotent; on any thread, while nobody reads."""
+        with self._engine.guard:
+            if not self._closed:
+                self._drop_iterators()
+                self._sources = self._frozen = ()
+                self._closed = True
+                self._engine.forget(self)
 
     def __enter__(self) -> RocksSnapshot:
         return self
@@ -114,7 +116,7 @@ class RocksSnapshot(RocksReader):
 
 
 class RocksEngine(RocksReader):
-    """`seam.Engine` on RocksDB. Use it from the loop's thread; snapshots may be read on another one."""
+    """`seam.Engine` on RocksDB. Use it from the loop's thread; snapshots may be read and closed on another one."""
 
     def __init__(self, path: Path, *, settings: Settings, sleep: Callable[[float], Awaitable[None]]) -> None:
         self.path = path
@@ -129,6 +131,8 @@ class RocksEngine(RocksReader):
         self._no_wal.disable_wal = True
         self._unflushed = 0
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
+        self.guard = Lock()
+        """Held while the state or the set of snapshots changes: snapshots are often closed on the thread that read them."""
 
     def _open(self, settings: Settings) -> Rdict:
         cache = rocksdict.Cache(int(settings["storage.block_cache_bytes"]))
@@ -204,8 +208,9 @@ class RocksEngine(RocksReader):
                     raw.delete(key) if value is None else raw.put(key, value)
             else:
                 deque(map(raw.put, writes, writes.values()), maxlen=0)
-        self._changing()
-        self._write_raw(raw)
+        with self.guard:
+            self._changing()
+            self._write_raw(raw)
         self._unflushed += 1
 
     def _write_raw(self, raw: Any) -> None:
@@ -229,8 +234,9 @@ class RocksEngine(RocksReader):
     def snapshot(self) -> RocksSnapshot:
         """The present state of all three families, frozen."""
         self.source(Family.DATA)
-        snapshot = RocksSnapshot(self, self._sources)
-        self._snapshots.add(snapshot)
+        with self.guard:  # the families' snapshots must be of one state
+            snapshot = RocksSnapshot(self, self._sources)
+            self._snapshots.add(snapshot)
         return snapshot
 
     async def flush(self) -> None:
@@ -293,8 +299,9 @@ class RocksEngine(RocksReader):
             writer.finish()
             how = rocksdict.IngestExternalFileOptions()
             how.set_move_files(v=True)
-            self._changing()
-            self._sources[family].ingest_external_file([str(file)], how)
+            with self.guard:
+                self._changing()
+                self._sources[family].ingest_external_file([str(file)], how)
         except Exception as error:
             raise failure(error, "ingesting") from error
         finally:

@@ -1,5 +1,7 @@
 import asyncio
 import random
+import sys
+import threading
 
 import pytest
 
@@ -150,3 +152,38 @@ def test_overlay_equals_the_engine_after_the_batch():
                     assert cursors[0].chunk(limit) == cursors[1].chunk(limit)
         keys = [bytes([n]) for n in range(256)]
         assert overlay.multi_get(DATA, keys) == after.multi_get(DATA, keys)
+
+
+def test_snapshots_made_and_closed_on_threads_do_not_disturb_the_writer(disk):
+    """Found by killing real nodes: a snapshot was closed on an offload thread just as a write was about to pin it."""
+    engine = disk.open("s")
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def reader() -> None:
+        try:
+            while not stop.is_set():
+                with engine.snapshot() as frozen:
+                    both = [frozen.get(Family.DATA, b"k"), frozen.get(Family.LOCAL, b"k")]
+                    assert both[0] == both[1], "the families' snapshots are of one state"
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=reader) for _ in range(3)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for n in range(2_000):
+            batch = WriteBatch()
+            batch.put(Family.DATA, b"k", b"%d" % n)
+            batch.put(Family.LOCAL, b"k", b"%d" % n)
+            engine.write(batch)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+        engine.close()
+    assert not errors, errors[0]
