@@ -90,6 +90,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("range.max_bytes", 64 << 20, "bytes", (1 << 16, 16 << 30), (1 << 10, 64 << 10), "A range above this size is split."),
     Setting("range.min_bytes", 8 << 20, "bytes", (0, 1 << 30), (0, 4 << 10), "A range below this size is merged with its right neighbor, if both fit; 0 switches merging off."),
     Setting("range.max_requests", 2500, "requests/s", (0, 1 << 20), (0, 200), "A range above this load is split at the middle of its requests; 0 switches that off."),
+    Setting("range.quiet_period", 60.0, "s", (0, 86400), (0.5, 20), "A range that was split or moved is not merged before it has stayed as it is for this long."),
+    Setting("range.frozen_patience", 10.0, "s", (0, 600), (0.2, 10), "A range that has been frozen by a merge for this long is thawed, unless the merge succeeded."),
     Setting("range.replication_factor", 3, "replicas", (1, 9), (1, 5), "Replicas of a range where no span configuration says otherwise."),
     Setting("queue.interval", 10.0, "s", (0, 3600), (0.2, 10), "How often every range is looked at; 0 pauses all queues."),
     Setting("queue.concurrency", 2, "ranges", (1, 64), (1, 4), "Ranges one node works on at the same time."),

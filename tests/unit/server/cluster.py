@@ -28,6 +28,8 @@ FAST = {
     "clock.max_offset": 0.05,
     "store.flush_interval": 0.1,
     "queue.interval": 0.0,
+    "range.quiet_period": 0.0,
+    "range.frozen_patience": 0.0,
 }
 
 

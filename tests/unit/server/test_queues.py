@@ -9,8 +9,6 @@ from slackwater.model.layout import anchored_span, kv
 from slackwater.model.spans import Span
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family
-from slackwater.server.queues import frozen as frozen_queue
-from slackwater.server.queues import merges
 from slackwater.server.queues.check import CheckQueue
 from slackwater.server.queues.desk import Visit, look
 from slackwater.server.span_config import SpanConfig, write_config
@@ -126,13 +124,9 @@ def test_large_ranges_split_and_small_ones_merge() -> None:
             assert len(await cluster.keys()) == 600
             await node.kv.delete_range(kv(b""), b"\x05")
             node.settings.override({"range.min_bytes": 1 << 20, "range.max_bytes": 16 << 20})
-            quiet, merges.QUIET_S = merges.QUIET_S, 0.0
-            try:
-                await cluster.until(
-                    lambda: len(node.store.replicas) == 3, poke=lambda: sweep_all(cluster, "nudge", "merge")
-                )
-            finally:
-                merges.QUIET_S = quiet
+            await cluster.until(
+                lambda: len(node.store.replicas) == 3, poke=lambda: sweep_all(cluster, "nudge", "merge")
+            )
             assert await cluster.keys() == []
 
     run(main())
@@ -167,14 +161,10 @@ def test_a_range_left_frozen_is_thawed_and_leases_are_taken_up() -> None:
             await first.admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
             cluster.nodes.remove(first)
             await cluster.kill(first)
-            patience, frozen_queue.PATIENCE_S = frozen_queue.PATIENCE_S, 0.0
-            try:
-                await cluster.until(
-                    lambda: second.store.replicas[right.range_id].state.frozen is None,
-                    poke=lambda: sweep_all(cluster, "nudge", "frozen"),
-                )
-            finally:
-                frozen_queue.PATIENCE_S = patience
+            await cluster.until(
+                lambda: second.store.replicas[right.range_id].state.frozen is None,
+                poke=lambda: sweep_all(cluster, "nudge", "frozen"),
+            )
             assert len(await cluster.keys()) == 10
 
     run(main())

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import RangeId
     from slackwater.server.queues.desk import Visit
 
-PATIENCE_S = 10.0
-
 
 class FrozenQueue:
     """Thaws what was left frozen."""
@@ -36,7 +34,7 @@ class FrozenQueue:
         if generation != frozen.left_generation:
             since_ns = now_ns
         self._since[range_id] = since_ns, frozen.left_generation
-        if not visit.leading or now_ns - since_ns < PATIENCE_S * 1e9:
+        if not visit.leading or now_ns - since_ns < visit.desk.settings["range.frozen_patience"] * 1e9:
             return False
         probe("queues.thaw")
         await visit.desk.admin.undo_merge(visit.descriptor, left_generation=frozen.left_generation)

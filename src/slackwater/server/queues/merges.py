@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import RangeId
     from slackwater.server.queues.desk import Visit
 
-QUIET_S = 60.0
-"""A range is merged only when its descriptor has not changed for this long."""
-
 
 class Side(NamedTuple):
     """One of two neighbours."""
@@ -80,7 +77,7 @@ class MergeQueue:
         if generation != here.generation:
             self._since[here.range_id] = here.generation, now_ns
             return False
-        return now_ns - since_ns >= QUIET_S * 1e9
+        return now_ns - since_ns >= visit.desk.settings["range.quiet_period"] * 1e9
 
     def _own(self, visit: Visit) -> Side:
         stats = visit.replica.state.stats
