@@ -34,6 +34,7 @@ SECONDS = float(os.environ.get("SLACKWATER_FAULT_SECONDS", "0"))
 SQLITE_SECONDS, NATS_SECONDS = SECONDS or 40.0, SECONDS or 30.0
 CLIENTS = 8
 ACCOUNTS = 24
+AWAY_S = 7.0
 PATIENCE_S = (15.0, 1.0)
 """Patient clients sit a failover out; impatient ones give up in the middle of things and leave intents behind."""
 
@@ -58,7 +59,7 @@ class Faults:
 
     async def run(self, seconds: float, remote: Remote) -> None:
         ends = time.monotonic() + seconds
-        kinds = ["kill", "pause", "kill", "stop"] + (["server"] if self.servers else [])
+        kinds = ["kill", "pause", "away", "stop"] + (["server"] if self.servers else [])
         turn = 0
         while time.monotonic() < ends:
             kind = kinds[turn % len(kinds)]
@@ -66,6 +67,8 @@ class Faults:
             turn += 1
             self.done[kind] = self.done.get(kind, 0) + 1
             await getattr(self, f"_{kind}")(victim)
+            for index in range(len(self.cluster.addresses)):
+                assert self.cluster.running(index), f"n{index + 1} ended by itself"
             await self._split(remote)
             await asyncio.sleep(self.random.uniform(0.5, 2.0))
 
@@ -80,6 +83,12 @@ class Faults:
     async def _kill(self, victim: int) -> None:
         self.cluster.kill(victim)
         await asyncio.sleep(self.random.uniform(0.0, 3.0))
+        await self.cluster.start(victim)
+
+    async def _away(self, victim: int) -> None:
+        """Long enough to be given up: the log is trimmed without it, and it comes back by snapshots."""
+        self.cluster.kill(victim)
+        await asyncio.sleep(AWAY_S)
         await self.cluster.start(victim)
 
     async def _stop(self, victim: int) -> None:
