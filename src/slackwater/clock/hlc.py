@@ -110,6 +110,8 @@ class OffsetMonitor:
 
     def check(self, now_ns: int) -> None:
         """Raise `ClockError` when a majority of measured peers prove that this clock is beyond the bound."""
+        if not self._peers:
+            return
         fresh = [o for o in self._peers.values() if now_ns - o.measured_at_ns <= MEASUREMENT_AGE_MAX_NS]
         beyond = [o for o in fresh if abs(o.offset_us) - o.error_us > self.max_offset_us]
         if fresh and 2 * len(beyond) > len(fresh):

@@ -44,7 +44,7 @@ from slackwater.settings import Settings
 from slackwater.txn.kv import KV
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable
 
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.driver import ApplyListener
@@ -277,13 +277,13 @@ class Node:
         server.handle_sync(sv.QUARANTINE, self._on_quarantine)
         server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
 
-    async def _on_batch(self, batch: Batch, context: Context) -> BatchResult:
-        return await self._execute(batch)
+    def _on_batch(self, batch: Batch, context: Context) -> Awaitable[BatchResult]:
+        return self._execute(batch)
 
-    async def _execute(self, batch: Batch) -> BatchResult:
+    def _execute(self, batch: Batch) -> Awaitable[BatchResult]:
         # A node whose clock its peers prove wrong serves nothing (I-01).
         self._check_clock()
-        return await self._here().execute(batch)
+        return self._here().execute(batch)
 
     def _check_clock(self) -> None:
         self.offsets.check(self.runtime.clock.monotonic_ns())

@@ -9,12 +9,12 @@ more because the lease has changed (pitfall 54: unknown is neither failure nor s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
 from slackwater.hooks import planted, probe
 from slackwater.replica.apply import Verdict
-from slackwater.runtime.sync import Event, Future, get_running_loop
+from slackwater.runtime.sync import Event, get_running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +24,54 @@ if TYPE_CHECKING:
     from slackwater.replica.driver.context import Context
     from slackwater.replica.propose import Flight, Proposal, ProposalBuffer
     from slackwater.replica.state import RangeState
+    from slackwater.runtime.sync import Future
 
 APPEND_BACKOFF_S = 0.01
 APPEND_BACKOFF_MAX_S = 1.0
 
-Waiter: TypeAlias = "Future[RangeState]"
+
+class Waiter:
+    """Where the fate of one command is told: at once to those who keep something for it, then to the caller.
+
+    The caller may be cancelled while the command lives on, so its future is its own; it exists only once somebody waits.
+    """
+
+    __slots__ = ("_caller", "_done", "_then")
+
+    def __init__(self) -> None:
+        self._then: list[Callable[[SlackwaterError | None], None]] = []
+        self._caller: Future[RangeState] | None = None
+        self._done = False
+
+    def done(self) -> bool:
+        """Whether the command is decided."""
+        return self._done
+
+    def when_decided(self, then: Callable[[SlackwaterError | None], None]) -> None:
+        """Have `then(error)` called, None when it applied, in the very step in which the command is decided."""
+        self._then.append(then)
+
+    async def wait(self) -> RangeState:
+        """The state in which the command applied, or the error that it did not. For one caller, right after proposing."""
+        self._caller = get_running_loop().create_future()
+        return await self._caller
+
+    def set_result(self, state: RangeState) -> None:
+        """The command applied."""
+        self._decide(None)
+        if self._caller is not None and not self._caller.done():
+            self._caller.set_result(state)
+
+    def set_exception(self, error: SlackwaterError) -> None:
+        """The command never will apply, or nobody can tell."""
+        self._decide(error)
+        if self._caller is not None and not self._caller.done():
+            self._caller.set_exception(error)
+
+    def _decide(self, error: SlackwaterError | None) -> None:
+        self._done = True
+        for then in self._then:
+            then(error)
 
 
 class Pipeline:
@@ -52,13 +95,6 @@ class Pipeline:
         """Insert an evaluated proposal. Its waiter is told when the command is decided."""
         self.buffer.insert(proposal)
         self._dirty.set()
-
-    def new_waiter(self) -> Waiter:
-        """A future for one proposal."""
-        waiter: Waiter = get_running_loop().create_future()
-        # A waiter whose request was cancelled is never awaited; its failure is nobody's surprise.
-        waiter.add_done_callback(lambda w: None if w.cancelled() else w.exception())
-        return waiter
 
     async def run(self) -> None:
         """Flush for as long as the replica lives."""

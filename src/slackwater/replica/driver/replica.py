@@ -35,7 +35,7 @@ from slackwater.model.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_pac
 from slackwater.replica import admission, declare
 from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, digest_in, merge_in
 from slackwater.replica.driver.leasing import Leasing
-from slackwater.replica.driver.pipeline import Pipeline
+from slackwater.replica.driver.pipeline import Pipeline, Waiter
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.evaluate import Evaluation, View, evaluate
 from slackwater.replica.latches import Latch, LatchManager, RequestId
@@ -43,7 +43,6 @@ from slackwater.replica.load import LoadMeter
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.snapshot import range_digest
 from slackwater.replica.tscache import TimestampCache
-from slackwater.runtime.sync import shield
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.stats import recompute
 
@@ -52,11 +51,11 @@ if TYPE_CHECKING:
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.apply import Aftermath, Applied, Outcome
     from slackwater.replica.driver.context import Context
-    from slackwater.replica.driver.pipeline import Waiter
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Entry, Position, Snapshot, TaskScope
 
 LATCH_WAIT_S_MAX = 60.0
+NO_LATCH = RequestId(0)
 PUSH_ROUNDS_MAX = 16
 APPLY_RUN_BYTES_MAX = 4 << 20
 """Entries are applied together up to about this many bytes of payload, in one engine batch."""
@@ -141,36 +140,42 @@ class Replica:
 
     async def _execute_once(self, batch: Batch) -> tuple[BatchResult, bytes | None]:
         """Latch, evaluate, propose, wait. The second value names a transaction whose record a push has to wait for."""
-        clock = self.context.clock
-        now = clock.now()
-        read_at = declare.read_ts_of(batch, now)
-        latch = await self._latch(batch, read_at)
+        read_at = declare.read_ts_of(batch, self.context.clock.now())
+        latch, granted = self._latch(batch, read_at)
+        if not granted:
+            await self._wait_for(latch)
         try:
-            right_stats = await self._prepare(batch)
+            right_stats = await self._prepare(batch) if rq.Split in map(type, batch.requests) else ()
             evaluation = self._evaluate(batch, read_at, right_stats)
             if evaluation.read_only:
                 self._unlatch(latch)
-                return evaluation.result(self.state, self.context.node_id, now=clock.now()), evaluation.parked
+                return self._answer(evaluation, self.state), evaluation.parked
             waiter = self._propose(evaluation)
         except BaseException:
             self._unlatch(latch)
             raise
         # From here on the latch belongs to the command, not to this task: a cancelled caller must not let others in.
-        waiter.add_done_callback(lambda _: self._command_decided(latch, evaluation.records))
-        state = await shield(waiter)
-        return evaluation.result(state, self.context.node_id, now=clock.now()), None
+        waiter.when_decided(lambda _: self._command_decided(latch, evaluation.records))
+        return self._answer(evaluation, await waiter.wait()), None
 
-    async def _latch(self, batch: Batch, read_at: Timestamp) -> RequestId | None:
+    def _answer(self, evaluation: Evaluation, state: RangeState) -> BatchResult:
+        now = self.context.clock.now() if evaluation.finish is not None else MIN
+        return evaluation.result(state, self.context.node_id, now=now)
+
+    def _latch(self, batch: Batch, read_at: Timestamp) -> tuple[RequestId, bool]:
+        """Queue for everything the batch will touch; whether it may go ahead at once."""
         txn = batch.header.txn
         # Without a transaction, reads move up with the batch's own writes, so they must wait for every write before them.
         top = MAX if txn is None and declare.writes_versions(batch) else read_at
         spans = declare.latches(batch, read_at=top, write_at=txn.write_ts if txn else read_at)
         if not spans:
-            return None
+            return NO_LATCH, True
         self._next_request += 1
         request = RequestId(self._next_request)
-        if isinstance(self._latches.acquire(request, spans), Latch):
-            return request
+        return request, isinstance(self._latches.acquire(request, spans), Latch)
+
+    async def _wait_for(self, request: RequestId) -> None:
+        """Wait for latches that others hold; they are given up if that takes too long."""
         probe("replica.latch_wait")
         granted = False
         try:
@@ -180,13 +185,12 @@ class Replica:
                 self._wake(self._latches.cancel(request))
         if not granted:
             raise UnavailableError("waited too long behind other requests on the same keys", seconds=LATCH_WAIT_S_MAX)
-        return request
 
-    def _unlatch(self, request: RequestId | None) -> None:
-        if request is not None:
+    def _unlatch(self, request: RequestId) -> None:
+        if request != NO_LATCH:
             self._wake(self._latches.cancel(request))
 
-    def _command_decided(self, latch: RequestId | None, records: tuple[bytes, ...]) -> None:
+    def _command_decided(self, latch: RequestId, records: tuple[bytes, ...]) -> None:
         self._unlatch(latch)
         for txn_id in records:
             self._records.tell(txn_id)
@@ -232,7 +236,7 @@ class Replica:
         return evaluation
 
     def _propose(self, evaluation: Evaluation) -> Waiter:
-        waiter = self.pipeline.new_waiter()
+        waiter = Waiter()
         proposal = Proposal(
             command_id=self.context.runtime.rng.bytes(COMMAND_ID_BYTES),
             lease_sequence=self.state.lease.sequence,
@@ -246,11 +250,11 @@ class Replica:
         self.pipeline.submit(proposal)
         if isinstance(evaluation.trigger, LeaseTrigger):
             self.leasing.transferring_to = evaluation.trigger.lease.holder
-            waiter.add_done_callback(lambda w: self._transfer_ended(failed=w.cancelled() or w.exception() is not None))
+            waiter.when_decided(self._transfer_decided)
         return waiter
 
-    def _transfer_ended(self, *, failed: bool) -> None:
-        if failed:
+    def _transfer_decided(self, error: SlackwaterError | None) -> None:
+        if error is not None:
             self.leasing.transferring_to = None
 
     def extend_lease(self) -> None:
@@ -263,7 +267,7 @@ class Replica:
         """End this node's expiration-based lease now: whoever comes next, or this node after a restart, need not wait."""
         trigger = None if self.failure else self.leasing.release()
         if trigger is not None:
-            await shield(self._propose(Evaluation(trigger=trigger)))
+            await self._propose(Evaluation(trigger=trigger)).wait()
 
     # --- reading without the lease ---------------------------------------------------------------------------------
 
