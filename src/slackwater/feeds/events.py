@@ -1,0 +1,187 @@
+"""What a range feed says: blocks of versions, resolved timestamps, and why it ended.
+
+    Changes   keys, timestamps, values (empty = deletion), and where asked for what each replaced
+    Resolved  nothing new at or below this will ever come from this registration
+    Ended     the last word, with a reason that says what the consumer does next
+
+    Changes Changes Resolved(10) Changes Resolved(20) Changes Ended(RANGE_SPLIT, resolved=20)
+    └───────────── (after, 10] is whole ┘ └─ (after, 20] is whole        └─ go on `after=20`
+
+Versions travel as parallel columns, not as objects: one flush of a busy range is one `Changes`. `Value` is the view of
+one row of it, for validators, scripts and people.
+
+Interval ends: `after` is exclusive everywhere, `resolved` is inclusive. A consumer that resumes passes the resolved
+timestamp it saw last as `after`, unchanged; a commit at `resolved + 1` is the first that it gets (pitfall 25).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from slackwater.clock.timestamp import Timestamp
+from slackwater.errors import DecodeError, invariant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackwater.model.spans import Span
+
+EVENT_BYTES = 32
+"""What one version costs in a buffer besides its key and values: list slots and the timestamp."""
+
+
+class Value(msgspec.Struct, frozen=True):
+    """One committed version of one key."""
+
+    key: bytes
+    ts: Timestamp
+    value: bytes
+    """Empty: the key was deleted."""
+    before: bytes | None = None
+    """What it replaced, empty when there was nothing; None when nobody asked."""
+    txn_id: bytes = b""
+    """Of the transaction that committed it, where the serving replica knows; empty otherwise."""
+
+
+class Next(enum.Enum):
+    """What a consumer does after a feed has ended."""
+
+    LOOK_UP = "look up the ranges again and register with each"
+    AGAIN = "register again here or elsewhere"
+    STOP = "resuming cannot help; start from a later timestamp"
+
+
+class EndReason(enum.Enum):
+    """Why a registration ended. All but one can be resumed from the resolved timestamp in `Ended`."""
+
+    RANGE_SPLIT = "range split"
+    RANGE_MERGED = "range merged"
+    REPLICA_GONE = "replica gone"
+    SLOW_CONSUMER = "slow consumer"
+    LOG_TRIMMED = "log trimmed"  # the replica jumped ahead by a snapshot: what it skipped is in history only
+    TOO_MANY_LOCKS = "too many locks"
+    STALLED = "stalled"  # nothing closes here; another replica may know more
+    CANCELED = "canceled"
+    BELOW_GC_THRESHOLD = "below the GC threshold"
+
+    @property
+    def next(self) -> Next:
+        """What the consumer does now."""
+        if self in (EndReason.RANGE_SPLIT, EndReason.RANGE_MERGED, EndReason.REPLICA_GONE, EndReason.STALLED):
+            return Next.LOOK_UP
+        if self is EndReason.BELOW_GC_THRESHOLD:
+            return Next.STOP
+        return Next.AGAIN
+
+
+class _Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of what travels from a range to a consumer."""
+
+
+class Changes(_Event, frozen=True):
+    """Committed versions in an order that keeps each key's; columns run in parallel."""
+
+    keys: list[bytes]
+    timestamps: list[int]
+    values: list[bytes]
+    befores: list[bytes] | None = None
+    txn_ids: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def size(self) -> int:
+        """Bytes that it takes in a buffer."""
+        size = sum(map(len, self.keys)) + sum(map(len, self.values)) + EVENT_BYTES * len(self.keys)
+        return size + (sum(map(len, self.befores)) if self.befores is not None else 0)
+
+    def rows(self) -> Iterator[Value]:
+        """One `Value` per version."""
+        for at, key in enumerate(self.keys):
+            before = None if self.befores is None else self.befores[at]
+            txn_id = b"" if self.txn_ids is None else self.txn_ids[at]
+            yield Value(key, Timestamp(self.timestamps[at]), self.values[at], before, txn_id)
+
+    def pick(self, places: list[int]) -> Changes:
+        """Only the rows at these places, in their order."""
+        return Changes(
+            [self.keys[i] for i in places],
+            [self.timestamps[i] for i in places],
+            [self.values[i] for i in places],
+            None if self.befores is None else [self.befores[i] for i in places],
+            None if self.txn_ids is None else [self.txn_ids[i] for i in places],
+        )
+
+    def within(self, span: Span) -> Changes:
+        """Only the keys of a span; itself, when that is all of them."""
+        keys = self.keys
+        if not keys or (span.start <= min(keys) and max(keys) < span.end):
+            return self
+        return self.pick([i for i, key in enumerate(keys) if span.start <= key < span.end])
+
+    def check(self) -> None:
+        """Columns of one length, as they must be when they arrive."""
+        for column in (self.timestamps, self.values, self.befores, self.txn_ids):
+            if column is not None and len(column) != len(self.keys):
+                raise DecodeError("the columns of a block of changes differ in length", keys=len(self.keys))
+
+
+class Resolved(_Event, frozen=True):
+    """Every version with ts <= this in the registration's span has been sent; no new one will be."""
+
+    ts: Timestamp
+
+
+class Ended(_Event, frozen=True):
+    """The registration is over."""
+
+    reason: EndReason
+    resolved: Timestamp
+    """Resume with `after` at this: the last resolved timestamp sent before (or the registration's own `after`)."""
+    detail: str = ""
+
+
+Event: TypeAlias = Changes | Resolved | Ended
+
+EVENT_SIZE_MIN = 16
+"""What an event without rows costs in a buffer."""
+
+
+def size_of(event: Event) -> int:
+    """What an event costs in a buffer."""
+    return event.size() if isinstance(event, Changes) else EVENT_SIZE_MIN
+
+
+def changes_of(values: list[Value], *, befores: bool = False) -> Changes:
+    """The block of some values; for tests and scripts."""
+    invariant(not befores or all(v.before is not None for v in values), "A-feed-befores")
+    return Changes(
+        [v.key for v in values],
+        [v.ts for v in values],
+        [v.value for v in values],
+        [v.before or b"" for v in values] if befores else None,
+        [v.txn_id for v in values],
+    )
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Event)
+
+
+def encode_event(event: Event) -> bytes:
+    """For the wire."""
+    return _encoder.encode(event)
+
+
+def decode_event(data: bytes) -> Event:
+    """From the wire; anything else is a `DecodeError`."""
+    try:
+        event: Event = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DecodeError("these bytes are not a feed event", reason=str(error)) from None
+    if isinstance(event, Changes):
+        event.check()
+    return event

@@ -1,0 +1,198 @@
+"""One consumer of one range: history first, then the live stream, through one bounded buffer.
+
+    WAITING ──open()──► SCANNING ──history(done)──► LIVE ──► ENDED
+    no buffer yet       history goes out;           everything goes out
+                        live news wait behind it
+
+`open` and the engine snapshot that history is read from happen in one step, and the live stream is joined in that step:
+
+    log        … p−1  p │ p+1  p+2  …                    p: applied when the snapshot was taken
+    history    ─────────┘                                every version in (after, ∞) up to p, in key order
+    live                  └───────────────────           every version from p+1 on
+    out        history, then what waited, then live      no gap, no repeat; per key ascending, because a commit is always
+                                                         the newest version of its key
+
+While a registration waits for the first lock scan or for a catch-up slot it holds nothing, so waiting costs no memory.
+
+The buffer
+    Bytes of history and of waiting live events count together against one budget. History is pulled, so it waits while
+    the consumer is slow (`wants_history`). Live events cannot wait: when they do not fit, the consumer is too slow and the
+    registration ends with SLOW_CONSUMER and the timestamp to resume from. Nothing is ever left out silently (I-22).
+    If that happens while history is being read, the reading goes on: at its end everything up to `opened_at` (what was
+    resolved when the snapshot was taken) has been sent, so the consumer resumes from there and every attempt makes
+    progress, however busy the range.
+
+Resolved timestamps stand in the buffer behind the events they cover, and a newer one takes the place of an older one that
+nobody has taken yet.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import invariant
+from slackwater.feeds.events import EVENT_SIZE_MIN, Changes, Ended, EndReason, Event, Resolved, size_of
+from slackwater.hooks import planted, probe
+
+if TYPE_CHECKING:
+    from slackwater.model.spans import Span
+
+BUFFER_BYTES_MIN = 1 << 10
+HISTORY_SHARE = 2
+"""History is pulled while less than budget / this waits to be taken; the rest of the budget is for live events."""
+BUFFER_BYTES_DEFAULT = 4 << 20
+
+
+class Phase(enum.Enum):
+    """Where a registration stands."""
+
+    WAITING = "waiting"
+    SCANNING = "scanning"
+    LIVE = "live"
+    ENDED = "ended"
+
+
+class Registration:
+    """The state machine of one consumer. Pure: whoever drives it moves bytes."""
+
+    def __init__(
+        self, span: Span, *, after: Timestamp, befores: bool = False, budget_bytes: int = BUFFER_BYTES_DEFAULT
+    ) -> None:
+        self.span = span
+        self.after = after
+        self.befores = befores
+        self.phase = Phase.WAITING
+        self.budget_bytes = max(budget_bytes, BUFFER_BYTES_MIN)
+        self.bytes = 0
+        """Of everything buffered."""
+        self.opened_at = MIN
+        self._out: deque[Event] = deque()
+        self._live: list[Changes] = []
+        self._overflowed = False
+        self._resolved = after
+        """The last one put into the buffer."""
+        self._taken = after
+        """The last one the consumer has taken."""
+
+    # --- what comes in ---------------------------------------------------------------------------------------------
+
+    def open(self, *, resolved: Timestamp) -> None:
+        """The snapshot of history is taken in this very step, and the live stream joined."""
+        invariant(self.phase is Phase.WAITING, "A-feed-phase", phase=self.phase.value)
+        self.phase = Phase.SCANNING
+        self.opened_at = resolved
+
+    def wants_history(self) -> bool:
+        """Whether the next block of history may be read."""
+        return self.phase is Phase.SCANNING and self.bytes * HISTORY_SHARE < self.budget_bytes
+
+    def history(self, changes: Changes, *, done: bool, resolved: Timestamp) -> None:
+        """A block of history; with the last one, what waited follows and the registration is live."""
+        if self.phase is Phase.ENDED:
+            return
+        invariant(self.phase is Phase.SCANNING, "A-feed-phase", phase=self.phase.value)
+        if len(changes):
+            self._append(changes)
+        if not done:
+            return
+        self.phase = Phase.LIVE
+        if self._overflowed:
+            self.resolve(self.opened_at)
+            self._append(Ended(EndReason.SLOW_CONSUMER, self._resolved, "writes outran the reading of history"))
+            self.phase = Phase.ENDED
+            return
+        self._out.extend(self._live)  # already counted
+        self._live = []
+        self.resolve(resolved)
+
+    def live(self, changes: Changes) -> None:
+        """What was committed just now."""
+        if self.phase in (Phase.WAITING, Phase.ENDED) or self._overflowed:
+            return  # before `open` it will be in the snapshot
+        changes = changes.within(self.span)
+        if self.after and any(ts <= self.after for ts in changes.timestamps):
+            changes = changes.pick([i for i, ts in enumerate(changes.timestamps) if ts > self.after])
+        if not len(changes):
+            return
+        if not self.befores and changes.befores is not None:
+            changes = msgspec.structs.replace(changes, befores=None)
+        size = changes.size()
+        if self.bytes + size > self.budget_bytes:
+            self._overflow()
+        elif self.phase is Phase.SCANNING:
+            self._live.append(changes)
+            self.bytes += size
+        else:
+            self._append(changes)
+
+    def resolve(self, ts: Timestamp) -> None:
+        """Everything at or below `ts` is in the buffer or taken."""
+        if self.phase is not Phase.LIVE or ts <= self._resolved:
+            return
+        self._resolved = ts
+        if planted("M16"):
+            self._out.appendleft(Resolved(ts))
+            self.bytes += EVENT_SIZE_MIN
+        elif self._out and isinstance(self._out[-1], Resolved):
+            self._out[-1] = Resolved(ts)
+        else:
+            self._append(Resolved(ts))
+
+    def end(self, reason: EndReason, detail: str = "") -> None:
+        """The last word. What is buffered stays to be taken; after half a history nothing is known to be whole."""
+        if self.phase is Phase.ENDED:
+            return
+        self._live = []
+        self.phase = Phase.ENDED
+        self._append(Ended(reason, self._resolved, detail))
+
+    # --- what goes out ---------------------------------------------------------------------------------------------
+
+    def pending(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._out)
+
+    def take(self, *, bytes_max: int) -> list[Event]:
+        """The next events, at least one if there is any, and then as many as fit."""
+        taken: list[Event] = []
+        size = 0
+        while self._out:
+            cost = size_of(self._out[0])
+            if taken and size + cost > bytes_max:
+                break
+            event = self._out.popleft()
+            size += cost
+            taken.append(event)
+            if isinstance(event, Resolved):
+                self._taken = event.ts
+        self.bytes -= size
+        return taken
+
+    def status(self) -> str:
+        """One line for logs, scripts, console and simulator."""
+        return f"{self.phase.value} after={self.after} resolved={self._resolved} buffered={self.bytes}"
+
+    def _append(self, event: Event) -> None:
+        self._out.append(event)
+        self.bytes += size_of(event)
+
+    def _overflow(self) -> None:
+        """The live stream does not fit. Never leave anything out: end, and say where to go on."""
+        if planted("M17"):
+            return
+        if self.phase is Phase.SCANNING:
+            probe("feeds.overflow_in_catch_up")
+            self._overflowed = True
+            self.bytes -= sum(changes.size() for changes in self._live)
+            self._live = []
+            return
+        probe("feeds.slow_consumer")
+        self._out.clear()
+        self.bytes = 0
+        self._resolved = self._taken
+        self.end(EndReason.SLOW_CONSUMER, "the consumer takes less than the range writes")

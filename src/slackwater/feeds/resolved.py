@@ -1,0 +1,122 @@
+"""The resolved timestamp of one range: at and below it, everything has been said.
+
+    resolved = min(closed, oldest unresolved intent − 1)
+
+    closed      ─────────────────────────────────►│             no new write will come at or below
+    intents           ╳ T1@12        ╳ T2@20                     these may still commit, at or above where they are
+    resolved    ─────►│11                                        until T1 is settled
+
+Rules
+    I-23  It never goes back; it is at most closed and below every unresolved intent. Whatever is committed or locked
+          later lies above it: checked for every version and every lock, because a breach is a lost row at a consumer.
+          Until the first scan of the locks is done there is no resolved timestamp at all: unknown ⇒ do not resolve.
+
+Transactions that hold it back for long are pushed by the driver. What comes of a push:
+
+    pending, moved      forward(txn, ts): it cannot commit below
+    committed           forward(txn, commit ts); its intents are resolved, and the commit arrives as an event
+    aborted             abort(txn): its intents are garbage
+    aborted, *ambiguous*: the record was missing. It may be missing because the transaction committed, all its intents
+          were resolved, and the record was collected; this replica, being behind, just has not applied that yet.
+          Trusting it would let resolved pass the commit (pitfall 24). So a barrier goes through the range's log, and
+          only when its position has been applied *here* is the abort believed, of what then is still unresolved.
+
+    push ─► "no record" ─► Barrier ─► position 71 ─► … applied 70, 71 ─► still there? then it is dead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import invariant
+from slackwater.hooks import planted, probe
+from slackwater.model.txns import Resolution, TxnStatus
+
+if TYPE_CHECKING:
+    from slackwater.feeds.unresolved import UnresolvedQueue
+    from slackwater.runtime.seam import Position
+
+BARRIERS_MAX = 1024
+"""Transactions that may wait for a barrier; more are asked again in a later round."""
+
+
+class ResolvedTimestamp:
+    """Combines what is closed with what is unresolved."""
+
+    def __init__(self, queue: UnresolvedQueue, *, closed: Timestamp = MIN) -> None:
+        self.queue = queue
+        self.closed = closed
+        self.value = MIN
+        """Everything at or below this is settled; MIN: not known yet."""
+        self._doubted: dict[bytes, Position | None] = {}
+
+    def forward_closed(self, closed: Timestamp) -> None:
+        """More is closed. Lower values, which may come over another way, change nothing."""
+        self.closed = Timestamp(max(self.closed, closed))
+
+    def advance(self) -> bool:
+        """Work out the value again; whether it moved."""
+        if not self.queue.complete:
+            return False
+        oldest = self.queue.oldest()
+        new = self.closed if oldest is None else Timestamp(min(self.closed, oldest - 1))
+        if planted("M10"):
+            new = self.closed
+        if new <= self.value:
+            return False
+        self.value = new
+        return True
+
+    def check_new(self, timestamps: list[int], *, what: str) -> None:
+        """What is committed or locked now lies above everything resolved (I-23)."""
+        if timestamps:
+            lowest = min(timestamps)
+            invariant(lowest > self.value, "I-23", what=what, ts=lowest, resolved=self.value)
+
+    def pushed(self, outcome: Resolution, *, ambiguous: bool) -> bool:
+        """What came of a push; True when a barrier is needed before an abort can be believed."""
+        txn_id = outcome.txn_id
+        if outcome.status is not TxnStatus.ABORTED:
+            self.queue.forward(txn_id, outcome.ts)
+            return False
+        if not ambiguous or planted("M11"):
+            self.queue.abort(txn_id)
+            return False
+        if txn_id in self._doubted or len(self._doubted) >= BARRIERS_MAX or not self.queue.references(txn_id):
+            return False
+        probe("feeds.ambiguous_abort")
+        self._doubted[txn_id] = None
+        return True
+
+    def barrier_proposed(self, txn_ids: list[bytes], position: Position | None) -> None:
+        """The barrier stands at this position of the log; None: it failed, and the push is to be repeated."""
+        for txn_id in txn_ids:
+            if position is None:
+                self._doubted.pop(txn_id, None)
+            elif txn_id in self._doubted:
+                self._doubted[txn_id] = position
+
+    def applied(self, position: Position) -> list[bytes]:
+        """This replica has applied up to here: doubts whose barrier is among it are over. Returns who is dead."""
+        if not self._doubted:
+            return []
+        dead = []
+        for txn_id in [t for t, at in self._doubted.items() if at is not None and at <= position]:
+            del self._doubted[txn_id]
+            if self.queue.references(txn_id):
+                self.queue.abort(txn_id)
+                dead.append(txn_id)
+            else:
+                probe("feeds.barrier_brought_the_outcome")
+        return dead
+
+    @property
+    def in_doubt(self) -> list[bytes]:
+        """Transactions that wait for a barrier."""
+        return list(self._doubted)
+
+    def status(self) -> str:
+        """One line for logs, scripts, console and simulator."""
+        doubt = f" in-doubt={len(self._doubted)}" if self._doubted else ""
+        return f"resolved={self.value} closed={self.closed} {self.queue.status()}{doubt}"
