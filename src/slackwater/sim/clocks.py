@@ -48,13 +48,20 @@ class SimClock:
         self._period_ns = stream.between(10 * NS, 120 * NS)
         self._base_ns = stream.between(0, 10_000) * NS
         self.step_ns = 0
+        self._known_at_ns = -1
+        self._known_ns = 0
 
     def skew_ns(self) -> int:
         """Wall time minus true time, now. Only the world may ask."""
         now = self._loop.now_ns
+        if now != self._known_at_ns:  # a clock is read many times in one instant
+            self._known_at_ns, self._known_ns = now, self._error_ns(now)
+        return self._known_ns + self.step_ns
+
+    def _error_ns(self, now: int) -> int:
         drift = now * self._drift_ppm // 1_000_000
         drift = max(-self._drift_limit_ns, min(self._drift_limit_ns, drift))
-        return self._offset_ns + drift + wave(now, self._period_ns, self._amplitude_ns) + self.step_ns
+        return self._offset_ns + drift + wave(now, self._period_ns, self._amplitude_ns)
 
     def wall_ns(self) -> int:
         """Wall time as this node believes it."""

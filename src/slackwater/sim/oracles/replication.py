@@ -134,7 +134,7 @@ class OneState(_Watcher):
         """States at every position, content at some."""
         for state in (event.before, event.after):
             self._same(event.node, state)
-        if event.last_of_run and event.engine is not None and sampled(event.position, DIGEST_ONE_IN):
+        if event.engine is not None and sampled(event.position, DIGEST_ONE_IN) and event.last_of_run:
             self.digest(event.node, event.after, range_digest(event.engine, event.after))
 
     def _same(self, node: str, state: RangeState) -> None:

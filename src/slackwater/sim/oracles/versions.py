@@ -81,7 +81,7 @@ class ClosedStays(_Watcher):
 
     def applied(self, event: Applied) -> None:
         """Now and then: look again at a kept moment, and keep another."""
-        if not event.last_of_run or event.engine is None or not sampled(event.position, LOOK_ONE_IN):
+        if event.engine is None or not sampled(event.position, LOOK_ONE_IN) or not event.last_of_run:
             return
         descriptor, closed = event.after.descriptor, event.after.closed
         if descriptor.start < KV_SPAN[0] or not closed:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Applied:
     """One log entry, applied on one node."""
 
-    __slots__ = ("after", "batch", "before", "engine", "first", "last_of_run", "node", "outcomes", "position")
+    __slots__ = ("after", "batch", "before", "engine", "first", "node", "outcomes", "position")
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class Applied:
         *,
         engine: MemoryEngine | None,
         first: bool,
-        last_of_run: bool,
     ) -> None:
         self.node = node
         self.before = before
@@ -54,7 +53,12 @@ class Applied:
         """What the node's store holds: exactly this entry's state only when `last_of_run`."""
         self.first = first
         """Whether no other replica has applied this entry before."""
-        self.last_of_run = last_of_run
+
+    @property
+    def last_of_run(self) -> bool:
+        """Whether the store holds exactly this entry's state, and nothing of a later one yet."""
+        range_id = self.after.descriptor.range_id
+        return self.engine is not None and stored_position(self.engine, range_id) == self.position
 
 
 class Watcher(Protocol):
@@ -105,7 +109,6 @@ class Witness:
             position,
             engine=engine,
             first=place not in self._seen,
-            last_of_run=engine is not None and stored_position(engine, after.descriptor.range_id) == position,
         )
         self._seen.add(place)
         for watcher in self.watchers:
