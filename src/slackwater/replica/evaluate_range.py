@@ -86,9 +86,12 @@ def thaw(work: Work, request: rq.Thaw) -> Result:
 
     The proof is local. Let g be the left side's generation under which this range was frozen. Along the keys just left
     of this range, generations only ever increase, and exactly one command leads on from g. If this store has applied
-    that command and this range is still here, it was not the merge, on no replica (one log, one verdict), and a merge
-    evaluated under g can never be accepted again. "The left side says its generation is higher" would not do: it is
-    higher after a *successful* merge as well, and this replica might only not have heard.
+    that very command and this range is still here, it was not the merge, on no replica (one log, one verdict), and a
+    merge evaluated under g can never be accepted again.
+
+    Less would not do. "The left side says its generation is higher": it is higher after a *successful* merge as well,
+    and this replica might only not have heard. "The left side here has a higher generation": it may have come as a
+    snapshot of a time when it had merged with this range and split again, and this replica is what was left behind.
     """
     frozen = work.view.state.frozen
     if frozen is None:
@@ -98,9 +101,10 @@ def thaw(work: Work, request: rq.Thaw) -> Result:
             "the left side could still merge; raise its generation first (AbortMerge)",
             frozen_under=frozen.left_generation,
         )
-    if work.view.left().generation <= frozen.left_generation and not planted("X-THAW-EARLY"):
+    low, high = work.view.left().seen
+    if not low <= frozen.left_generation < high and not planted("X-THAW-EARLY"):
         raise UnavailableError(
-            "the left side has not passed the freeze's generation here yet; try again in a moment",
+            "this store has not seen the left side pass the freeze's generation; try again in a moment, or elsewhere",
             frozen_under=frozen.left_generation,
         )
     work.evaluation.trigger = ThawTrigger()

@@ -30,8 +30,9 @@ class LeftSide(NamedTuple):
 
     descriptor: RangeDescriptor | None = None
     """Of the replica here that ends where the other begins; None: there is none here now."""
-    generation: int = 0
-    """Its generation, or the last one seen before it left this store; 0: not known."""
+    seen: tuple[int, int] = (0, 0)
+    """The generations `low <= g < high` of the left side that this store saw end, by applying the log entries that led
+    on from each, while the other range stayed."""
 
 
 def _nobody() -> LeftSide:

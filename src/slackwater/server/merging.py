@@ -9,7 +9,7 @@ Whoever runs this may die at any step. What it leaves behind is a frozen R, and 
 somewhere on its way into L's log. `undo` ends that, and may be run by anybody, at any time, any number of times:
 
     1  AbortMerge(g) on L     L's generation is now above g: a Merge under g is refused at apply, on every replica
-    2  Thaw on R              only where R's leaseholder has itself applied L's passing of g and R is still there
+    2  Thaw on R              only where R's leaseholder has itself applied the command that led L on from g, with R still there
 
 If the merge had succeeded before 1, L passed g by it, and R disappeared in the same engine batch: step 2 finds no R whose
 store has passed g. A replica of R that lags behind refuses until it has caught up, and then it is gone as well. So R is

@@ -32,6 +32,7 @@ from slackwater.runtime.sync import Event, timeout
 from slackwater.server import services as sv
 from slackwater.server.addresses import AddressBook
 from slackwater.server.admin import Admin
+from slackwater.server.admin_service import AdminService
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.drain import drain
@@ -276,6 +277,7 @@ class Node:
         server.handle_sync(sv.CHECKSUM, self._on_checksum)
         server.handle_sync(sv.QUARANTINE, self._on_quarantine)
         server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
+        AdminService(self)
 
     def _on_batch(self, batch: Batch, context: Context) -> Awaitable[BatchResult]:
         return self._execute(batch)

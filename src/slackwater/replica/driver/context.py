@@ -55,6 +55,10 @@ class StoreHooks(Protocol):
         ...
 
     def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
+    def generation_changed(self, batch: WriteBatch, before: RangeDescriptor, after: RangeDescriptor) -> None:
+        """An entry changes a descriptor; what the store wants to remember of that goes into the same batch."""
+        ...
+
         """The replica on this store that ends where the given range begins."""
         ...
 

@@ -375,6 +375,9 @@ class Replica:
         for before, applied, position in done:
             self.state = applied.state
             if self.context.listener is not None:
+        for before, applied, _ in done:
+            if before.descriptor.generation != applied.state.descriptor.generation:
+                self.context.hooks.generation_changed(whole, before.descriptor, applied.state.descriptor)
                 self.context.listener.applied(before, applied.state, applied.batch, applied.outcomes, position)
             for outcome in applied.outcomes:
                 self._settle(outcome, applied.state)

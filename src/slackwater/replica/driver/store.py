@@ -26,6 +26,7 @@ from slackwater.runtime.seam import Family, NodeId, Position, RangeId
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
+from slackwater.storage.overlay import Overlay
     from collections.abc import AsyncIterator, Callable
 
     from slackwater.clock import HybridClock
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver.context import ApplyListener, LivenessView
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.snapshot import SnapshotPart
-    from slackwater.runtime.seam import Engine, OrderedLog, Runtime, TaskScope
+    from slackwater.runtime.seam import Engine, OrderedLog, Reader, Runtime, TaskScope
     from slackwater.settings import Settings
 
 LOAD_CHUNK = 1_000
@@ -217,15 +218,43 @@ class Store:
 
     def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
         """What this store has applied of the range that ends where the given one begins."""
-        for replica in self.replicas.values():
-            left = replica.state.descriptor
-            if left.end == descriptor.start:
-                return LeftSide(left, left.generation)
-        note = self.context.engine.get(Family.LOCAL, _passed_key(descriptor.range_id))
-        return LeftSide(None, int.from_bytes(note or b"", "big"))
+        return LeftSide(self._ending_at(descriptor.start), self._seen(self.context.engine, descriptor.range_id))
 
     async def wait_applied(self, range_id: RangeId, position: Position) -> None:
         """Return once this store's replica of the range has applied up to `position`; `UnavailableError` if it cannot."""
+    def generation_changed(self, batch: WriteBatch, before: RangeDescriptor, after: RangeDescriptor) -> None:
+        """Note, for the ranges to the right, that the one beside them went on from one generation to the next.
+
+        In the batch that does it, so that after a crash either both are there or the entry is applied again. See `thaw`.
+        """
+        for replica in self.replicas.values():
+            right = replica.state.descriptor
+            if right.range_id == before.range_id or right.start not in (before.end, after.end):
+                continue
+            if after.contains(right.start):
+                batch.delete(Family.LOCAL, _seen_key(right.range_id))
+                continue
+            # After a merge the keys just left of this range belonged to what was absorbed, until now.
+            old = before if right.start == before.end else self._ending_at(right.start)
+            if old is not None:
+                self._saw(batch, replica, old.generation, after.generation)
+
+    def _saw(self, batch: WriteBatch, replica: Replica, low: int, high: int) -> None:
+        range_id, frozen = replica.state.descriptor.range_id, replica.state.frozen
+        known = self._seen(Overlay(self.context.engine, batch), range_id)
+        if known[1] == low:
+            low = known[0]
+        elif frozen is not None and known[0] <= frozen.left_generation < known[1]:
+            return  # there is a gap after what was seen, but what was seen is what matters
+        batch.put(Family.LOCAL, _seen_key(range_id), low.to_bytes(8, "big") + high.to_bytes(8, "big"))
+
+    def _seen(self, reader: Reader, range_id: RangeId) -> tuple[int, int]:
+        note = reader.get(Family.LOCAL, _seen_key(range_id))
+        return (int.from_bytes(note[:8], "big"), int.from_bytes(note[8:], "big")) if note else (0, 0)
+
+    def _ending_at(self, end: bytes) -> RangeDescriptor | None:
+        return next((r.state.descriptor for r in self.replicas.values() if r.state.descriptor.end == end), None)
+
         for _ in range(NEIGHBOUR_WAITS_MAX):
             replica = self.replicas.get(range_id)
             if replica is None:
@@ -324,25 +353,17 @@ class Store:
         self._drop(range_id)
         batch = WriteBatch()
         clear(batch, replica.state.descriptor)
-        batch.delete(Family.LOCAL, _passed_key(range_id))
-        self._note_passed(batch, replica.state.descriptor)
+        batch.delete(Family.LOCAL, _seen_key(range_id))
         self.context.engine.write(batch)
-
-    def _note_passed(self, batch: WriteBatch, gone: RangeDescriptor) -> None:
-        """A right neighbour frozen for a merge with `gone` may need to know how far that got here (see `thaw`)."""
-        for replica in self.replicas.values():
-            right = replica.state.descriptor
-            if right.start == gone.end:
-                batch.put(Family.LOCAL, _passed_key(right.range_id), gone.generation.to_bytes(8, "big"))
 
     def status(self) -> str:
         """One line per replica."""
         return "\n".join(self.replicas[r].status() for r in sorted(self.replicas))
 
 
-def _passed_key(range_id: RangeId) -> bytes:
-    """Where a store notes the last generation of a left neighbour that it no longer has. Not replicated."""
-    return range_local(range_id, b"left passed")
+def _seen_key(range_id: RangeId) -> bytes:
+    """Where a store notes which generations of the left neighbour it saw end. Not replicated."""
+    return range_local(range_id, b"left seen")
 
 
 def stored_states(engine: Engine) -> list[RangeState]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.errors import UnavailableError
 from slackwater.hooks import probe
+from slackwater.replica.allocator import NodeState
 
 if TYPE_CHECKING:
     from slackwater.runtime.seam import RangeId
@@ -37,5 +39,17 @@ class FrozenQueue:
         if not visit.leading or now_ns - since_ns < visit.desk.settings["range.frozen_patience"] * 1e9:
             return False
         probe("queues.thaw")
-        await visit.desk.admin.undo_merge(visit.descriptor, left_generation=frozen.left_generation)
+        try:
+            await visit.desk.admin.undo_merge(visit.descriptor, left_generation=frozen.left_generation)
+        except UnavailableError:
+            await self._pass_on(visit)
+            raise
         return True
+
+    async def _pass_on(self, visit: Visit) -> None:
+        """Thawing needs a store that saw the left side go on; if this one did not, another one may have."""
+        here, own = visit.descriptor, visit.desk.node_id
+        others = [n for n in here.replicas if n != own and visit.picture.state(n) is NodeState.LIVE]
+        if others and visit.replica.state.frozen is not None and visit.leading:
+            probe("queues.thaw_elsewhere")
+            await visit.desk.admin.transfer_lease(here.start, others[visit.desk.runtime.rng.below(len(others))])
