@@ -22,14 +22,14 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from slackwater.errors import SlackwaterError
+from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.model import layout
 from slackwater.model import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.real import RealRuntime
 from slackwater.runtime.rpc import Dialer, Identity
 from slackwater.runtime.seam import NodeId, RangeId
-from slackwater.server.bootstrap import RANGE_ID_KEY
+from slackwater.server.admin_service import MERGE, SPLIT, KeyRequest
 from slackwater.server.meta import MetaIndex
 from slackwater.server.services import (
     CHECKSUM,
@@ -71,6 +71,7 @@ QUICK = {
     "rpc.heartbeat_timeout": 2.0,
 }
 READY_S = 60.0
+ADMIN_S = 15.0
 JOURNAL_LINES = 30
 
 
@@ -303,13 +304,25 @@ async def held_by(remote: Remote, node: NodeId) -> set[RangeId]:
     return {replica.descriptor.range_id for replica in reply.replicas}
 
 
+async def administer(remote: Remote, method, request):
+    """Ask some node that answers for an administrative operation."""
+    last: SlackwaterError | None = None
+    for node in list(remote.book.nodes.values()):
+        try:
+            return await remote.dialer.call(node.address, method, request, timeout=ADMIN_S)
+        except UnavailableError as error:
+            last = error
+    raise last or UnavailableError("no node is known")
+
+
 async def split(remote: Remote, at: bytes) -> None:
     """Divide the range that holds `at` there."""
-    right_id = RangeId(await remote.kv.increment(RANGE_ID_KEY, 1))
-    answer = await remote.sender.send([rq.Split(at, right_id)], rq.Header(NO_RANGE))
-    (halves,) = answer.results
-    assert isinstance(halves, rq.SplitResult)
-    await MetaIndex(remote.kv).publish(halves.left, halves.right)
+    await administer(remote, SPLIT, KeyRequest(at))
+
+
+async def merge(remote: Remote, key: bytes) -> None:
+    """Merge the range that holds `key` with its right neighbour."""
+    await administer(remote, MERGE, KeyRequest(key))
 
 
 async def digests(remote: Remote, cluster: Processes) -> dict[RangeId, set[bytes]]:

@@ -23,7 +23,7 @@ from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
 from slackwater.server.remote import connect
 from tests.integration.bank import Bank, account, ledger_key
-from tests.integration.cluster import Processes, client_settings, digests, split, spread
+from tests.integration.cluster import Processes, client_settings, digests, merge, split, spread
 
 if TYPE_CHECKING:
     from slackwater.server.remote import Remote
@@ -48,7 +48,7 @@ def seed_of_this_run() -> int:
 class Faults:
     """Does something bad to one node after the other. A majority is always up: the others must go on.
 
-    Between two faults a range is split somewhere, which the merge queue undoes sooner or later.
+    After each of them a range is split or two are merged.
     """
 
     def __init__(self, cluster: Processes, seed: int, *, servers: LocalNats | None = None) -> None:
@@ -65,20 +65,25 @@ class Faults:
             kind = kinds[turn % len(kinds)]
             victim = self.random.randrange(len(self.cluster.addresses))
             turn += 1
-            self.done[kind] = self.done.get(kind, 0) + 1
+            self._count(kind)
             await getattr(self, f"_{kind}")(victim)
             for index in range(len(self.cluster.addresses)):
                 assert self.cluster.running(index), f"n{index + 1} ended by itself"
-            await self._split(remote)
+            await self._reshape(remote)
             await asyncio.sleep(self.random.uniform(0.5, 2.0))
 
-    async def _split(self, remote: Remote) -> None:
+    async def _reshape(self, remote: Remote) -> None:
+        """Split a range somewhere, or merge two, while the cluster is still busy with the last fault."""
+        work = self.random.choice([split, merge])
         try:
-            await split(remote, account(self.random.randrange(ACCOUNTS)))
-        except SlackwaterError as error:  # the cluster may be busy with the last fault, or the range begins there
-            self.done[type(error).__name__] = self.done.get(type(error).__name__, 0) + 1
+            await work(remote, account(self.random.randrange(ACCOUNTS)))
+        except SlackwaterError as error:
+            self._count(f"{work.__name__}: {type(error).__name__}")
         else:
-            self.done["split"] = self.done.get("split", 0) + 1
+            self._count(work.__name__)
+
+    def _count(self, what: str) -> None:
+        self.done[what] = self.done.get(what, 0) + 1
 
     async def _kill(self, victim: int) -> None:
         self.cluster.kill(victim)

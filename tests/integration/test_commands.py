@@ -189,6 +189,11 @@ def test_three_nodes_under_tls(shell):
     assert shell.inside("kv", "put", "a", "1", "--host", addresses[1], *certs).returncode == 0
     assert shell.inside("kv", "get", "a", "--host", addresses[2], *certs).stdout == "1\n"
     assert shell.inside("kv", "get", "a", "--host", addresses[2]).returncode == 1, "no certificate, no answer"
+    assert shell.inside("cert", "create-client", *certs, "ann").returncode == 0
+    refused(shell.inside("drain", "--host", addresses[0], *certs, "--user", "ann"), "only root")
+    drained = shell.inside("drain", "--host", addresses[0], *certs, "--json")
+    assert json.loads(drained.stdout)["node_id"] == 1
+    refused(shell.inside("decommission", "9", "--host", addresses[0], *certs), "no node n9")
     assert shell.inside("kv", "get", "a", "--host", addresses[2], *certs, "--user", "eve").returncode == 1
 
 
@@ -203,7 +208,7 @@ def test_a_second_signal_does_not_wait(shell):
     assert node.wait(READY_S) in (0, 130)
 
 
-@pytest.mark.parametrize("command", ["start", "init", "status", "ranges", "kv", "cert"])
+@pytest.mark.parametrize("command", ["start", "init", "status", "ranges", "drain", "decommission", "kv", "cert"])
 def test_every_command_teaches(shell, command):
     done = shell(command, "--help")
     assert done.returncode == 0
