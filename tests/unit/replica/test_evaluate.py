@@ -273,11 +273,11 @@ def test_a_frozen_range_answers_nobody_but_the_thaw() -> None:
             bench.run(request)
     with pytest.raises(UsageError):
         bench.run(rq.Thaw(9))
-    for passed in (0, 9):
-        bench.left = LeftSide(None, passed)
-        with pytest.raises(UnavailableError):  # whatever the caller was told, it has not happened here yet
+    for seen in ((0, 0), (8, 9), (10, 12)):
+        bench.left = LeftSide(None, seen)
+        with pytest.raises(UnavailableError):  # whatever the caller was told, it was not seen to happen here
             bench.run(rq.Thaw(10))
-    bench.left = LeftSide(None, 10)
+    bench.left = LeftSide(None, (9, 10))
     assert bench.run(rq.Thaw(10)).trigger is not None
     assert bench.run(rq.Thaw()).trigger is not None
 
@@ -285,14 +285,14 @@ def test_a_frozen_range_answers_nobody_but_the_thaw() -> None:
 def test_a_freeze_needs_the_left_side_here_as_it_was_named() -> None:
     bench = Bench()
     left = RangeDescriptor(3, b"A", b"a", (2, 1), 9)
-    for known in (LeftSide(), LeftSide(None, 9), LeftSide(msgspec.structs.replace(left, generation=8), 8)):
+    for known in (LeftSide(), LeftSide(None, (8, 9)), LeftSide(msgspec.structs.replace(left, generation=8))):
         bench.left = known
         with pytest.raises(UnavailableError):
             bench.run(rq.Subsume(3, 9))
-    bench.left = LeftSide(msgspec.structs.replace(left, replicas=(1, 3)), 9)
+    bench.left = LeftSide(msgspec.structs.replace(left, replicas=(1, 3)))
     with pytest.raises(UsageError):
         bench.run(rq.Subsume(3, 9))
-    bench.left = LeftSide(left, 9)
+    bench.left = LeftSide(left)
     evaluation = bench.run(rq.Subsume(3, 9))
     assert evaluation.trigger == FreezeTrigger(3, 9)
     answer = evaluation.result(bench.state, 1, now=Timestamp(5_000)).results[0]

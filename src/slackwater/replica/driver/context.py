@@ -54,11 +54,11 @@ class StoreHooks(Protocol):
         """The range no longer counts this replica."""
         ...
 
-    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
     def generation_changed(self, batch: WriteBatch, before: RangeDescriptor, after: RangeDescriptor) -> None:
         """An entry changes a descriptor; what the store wants to remember of that goes into the same batch."""
         ...
 
+    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
         """The replica on this store that ends where the given range begins."""
         ...
 

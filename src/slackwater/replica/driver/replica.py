@@ -371,13 +371,13 @@ class Replica:
                 whole.extend(applied.batch)
             else:
                 whole = applied.batch
+        for before, applied, _ in done:
+            if before.descriptor.generation != applied.state.descriptor.generation:
+                self.context.hooks.generation_changed(whole, before.descriptor, applied.state.descriptor)
         self.context.engine.write(whole)
         for before, applied, position in done:
             self.state = applied.state
             if self.context.listener is not None:
-        for before, applied, _ in done:
-            if before.descriptor.generation != applied.state.descriptor.generation:
-                self.context.hooks.generation_changed(whole, before.descriptor, applied.state.descriptor)
                 self.context.listener.applied(before, applied.state, applied.batch, applied.outcomes, position)
             for outcome in applied.outcomes:
                 self._settle(outcome, applied.state)

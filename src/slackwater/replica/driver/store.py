@@ -24,12 +24,13 @@ from slackwater.replica.snapshot import SnapshotReceiver, clear, send_parts
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, Position, RangeId
 from slackwater.storage.batch import WriteBatch
+from slackwater.storage.overlay import Overlay
 
 if TYPE_CHECKING:
-from slackwater.storage.overlay import Overlay
     from collections.abc import AsyncIterator, Callable
 
     from slackwater.clock import HybridClock
+    from slackwater.closedts.driver import SideTransport
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.driver.context import ApplyListener, LivenessView
@@ -216,12 +217,6 @@ class Store:
         """The range no longer counts this replica."""
         self.remove(range_id)
 
-    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
-        """What this store has applied of the range that ends where the given one begins."""
-        return LeftSide(self._ending_at(descriptor.start), self._seen(self.context.engine, descriptor.range_id))
-
-    async def wait_applied(self, range_id: RangeId, position: Position) -> None:
-        """Return once this store's replica of the range has applied up to `position`; `UnavailableError` if it cannot."""
     def generation_changed(self, batch: WriteBatch, before: RangeDescriptor, after: RangeDescriptor) -> None:
         """Note, for the ranges to the right, that the one beside them went on from one generation to the next.
 
@@ -255,6 +250,12 @@ class Store:
     def _ending_at(self, end: bytes) -> RangeDescriptor | None:
         return next((r.state.descriptor for r in self.replicas.values() if r.state.descriptor.end == end), None)
 
+    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
+        """What this store has applied of the range that ends where the given one begins."""
+        return LeftSide(self._ending_at(descriptor.start), self._seen(self.context.engine, descriptor.range_id))
+
+    async def wait_applied(self, range_id: RangeId, position: Position) -> None:
+        """Return once this store's replica of the range has applied up to `position`; `UnavailableError` if it cannot."""
         for _ in range(NEIGHBOUR_WAITS_MAX):
             replica = self.replicas.get(range_id)
             if replica is None:
