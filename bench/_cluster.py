@@ -15,33 +15,32 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench._sampler import Sampler
-from slackwater.clock import HybridClock
-from slackwater.clock.timestamp import Timestamp
 from slackwater.log import open_log
-from slackwater.routing.sender import RangeSender
-from slackwater.routing.transport import RpcTransport
+from slackwater.log.nats_server import LocalNats
+from slackwater.model.layout import KEY_MAX
+from slackwater.model.layout import kv as kv_key
 from slackwater.runtime import RealRuntime, Scope, TcpNet, run
 from slackwater.runtime.clock import RealClock
-from slackwater.runtime.rpc.dialer import Dialer
-from slackwater.runtime.rpc.method import Identity
-from slackwater.server.addresses import AddressBook
 from slackwater.server.node import Node
+from slackwater.server.remote import connect, connect_kv
 from slackwater.settings import Settings
-from slackwater.storage.memory import MemoryDisk
 from slackwater.storage.rocks import RocksDisk
-from slackwater.txn.kv import KV
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import AsyncIterator
 
-    from slackwater.runtime.rpc.method import Measurement
+    from slackwater.server.remote import Remote
+    from slackwater.txn.kv import KV
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 STOP_SECONDS_MAX = 30.0
+REPLICATED_SECONDS_MAX = 60.0
 PROFILE = "SLACKWATER_BENCH_PROFILE"
 """Names a file: the server samples itself between two SIGUSR1 and writes its stacks there."""
 
@@ -73,57 +72,49 @@ class ServerProcess:
         self._process.wait(STOP_SECONDS_MAX)
 
 
-class _Hook:
-    """Couples a client's hybrid clock to its messages."""
-
-    def __init__(self, clock: HybridClock) -> None:
-        self._clock = clock
-
-    def stamp(self) -> int:
-        return self._clock.now()
-
-    def update(self, ts: int) -> None:
-        self._clock.update(Timestamp(ts))
-
-    def measured(self, peer: str, measurement: Measurement) -> None:
-        """A client serves nothing, so it need not fence itself."""
+@asynccontextmanager
+async def one_node(directory: Path) -> AsyncIterator[KV]:
+    """A client of one node over a sqlite log."""
+    server = ServerProcess(directory / "node", f"sqlite://{directory}/log.db")
+    try:
+        async with connect_kv([server.address]) as kv:
+            yield kv
+    finally:
+        server.stop()
 
 
-class Client:
-    """A KV over RPC, as any program outside the cluster has it."""
+@asynccontextmanager
+async def three_nodes(directory: Path) -> AsyncIterator[KV]:
+    """A client of three nodes over a log of three NATS servers, once every range of data has three replicas."""
+    servers: list[ServerProcess] = []
+    async with LocalNats(directory / "nats", servers=3, clock=RealClock()) as nats:
+        url = nats.url(stream="bench")
+        try:
+            servers.append(ServerProcess(directory / "n1", url))
+            servers += [ServerProcess(directory / name, url, join=servers[0].address) for name in ("n2", "n3")]
+            async with connect([server.address for server in servers]) as remote:
+                await _replicated(remote)
+                yield remote.kv
+        finally:
+            for server in reversed(servers):
+                server.stop()
 
-    def __init__(self, addresses: list[str]) -> None:
-        self._addresses = addresses
 
-    async def __aenter__(self) -> KV:
-        settings = Settings()
-        runtime = RealRuntime(disk=MemoryDisk(), net=TcpNet(settings), settings=settings)
-        clock = HybridClock(runtime.clock.wall_ns, max_offset_s=settings["clock.max_offset"])
-        self._scope = Scope("client")
-        self._dialer = Dialer(runtime, self._scope, identity=Identity(), settings=settings, hook=_Hook(clock))
-        book = AddressBook("", self._addresses, self._dialer, local_first_range=lambda: None)
-        for address in self._addresses:
-            await book.greet(address)
-        sender = RangeSender(
-            transport=RpcTransport(self._dialer, book.resolve),
-            runtime=runtime,
-            scope=self._scope.child("sender"),
-            clock=clock,
-            settings=settings,
-            first_range=book.first_range,
-        )
-        return KV(sender=sender, clock=clock, runtime=runtime, settings=settings, scope=self._scope.child("kv"))
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._dialer.close()
-        await self._scope.close()
+async def _replicated(remote: Remote) -> None:
+    deadline = time.monotonic() + REPLICATED_SECONDS_MAX
+    while True:
+        remote.sender.cache.clear()
+        ranges = await remote.sender.ranges_of(kv_key(b""), KEY_MAX)
+        if all(len(descriptor.replicas) == 3 for descriptor in ranges):
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"ranges without three replicas: {[d.status() for d in ranges]}")
+        await asyncio.sleep(0.5)
 
 
 async def serve(directory: Path, log_url: str, join: str) -> None:
     """Be a node until standard input ends."""
-    settings = Settings()
+    settings = Settings({"queue.interval": 1.0})  # a fresh cluster should have its replicas soon
     clock = RealClock()
     disk = RocksDisk(directory, sleep=clock.sleep, settings=settings)
     runtime = RealRuntime(disk=disk, net=TcpNet(settings), settings=settings)

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from bench._cluster import PROFILE, Client, ServerProcess
+from bench._cluster import PROFILE, ServerProcess
 from bench._load import disk, throughput
 from bench.codec import MIXED, mixed_rows
 from slackwater.model.arrow import arrow_schema
 from slackwater.model.layout import kv as kv_key
 from slackwater.model.rows import RowCodec
 from slackwater.runtime import run
+from slackwater.server.remote import connect_kv
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,7 +62,7 @@ async def main(directory: Path, kind: str, clients: int, seconds: float) -> None
     os.environ[PROFILE] = str(directory / "profile")
     server = ServerProcess(directory / "node", f"sqlite://{directory}/log.db")
     try:
-        async with Client([server.address]) as kv:
+        async with connect_kv([server.address]) as kv:
             one = client_of(kind, kv)
             await throughput([one] * clients, seconds=1.0)
             server.toggle_profile()

@@ -7,6 +7,9 @@ Both acknowledge a write only once it is on the disk (our log's fsync, their WAL
 their own; the clients of both are tasks of the benchmark's process, over loopback TCP, and take turns. PostgreSQL has one
 connection per client. Upserts: 100-byte rows over 20 000 keys. Bulk: the 8-column row of `bench codec`, from one and the
 same Arrow batch to the last acknowledgement; each side encodes it with vectorized code.
+
+The figures for three nodes over a log of three NATS servers, all on this one machine, have the same single PostgreSQL
+beside them: what replication costs when nothing is gained by more machines.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 from pyarrow import csv as pyarrow_csv
 
-from bench._cluster import Client, ServerProcess
+from bench._cluster import one_node, three_nodes
 from bench._load import contest, disk
 from bench._postgres import Postgres
 from bench.codec import MIXED, mixed_rows
@@ -75,28 +78,31 @@ def run(*, quick: bool) -> Iterator[Figure]:
 
 
 async def _all(directory: Path, *, seconds: float, rounds: int, bulk_rows: int) -> list[Figure]:
-    server = ServerProcess(directory / "node", f"sqlite://{directory}/log.db")
-    try:
-        async with Postgres(directory) as postgres, Client([server.address]) as kv:
-            figures = await _upserts(kv, postgres, seconds=seconds, rounds=rounds)
-            figures.append(await _bulk(kv, postgres, rows=bulk_rows, rounds=rounds))
-            return figures
-    finally:
-        server.stop()
+    figures = []
+    async with Postgres(directory) as postgres:
+        for suffix, cluster in (("", one_node), (", 3 nodes, NATS", three_nodes)):
+            goals = not suffix
+            async with cluster(directory) as kv:
+                figures += await _upserts(kv, postgres, suffix, seconds=seconds, rounds=rounds, goals=goals)
+                figures.append(await _bulk(kv, postgres, suffix, rows=bulk_rows, rounds=rounds, goals=goals))
+    return figures
 
 
 # --- upserts -----------------------------------------------------------------------------------------------------------
 
 
-async def _upserts(kv: KV, postgres: Postgres, *, seconds: float, rounds: int) -> list[Figure]:
+async def _upserts(
+    kv: KV, postgres: Postgres, suffix: str, *, seconds: float, rounds: int, goals: bool
+) -> list[Figure]:
     connections = [await postgres.connect() for _ in range(max(CLIENTS))]
+    await connections[0].execute("DROP TABLE IF EXISTS t")
     await connections[0].execute("CREATE TABLE t (k bytea PRIMARY KEY, v bytea NOT NULL)")
     figures = []
     for clients in CLIENTS:
         sides = {"ours": [_our_put(kv)] * clients, "peer": [_their_put(c) for c in connections[:clients]]}
         rates = await contest(sides, seconds=seconds, rounds=rounds)
-        metric = f"autocommit upserts, {clients} clients"
-        goal = GOAL_256 if clients == 256 else None
+        metric = f"autocommit upserts, {clients} clients{suffix}"
+        goal = GOAL_256 if goals and clients == 256 else None
         figures.append(
             figure("writes", metric, rates["ours"], "rows/s", peer=PEER, peer_value=rates["peer"], goal=goal)
         )
@@ -122,8 +128,9 @@ def _their_put(connection: psycopg.AsyncConnection[Any]) -> Callable[[int], Awai
 # --- bulk --------------------------------------------------------------------------------------------------------------
 
 
-async def _bulk(kv: KV, postgres: Postgres, *, rows: int, rounds: int) -> Figure:
+async def _bulk(kv: KV, postgres: Postgres, suffix: str, *, rows: int, rounds: int, goals: bool) -> Figure:
     connection = await postgres.connect()
+    await connection.execute("DROP TABLE IF EXISTS mixed")
     await connection.execute(TABLE)
     template = pa.RecordBatch.from_pylist(mixed_rows(rows), schema=arrow_schema(MIXED))
     ours: list[float] = []
@@ -136,9 +143,9 @@ async def _bulk(kv: KV, postgres: Postgres, *, rows: int, rounds: int) -> Figure
         theirs.append(rows / await _timed(_copy(connection, batch)))
     await connection.close()
     mine, peer = statistics.median(ours[1:]), statistics.median(theirs[1:])
-    return figure(
-        "writes", "bulk rows, 8 columns", mine, "rows/s", peer=f"{PEER} COPY", peer_value=peer, goal=GOAL_BULK
-    )
+    goal = GOAL_BULK if goals else None
+    metric = f"bulk rows, 8 columns{suffix}"
+    return figure("writes", metric, mine, "rows/s", peer=f"{PEER} COPY", peer_value=peer, goal=goal)
 
 
 async def _timed(work: Awaitable[None]) -> float:
