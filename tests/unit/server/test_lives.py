@@ -1,0 +1,79 @@
+"""What a node and its stores remember, and what they must not rely on: restarts, drains, neighbours that went on."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from slackwater.errors import NotLeaseholder
+from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.layout import kv
+from slackwater.runtime import run
+from slackwater.storage.batch import WriteBatch
+from tests.unit.server.cluster import Cluster
+
+
+def test_a_lease_of_a_former_life_is_not_used() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            node = cluster.nodes[0]
+            await cluster.fill(10)
+            held = node.store.replicas[1].state.lease
+            await cluster.kill(node)
+            again = await cluster.add(node.engine, 0)  # type: ignore[arg-type]
+            replica = again.store.replicas[1]
+            assert replica.state.lease == held
+            assert held.expiration > again.clock.now(), "by the letter it is still valid"
+            with pytest.raises(NotLeaseholder, match="former life"):
+                replica.leasing.check(again.clock.now())
+            with pytest.raises(NotLeaseholder, match="has not ended yet"):
+                await replica.leasing.hold()
+            await cluster.until(lambda: again.liveness.own() is not None)
+            assert replica.state.lease.sequence > held.sequence
+            assert replica.state.lease.start > held.expiration
+            assert len(await cluster.keys()) == 10
+
+    run(main())
+
+
+def test_after_a_graceful_stop_nobody_has_to_wait() -> None:
+    async def main() -> None:
+        # Leases that last for a minute: without a proper goodbye this test would time out.
+        async with Cluster(1, lease__duration=60, liveness__duration=60) as cluster:
+            node = cluster.nodes[0]
+            await cluster.fill(10)
+            await node.stop()
+            again = await cluster.add(node.engine, 0)  # type: ignore[arg-type]
+            await cluster.until(lambda: again.liveness.own() is not None)
+            assert len(await cluster.keys()) == 10
+
+    run(main())
+
+
+def test_what_a_store_saw_of_the_left_side() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            node = cluster.nodes[0]
+            await cluster.fill(10)
+            left, right = await node.admin.split(kv(b"k000005"))
+            store = node.store
+
+            def goes(before: RangeDescriptor, generation: int) -> RangeDescriptor:
+                batch, after = WriteBatch(), msgspec.structs.replace(before, generation=Generation(generation))
+                store.generation_changed(batch, before, after)
+                node.engine.write(batch)
+                return after
+
+            first = left.generation
+            assert store.left_of(right).descriptor == left
+            assert store.left_of(right).seen == (0, 0)
+            now = goes(left, first + 1)
+            now = goes(now, first + 2)
+            assert store.left_of(right).seen == (first, first + 2), "one after the other"
+            now = msgspec.structs.replace(now, generation=Generation(first + 10))
+            goes(now, first + 11)
+            assert store.left_of(right).seen == (first + 10, first + 11), (
+                "a snapshot came between: nothing is known of that"
+            )
+
+    run(main())
