@@ -201,15 +201,7 @@ class Node:
             listener=self._listener,
             on_trimmed=self._fetch_later,
         )
-        self.peers = Peers(self.dialer, self.book.resolve, self.scope.child("peers"))
-        self.admin = Admin(
-            sender=self.sender,
-            kv=self.kv,
-            peers=self.peers,
-            liveness=self.liveness,
-            runtime=self.runtime,
-            new_range_id=self.new_range_id,
-        )
+        self._administer(self.store, self.liveness)
         self.store.start()
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
         self.book.recall(self.engine)
@@ -217,15 +209,29 @@ class Node:
         self.book.learn([self.descriptor])
         self.scope.spawn(self.liveness.run(), name="liveness")
         self.scope.spawn(self._keep_addresses(), name="addresses")
+        self.scope.spawn(self.queues.run(), name="queues")
+        self.ready.set()
+
+    def _administer(self, store: Store, liveness: NodeLiveness) -> None:
+        """What changes ranges on purpose, and what keeps them in order."""
+        self.peers = Peers(self.dialer, self.book.resolve, self.scope.child("peers"))
+        self.admin = Admin(
+            sender=self.sender,
+            kv=self.kv,
+            peers=self.peers,
+            liveness=liveness,
+            runtime=self.runtime,
+            new_range_id=self.new_range_id,
+        )
         self.queues = Queues(
             Desk(
-                node_id=node_id,
-                store=self.store,
+                node_id=self.node_id,
+                store=store,
                 admin=self.admin,
                 peers=self.peers,
                 kv=self.kv,
                 system=self.system,
-                liveness=self.liveness,
+                liveness=liveness,
                 book=self.book,
                 log=self.log,
                 clock=self.clock,
@@ -234,8 +240,6 @@ class Node:
                 scope=self.scope.child("queues"),
             )
         )
-        self.scope.spawn(self.queues.run(), name="queues")
-        self.ready.set()
 
     async def stop(self) -> None:
         """Stop gracefully: nothing more is served, what was applied is durable, and nobody has to wait for our leases."""
