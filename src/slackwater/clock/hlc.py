@@ -93,6 +93,7 @@ class OffsetMonitor:
     def __init__(self, *, max_offset_s: float) -> None:
         self.max_offset_us = round(max_offset_s * 1_000_000)
         self._peers: dict[str, Offset] = {}
+        self._all_well = True
 
     def record(self, peer: str, offset: Offset) -> None:
         """Keep the latest measurement of one peer, unless a fresher one with a smaller error is known."""
@@ -103,6 +104,7 @@ class OffsetMonitor:
         if known is None and len(self._peers) >= PEERS_MAX:
             self._peers.pop(next(iter(self._peers)))
         self._peers[peer] = offset
+        self._all_well = not any(self._beyond(o) for o in self._peers.values())
 
     def latest(self) -> dict[str, int]:
         """The latest offset of each peer in microseconds: its clock minus ours."""
@@ -110,10 +112,10 @@ class OffsetMonitor:
 
     def check(self, now_ns: int) -> None:
         """Raise `ClockError` when a majority of measured peers prove that this clock is beyond the bound."""
-        if not self._peers:
+        if self._all_well:  # nothing that was measured speaks against this clock, however old
             return
         fresh = [o for o in self._peers.values() if now_ns - o.measured_at_ns <= MEASUREMENT_AGE_MAX_NS]
-        beyond = [o for o in fresh if abs(o.offset_us) - o.error_us > self.max_offset_us]
+        beyond = [o for o in fresh if self._beyond(o)]
         if fresh and 2 * len(beyond) > len(fresh):
             worst = max(beyond, key=lambda o: abs(o.offset_us))
             raise ClockError(
@@ -122,3 +124,7 @@ class OffsetMonitor:
                 max_offset_us=self.max_offset_us,
                 peers=f"{len(beyond)} of {len(fresh)}",
             )
+
+    def _beyond(self, offset: Offset) -> bool:
+        """Whether a measurement proves more than the bound."""
+        return abs(offset.offset_us) - offset.error_us > self.max_offset_us
