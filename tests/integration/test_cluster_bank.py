@@ -46,7 +46,7 @@ def seed_of_this_run() -> int:
 
 
 class Faults:
-    """Does something bad to one node after the other. A majority is always up: the others must go on.
+    """Does something bad to one node after the other. The others must go on; after a blackout all of them.
 
     After each of them a range is split or two are merged.
     """
@@ -59,7 +59,7 @@ class Faults:
 
     async def run(self, seconds: float, remote: Remote) -> None:
         ends = time.monotonic() + seconds
-        kinds = ["kill", "pause", "away", "stop"] + (["server"] if self.servers else [])
+        kinds = ["kill", "pause", "away", "stop", "server" if self.servers else "blackout"]
         turn = 0
         while time.monotonic() < ends:
             kind = kinds[turn % len(kinds)]
@@ -95,6 +95,13 @@ class Faults:
         self.cluster.kill(victim)
         await asyncio.sleep(AWAY_S)
         await self.cluster.start(victim)
+
+    async def _blackout(self, _: int) -> None:
+        """All at once: what was acknowledged is in the log, or in stores that flushed."""
+        everyone = range(len(self.cluster.addresses))
+        for index in everyone:
+            self.cluster.kill(index)
+        await asyncio.gather(*(self.cluster.start(index) for index in everyone))
 
     async def _stop(self, victim: int) -> None:
         assert await self.cluster.stop(victim) == 0, "a graceful stop is a success"
