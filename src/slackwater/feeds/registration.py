@@ -115,7 +115,7 @@ class Registration:
         if self.phase in (Phase.WAITING, Phase.ENDED) or self._overflowed:
             return  # before `open` it will be in the snapshot
         changes = changes.within(self.span)
-        if self.after and any(ts <= self.after for ts in changes.timestamps):
+        if changes.timestamps and min(changes.timestamps) <= self.after:
             changes = changes.pick([i for i, ts in enumerate(changes.timestamps) if ts > self.after])
         if not len(changes):
             return
