@@ -107,6 +107,10 @@ class SideTransport:
         for ticket in self._waits.drop(range_id):
             _wake(ticket)
 
+    def awaited(self, range_id: RangeId) -> bool:
+        """Whether reads wait on a range."""
+        return self._waits.lowest(range_id) is not None
+
     def advanced(self, range_id: RangeId, closed: Timestamp) -> None:
         """A replica here applied something."""
         for ticket in self._waits.advance(range_id, closed):

@@ -5,6 +5,7 @@ proposes at most one command, so a batch is atomic and isolated on its own; a tr
 intents and the transaction record.
 
     reads      Get Scan ReverseScan Export Refresh                    (span latches, no log entry)
+    closing    QueryResolved CloseNow
     writes     Put ConditionalPut InitPut Increment Delete DeleteRange PutRows
     txn        EndTxn HeartbeatTxn PushTxn QueryTxn ResolveIntents
     range      Split Subsume Merge AbortMerge ChangeReplicas Barrier ComputeChecksum LeaseInfo
@@ -248,6 +249,21 @@ class LeaseInfo(_Message, frozen=True):
     by_holder: bool = False
 
 
+class QueryResolved(_Message, frozen=True):
+    """How far `[start, end)` can be read without meeting an intent, on the replica that is asked. Needs no lease."""
+
+    start: bytes
+    end: bytes
+
+
+class CloseNow(_Message, frozen=True):
+    """Close `at`, but nothing in the future, and publish it: followers of `[start, end)` may serve it at once."""
+
+    start: bytes
+    end: bytes
+    at: Timestamp
+
+
 class RequestLease(_Message, frozen=True):
     """Take the lease, given that `prev_sequence` is still the current one and has ended."""
 
@@ -287,7 +303,7 @@ Request: TypeAlias = (
     | Put | ConditionalPut | InitPut | Increment | Delete | DeleteRange | PutRows
     | EndTxn | HeartbeatTxn | PushTxn | QueryTxn | ResolveIntents | ForgetLocks
     | Split | Subsume | Thaw | Merge | AbortMerge | ChangeReplicas | Barrier | ComputeChecksum | LeaseInfo
-    | RequestLease | TransferLease
+    | RequestLease | TransferLease | QueryResolved | CloseNow
     | RaiseGcThreshold | GcVersions | GcTxnRecords
 )  # fmt: skip
 
@@ -371,6 +387,22 @@ class LeaseResult(_Message, frozen=True):
     closed: Timestamp
 
 
+class ResolvedResult(_Message, frozen=True):
+    """The resolved timestamp of a span on one replica."""
+
+    ts: Timestamp
+    closed: Timestamp
+    held_by: Intent | None = None
+    """The oldest intent, when that and not `closed` is the limit."""
+
+
+class ClosedResult(_Message, frozen=True):
+    """What is closed on every replica that has applied up to `lai`."""
+
+    lai: LeaseAppliedIndex
+    closed: Timestamp
+
+
 class Digest(_Message, frozen=True):
     """The digest of a replica's state."""
 
@@ -386,7 +418,7 @@ class SplitResult(_Message, frozen=True):
 
 Result: TypeAlias = (
     Done | Value | Rows | Versions | Number | TxnResult | Pushed | Committed | SubsumeResult | LeaseResult | Digest
-    | SplitResult
+    | SplitResult | ResolvedResult | ClosedResult
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ The side transport asks (`closedts/side_transport.py`); this is the answer, from
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.closedts.side_transport import CannotClose, Closed
 from slackwater.errors import invariant
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import NodeId
 
+W = TypeVar("W")
+
 
 def try_close(
     ts: Timestamp,
     *,
     state: RangeState,
-    buffer: ProposalBuffer[object],
+    buffer: ProposalBuffer[W],
     node_id: NodeId,
     lease_valid: bool,
     transferring: bool,

@@ -69,7 +69,7 @@ def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
     match request:
         case rq.Scan(start, end) | rq.ReverseScan(start, end) | rq.DeleteRange(start, end):
             return start, end
-        case rq.Export(start, end) | rq.Refresh(start, end):
+        case rq.Export(start, end) | rq.Refresh(start, end) | rq.QueryResolved(start, end) | rq.CloseNow(start, end):
             return start, end
         case rq.PutRows(keys=keys):
             if not keys:
@@ -164,7 +164,7 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
             yield from (write_latch(txn_key(anchor, txn_id)) for anchor, txn_id in named)
             if not named:
                 yield write_latch(ALL_RECORDS.start, ALL_RECORDS.end)
-        case rq.Barrier():
+        case rq.Barrier() | rq.CloseNow():
             yield read_latch(range_key(batch.header.range_id))
         case _:
             start, end = _span(request)

@@ -69,6 +69,7 @@ HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
     rq.RaiseGcThreshold: evaluate_range.raise_gc_threshold,
     rq.ComputeChecksum: evaluate_range.compute_checksum,
     rq.Barrier: evaluate_range.barrier,
+    rq.CloseNow: evaluate_range.close_now,
 }
 
 VERSION_WRITES = frozenset(rq.VERSION_WRITES)

@@ -176,3 +176,13 @@ def compute_checksum(work: Work, request: rq.ComputeChecksum) -> Result:
 def barrier(work: Work, request: rq.Barrier) -> None:
     """An empty command; answers with the index at which it applied."""
     work.evaluation.finish = lambda state, _: rq.Number(state.lai)
+
+
+def close_now(work: Work, request: rq.CloseNow) -> Result | None:
+    """An empty command whose flush closes the timestamp, unless that is closed already."""
+    state = work.view.state
+    if state.closed >= request.at:
+        return rq.ClosedResult(state.lai, state.closed)
+    work.evaluation.close_at = request.at
+    work.evaluation.finish = lambda applied, _: rq.ClosedResult(applied.lai, applied.closed)
+    return None

@@ -91,8 +91,8 @@ class Evaluation:
     """Everything one batch decided."""
 
     __slots__ = (
-        "batch", "effects", "finish", "generation", "min_write_ts", "parked", "records", "results", "stats", "transfer_to",
-        "trigger", "ts", "txn_write_ts",
+        "batch", "close_at", "effects", "finish", "generation", "min_write_ts", "parked", "records", "results", "stats",
+        "transfer_to", "trigger", "ts", "txn_write_ts",
     )  # fmt: skip
 
     def __init__(self, batch: Batch | None = None, *, trigger: Trigger | None = None) -> None:
@@ -103,6 +103,8 @@ class Evaluation:
         self.min_write_ts = MIN
         self.trigger = trigger
         self.generation = 0
+        self.close_at = MIN
+        """What the flush of this command is asked to close."""
         self.ts = MIN
         """Where the batch read or wrote."""
         self.txn_write_ts = MIN
@@ -121,7 +123,7 @@ class Evaluation:
 
     @property
     def _forced(self) -> bool:
-        return self.batch is not None and Barrier in map(type, self.batch.requests)
+        return self.batch is not None and (self.close_at != MIN or Barrier in map(type, self.batch.requests))
 
     def write_at(self, ts: Timestamp) -> None:
         """Note that the effects hold a new version or intent at `ts`."""

@@ -16,7 +16,17 @@ from msgspec import structs
 
 from slackwater.clock.timestamp import MIN
 from slackwater.errors import invariant
-from slackwater.model.requests import BatchResult, Number, Result, ReverseScan, Rows, Scan, Versions
+from slackwater.model.requests import (
+    BatchResult,
+    ClosedResult,
+    Number,
+    ResolvedResult,
+    Result,
+    ReverseScan,
+    Rows,
+    Scan,
+    Versions,
+)
 from slackwater.routing.split import lowest
 
 if TYPE_CHECKING:
@@ -69,6 +79,10 @@ def join(pieces: list[Result]) -> Result:
         return Rows(keys, values)
     if isinstance(first, Versions):
         return _join_versions(pieces)
+    if isinstance(first, ResolvedResult):
+        return min((p for p in pieces if isinstance(p, ResolvedResult)), key=lambda p: p.ts)
+    if isinstance(first, ClosedResult):
+        return min((p for p in pieces if isinstance(p, ClosedResult)), key=lambda p: p.closed)
     if isinstance(first, Number):
         return Number(sum(piece.number for piece in pieces if isinstance(piece, Number)))
     return first

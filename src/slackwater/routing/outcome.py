@@ -37,6 +37,7 @@ from slackwater.model.requests import (
     VERSION_WRITES,
     AbortMerge,
     Barrier,
+    CloseNow,
     ComputeChecksum,
     EndTxn,
     ForgetLocks,
@@ -44,6 +45,7 @@ from slackwater.model.requests import (
     GcVersions,
     HeartbeatTxn,
     PushTxn,
+    QueryResolved,
     RaiseGcThreshold,
     RequestLease,
     ResolveIntents,
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 
 REPEATABLE = frozenset(
     {
-        *READS, PushTxn, ResolveIntents, ForgetLocks, HeartbeatTxn,
+        *READS, QueryResolved, CloseNow, PushTxn, ResolveIntents, ForgetLocks, HeartbeatTxn,
         Barrier, ComputeChecksum, RequestLease, RaiseGcThreshold, GcVersions, GcTxnRecords, AbortMerge, Thaw,
     }
 )  # fmt: skip

@@ -26,6 +26,7 @@ from msgspec import structs
 
 from slackwater.errors import UsageError, invariant
 from slackwater.model.requests import (
+    CloseNow,
     ConditionalPut,
     Delete,
     DeleteRange,
@@ -37,6 +38,7 @@ from slackwater.model.requests import (
     PushTxn,
     Put,
     PutRows,
+    QueryResolved,
     QueryTxn,
     Refresh,
     Request,
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 
 POINTS = frozenset({Get, Put, ConditionalPut, InitPut, Increment, Delete})
 """Requests with one `key`."""
-SPANS = frozenset({Scan, ReverseScan, Export, Refresh, DeleteRange})
+SPANS = frozenset({Scan, ReverseScan, Export, Refresh, DeleteRange, QueryResolved, CloseNow})
 """Requests with `start` and `end`."""
 PIECES_MAX = 100_000
 """Pieces one batch may be cut into."""

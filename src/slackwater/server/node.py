@@ -35,6 +35,7 @@ from slackwater.server.admin import Admin
 from slackwater.server.admin_service import AdminService
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
+from slackwater.server.closing import serve_updates, side_transport
 from slackwater.server.drain import drain
 from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
 from slackwater.server.peers import Peers
@@ -200,6 +201,7 @@ class Node:
             scope=self.scope.child("store"),
             listener=self._listener,
             on_trimmed=self._fetch_later,
+            transport=side_transport(self),
         )
         self._administer(self.store, self.liveness)
         self.store.start()
@@ -282,6 +284,7 @@ class Node:
         server.handle_sync(sv.QUARANTINE, self._on_quarantine)
         server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
         AdminService(self)
+        serve_updates(server, self._here)
 
     def _on_batch(self, batch: Batch, context: Context) -> Awaitable[BatchResult]:
         return self._execute(batch)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from slackwater.clock import HybridClock
+    from slackwater.closedts.driver import SideTransport
     from slackwater.model.descriptors import Liveness, RangeDescriptor
     from slackwater.replica.apply import Outcome
     from slackwater.replica.evaluation import LeftSide
@@ -88,3 +89,4 @@ class Context:
     liveness: LivenessView
     hooks: StoreHooks
     listener: ApplyListener | None = None
+    transport: SideTransport | None = None

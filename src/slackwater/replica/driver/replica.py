@@ -17,7 +17,7 @@ from __future__ import annotations
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import (
     AmbiguousResult,
@@ -34,6 +34,7 @@ from slackwater.model import requests as rq
 from slackwater.model.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
 from slackwater.replica import admission, declare
 from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, digest_in, merge_in
+from slackwater.replica.driver.closing import Closing
 from slackwater.replica.driver.leasing import Leasing
 from slackwater.replica.driver.pipeline import Pipeline, Waiter
 from slackwater.replica.driver.waiting import Waiters
@@ -85,11 +86,12 @@ class Replica:
         self.retired = False
         self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
         self.leasing = Leasing(context, state=lambda: self.state, continued=continued)
+        self.closing = Closing(self)
         buffer: ProposalBuffer[Waiter] = ProposalBuffer(
             state.descriptor.range_id, BucketTracker(), entry_bytes_max=int(context.settings["log.entry_bytes_max"])
         )
         buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
-        self.pipeline = Pipeline(context, buffer, state=lambda: self.state, targets=self._close_targets)
+        self.pipeline = Pipeline(context, buffer, state=lambda: self.state, targets=self.closing.targets)
 
     def start(self) -> None:
         """Begin to tail the log and to flush proposals."""
@@ -129,7 +131,11 @@ class Replica:
             if batch.requests[0].by_holder:
                 await self.leasing.hold()
             return self._lease_info()
-        if batch.header.follower_ok and self._follower_may_serve(batch):
+        if batch.requests and isinstance(batch.requests[0], rq.QueryResolved):
+            self._check_bounds(batch)
+            return self.closing.query_resolved(batch)
+        if batch.header.follower_ok and await self.closing.may_serve(batch):
+            self._check_alive()
             return self._follower_read(batch)
         for _ in range(PUSH_ROUNDS_MAX):
             await self.leasing.hold()
@@ -216,6 +222,7 @@ class Replica:
         self.leasing.check(now)
         tap("replica.serving", self, now)
         self._check_bounds(batch)
+        self.closing.catch_up()
         view = View(
             reader=self.context.engine,
             state=self.state,
@@ -236,6 +243,9 @@ class Replica:
         return evaluation
 
     def _propose(self, evaluation: Evaluation) -> Waiter:
+        self.closing.waking()
+        if evaluation.close_at:
+            self.closing.closing_at(evaluation.close_at)
         waiter = Waiter()
         proposal = Proposal(
             command_id=self.context.runtime.rng.bytes(COMMAND_ID_BYTES),
@@ -270,12 +280,6 @@ class Replica:
             await self._propose(Evaluation(trigger=trigger)).wait()
 
     # --- reading without the lease ---------------------------------------------------------------------------------
-
-    def _follower_may_serve(self, batch: Batch) -> bool:
-        return (
-            all(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests)
-            and declare.required_frontier(batch) <= self.state.closed
-        )
 
     def _follower_read(self, batch: Batch) -> BatchResult:
         """Serve at a closed timestamp. One step on the loop: closed was checked first, and nothing can apply between."""
@@ -384,6 +388,7 @@ class Replica:
             for event in applied.aftermath:
                 self._follow_up(event)
         self._applied.tell("applied")
+        self.closing.applied()
         if self.context.node_id not in self.state.descriptor.replicas:
             self.context.hooks.replica_removed(self.state.descriptor.range_id)
 
@@ -416,6 +421,7 @@ class Replica:
                 Timestamp(max(lease.start, self.state.read_floor)) if not planted("X-TSCACHE-LOST") else MIN
             )
         self.leasing.applied()
+        self.closing.waking()
 
     def _digest(self, checksum_id: bytes) -> None:
         """Digest this very state: the snapshot is taken now, the work is done off the loop."""
@@ -461,14 +467,6 @@ class Replica:
         admission.check_span(span)
         if not descriptor.covers(span.start, span.end):
             raise RangeMismatch("the batch reaches outside this range; look it up again", descriptors=[descriptor])
-
-    def _close_targets(self) -> tuple[Timestamp, Timestamp]:
-        """How far the policy and the lease let this range close."""
-        lag = self.context.settings["closed_timestamp.target_duration"]
-        if lag == 0 or self.state.frozen is not None:
-            return MIN, MIN
-        target = add_seconds(self.context.clock.physical(), -lag)
-        return target, Timestamp(max(MIN, self.leasing.usable_until() - 1))
 
     def _lease_info(self) -> BatchResult:
         state = self.state

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
+from slackwater.closedts.side_transport import NodeLease
 from slackwater.errors import LogTrimmed, NotLeaseholder, RangeMismatch, StorageError, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.layout import LOCAL, prefix_span, range_local
@@ -64,6 +66,7 @@ class Store:
         scope: TaskScope,
         listener: ApplyListener | None = None,
         on_trimmed: Callable[[RangeState], None] | None = None,
+        transport: SideTransport | None = None,
     ) -> None:
         self.replicas: dict[RangeId, Replica] = {}
         self.durable: dict[RangeId, Position] = {}
@@ -83,6 +86,7 @@ class Store:
             liveness=liveness,
             hooks=self,
             listener=listener,
+            transport=transport,
         )
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -97,6 +101,8 @@ class Store:
                 self.remove(replica.state.descriptor.range_id)
         self._scope.spawn(self._keep_leases(), name="leases")
         self._scope.spawn(self._keep_flushing(), name="flusher")
+        if self.context.transport is not None:
+            self.context.transport.start(self)
 
     def bootstrap(self, states: list[RangeState]) -> None:
         """Write the first ranges of a new cluster into an empty store."""
@@ -111,6 +117,8 @@ class Store:
         range_id = state.descriptor.range_id
         replica = Replica(self.context, state, self._scope.child(f"r{range_id}"), continued=continued)
         self.replicas[range_id] = replica
+        if self.context.transport is not None:
+            self.context.transport.add(range_id, replica.closing)
         replica.start()
         self._arrived.tell(range_id)
         return replica
@@ -122,6 +130,8 @@ class Store:
         self.quarantined.pop(range_id, None)
         if replica is not None:
             replica.retire()
+            if self.context.transport is not None:
+                self.context.transport.remove(range_id)
             self._scope.spawn(replica.stop(), name=f"stop r{range_id}")
 
     async def stop(self) -> None:
@@ -274,6 +284,25 @@ class Store:
         replica = self.replicas.get(range_id)
         if isinstance(error, LogTrimmed | UnavailableError) and replica is not None and self._on_trimmed is not None:
             self._on_trimmed(replica.state)
+
+    # --- closed timestamps (`closedts.driver.Ranges`) ----------------------------------------------------------------
+
+    def node_lease(self) -> NodeLease | None:
+        """The epoch this node's leases hang on, while it may be relied on."""
+        clock, own = self.context.clock, self.context.liveness.own()
+        if own is None:
+            return None
+        upto = Timestamp(own.expiration - (clock.max_offset_us << LOGICAL_BITS) - 1)
+        return NodeLease(own.epoch, upto) if clock.peek() <= upto else None
+
+    def closed(self, range_id: RangeId) -> Timestamp:
+        """What a follower read of this range may be served at, here and now."""
+        replica = self.replicas.get(range_id)
+        return MIN if replica is None else replica.closing.closed()
+
+    def peers(self) -> set[NodeId]:
+        """Nodes that share a range with this one."""
+        return {n for r in self.replicas.values() for n in r.state.descriptor.replicas} - {self.context.node_id}
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
 

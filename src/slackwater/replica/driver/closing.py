@@ -1,0 +1,140 @@
+"""Everything one replica has to do with closed timestamps.
+
+    as leaseholder   how far a flush may close; whether an idle range may close without a command; and, before anything is
+                     evaluated, what the side transport has promised on this range's behalf meanwhile
+    as follower      what is closed here: the applied state's value, or a promise of the side transport whose index is
+                     applied (I-12); reads at or below it need no lease, others may wait a little
+
+A promise made for an idle range is only looked up when the range wakes: `catch_up` before evaluation, `waking` when a
+proposal is about to be inserted. Both run in the same step as the evaluation itself, so nothing is promised in between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.closedts.negotiate import resolve
+from slackwater.closedts.policy import Policy, Terms, target
+from slackwater.closedts.side_transport import CannotClose
+from slackwater.closedts.waiting import Gate, gate
+from slackwater.errors import UsageError
+from slackwater.hooks import tap
+from slackwater.model import requests as rq
+from slackwater.replica import declare
+from slackwater.replica.closing import try_close
+from slackwater.replica.lease import LeaseState
+
+if TYPE_CHECKING:
+    from slackwater.closedts.side_transport import Closed
+    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.replica.driver.replica import Replica
+
+CLUSTER_LAG = Policy()
+
+
+class Closing:
+    """The closing side of one replica. Satisfies `Closable`."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._context = replica.context
+        self._at = MIN
+        """What somebody asked to have closed at once."""
+
+    # --- leaseholder -------------------------------------------------------------------------------------------------
+
+    def policy(self) -> Policy:
+        """The cluster's lag; spans with a policy of their own come with the catalog."""
+        return CLUSTER_LAG
+
+    def targets(self) -> tuple[Timestamp, Timestamp]:
+        """How far the policy and the lease let a flush close."""
+        replica, settings = self._replica, self._context.settings
+        terms = Terms(target_duration_s=settings["closed_timestamp.target_duration"])
+        wanted = target(self.policy(), self._context.clock.physical(), terms)
+        if replica.state.frozen is not None or not (wanted or self._at):
+            return MIN, MIN
+        return Timestamp(max(wanted or MIN, self._at)), self._upto()
+
+    def _upto(self) -> Timestamp:
+        return Timestamp(max(MIN, self._replica.leasing.usable_until() - 1))
+
+    def try_close(self, ts: Timestamp) -> Closed | CannotClose:
+        """Promise that nothing will be written at or below `ts` any more, or say why not."""
+        replica = self._replica
+        if replica.retired or replica.failure is not None:
+            return CannotClose.REPLICA_GONE
+        now = self._context.clock.peek()
+        answer = try_close(
+            ts,
+            state=replica.state,
+            buffer=replica.pipeline.buffer,
+            node_id=self._context.node_id,
+            lease_valid=replica.leasing.status(now) is LeaseState.VALID,
+            transferring=replica.leasing.transferring_to is not None,
+            upto=self._upto(),
+        )
+        tap("closedts.side_close", replica, ts, answer)
+        return answer
+
+    def forward(self, ts: Timestamp) -> None:
+        """`ts` was promised on this range's behalf."""
+        buffer = self._replica.pipeline.buffer
+        if ts > buffer.assigned_closed:
+            buffer.close(target=ts, limit=ts)
+
+    def catch_up(self) -> None:
+        """Before evaluating: nothing may be written at or below what was promised while the range was idle."""
+        transport = self._context.transport
+        if transport is not None:
+            self.forward(transport.sender.promised(self._replica.state.descriptor.range_id))
+
+    def waking(self) -> None:
+        """The range is idle no more, or its lease changed."""
+        transport = self._context.transport
+        if transport is not None:
+            self.forward(transport.sender.touch(self._replica.state.descriptor.range_id))
+
+    def closing_at(self, ts: Timestamp) -> None:
+        """Let the next flush close `ts`, whatever the policy says."""
+        self._at = Timestamp(max(self._at, min(ts, self._context.clock.now())))
+
+    # --- follower ----------------------------------------------------------------------------------------------------
+
+    def closed(self) -> Timestamp:
+        """What a follower read may be served at, here and now."""
+        state, transport = self._replica.state, self._context.transport
+        if transport is None:
+            return state.closed
+        return Timestamp(max(state.closed, transport.receiver.closed_for(state.descriptor.range_id, state.lai)))
+
+    def applied(self) -> None:
+        """Something was applied: reads may have waited for it."""
+        transport = self._context.transport
+        if transport is not None and transport.awaited(self._replica.state.descriptor.range_id):
+            transport.advanced(self._replica.state.descriptor.range_id, self.closed())
+
+    async def may_serve(self, batch: Batch) -> bool:
+        """Whether this replica may answer without the lease, after waiting as long as the batch allows for it."""
+        if not all(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests):
+            return False
+        required = declare.required_frontier(batch)
+        verdict = gate(required=required, closed=self.closed(), wait_ms=batch.header.wait_ms)
+        transport, lease = self._context.transport, self._replica.state.lease
+        if verdict is Gate.WAIT and transport is not None and lease.holder != self._context.node_id:
+            await transport.wait_closed(
+                self._replica.state.descriptor.range_id, required, seconds=batch.header.wait_ms / 1000
+            )
+        return required <= self.closed()
+
+    def query_resolved(self, batch: Batch) -> BatchResult:
+        """How far this replica can be read without meeting an intent. Closed first, then the engine (pitfall 16)."""
+        closed = self.closed()
+        results: list[rq.Result] = []
+        for request in batch.requests:
+            if not isinstance(request, rq.QueryResolved):
+                raise UsageError("QueryResolved is asked on its own: nothing else in the batch")
+            found = resolve(self._context.engine, request.start, request.end, closed=closed)
+            results.append(rq.ResolvedResult(found.ts, found.closed, found.held_by))
+        return rq.BatchResult(results, served_by=self._context.node_id, by_follower=True)

@@ -1,0 +1,57 @@
+"""Where a node's side transport meets the network: whom it calls, and who calls it.
+
+A follower subscribes to every node it shares a range with (`UPDATES`, a server stream), so a connection is dialed in one
+direction per follower and nobody has to push to a peer that may not listen.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from slackwater.closedts.driver import UPDATES, SideTransport
+from slackwater.closedts.update import Subscribe, Update
+from slackwater.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from slackwater.replica.driver import Store
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.runtime.rpc.server import RpcServer
+    from slackwater.runtime.rpc.stream import Stream
+    from slackwater.runtime.seam import NodeId
+    from slackwater.server.node import Node
+
+
+def side_transport(node: Node) -> SideTransport:
+    """The side transport of a node that belongs to a cluster."""
+
+    async def subscribe(peer: NodeId) -> Stream[Update]:
+        address = node.book.resolve(peer)
+        if address is None:
+            raise UnavailableError(f"the address of n{peer} is not known")
+        return await node.dialer.stream(address, UPDATES, Subscribe(node.node_id), node_id=peer)
+
+    return SideTransport(
+        node_id=node.node_id,
+        runtime=node.runtime,
+        clock=node.clock,
+        settings=node.settings,
+        scope=node.scope.child("closedts"),
+        subscribe=subscribe,
+    )
+
+
+def serve_updates(server: RpcServer, store: Callable[[], Store]) -> None:
+    """Answer subscribers, once there is a store."""
+
+    async def updates(request: Subscribe, context: Context) -> AsyncGenerator[Update, None]:
+        transport = store().context.transport
+        if transport is None:
+            raise UnavailableError("this node closes nothing by the side transport")
+        async with aclosing(transport.updates(request)) as stream:
+            async for update in stream:
+                yield update
+
+    server.handle_stream(UPDATES, updates)

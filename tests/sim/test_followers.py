@@ -1,0 +1,201 @@
+"""Follower reads on real nodes in virtual time: idle ranges close, reads wait, `close` publishes, resolved holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slackwater.clock import add_seconds
+from slackwater.clock.timestamp import seconds_between
+from slackwater.errors import NotLeaseholder, UsageError
+from slackwater.model import requests as rq
+from slackwater.runtime.seam import NodeId, RangeId
+from tests.sim.cluster import Cluster, play
+
+if TYPE_CHECKING:
+    from slackwater.clock import Timestamp
+    from slackwater.replica.driver.store import Store
+
+N1, N2 = NodeId(1), NodeId(2)
+LAG_S, INTERVAL_S = 1.0, 0.2
+QUEUES_OFF = {"queue.interval": 0.0}
+"""Leases stay where a story puts them."""
+SETTINGS = {
+    **QUEUES_OFF,
+    "closed_timestamp.target_duration": LAG_S,
+    "closed_timestamp.side_transport_interval": INTERVAL_S,
+}
+
+
+async def follower(c: Cluster, key: bytes) -> tuple[RangeId, Store]:
+    """Put a second replica of the key's range on n2 and let it settle; n1 keeps the lease."""
+    await c.second_node(key)
+    await c.settle(3)
+    range_id = (await c.sender.range_of(c.key(key))).range_id
+    store = c.nodes["n2"].store
+    assert store is not None
+    assert store.replicas[range_id].state.lease.holder == N1
+    return range_id, store
+
+
+def read(range_id: RangeId, key: bytes, ts: Timestamp, *, wait_ms: int = 0) -> rq.Batch:
+    return rq.Batch(rq.Header(range_id, ts=ts, follower_ok=True, wait_ms=wait_ms), [rq.Get(key)])
+
+
+def test_an_idle_range_keeps_closing_on_its_follower_without_a_log_entry() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        replica = store.replicas[range_id]
+        position = replica.state.position
+        await c.settle(30)
+        assert replica.state.position == position, "nothing may be written to close an idle range"
+        now = c.clock.now()
+        lag = seconds_between(replica.closing.closed(), now)
+        assert lag <= LAG_S + INTERVAL_S + 0.5, f"closed lags by {lag} s"
+        assert seconds_between(replica.state.closed, now) > 20, "the log alone would be far behind"
+        answer = await store.execute(read(range_id, a, add_seconds(now, -LAG_S - INTERVAL_S - 0.5)))
+        assert (answer.by_follower, answer.served_by) == (True, N2)
+        assert isinstance(answer.results[0], rq.Value)
+        assert answer.results[0].value == b"1"
+
+    play(story, settings=SETTINGS)
+
+
+def test_a_write_after_idling_lies_above_everything_that_was_promised() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        await c.settle(20)
+        promised = store.replicas[range_id].closing.closed()
+        await c.kv.put(a, b"2")
+        await c.settle(3)
+        old = await store.execute(read(range_id, a, promised))
+        assert isinstance(old.results[0], rq.Value)
+        assert old.results[0].value == b"1", "a read at a closed timestamp must not change"
+        await c.settle(3)
+        new = await store.execute(read(range_id, a, store.replicas[range_id].closing.closed()))
+        assert isinstance(new.results[0], rq.Value)
+        assert new.results[0].value == b"2"
+
+    play(story, settings=SETTINGS)
+
+
+def test_a_follower_read_waits_for_its_timestamp_within_its_budget() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        await c.settle(5)
+        now = c.clock.now()
+        answer = await store.execute(read(range_id, a, now, wait_ms=5_000))
+        assert answer.by_follower
+        waited = seconds_between(now, c.clock.now())
+        assert LAG_S / 2 <= waited <= LAG_S + 2 * INTERVAL_S + 0.5
+        with pytest.raises(NotLeaseholder):
+            await store.execute(read(range_id, a, c.clock.now(), wait_ms=100))
+
+    world = play(story, settings=SETTINGS)
+    assert world.probes["closedts.follower_read_waits"] == 2
+    assert world.probes["closedts.follower_read_waited_in_vain"] == 1
+
+
+def test_close_makes_the_present_readable_on_followers() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        await c.kv.put(a, b"2")
+        now = c.clock.now()
+        closed = await c.sender.send([rq.CloseNow(a, a + b"\x00", now)], rq.Header(RangeId(0)))
+        (result,) = closed.results
+        assert isinstance(result, rq.ClosedResult)
+        assert result.closed >= now
+        answer = await store.execute(read(range_id, a, now, wait_ms=1_000))
+        assert answer.by_follower
+        assert isinstance(answer.results[0], rq.Value)
+        assert answer.results[0].value == b"2"
+        position = store.replicas[range_id].state.position
+        again = await c.sender.send([rq.CloseNow(a, a + b"\x00", now)], rq.Header(RangeId(0)))
+        assert isinstance(again.results[0], rq.ClosedResult)
+        assert again.results[0].closed >= now
+        await c.settle(1)
+        assert store.replicas[range_id].state.position == position, "closing what is closed costs no entry"
+
+    play(story, settings={**QUEUES_OFF, "closed_timestamp.target_duration": 600.0})
+
+
+def test_close_works_while_closing_is_off_and_over_several_ranges() -> None:
+    async def story(c: Cluster) -> None:
+        await c.split(b"m")
+        await c.kv.put(c.key(b"a"), b"1")
+        await c.kv.put(c.key(b"p"), b"2")
+        now = c.clock.now()
+        answer = await c.sender.send([rq.CloseNow(c.key(b"a"), c.key(b"z"), now)], rq.Header(RangeId(0)))
+        (result,) = answer.results
+        assert isinstance(result, rq.ClosedResult)
+        assert result.closed >= now, "the least of all ranges"
+
+    play(story, settings={**QUEUES_OFF, "closed_timestamp.target_duration": 0.0})
+
+
+def test_a_read_at_the_resolved_timestamp_never_meets_an_intent() -> None:
+    async def story(c: Cluster) -> None:
+        a, b = c.key(b"a"), c.key(b"b")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        ask = rq.Batch(rq.Header(range_id), [rq.QueryResolved(a, b + b"\x00")])
+        await c.settle(5)
+        (free,) = (await store.execute(ask)).results
+        assert isinstance(free, rq.ResolvedResult)
+        assert free.ts == free.closed
+        txn = c.kv.begin()
+        await txn.put(b, b"2")
+        await c.settle(5)
+        (held,) = (await store.execute(ask)).results
+        assert isinstance(held, rq.ResolvedResult)
+        assert held.held_by is not None
+        assert (held.held_by.key, held.ts) == (b, held.held_by.ts - 1)
+        assert held.ts < held.closed, "closed goes on; resolved waits for the transaction"
+        answer = await store.execute(
+            rq.Batch(rq.Header(range_id, ts=held.ts, follower_ok=True), [rq.Scan(a, b + b"\x00")])
+        )
+        assert answer.by_follower
+        await txn.rollback()
+
+    play(story, settings={**SETTINGS, "txn.buffer_bytes_max": 0})
+
+
+def test_resolved_is_asked_alone() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        with pytest.raises(UsageError):
+            await store.execute(rq.Batch(rq.Header(range_id), [rq.QueryResolved(a, a + b"\x00"), rq.Get(a)]))
+
+    play(story, settings=SETTINGS)
+
+
+def test_followers_follow_whoever_holds_the_lease() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        await c.settle(3)
+        await c.transfer(b"a", N2)
+        await c.kv.put(a, b"2")
+        await c.settle(10)
+        first = c.node.store
+        assert first is not None
+        lag = seconds_between(first.replicas[range_id].closing.closed(), c.clock.now())
+        assert lag <= LAG_S + INTERVAL_S + 0.5, "n1 follows now"
+        await c.transfer(b"a", N1)
+        await c.settle(10)
+        lag = seconds_between(store.replicas[range_id].closing.closed(), c.clock.now())
+        assert lag <= LAG_S + INTERVAL_S + 0.5, "n2 follows again"
+
+    play(story, settings=SETTINGS)
