@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 FIRST_BALANCE = 100
 EXPORT_ROWS = 2_000
+PROGRESS_S = 120.0
 LEDGER = b"ledger/"
 ACCOUNT = b"account/"
 
@@ -99,6 +100,13 @@ class Bank:
             else:
                 pen.ok(commit_ts=int(txn.commit_ts) or None)
                 self.done += 1
+
+    async def progress(self, transactions: int) -> None:
+        """Wait until so many more transactions have committed: a healthy cluster serves its clients."""
+        wanted = self.done + transactions
+        async with asyncio.timeout(PROGRESS_S):
+            while self.done < wanted:
+                await asyncio.sleep(0.05)
 
     def _count(self, error: SlackwaterError) -> None:
         name = type(error).__name__

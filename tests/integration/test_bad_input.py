@@ -82,10 +82,8 @@ def check(node: Processes, story) -> None:
             report = await remote.dialer.call(node.addresses[0], REPORT, ReportRequest(), timeout=10.0)
             assert report.quarantined == {}
             assert await remote.kv.get(kv(b"a")) == b"1"
-            began = time.monotonic()
             await remote.kv.put(kv(b"healthy"), b"%d" % time.time_ns(), timeout=10.0)
             await remote.kv.put(kv(b"z"), b"1", timeout=10.0)
-            assert time.monotonic() - began < 10.0
 
     run(main())
 
