@@ -12,7 +12,6 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import ConditionFailed, UnavailableError, UsageError
-from slackwater.hooks import planted
 from slackwater.model import requests as rq
 from slackwater.model.commands import (
     ChecksumTrigger,
@@ -60,7 +59,7 @@ def subsume(work: Work, request: rq.Subsume) -> None:
         )
     if set(left.replicas) != set(here.replicas):
         raise UsageError("only neighbours with the same replicas can merge", left=left.status(), right=here.status())
-    view, closed_by_leaseholder = work.view, work.view.floor - 1
+    closed_by_leaseholder = work.view.floor - 1
     work.evaluation.trigger = FreezeTrigger(request.left_id, request.left_generation)
     work.evaluation.generation = here.generation
 
@@ -71,7 +70,7 @@ def subsume(work: Work, request: rq.Subsume) -> None:
             position=state.position,
             lai=state.lai,
             closed=Timestamp(max(state.closed, closed_by_leaseholder)),
-            read_floor=Timestamp(max(state.read_floor, view.now if planted("X-SUBSUME-FLOOR") else now)),
+            read_floor=Timestamp(max(state.read_floor, now)),
             freeze_generation=request.left_generation,
             gc_threshold=state.gc_threshold,
             txn_floor=state.txn_floor,
@@ -102,7 +101,7 @@ def thaw(work: Work, request: rq.Thaw) -> Result:
             frozen_under=frozen.left_generation,
         )
     low, high = work.view.left().seen
-    if not low <= frozen.left_generation < high and not planted("X-THAW-EARLY"):
+    if not low <= frozen.left_generation < high:
         raise UnavailableError(
             "this store has not seen the left side pass the freeze's generation; try again in a moment, or elsewhere",
             frozen_under=frozen.left_generation,

@@ -55,7 +55,7 @@ class Leasing:
         # was served under it is forgotten, and what was applied may not be here yet: it must be acquired anew, which
         # puts a command behind everything in the log. (The right half of a split goes on under its lease: `continued`.)
         mine = lease.holder == context.node_id
-        self._former = lease.sequence if mine and not continued and not planted("X-FORMER-LEASE") else None
+        self._former = lease.sequence if mine and not continued else None
 
     @property
     def by_expiration(self) -> bool:
