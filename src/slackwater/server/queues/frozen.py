@@ -36,7 +36,11 @@ class FrozenQueue:
         if generation != frozen.left_generation:
             since_ns = now_ns
         self._since[range_id] = since_ns, frozen.left_generation
-        if not visit.leading or now_ns - since_ns < visit.desk.settings["range.frozen_patience"] * 1e9:
+        if now_ns - since_ns < visit.desk.settings["range.frozen_patience"] * 1e9:
+            return False
+        if await self._left_behind(visit):
+            return True
+        if not visit.leading:
             return False
         probe("queues.thaw")
         try:
@@ -44,6 +48,16 @@ class FrozenQueue:
         except UnavailableError:
             await self._pass_on(visit)
             raise
+        return True
+
+    async def _left_behind(self, visit: Visit) -> bool:
+        """The merge succeeded long ago and this node is not among the replicas of what came of it: remove the remains."""
+        here, desk = visit.descriptor, visit.desk
+        now = (await desk.admin.describe(here.start)).descriptor
+        if now.range_id == here.range_id or now.generation <= here.generation or desk.node_id in now.replicas:
+            return False
+        probe("queues.remains_removed")
+        desk.store.remove(here.range_id)
         return True
 
     async def _pass_on(self, visit: Visit) -> None:
