@@ -72,6 +72,9 @@ class Bank:
         self.loaded_upto = 0
         self.errors: dict[str, int] = {}
         self.done = 0
+        self.pauses: list[float] = []
+        """Seconds between one commit, of whichever client, and the next."""
+        self._last = 0.0
 
     async def load(self, remote: Remote) -> None:
         """Give every account its first money."""
@@ -99,7 +102,7 @@ class Bank:
                 await asyncio.sleep(0.05)
             else:
                 pen.ok(commit_ts=int(txn.commit_ts) or None)
-                self.done += 1
+                self._committed()
 
     async def progress(self, transactions: int) -> None:
         """Wait until so many more transactions have committed: a healthy cluster serves its clients."""
@@ -107,6 +110,13 @@ class Bank:
         async with asyncio.timeout(PROGRESS_S):
             while self.done < wanted:
                 await asyncio.sleep(0.05)
+
+    def _committed(self) -> None:
+        now = time.monotonic()
+        if self.done:
+            self.pauses.append(now - self._last)
+        self._last = now
+        self.done += 1
 
     def _count(self, error: SlackwaterError) -> None:
         name = type(error).__name__
@@ -192,4 +202,5 @@ class Bank:
         """One line for people."""
         txns = self.recorder.history().txns
         counts = {o.value: sum(t.outcome is o for t in txns) for o in Outcome}
-        return f"bank txns={len(txns)} {counts} errors={self.errors}"
+        longest = " ".join(f"{pause:.1f}" for pause in sorted(self.pauses, reverse=True)[:8])
+        return f"bank txns={len(txns)} {counts} errors={self.errors} longest pauses {longest} s"
