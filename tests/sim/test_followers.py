@@ -8,9 +8,10 @@ import pytest
 
 from slackwater.clock import add_seconds
 from slackwater.clock.timestamp import seconds_between
-from slackwater.errors import NotLeaseholder, UsageError
+from slackwater.errors import NotLeaseholder, UnavailableError, UsageError
 from slackwater.model import requests as rq
 from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.txn.staleness import Staleness
 from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:
@@ -199,3 +200,78 @@ def test_followers_follow_whoever_holds_the_lease() -> None:
         assert lag <= LAG_S + INTERVAL_S + 0.5, "n2 follows again"
 
     play(story, settings=SETTINGS)
+
+
+def test_bounded_staleness_takes_the_freshest_timestamp_that_all_spans_can_serve() -> None:
+    async def story(c: Cluster) -> None:
+        await c.split(b"m")
+        await c.kv.put(c.key(b"a"), b"1")
+        await c.kv.put(c.key(b"p"), b"2")
+        await c.settle(6)
+        spans = [(c.key(b"a"), c.key(b"z"))]
+        session = Staleness(sender=c.sender, clock=c.clock, settings=c.settings)
+        now = c.clock.now()
+        chosen = await session.with_max_staleness(10.0, spans)
+        assert chosen.by_followers
+        assert seconds_between(chosen.ts, now) <= LAG_S + INTERVAL_S + 0.5
+        each = await session.resolved([(c.key(b"a"), c.key(b"b")), (c.key(b"p"), c.key(b"q"))])
+        assert chosen.ts <= min(r.ts for r in each)
+        assert [await c.kv.get(c.key(k), ts=chosen.ts, follower_ok=True) for k in (b"a", b"p")] == [b"1", b"2"]
+        assert session.follower_read_timestamp() <= c.clock.now()
+        await c.settle(2)
+        assert (await session.with_max_staleness(10.0, spans)).ts > chosen.ts, "a session goes forward"
+
+    play(story, settings=SETTINGS)
+
+
+def test_a_bound_too_fresh_goes_to_the_leaseholder_or_fails() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        await c.settle(3)
+        session = Staleness(sender=c.sender, clock=c.clock, settings=c.settings)
+        with pytest.raises(UnavailableError):
+            await session.with_max_staleness(0.1, [(a, a + b"\x00")], nearest_only=True)
+        chosen = await session.with_max_staleness(0.1, [(a, a + b"\x00")])
+        assert not chosen.by_followers
+        assert session.seen == chosen.ts
+        assert await c.kv.get(a, ts=chosen.ts, follower_ok=True) == b"1"
+        with pytest.raises(UsageError):
+            await session.with_min_timestamp(add_seconds(c.clock.now(), 60), [(a, a + b"\x00")])
+
+    play(story, settings=SETTINGS)
+
+
+def test_close_over_spans_and_in_the_future() -> None:
+    async def story(c: Cluster) -> None:
+        await c.split(b"m")
+        await c.kv.put(c.key(b"a"), b"1")
+        session = Staleness(sender=c.sender, clock=c.clock, settings=c.settings)
+        spans = [(c.key(b"a"), c.key(b"z"))]
+        at = await session.close(spans)
+        assert await session.close(spans, at=at) == at
+        resolved = await session.resolved(spans)
+        assert all(r.ts >= at for r in resolved)
+        with pytest.raises(UnavailableError):
+            await session.close(spans, at=add_seconds(c.clock.now(), 3600))
+
+    play(story, settings={**QUEUES_OFF, "closed_timestamp.target_duration": 600.0})
+
+
+def test_a_broken_stream_is_opened_again() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        await c.settle(5)
+        before = store.replicas[range_id].closing.closed()
+        for connection in c.world.net.open_connections():
+            connection.break_now()
+        await c.settle(10)
+        closed = store.replicas[range_id].closing.closed()
+        assert closed > before
+        assert seconds_between(closed, c.clock.now()) <= LAG_S + INTERVAL_S + 0.5
+
+    world = play(story, settings=SETTINGS)
+    assert world.probes["closedts.stream_broke"] >= 1
+    assert world.probes["closedts.full_update"] >= 3

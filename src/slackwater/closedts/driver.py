@@ -18,7 +18,7 @@ from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import Sender
 from slackwater.closedts.update import Subscribe, Update
 from slackwater.closedts.waiting import WaitQueue
-from slackwater.errors import SlackwaterError
+from slackwater.errors import SlackwaterError, invariant
 from slackwater.hooks import probe
 from slackwater.runtime.rpc.method import StreamMethod
 from slackwater.runtime.sync import Event, Future, get_running_loop, timeout
@@ -81,7 +81,7 @@ class SideTransport:
         self._settings = settings
         self._scope = scope
         self._subscribe = subscribe
-        self._ranges: Ranges | None = None
+        self._own_token = 0
         self._streams: dict[int, Event] = {}
         self._streams_opened = 0
         self._following: set[NodeId] = set()
@@ -89,7 +89,8 @@ class SideTransport:
 
     def start(self, ranges: Ranges) -> None:
         """Begin to tick and to follow."""
-        self._ranges = ranges
+        self._own_token = self.receiver.attach(self.sender.node_id)
+        self.receiver.receive(self._own_token, self.sender.full())
         self._scope.spawn(self._keep_ticking(ranges), name="closedts sender")
         self._scope.spawn(self._keep_following(ranges), name="closedts receiver")
 
@@ -145,7 +146,10 @@ class SideTransport:
     async def _keep_ticking(self, ranges: Ranges) -> None:
         while True:
             await self._runtime.clock.sleep(self._settings["closed_timestamp.side_transport_interval"])
-            self.sender.tick(self._clock.physical(), self.terms(), ranges.node_lease())
+            update = self.sender.tick(self._clock.physical(), self.terms(), ranges.node_lease())
+            # A leaseholder follows itself: it too answers how far its ranges are closed.
+            invariant(self.receiver.receive(self._own_token, update), "A-own-stream", update=update.status())
+            self._look(ranges)
             streams = list(self._streams.values())
             for first in range(0, len(streams), STREAMS_PER_STEP):
                 if first:

@@ -109,7 +109,11 @@ def atomic(requests: Sequence[Request], header: Header) -> bool:
 
 def follower_may_serve(requests: Sequence[Request], header: Header) -> bool:
     """Whether a replica without the lease may be asked at all (pitfall 20)."""
-    if not header.follower_ok or not all(type(request) in _FOLLOWER_READS for request in requests):
+    if not header.follower_ok:
+        return False
+    if all(type(request) is QueryResolved for request in requests):
+        return True  # about the replica that is asked, at no timestamp
+    if not all(type(request) in _FOLLOWER_READS for request in requests):
         return False
     return header.txn is not None or header.ts != 0
 
