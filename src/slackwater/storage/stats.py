@@ -20,8 +20,8 @@ Deltas are the same type and add up; `recompute` walks the span and must find th
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import Timestamp, us_of
@@ -122,8 +122,18 @@ def of_versions(key: bytes, versions: list[tuple[Timestamp, bytes]]) -> Stats:
 def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
     """The numbers of [start, end), from scratch."""
     total = ZERO
-    for key, group in groupby(_all_versions(reader, start, end), key=itemgetter(0)):
-        total = total.plus(of_versions(key, [(ts, value) for _, ts, value in group]))
+    last: list[bytes] = []  # stored keys and values of the last key seen: the next block may go on with it
+    last_values: list[bytes] = []
+    for keys, values in _blocks(reader, start, end):
+        bare = [stored[:-VERSION_BYTES] for stored in keys]
+        begin = bisect_right(bare, last[0][:-VERSION_BYTES]) if last else 0
+        last += keys[:begin]
+        last_values += values[:begin]
+        if begin < len(keys):
+            upto = bisect_left(bare, bare[-1])
+            total = total.plus(_of_rows(last, last_values)).plus(_of_rows(keys[begin:upto], values[begin:upto]))
+            last, last_values = keys[upto:], values[upto:]
+    total = total.plus(_of_rows(last, last_values))
     cursor = reader.cursor(Family.LOCK, start=start, end=end)
     while True:
         keys, values = cursor.chunk(BLOCK_MAX)
@@ -132,8 +142,20 @@ def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
         total = total.plus(Stats(intents=len(keys), intent_bytes=sum(map(len, keys)) + sum(map(len, values))))
 
 
-def _all_versions(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[bytes, Timestamp, bytes]]:
-    """Every version in [start, end), keys in order, newest first."""
+def _of_rows(keys: list[bytes], values: list[bytes]) -> Stats:
+    """The numbers of all versions of some keys."""
+    count = len(keys)
+    if all(values) and len({stored[:-VERSION_BYTES] for stored in keys}) == count:  # one live version each: mostly so
+        size = sum(map(len, keys)) + sum(map(len, values))
+        return Stats(size, count, size, count, count)
+    total = ZERO
+    for key, group in groupby(zip(keys, values, strict=True), key=lambda pair: pair[0][:-VERSION_BYTES]):
+        total = total.plus(of_versions(key, [(ts_of(stored), value) for stored, value in group]))
+    return total
+
+
+def _blocks(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Every version in [start, end), keys in order, newest first; no block is empty."""
     tail = tail_key(start, end)
     spans = [(start, end)]
     if tail is not None and tail >= start:
@@ -144,7 +166,9 @@ def _all_versions(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[by
             keys, values = cursor.chunk(BLOCK_MAX)
             if not keys:
                 break
-            for stored, value in zip(keys, values, strict=True):
-                key = stored[:-8]
-                if start <= key < end:
-                    yield key, ts_of(stored), value
+            # A bound that extends a key has that key's versions on the wrong side: see `versions`.
+            if keys[0][:-VERSION_BYTES] < start or keys[-1][:-VERSION_BYTES] >= end:
+                inside = [i for i, stored in enumerate(keys) if start <= stored[:-VERSION_BYTES] < end]
+                keys, values = [keys[i] for i in inside], [values[i] for i in inside]
+            if keys:
+                yield keys, values
