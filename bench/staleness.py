@@ -1,0 +1,212 @@
+"""How old follower reads are, and what they save.
+
+    staleness      now − closed on a follower, sampled all the time: of an idle range (side transport) and of a busy one
+                   (commands). The limit is target_duration + side_transport_interval + 100 ms
+    close          `close(span, now)` and then a read at that timestamp on the follower; the peer is one small write,
+                   which passes the same log
+    50 ms link     a read by the nearest replica beside the same read at a leaseholder 50 ms away
+
+Two nodes with their clients in this one process, over loopback TCP, with a log and engines in memory: what is measured
+is the protocol, not a disk. The link's delay is added around every message to the other node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from bench.harness import Figure, figure
+from slackwater.clock.timestamp import seconds_between
+from slackwater.log.memory import MemoryLog
+from slackwater.model import requests as rq
+from slackwater.model.layout import kv
+from slackwater.runtime import RealRuntime, TcpNet
+from slackwater.runtime import run as run_main
+from slackwater.runtime.seam import RangeId
+from slackwater.server.node import Node
+from slackwater.settings import Settings
+from slackwater.storage.memory import MemoryDisk, MemoryEngine
+from slackwater.txn.staleness import Staleness
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from slackwater.replica.driver.replica import Replica
+    from slackwater.routing.transport import Transport
+    from slackwater.runtime.seam import NodeId
+
+INTERVAL_S = 0.2
+ALLOWANCE_S = 0.1
+TARGETS_S = (0.2, 3.0)
+SAMPLE_S = 0.005
+LINK_S = 0.050
+IDLE, BUSY = kv(b"a"), kv(b"p")
+
+
+def run(*, quick: bool) -> Iterator[Figure]:
+    """All figures."""
+    for target_s in TARGETS_S:
+        yield from run_main(_staleness(target_s, seconds=3.0 if quick else 15.0))
+    yield from run_main(_on_demand(rounds=20 if quick else 200))
+
+
+class Far:
+    """A transport to another node over a long link."""
+
+    def __init__(self, inner: Transport, here: NodeId) -> None:
+        self._inner = inner
+        self._here = here
+
+    async def batch(self, node_id: NodeId, batch: rq.Batch) -> rq.BatchResult:
+        """There and back."""
+        if node_id != self._here:
+            await asyncio.sleep(LINK_S / 2)
+        try:
+            return await self._inner.batch(node_id, batch)
+        finally:
+            if node_id != self._here:
+                await asyncio.sleep(LINK_S / 2)
+
+
+@asynccontextmanager
+async def two_nodes(**settings: float) -> AsyncIterator[tuple[Node, Node]]:
+    """n1 leads, n2 follows both ranges."""
+    values = {"queue.interval": 0.0, "closed_timestamp.side_transport_interval": INTERVAL_S}
+    values |= {name.replace("__", "."): value for name, value in settings.items()}
+    net = TcpNet(Settings(values))
+    log = MemoryLog("bench", rng=RealRuntime(disk=MemoryDisk(), net=net).rng)
+    nodes: list[Node] = []
+    for number in range(2):
+        runtime = RealRuntime(disk=MemoryDisk(), net=net)
+        node = Node(
+            runtime=runtime,
+            scope=runtime.scope(f"n{number + 1}"),
+            engine=MemoryEngine(),
+            log=log.handle(),
+            address="127.0.0.1:0",
+            settings=Settings(values),
+            join=(nodes[0].address,) if nodes else (),
+        )
+        await node.start()
+        if not nodes:
+            await node.init(cluster_id="bench")
+        await asyncio.wait_for(node.ready.wait(), 20)
+        nodes.append(node)
+    first, second = nodes
+    try:
+        await _settle(first, second)
+        yield first, second
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+async def _settle(first: Node, second: Node) -> None:
+    """Both ranges on both nodes, with a row in each."""
+    await _until(lambda: all(n.liveness is not None and n.liveness.own() is not None for n in (first, second)))
+    await _until(lambda: len(first.book.nodes) == 2, poke=lambda: first.book.refresh(first.system))
+    await first.admin.split(kv(b"m"))
+    for key in (IDLE, BUSY):
+        await first.admin.change_replicas(key, [first.node_id, second.node_id])
+        await first.kv.put(key, b"1")
+    await _until(lambda: all(_follower(second, key) is not None for key in (IDLE, BUSY)))
+
+
+async def _until(condition: Callable[[], bool], *, poke: Callable[[], Awaitable[object]] | None = None) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            if poke is not None:
+                await poke()
+            await asyncio.sleep(0.02)
+
+
+def _follower(node: Node, key: bytes) -> Replica | None:
+    return None if node.store is None else node.store.holding(key)
+
+
+async def _staleness(target_s: float, *, seconds: float) -> list[Figure]:
+    async with two_nodes(closed_timestamp__target_duration=target_s) as (first, second):
+        writer = asyncio.get_running_loop().create_task(_write(first))
+        await asyncio.sleep(target_s + 4 * INTERVAL_S)
+        ages: dict[bytes, list[float]] = {IDLE: [], BUSY: []}
+        begin = time.monotonic()
+        while time.monotonic() < begin + seconds:
+            now = second.clock.physical()
+            for key, seen in ages.items():
+                replica = _follower(second, key)
+                assert replica is not None
+                seen.append(seconds_between(replica.closing.closed(), now))
+            await asyncio.sleep(SAMPLE_S)
+        writer.cancel()
+    limit = target_s + INTERVAL_S + ALLOWANCE_S
+    return [
+        figure(
+            "staleness", f"p99 staleness, {name} range, target {target_s:g} s", _p99(ages[key]), "s",
+            peer="target + interval + 100 ms", peer_value=limit, goal=1.0, better="lower",
+        )
+        for key, name in ((IDLE, "idle"), (BUSY, "busy"))
+    ]  # fmt: skip
+
+
+async def _write(node: Node) -> None:
+    while True:
+        await node.kv.put(BUSY, b"2")
+        await asyncio.sleep(SAMPLE_S)
+
+
+def _p99(samples: list[float]) -> float:
+    return sorted(samples)[int(len(samples) * 0.99)]
+
+
+async def _median_ms(work: Callable[[], Awaitable[object]], rounds: int) -> float:
+    spent = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        await work()
+        spent.append(time.perf_counter() - begin)
+    return sorted(spent)[rounds // 2] * 1e3
+
+
+async def _on_demand(*, rounds: int) -> list[Figure]:
+    async with two_nodes(closed_timestamp__target_duration=1.0) as (_, second):
+        session = Staleness(sender=second.sender, clock=second.clock, settings=second.settings)
+        store, replica = second.store, _follower(second, IDLE)
+        assert store is not None
+        assert replica is not None
+        range_id = replica.state.descriptor.range_id
+
+        async def close_and_read() -> None:
+            at = await session.close([(IDLE, IDLE + b"\x00")])
+            answer = await store.execute(
+                rq.Batch(rq.Header(range_id, ts=at, follower_ok=True, wait_ms=1_000), [rq.Get(IDLE)])
+            )
+            assert answer.by_follower
+
+        write = await _median_ms(lambda: second.kv.put(IDLE, b"3"), rounds)
+        closing = await _median_ms(close_and_read, rounds)
+        await asyncio.sleep(2)
+        transport = second.sender._transport
+        second.sender._transport = Far(transport, second.node_id)
+
+        async def near() -> None:
+            at = session.follower_read_timestamp()
+            header = rq.Header(RangeId(0), ts=at, follower_ok=True)
+            answer = await second.sender.send([rq.Get(IDLE)], header)
+            assert answer.by_follower
+
+        await asyncio.sleep(3)
+        by_follower = await _median_ms(near, rounds)
+        by_leaseholder = await _median_ms(lambda: second.kv.get(IDLE), rounds)
+        second.sender._transport = transport
+    return [
+        figure(
+            "staleness", "close(now) and read it on the follower", closing, "ms",
+            peer="one write", peer_value=write, goal=3.0, better="lower",
+        ),
+        figure(
+            "staleness", "follower read, leaseholder 50 ms away", by_follower, "ms",
+            peer="leaseholder read", peer_value=by_leaseholder, goal=0.1, better="lower",
+        ),
+    ]  # fmt: skip
