@@ -65,6 +65,8 @@ QUICK = {
     # Queues look at every range all the time: replicas move, small ranges merge, logs are trimmed under lagging nodes.
     "queue.interval": 1.0,
     "queue.check_interval": 5.0,
+    "range.quiet_period": 4.0,
+    "range.frozen_patience": 2.0,
     "liveness.dead_after": 1.0,
     "txn.record_retention": 5.0,
     "rpc.heartbeat_interval": 0.3,

@@ -1,0 +1,64 @@
+"""Nodes and clients find each other, whatever they have missed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from slackwater.model.layout import META, kv
+from slackwater.runtime import run
+from slackwater.runtime.seam import NodeId
+from slackwater.server.remote import Remote
+from slackwater.settings import Settings
+from tests.unit.server.cluster import Cluster
+
+N1, N2, N3 = NodeId(1), NodeId(2), NodeId(3)
+
+
+def test_a_node_finds_the_leader_of_the_first_range_whose_address_it_never_learned() -> None:
+    """Found by killing real nodes: n2 could not read range 1 to learn where n3 was, because n3 led range 1."""
+
+    async def main() -> None:
+        async with Cluster(3) as cluster:
+            one, two, _ = cluster.nodes
+            await one.admin.relocate(META, (N1, N2, N3))
+            await one.admin.transfer_lease(META, N3)
+            del two.book.nodes[N3]
+            two.sender.cache.clear()
+            heard = two.liveness.get(N2)
+            await cluster.until(lambda: two.book.resolve(N3) is not None)
+            await cluster.until(lambda: two.liveness.get(N2).expiration > heard.expiration)
+
+    run(main())
+
+
+def test_a_greeting_introduces_both_sides() -> None:
+    async def main() -> None:
+        async with Cluster(2) as cluster:
+            one, two = cluster.nodes
+            one.book.nodes.pop(N2)
+            await two.book.greet("n1:7400")
+            assert one.book.nodes[N2].address == "n2:7400"
+
+    run(main())
+
+
+def test_a_client_meets_a_node_that_joined_later() -> None:
+    async def main() -> None:
+        async with Cluster(2) as cluster:
+            one, _ = cluster.nodes
+            scope = one.runtime.scope("client")
+            remote = Remote(one.runtime, scope, ["n1:7400"], settings=Settings())
+            await remote.greet()
+            assert remote.identity.cluster_id == "test"
+            remote.start()
+            await remote.kv.put(kv(b"a"), b"1")
+            del remote.book.nodes[N2]
+            await one.admin.relocate(kv(b"a"), (N1, N2))
+            await one.admin.transfer_lease(kv(b"a"), N2)
+            async with asyncio.timeout(20):
+                assert await remote.kv.get(kv(b"a")) == b"1"
+            assert remote.book.nodes[N2].address == "n2:7400"
+            await remote.dialer.close()
+            await scope.close()
+
+    run(main())
