@@ -4,8 +4,8 @@
     c1 … c6   clients of their own machines, each with the real routing and transaction code
     op        an operator who sets up, transfers leases, splits, merges, moves replicas, and sweeps in the end
 
-`cluster` draws everything. `standard` is the fixed size by which speed is measured: 3 nodes, 8 ranges, 6 clients, about
-20 operations a second, default settings for time.
+`cluster` draws everything. `leases` makes leases move and expire all the time. `standard` is the fixed size by which
+speed is measured: 3 nodes, 8 ranges, 6 clients, about 20 operations a second, default settings.
 
 Planted bugs are switches in product code; each must be killed by the oracle named beside it.
 """
@@ -17,13 +17,22 @@ from typing import TYPE_CHECKING
 
 from slackwater.sim.checkers import Recorder
 from slackwater.sim.faults import FaultKind
+from slackwater.sim.handles import NS
 from slackwater.sim.oracles import leases, replication, settled
 from slackwater.sim.oracles.history import Told
 from slackwater.sim.oracles.versions import ClosedStays, Versions
 from slackwater.sim.oracles.witness import Witness
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
 from slackwater.sim.scenarios.cluster_operator import Operator
-from slackwater.sim.scenarios.cluster_plan import PORT, TRAFFIC_END_NS, Cluster, draw_plan
+from slackwater.sim.scenarios.cluster_plan import (
+    PORT,
+    TRAFFIC_END_NS,
+    Cluster,
+    Plan,
+    draw_plan,
+    leases_plan,
+    standard_plan,
+)
 from slackwater.sim.scenarios.cluster_programs import Client, node_program
 from slackwater.sim.scenarios.cluster_work import Worker
 
@@ -39,18 +48,26 @@ NODES = (1, 5)
 CLIENTS = (1, 6)
 SETTLE_S = 120.0
 
-Boot = "Callable[[SimRuntime], Coroutine[Any, Any, None]]"
+_SHORT_LEASES = {
+    "clock.max_offset": 1.0,
+    "lease.duration": 4.0,
+    "liveness.duration": 2.5,
+    "liveness.heartbeat_interval": 0.5,
+}
+"""Clocks may differ a lot and leases end soon: the time in which two nodes could take themselves for the holder is long."""
+_LOST_LEASE = frozenset({FaultKind.LOG_CUT, FaultKind.PARTITION, FaultKind.ONE_WAY, FaultKind.ISOLATE})
+_AMBIGUOUS_LOG = frozenset({FaultKind.LOG_UNKNOWN, FaultKind.LOG_DUPLICATE, FaultKind.LOG_LATE})
 
 
 class Traffic:
     """Nodes, clients and the operator."""
 
-    def __init__(self, *, standard: bool) -> None:
-        self._standard = standard
+    def __init__(self, plan: Callable[..., Plan]) -> None:
+        self._plan = plan
 
     def setup(self, world: World, scenario: Scenario) -> None:
         """Add every machine."""
-        plan = draw_plan(world.tape, nodes=scenario.nodes, clients=scenario.clients, standard=self._standard)
+        plan = self._plan(world.tape, nodes=scenario.nodes)
         addresses = {f"n{i}": f"n{i}:{PORT}" for i in range(1, scenario.nodes + 1)}
         cluster = Cluster(
             world=world,
@@ -120,6 +137,11 @@ def _draw_standard(tape: Tape, duration_s: float) -> Scenario:
     return replace(drawn, settings={})
 
 
+def _draw_leases(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(3, 3), clients=(6, 6), duration_s=duration_s)
+    return replace(drawn, settings=dict(_SHORT_LEASES), faults=_LOST_LEASE, fault_mean_ns=NS)
+
+
 def _oracles() -> list[Oracle]:
     versions = Versions()
     return [
@@ -138,8 +160,8 @@ def _oracles() -> list[Oracle]:
     ]
 
 
-def _workloads(*, standard: bool) -> Callable[[], list[Workload]]:
-    return lambda: [Traffic(standard=standard)]
+def _workloads(plan: Callable[..., Plan]) -> Callable[[], list[Workload]]:
+    return lambda: [Traffic(plan)]
 
 
 register(
@@ -147,7 +169,7 @@ register(
         name="cluster",
         summary="1-5 real nodes, transactions, splits, merges, lease transfers, all faults",
         draw=_draw,
-        workloads=_workloads(standard=False),
+        workloads=_workloads(draw_plan),
         oracles=_oracles,
         settle_s=SETTLE_S,
     )
@@ -157,22 +179,29 @@ register(
         name="standard",
         summary="the same with 3 nodes, 8 ranges, 6 clients and default settings: the measure of speed",
         draw=_draw_standard,
-        workloads=_workloads(standard=True),
+        workloads=_workloads(standard_plan),
         oracles=_oracles,
         settle_s=SETTLE_S,
     )
 )
 
-_LOST_LEASE = frozenset({FaultKind.LOG_CUT, FaultKind.PARTITION, FaultKind.ONE_WAY})
-_AMBIGUOUS_LOG = frozenset({FaultKind.LOG_UNKNOWN, FaultKind.LOG_DUPLICATE, FaultKind.LOG_LATE})
+register(
+    Play(
+        name="leases",
+        summary="3 nodes with short leases and clocks far apart, cut off from one another and from the log",
+        draw=_draw_leases,
+        workloads=_workloads(leases_plan),
+        oracles=_oracles,
+        settle_s=SETTLE_S,
+    )
+)
 
 for _bug in (
     PlantedBug(
         "M28",
         "a lease is used up to its very end, whatever the clocks' skew: two leaseholders",
-        play="cluster",
+        play="leases",
         expected=("I-07", "I-20"),
-        faults=_LOST_LEASE,
     ),
     PlantedBug(
         "M29",
@@ -202,7 +231,7 @@ for _bug in (
     PlantedBug(
         "X-TSCACHE-LOST",
         "the new leaseholder does not know what the old one served",
-        play="cluster",
+        play="leases",
         expected=("I-18",),
     ),
     PlantedBug(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.sync import Event
     from slackwater.server.node import Node
     from slackwater.sim.checkers import Recorder
-    from slackwater.sim.tape import Tape
+    from slackwater.sim.tape import Stream, Tape
     from slackwater.sim.world import World
 
 PORT = 7400
@@ -87,22 +87,55 @@ class Plan:
     moves: bool
 
 
-def draw_plan(tape: Tape, *, nodes: int, clients: int, standard: bool) -> Plan:
+def draw_plan(tape: Tape, *, nodes: int) -> Plan:
     """One draw per line, from a stream of its own."""
     draw = tape.stream("cluster")
-    ranges = 8 if standard else draw.between(SYSTEM_RANGES + 1, 10)
-    chosen = WORKLOADS if standard else tuple(w for w in WORKLOADS if draw.chance(2, 3)) or WORKLOADS
+    ranges = draw.between(SYSTEM_RANGES + 1, 10)
+    chosen = tuple(w for w in WORKLOADS if draw.chance(2, 3)) or WORKLOADS
     return Plan(
         ranges=ranges,
         copies=min(COPIES_MAX, nodes),
-        splits=tuple(sorted(draw.shuffled(all_keys()[1:])[: ranges - SYSTEM_RANGES - 1])),
+        splits=_splits(draw, ranges),
         workloads=chosen,
-        # About 20 operations a second in all in the standard scenario: six clients that think 0.3 s.
-        think_mean_ns=NS * 3 // 10 if standard else draw.between(NS // 20, NS),
-        operator_mean_ns=draw.between(2 * NS, 20 * NS) // max(1, ranges) if not standard else 8 * NS // ranges,
+        think_mean_ns=draw.between(NS // 20, NS),
+        operator_mean_ns=draw.between(2 * NS, 20 * NS) // ranges,
         merges=draw.chance(1, 2),
         moves=draw.chance(1, 2),
     )
+
+
+def standard_plan(tape: Tape, *, nodes: int) -> Plan:
+    """The measure of speed: 8 ranges, every workload; six clients that think 0.3 s are about 20 operations a second."""
+    splits = _splits(tape.stream("cluster"), 8)
+    return Plan(
+        ranges=8,
+        copies=min(COPIES_MAX, nodes),
+        splits=splits,
+        workloads=WORKLOADS,
+        think_mean_ns=NS * 3 // 10,
+        operator_mean_ns=NS,
+        merges=True,
+        moves=False,
+    )
+
+
+def leases_plan(tape: Tape, *, nodes: int) -> Plan:
+    """Few ranges, impatient clients, and leases that hardly ever stay where they are."""
+    splits = _splits(tape.stream("cluster"), 4)
+    return Plan(
+        ranges=4,
+        copies=min(COPIES_MAX, nodes),
+        splits=splits,
+        workloads=("register", "bank", "ring", "list"),
+        think_mean_ns=NS // 20,
+        operator_mean_ns=NS // 4,
+        merges=False,
+        moves=False,
+    )
+
+
+def _splits(draw: Stream, ranges: int) -> tuple[bytes, ...]:
+    return tuple(sorted(draw.shuffled(all_keys()[1:])[: ranges - SYSTEM_RANGES - 1]))
 
 
 @dataclass

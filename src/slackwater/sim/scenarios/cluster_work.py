@@ -49,6 +49,7 @@ TIMEOUTS_S = (0.5, 3.0, 3.0, 10.0)
 LOADER = 0
 """The client number under which the opening balances are written down."""
 PAST_S = (0.5, 4.0, 8.0)
+DAWDLE_MEAN_NS = NS // 5
 
 
 async def open_books(client: Client, cluster: Cluster) -> None:
@@ -129,6 +130,11 @@ class Worker:
     def _unique(self) -> bytes:
         self._made += 1
         return b"c%d.%d" % (self._number, self._made)
+
+    async def _dawdle(self) -> None:
+        """Some transactions take their time between reading and writing: leases move and others commit meanwhile."""
+        if self._draw.chance(1, 4):
+            await self._client.runtime.clock.sleep(self._draw.decay(DAWDLE_MEAN_NS) / NS)
 
     # --- registers -------------------------------------------------------------------------------------------------
 
@@ -211,6 +217,7 @@ class Worker:
                 value = await txn.get(key)
                 pen.read(key, value)
                 held[key] = balance(value or b"0")
+            await self._dawdle()
             some = min(amount, held[giver])
             for key, change in ((giver, -some), (taker, some)):
                 value = b"%d:%s" % (held[key] + change, self._unique())
@@ -242,6 +249,7 @@ class Worker:
                 value = await txn.get(chain[-1])
                 pen.read(chain[-1], value)
                 chain.append(value or first)
+            await self._dawdle()
             a, b, c, d = chain
             for key, value in ((a, c), (c, b), (b, d)):
                 pen.write(key, value)
@@ -268,6 +276,7 @@ class Worker:
         async def once(txn: Transaction, pen: TxnPen) -> None:
             found = await txn.get(key)
             pen.read(key, found)
+            await self._dawdle()
             if found is None:
                 value = self._unique()
                 pen.write(key, value)
@@ -286,6 +295,7 @@ class Worker:
             pen.restart()
             page.restart()
             for key, appends in steps:
+                await self._dawdle()
                 raw = await txn.get(key)
                 page.read(key, raw)
                 elements = msgspec.json.decode(raw) if raw else []
