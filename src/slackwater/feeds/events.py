@@ -167,6 +167,26 @@ def changes_of(values: list[Value], *, befores: bool = False) -> Changes:
     )
 
 
+def joined(blocks: list[Changes]) -> Changes:
+    """Blocks as one; before-images only where all have them, transaction ids where any has."""
+    if len(blocks) == 1:
+        return blocks[0]
+    keys: list[bytes] = []
+    timestamps: list[int] = []
+    values: list[bytes] = []
+    befores: list[bytes] | None = [] if blocks and all(b.befores is not None for b in blocks) else None
+    txn_ids: list[bytes] | None = [] if any(b.txn_ids is not None for b in blocks) else None
+    for block in blocks:
+        keys += block.keys
+        timestamps += block.timestamps
+        values += block.values
+        if befores is not None and block.befores is not None:
+            befores += block.befores
+        if txn_ids is not None:
+            txn_ids += block.txn_ids if block.txn_ids is not None else [b""] * len(block)
+    return Changes(keys, timestamps, values, befores, txn_ids)
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Event)
 

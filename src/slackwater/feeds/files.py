@@ -32,7 +32,7 @@ import msgspec
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, show
 from slackwater.errors import DecodeError, StorageError, UsageError, invariant
 from slackwater.feeds.envelope import Enveloper, Timeline, by_table
-from slackwater.feeds.events import Changes
+from slackwater.feeds.events import Changes, joined
 from slackwater.feeds.file_bytes import FORMATS, file_bytes
 from slackwater.feeds.settle import Settling
 
@@ -190,7 +190,7 @@ class FeedFiles:
     def scan(self, rows: Changes) -> list[File]:
         """Rows of the initial scan, in key order, each with its own timestamp; complete parts come out as files."""
         invariant(not self.scanned, "A-feed-scanned")
-        held = rows if self._scan_rest is None else _concat(self._scan_rest, rows)
+        held = rows if self._scan_rest is None else joined([self._scan_rest, rows])
         files: list[File] = []
         start = 0
         for at in _table_ends(held):
@@ -260,13 +260,6 @@ class FeedFiles:
 
 def _cut(changes: Changes, start: int) -> Changes:
     return changes.pick(list(range(start, min(start + FILE_ROWS, len(changes)))))
-
-
-def _concat(left: Changes, right: Changes) -> Changes:
-    befores = None
-    if left.befores is not None and right.befores is not None:
-        befores = left.befores + right.befores
-    return Changes(left.keys + right.keys, left.timestamps + right.timestamps, left.values + right.values, befores)
 
 
 def _table_ends(changes: Changes) -> list[int]:

@@ -222,7 +222,7 @@ class RangeFeed:
     ) -> list[Effect]:
         """One log entry was applied, and left this closed timestamp. `reader` is for those who want before-images."""
         effects = read_effects(batch)
-        changes = effects.changes.within(self.span)
+        changes = effects.changes  # a range writes inside its span, and `split` follows at once when that shrinks
         self.resolved.check_new(changes.timestamps, what="version")
         try:
             followed = self.locks.apply(effects)
@@ -332,6 +332,8 @@ class RangeFeed:
 
     def _clean_up(self, dead: list[bytes]) -> list[Effect]:
         """The intents of transactions that turned out to be dead: nobody else may come by to remove them."""
+        if not dead:
+            return []
         outcomes = [Resolution(txn_id, 0, TxnStatus.ABORTED) for txn_id in dead]
         return [Resolve(outcome, self.locks.keys_of(outcome.txn_id)) for outcome in outcomes]
 

@@ -22,6 +22,7 @@ The buffer
     resolved when the snapshot was taken) has been sent, so the consumer resumes from there and every attempt makes
     progress, however busy the range.
 
+What a busy range commits in small entries is taken as large blocks: entries that wait together are sent together.
 Resolved timestamps stand in the buffer behind the events they cover, and a newer one takes the place of an older one that
 nobody has taken yet.
 """
@@ -36,7 +37,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
-from slackwater.feeds.events import EVENT_SIZE_MIN, Changes, Ended, EndReason, Event, Resolved, size_of
+from slackwater.feeds.events import EVENT_SIZE_MIN, Changes, Ended, EndReason, Event, Resolved, joined, size_of
 from slackwater.hooks import planted, probe
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ class Registration:
         self.bytes = 0
         """Of everything buffered."""
         self.opened_at = MIN
-        self._out: deque[Event] = deque()
-        self._live: list[Changes] = []
+        self._out: deque[tuple[Event, int]] = deque()
+        """(event, bytes)."""
+        self._live: list[tuple[Changes, int]] = []
         self._overflowed = False
         self._resolved = after
         """The last one put into the buffer."""
@@ -125,10 +127,11 @@ class Registration:
         if self.bytes + size > self.budget_bytes:
             self._overflow()
         elif self.phase is Phase.SCANNING:
-            self._live.append(changes)
+            self._live.append((changes, size))
             self.bytes += size
         else:
-            self._append(changes)
+            self._out.append((changes, size))
+            self.bytes += size
 
     def resolve(self, ts: Timestamp) -> None:
         """Everything at or below `ts` is in the buffer or taken."""
@@ -136,10 +139,10 @@ class Registration:
             return
         self._resolved = ts
         if planted("M16"):
-            self._out.appendleft(Resolved(ts))
+            self._out.appendleft((Resolved(ts), EVENT_SIZE_MIN))
             self.bytes += EVENT_SIZE_MIN
-        elif self._out and isinstance(self._out[-1], Resolved):
-            self._out[-1] = Resolved(ts)
+        elif self._out and isinstance(self._out[-1][0], Resolved):
+            self._out[-1] = Resolved(ts), EVENT_SIZE_MIN
         else:
             self._append(Resolved(ts))
 
@@ -158,18 +161,27 @@ class Registration:
         return bool(self._out)
 
     def take(self, *, bytes_max: int) -> list[Event]:
-        """The next events, at least one if there is any, and then as many as fit."""
+        """The next events, at least one if there is any, and then as many as fit. Blocks that touch come as one."""
         taken: list[Event] = []
+        blocks: list[Changes] = []
         size = 0
         while self._out:
-            cost = size_of(self._out[0])
-            if taken and size + cost > bytes_max:
+            event, cost = self._out[0]
+            if size and size + cost > bytes_max:
                 break
-            event = self._out.popleft()
+            self._out.popleft()
             size += cost
+            if isinstance(event, Changes):
+                blocks.append(event)
+                continue
+            if blocks:
+                taken.append(joined(blocks))
+                blocks = []
             taken.append(event)
             if isinstance(event, Resolved):
                 self._taken = event.ts
+        if blocks:
+            taken.append(joined(blocks))
         self.bytes -= size
         return taken
 
@@ -178,8 +190,9 @@ class Registration:
         return f"{self.phase.value} after={self.after} resolved={self._resolved} buffered={self.bytes}"
 
     def _append(self, event: Event) -> None:
-        self._out.append(event)
-        self.bytes += size_of(event)
+        size = size_of(event)
+        self._out.append((event, size))
+        self.bytes += size
 
     def _overflow(self) -> None:
         """The live stream does not fit. Never leave anything out: end, and say where to go on."""
@@ -188,7 +201,7 @@ class Registration:
         if self.phase is Phase.SCANNING:
             probe("feeds.overflow_in_catch_up")
             self._overflowed = True
-            self.bytes -= sum(changes.size() for changes in self._live)
+            self.bytes -= sum(size for _, size in self._live)
             self._live = []
             return
         probe("feeds.slow_consumer")

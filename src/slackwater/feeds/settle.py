@@ -21,7 +21,7 @@ import pyarrow.compute as pac
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
-from slackwater.feeds.events import Changes
+from slackwater.feeds.events import Changes, joined
 
 pa: Any = pyarrow
 pc: Any = pac
@@ -57,7 +57,7 @@ class Settling:
         """Everything at or below `upto`, by (timestamp, key), each once. Nothing there may come anew."""
         invariant(upto >= self.released, "I-23", upto=upto, released=self.released)
         self.released = upto
-        whole = _joined(self._blocks)
+        whole = joined(self._blocks)
         if not len(whole):
             return whole
         times = np.array(whole.timestamps, np.int64)
@@ -66,26 +66,6 @@ class Settling:
         self._blocks = [rest] if len(rest) else []
         self.bytes = rest.size()
         return _in_order(whole if len(below) == len(times) else whole.pick(below.tolist()))
-
-
-def _joined(blocks: list[Changes]) -> Changes:
-    """One block; before-images only where all have them, transaction ids where any has."""
-    if len(blocks) == 1:
-        return blocks[0]
-    keys: list[bytes] = []
-    timestamps: list[int] = []
-    values: list[bytes] = []
-    befores: list[bytes] | None = [] if blocks and all(b.befores is not None for b in blocks) else None
-    txn_ids: list[bytes] | None = [] if any(b.txn_ids is not None for b in blocks) else None
-    for block in blocks:
-        keys += block.keys
-        timestamps += block.timestamps
-        values += block.values
-        if befores is not None and block.befores is not None:
-            befores += block.befores
-        if txn_ids is not None:
-            txn_ids += block.txn_ids if block.txn_ids is not None else [b""] * len(block)
-    return Changes(keys, timestamps, values, befores, txn_ids)
 
 
 def _in_order(changes: Changes) -> Changes:

@@ -134,8 +134,11 @@ def test_take_gives_at_least_one_event_and_then_what_fits():
     consumer = world.live(1, 0)
     for at, name in enumerate("bcd"):
         world.put(name, "x" * 50, 10 + at)
-    assert len(consumer.take(1)) == 1
-    assert len(consumer.take(300)) == 2
+    world.put("e", "x" * 50, 20, closed=19)
+    world.publish()
+    assert [len(e) for e in consumer.take(1)] == [1]
+    assert [len(e) for e in consumer.take(200)] == [2], "what waits together comes as one block"
+    assert [type(e) for e in consumer.take(300)] == [Changes, Resolved]
     assert world.feed.registrations[1].bytes == 0
 
 

@@ -46,6 +46,12 @@ class Runner:
         self.world.decide(txn, commit=True)
         self.world.resolve(txn, key)
 
+    def do_restart(self, txn, at):
+        owner = self.world.txns[txn]
+        owner.epoch += 1
+        owner.ts = Timestamp(max(owner.ts, int(at)))
+        return f"{txn} epoch={owner.epoch} @{owner.ts}"
+
     def do_decide(self, txn, what):
         self.world.decide(txn, commit=what == "commit")
 
