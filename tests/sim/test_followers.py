@@ -8,15 +8,17 @@ import pytest
 
 from slackwater.clock import add_seconds
 from slackwater.clock.timestamp import seconds_between
-from slackwater.errors import NotLeaseholder, UnavailableError, UsageError
+from slackwater.errors import InvariantViolation, NotLeaseholder, UnavailableError, UsageError
 from slackwater.model import requests as rq
 from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.runtime.sync import Event
 from slackwater.txn.staleness import Staleness
 from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:
     from slackwater.clock import Timestamp
     from slackwater.replica.driver.store import Store
+    from slackwater.runtime.seam import Entry
 
 N1, N2 = NodeId(1), NodeId(2)
 LAG_S, INTERVAL_S = 1.0, 0.2
@@ -275,3 +277,35 @@ def test_a_broken_stream_is_opened_again() -> None:
     world = play(story, settings=SETTINGS)
     assert world.probes["closedts.stream_broke"] >= 1
     assert world.probes["closedts.full_update"] >= 3
+
+
+@pytest.mark.parametrize("bug", ["", "M06"])
+def test_a_promise_believed_before_its_index_is_noticed_when_the_write_arrives(bug: str) -> None:
+    """A follower applies late: the write of index n lies below what was promised for n (I-12, seen by I-10)."""
+
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, store = await follower(c, b"a")
+        await c.settle(5)
+        replica, go_on = store.replicas[range_id], Event()
+        apply = replica._apply
+
+        async def late(entries: list[Entry]) -> None:
+            await go_on.wait()
+            await apply(entries)
+
+        replica._apply = late  # type: ignore[method-assign]
+        wrote = await c.kv.put(a, b"2")
+        await c.settle(5)
+        assert (replica.closing.closed() < wrote) is not bool(bug)
+        go_on.set()
+        await c.settle(2)
+        if bug:
+            assert isinstance(replica.failure, InvariantViolation)
+            assert replica.failure.rule == "I-10"
+        else:
+            assert replica.failure is None
+            assert replica.closing.closed() > wrote
+
+    play(story, settings=SETTINGS, bugs=frozenset({bug}))

@@ -18,16 +18,20 @@ from slackwater.closedts.negotiate import resolve
 from slackwater.closedts.policy import Policy, Terms, target
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.closedts.waiting import Gate, gate
-from slackwater.errors import UsageError
+from slackwater.errors import InvariantViolation, UsageError
 from slackwater.hooks import tap
 from slackwater.model import requests as rq
 from slackwater.replica import declare
+from slackwater.replica.apply import Verdict
 from slackwater.replica.closing import try_close
 from slackwater.replica.lease import LeaseState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from slackwater.closedts.side_transport import Closed
     from slackwater.model.requests import Batch, BatchResult
+    from slackwater.replica.apply import Applied
     from slackwater.replica.driver.replica import Replica
 
 CLUSTER_LAG = Policy()
@@ -108,6 +112,23 @@ class Closing:
         if transport is None:
             return state.closed
         return Timestamp(max(state.closed, transport.receiver.closed_for(state.descriptor.range_id, state.lai)))
+
+    def check(self, run: Iterable[Applied]) -> None:
+        """Before writing what is about to be applied: nothing of it lies at or below what may have been served (I-10).
+
+        The applied state's own closed timestamp is part of the acceptance rule; this is about promises of the side
+        transport, which are no part of the replicated state. A violation quarantines this replica and nothing else.
+        """
+        transport = self._context.transport
+        if transport is None:
+            return
+        state = self._replica.state
+        closed = transport.receiver.closed_for(state.descriptor.range_id, state.lai)
+        for applied in run:
+            for command, verdict in applied.outcomes:
+                if verdict is Verdict.ACCEPTED and 0 < command.min_write_ts <= closed:
+                    facts: dict[str, object] = {"write": command.min_write_ts, "lai": command.lai, "promised": closed}
+                    raise InvariantViolation("I-10", facts)
 
     def applied(self) -> None:
         """Something was applied: reads may have waited for it."""

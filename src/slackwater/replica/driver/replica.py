@@ -378,6 +378,7 @@ class Replica:
         for before, applied, _ in done:
             if before.descriptor.generation != applied.state.descriptor.generation:
                 self.context.hooks.generation_changed(whole, before.descriptor, applied.state.descriptor)
+        self.closing.check(applied for _, applied, _ in done)
         self.context.engine.write(whole)
         for before, applied, position in done:
             self.state = applied.state
