@@ -54,7 +54,7 @@ def test_a_proposal_whose_index_was_taken_is_refused_not_forgotten() -> None:
         buffer: ProposalBuffer[Waiter] = ProposalBuffer(RangeId(7), BucketTracker(), entry_bytes_max=1 << 16)
         buffer.start_lease(sequence=LeaseSequence(3), lai=LeaseAppliedIndex(4), closed=MIN)
         pipeline = Pipeline(context, buffer, state=lambda: states[-1], targets=lambda: (MIN, MIN))
-        waiter = pipeline.new_waiter()
+        waiter = Waiter()
         pipeline.submit(
             Proposal(
                 command_id=b"x" * 12,
@@ -69,7 +69,7 @@ def test_a_proposal_whose_index_was_taken_is_refused_not_forgotten() -> None:
         )
         running = asyncio.create_task(pipeline.run())
         with pytest.raises(NotLeaseholder):
-            await asyncio.wait_for(waiter, 5)
+            await asyncio.wait_for(waiter.wait(), 5)
         assert buffer.in_flight == 0
         running.cancel()
 

@@ -72,8 +72,8 @@ class Leasing:
         lease = self._state().lease
         return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
 
-    def check(self, now: Timestamp) -> None:
-        """Raise unless this node holds the lease now and may serve under it."""
+    def check(self, now: Timestamp) -> Timestamp:
+        """Raise unless this node holds the lease now and may serve under it; returns until when (see `usable_until`)."""
         lease = self._state().lease
         if lease.holder != self._context.node_id:
             raise self.elsewhere(
@@ -81,12 +81,14 @@ class Leasing:
             )
         if self.transferring_to is not None:
             raise self.elsewhere("the lease is being transferred", self.transferring_to)
-        if self.status(now) is not LeaseState.VALID:
+        record, max_offset_us = self._record(lease), self._context.clock.max_offset_us
+        if lease_state(lease, record, now=now, max_offset_us=max_offset_us) is not LeaseState.VALID:
             raise self.elsewhere("this node's lease is about to end or has ended", 0)
         if lease.sequence == self._former:
             raise self.elsewhere("this node held the lease in a former life and must acquire it anew", 0)
         if now < lease.start:
             raise self.elsewhere("this node's lease starts in the future of its clock", lease.holder)
+        return usable_until(lease, record, max_offset_us=max_offset_us)
 
     async def hold(self) -> None:
         """Return once this node may serve under the lease; raise `NotLeaseholder` when another one may."""

@@ -36,42 +36,45 @@ class Waiter:
     The caller may be cancelled while the command lives on, so its future is its own; it exists only once somebody waits.
     """
 
-    __slots__ = ("_caller", "_done", "_then")
+    __slots__ = ("_caller", "_outcome", "_then")
 
     def __init__(self) -> None:
         self._then: list[Callable[[SlackwaterError | None], None]] = []
-        self._caller: Future[RangeState] | None = None
-        self._done = False
+        self._caller: Future[None] | None = None
+        self._outcome: RangeState | SlackwaterError | None = None
 
     def done(self) -> bool:
         """Whether the command is decided."""
-        return self._done
+        return self._outcome is not None
 
     def when_decided(self, then: Callable[[SlackwaterError | None], None]) -> None:
         """Have `then(error)` called, None when it applied, in the very step in which the command is decided."""
         self._then.append(then)
 
     async def wait(self) -> RangeState:
-        """The state in which the command applied, or the error that it did not. For one caller, right after proposing."""
-        self._caller = get_running_loop().create_future()
-        return await self._caller
+        """The state in which the command applied, or the error that it did not. For one caller."""
+        if self._outcome is None:
+            self._caller = get_running_loop().create_future()
+            await self._caller
+        if isinstance(self._outcome, SlackwaterError):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
 
     def set_result(self, state: RangeState) -> None:
         """The command applied."""
-        self._decide(None)
-        if self._caller is not None and not self._caller.done():
-            self._caller.set_result(state)
+        self._decide(state, None)
 
     def set_exception(self, error: SlackwaterError) -> None:
         """The command never will apply, or nobody can tell."""
-        self._decide(error)
-        if self._caller is not None and not self._caller.done():
-            self._caller.set_exception(error)
+        self._decide(error, error)
 
-    def _decide(self, error: SlackwaterError | None) -> None:
-        self._done = True
+    def _decide(self, outcome: RangeState | SlackwaterError, error: SlackwaterError | None) -> None:
+        self._outcome = outcome
         for then in self._then:
             then(error)
+        if self._caller is not None and not self._caller.done():
+            self._caller.set_result(None)
 
 
 class Pipeline:

@@ -219,7 +219,7 @@ class Replica:
         """Check and act: no await between here and `_propose`."""
         self._check_alive()
         now = self.context.clock.now()
-        self.leasing.check(now)
+        lease_end = self.leasing.check(now)
         tap("replica.serving", self, now)
         self._check_bounds(batch)
         self.closing.catch_up()
@@ -229,7 +229,7 @@ class Replica:
             now=now,
             read_at=read_at,
             floor=self.pipeline.buffer.floor,
-            lease_end=self.leasing.usable_until(),
+            lease_end=lease_end,
             tscache=self.tscache,
             txn_expiration_s=self.context.settings["txn.expiration"],
             right_stats=right_stats,
