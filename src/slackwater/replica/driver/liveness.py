@@ -153,6 +153,7 @@ class NodeLiveness:
         raw = await self._kv.get(liveness_key(self.node_id))
         if raw is None:
             await self._write(Epoch(1), expected=None)
+            await self.refresh()
             return
         record = _decoder.decode(raw)
         now = self._clock.now()
