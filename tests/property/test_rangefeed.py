@@ -19,8 +19,8 @@ NAMES = "bcdefg"
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["put", "put", "delete", "txn put", "txn put", "txn put", "decide", "resolve", "resolve", "restart", "push", "doubt",
-             "pass", "barrier", "close", "close", "register", "locks", "history", "history", "take", "take", "publish"]
+            ["put", "put", "delete", "txn put", "txn put", "txn put", "decide", "resolve", "resolve", "restart", "lost put",
+             "push", "doubt", "pass", "barrier", "close", "close", "register", "locks", "history", "history", "take", "take", "publish"]
         ),
         st.integers(0, len(NAMES) - 1),
         st.integers(0, 5),
@@ -93,6 +93,19 @@ class Story:
         if found is not None and found.status is TxnStatus.PENDING:
             found.epoch += 1
             found.ts = Timestamp(max(found.ts, self.now))
+
+    def do_lost_put(self, name, number):
+        """The leaseholder writes the intent higher than asked; the answer is lost, and the coordinator restarts lower."""
+        txn = self.owner(number)
+        found = self.world.txns.get(txn)
+        if found is not None and found.status is TxnStatus.PENDING:
+            asked = found.ts
+            try:
+                self.allowed(self.world.txn_put, txn, name, "lost", max(self.now + 6, int(self.world.closed) + 1))
+            finally:
+                found.ts = asked
+                found.epoch += 1
+            self.now += 6
 
     def do_push(self, name, number):
         txn = self.owner(number)

@@ -1,11 +1,14 @@
 """Which transactions still have intents here, and which of them holds the resolved timestamp back.
 
-    txn   { references, ts, aborted, a sample intent to push it by }
+    txn   { references, epoch, ts, floor, aborted, a sample intent to push it by }
     heap  (ts, txn) of those that can still commit, lowest first; entries that no longer hold are skipped when met
 
-A transaction counts once, however many keys it has locked. Its `ts` is the highest seen: a transaction commits at or
-above every timestamp any of its intents ever had, across epochs, so the highest is a lower bound of its commit and lets
-resolved go further than each intent's own. It only moves up.
+A transaction counts once, however many keys it has locked. It commits at or above every intent *of the epoch it commits
+in*, so the highest timestamp among the intents of its newest epoch is a lower bound of its commit, and lets resolved go
+further than each intent's own. Older epochs say nothing: a leaseholder may have moved one of their intents up without the
+coordinator ever hearing of it, and the next epoch may begin, and commit, below. So a new epoch can *lower* the bound; it
+does so by a new write, which lies above everything closed, hence above everything resolved. What a push has moved holds in
+every epoch: `floor`.
 
 How references are counted
     +1  an intent was written on a key that the transaction did not hold       (a rewrite or a move up is not a new one)
@@ -27,8 +30,9 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Protocol
 
-from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.errors import invariant
+from slackwater.hooks import probe
 
 if TYPE_CHECKING:
     from slackwater.model.txns import Intent
@@ -73,11 +77,17 @@ class Unresolved(Protocol):
 
 
 class _Entry:
-    __slots__ = ("aborted", "references", "sample", "ts")
+    __slots__ = ("aborted", "epoch", "floor", "highest", "references", "sample", "ts")
 
     def __init__(self) -> None:
         self.references = 0
+        self.epoch = -1
+        self.highest = MIN
+        """Among the intents of that epoch."""
+        self.floor = MIN
+        """Moved there by a push."""
         self.ts = MIN
+        """The higher of both: where it may commit. The one that stands in the heap."""
         self.aborted = False
         self.sample: Intent | None = None
 
@@ -110,7 +120,7 @@ class UnresolvedQueue:
         if entry is None:
             entry = self._entries[intent.txn_id] = _Entry()
         entry.references += 1
-        self._raise(entry, intent)
+        self._note(entry, intent)
         self._forget_if_done(intent.txn_id, entry)
 
     def moved(self, intent: Intent) -> None:
@@ -119,7 +129,7 @@ class UnresolvedQueue:
         # Before the scan is done, references that cancel out make a transaction unknown that still holds a key.
         invariant(entry is not None or not self.complete, "A-feed-references", txn=intent.txn_id.hex())
         if entry is not None:
-            self._raise(entry, intent)
+            self._note(entry, intent)
 
     def gone(self, txn_id: bytes) -> None:
         """An intent is no longer there, for whatever reason."""
@@ -133,8 +143,9 @@ class UnresolvedQueue:
     def forward(self, txn_id: bytes, ts: Timestamp) -> None:
         """The transaction cannot commit below `ts`; one that is not known has nothing here any more."""
         entry = self._entries.get(txn_id)
-        if entry is not None and ts > entry.ts:
-            self._push(txn_id, entry, ts)
+        if entry is not None and ts > entry.floor:
+            entry.floor = ts
+            self._place(txn_id, entry)
 
     def abort(self, txn_id: bytes) -> None:
         """The transaction will never commit: its intents are garbage, and no longer hold anything back."""
@@ -175,13 +186,20 @@ class UnresolvedQueue:
         scan = "" if self.complete else " scanning"
         return f"txns={len(self._entries)} aborted={aborted} oldest={self.oldest() or '-'}{scan}"
 
-    def _raise(self, entry: _Entry, intent: Intent) -> None:
-        if entry.sample is None or intent.epoch >= entry.sample.epoch:
-            entry.sample = intent
-        if intent.ts > entry.ts or entry.references == 1:
-            self._push(intent.txn_id, entry, Timestamp(max(intent.ts, entry.ts)))
+    def _note(self, entry: _Entry, intent: Intent) -> None:
+        if intent.epoch > entry.epoch:
+            if entry.epoch >= 0 and intent.ts < entry.highest:
+                probe("feeds.epoch_begins_lower")
+            entry.epoch, entry.highest, entry.sample = intent.epoch, intent.ts, intent
+        elif intent.epoch == entry.epoch and intent.ts > entry.highest:
+            entry.highest, entry.sample = intent.ts, intent
+        self._place(intent.txn_id, entry)
 
-    def _push(self, txn_id: bytes, entry: _Entry, ts: Timestamp) -> None:
+    def _place(self, txn_id: bytes, entry: _Entry) -> None:
+        """Into the heap, if it is not there at this timestamp already."""
+        ts = Timestamp(max(entry.highest, entry.floor))
+        if ts == entry.ts and entry.references != 1:
+            return
         entry.ts = ts
         heapq.heappush(self._heap, (ts, txn_id))
         if len(self._heap) > 2 * len(self._entries) + HEAP_SLACK:
@@ -200,20 +218,21 @@ class UnresolvedNaive:
     def __init__(self) -> None:
         self.complete = False
         self.counts: dict[bytes, int] = {}
-        self.times: dict[bytes, Timestamp] = {}
+        self.seen: dict[bytes, list[tuple[int, Timestamp]]] = {}
+        """(epoch, ts) of every intent noted."""
+        self.floors: dict[bytes, Timestamp] = {}
         self.dead: set[bytes] = set()
 
     def written(self, intent: Intent) -> None:
         """One more."""
         self.counts[intent.txn_id] = self.counts.get(intent.txn_id, 0) + 1
-        self.times[intent.txn_id] = Timestamp(max(self.times.get(intent.txn_id, MIN), intent.ts))
+        self.moved(intent)
         self._settle(intent.txn_id)
 
     def moved(self, intent: Intent) -> None:
-        """Higher, perhaps."""
-        if intent.txn_id not in self.counts:
-            return
-        self.times[intent.txn_id] = Timestamp(max(self.times.get(intent.txn_id, MIN), intent.ts))
+        """One more fact about a transaction that is known."""
+        if intent.txn_id in self.counts:
+            self.seen.setdefault(intent.txn_id, []).append((intent.epoch, intent.ts))
 
     def gone(self, txn_id: bytes) -> None:
         """One less."""
@@ -224,7 +243,7 @@ class UnresolvedNaive:
     def forward(self, txn_id: bytes, ts: Timestamp) -> None:
         """Higher, if known."""
         if txn_id in self.counts:
-            self.times[txn_id] = Timestamp(max(self.times.get(txn_id, MIN), ts))
+            self.floors[txn_id] = Timestamp(max(self.floors.get(txn_id, MIN), ts))
 
     def abort(self, txn_id: bytes) -> None:
         """Dead, if known."""
@@ -238,11 +257,16 @@ class UnresolvedNaive:
 
     def oldest(self) -> Timestamp | None:
         """The minimum over all that may commit."""
-        alive = (self.times.get(t, MAX) for t, n in self.counts.items() if n > 0 and t not in self.dead)
-        return min(alive, default=None)
+        return min((self._bound(t) for t, n in self.counts.items() if n > 0 and t not in self.dead), default=None)
+
+    def _bound(self, txn_id: bytes) -> Timestamp:
+        newest = max(epoch for epoch, _ in self.seen[txn_id])
+        highest = max(ts for epoch, ts in self.seen[txn_id] if epoch == newest)
+        return Timestamp(max(highest, self.floors.get(txn_id, MIN)))
 
     def _settle(self, txn_id: bytes) -> None:
         if self.counts[txn_id] == 0 and not (txn_id in self.dead and not self.complete):
             del self.counts[txn_id]
-            self.times.pop(txn_id, None)
+            self.seen.pop(txn_id, None)
+            self.floors.pop(txn_id, None)
             self.dead.discard(txn_id)

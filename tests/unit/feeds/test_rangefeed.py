@@ -187,3 +187,20 @@ def test_broken_bytes_are_decode_errors():
             decode_event(data)
     with pytest.raises(DecodeError):
         lock_of(b"k", b"nonsense")
+
+
+def test_an_epoch_that_begins_below_an_intent_its_coordinator_never_heard_of():
+    world = World()
+    consumer = world.live(1, 0)
+    world.put("b", "lost", 25, txn="t1")  # the leaseholder moved it up from 21; the answer never came
+    world.txns["t1"].epoch, world.txns["t1"].ts = 1, Timestamp(22)
+    world.put("c", "mine", 22, txn="t1")
+    world.close(30)
+    world.publish()
+    world.decide("t1", commit=True)
+    world.resolve("t1")
+    world.publish()
+    consumer.take()
+    consumer.check()
+    assert [v.ts for e in consumer.events if isinstance(e, Changes) for v in e.rows()] == [22]
+    assert consumer.events[-1] == Resolved(Timestamp(30))
