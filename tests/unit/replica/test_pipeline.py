@@ -74,3 +74,45 @@ def test_a_proposal_whose_index_was_taken_is_refused_not_forgotten() -> None:
         running.cancel()
 
     asyncio.run(go())
+
+
+def test_a_cancelled_caller_leaves_the_command_and_its_keepers_alone() -> None:
+    async def go() -> None:
+        waiter = Waiter()
+        told: list[object] = []
+        waiter.when_decided(told.append)
+        caller = asyncio.create_task(waiter.wait())
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.sleep(0)
+        assert caller.cancelled()
+        assert not waiter.done()
+        assert told == []
+        state = RangeState(DESCRIPTOR, LEASE, LeaseAppliedIndex(9))
+        waiter.set_result(state)
+        assert told == [None]
+        assert await waiter.wait() is state  # asked late
+
+    asyncio.run(go())
+
+
+def test_a_command_that_fails_tells_its_keepers_before_its_caller() -> None:
+    async def go() -> None:
+        waiter = Waiter()
+        order: list[object] = []
+        waiter.when_decided(order.append)
+
+        async def call() -> None:
+            try:
+                await waiter.wait()
+            except NotLeaseholder as error:
+                order.append(type(error))
+
+        caller = asyncio.create_task(call())
+        await asyncio.sleep(0)
+        error = NotLeaseholder("gone", range_id=RangeId(7), hint=NodeId(0), reason="test")
+        waiter.set_exception(error)
+        await caller
+        assert order == [error, NotLeaseholder]
+
+    asyncio.run(go())
