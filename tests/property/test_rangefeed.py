@@ -20,7 +20,8 @@ STEPS = st.lists(
     st.tuples(
         st.sampled_from(
             ["put", "put", "delete", "txn put", "txn put", "txn put", "decide", "resolve", "resolve", "restart", "lost put",
-             "push", "doubt", "pass", "barrier", "close", "close", "register", "locks", "history", "history", "take", "take", "publish"]
+             "push", "doubt", "pass", "barrier", "close", "close", "register", "locks", "history", "history",
+             "take", "take", "publish"]
         ),
         st.integers(0, len(NAMES) - 1),
         st.integers(0, 5),

@@ -75,6 +75,7 @@ class Registration:
         self._out: deque[tuple[Event, int]] = deque()
         """(event, bytes)."""
         self._live: list[tuple[Changes, int]] = []
+        self._live_bytes = 0
         self._overflowed = False
         self._resolved = after
         """The last one put into the buffer."""
@@ -91,7 +92,8 @@ class Registration:
 
     def wants_history(self) -> bool:
         """Whether the next block of history may be read."""
-        return self.phase is Phase.SCANNING and self.bytes * HISTORY_SHARE < self.budget_bytes
+        # Only what can be taken counts: live events wait for history to end, so history must not wait for them.
+        return self.phase is Phase.SCANNING and (self.bytes - self._live_bytes) * HISTORY_SHARE < self.budget_bytes
 
     def history(self, changes: Changes, *, done: bool, resolved: Timestamp) -> None:
         """A block of history; with the last one, what waited follows and the registration is live."""
@@ -108,8 +110,8 @@ class Registration:
             self._append(Ended(EndReason.SLOW_CONSUMER, self._resolved, "writes outran the reading of history"))
             self.phase = Phase.ENDED
             return
-        self._out.extend(self._live)  # already counted
-        self._live = []
+        self._out.extend(self._live)
+        self._live, self._live_bytes = [], 0
         self.resolve(resolved)
 
     def live(self, changes: Changes) -> None:
@@ -128,6 +130,7 @@ class Registration:
             self._overflow()
         elif self.phase is Phase.SCANNING:
             self._live.append((changes, size))
+            self._live_bytes += size
             self.bytes += size
         else:
             self._out.append((changes, size))
@@ -150,7 +153,7 @@ class Registration:
         """The last word. What is buffered stays to be taken; after half a history nothing is known to be whole."""
         if self.phase is Phase.ENDED:
             return
-        self._live = []
+        self._forget_live()
         self.phase = Phase.ENDED
         self._append(Ended(reason, self._resolved, detail))
 
@@ -194,6 +197,10 @@ class Registration:
         self._out.append((event, size))
         self.bytes += size
 
+    def _forget_live(self) -> None:
+        self.bytes -= self._live_bytes
+        self._live, self._live_bytes = [], 0
+
     def _overflow(self) -> None:
         """The live stream does not fit. Never leave anything out: end, and say where to go on."""
         if planted("M17"):
@@ -201,8 +208,7 @@ class Registration:
         if self.phase is Phase.SCANNING:
             probe("feeds.overflow_in_catch_up")
             self._overflowed = True
-            self.bytes -= sum(size for _, size in self._live)
-            self._live = []
+            self._forget_live()
             return
         probe("feeds.slow_consumer")
         self._out.clear()

@@ -142,6 +142,25 @@ def test_take_gives_at_least_one_event_and_then_what_fits():
     assert world.feed.registrations[1].bytes == 0
 
 
+def test_history_does_not_wait_for_what_waits_for_history():
+    world = World()
+    world.put("b", "x", 10)
+    world.put("c", "x", 11)
+    consumer = world.register(1, 0, budget=1024)
+    world.scan_locks()
+    world.put("d", "x" * 700, 20)
+    assert world.read_history(1, 1)
+    consumer.take()
+    assert world.read_history(1, 1), "the consumer has taken everything it can take"
+    consumer.take()
+    assert world.feed.registrations[1].bytes == 0
+    world.close(20)
+    world.publish()
+    consumer.take()
+    consumer.check()
+    assert consumer.events[-1] == Resolved(Timestamp(20))
+
+
 def test_a_failed_barrier_leaves_the_transaction_to_be_pushed_again():
     world = World()
     world.live(1, 0)
