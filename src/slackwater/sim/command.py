@@ -16,7 +16,7 @@ from slackwater.errors import UsageError
 from slackwater.sim.report import failure_report, headline
 from slackwater.sim.run import DEFAULT_DURATION_S, EXIT_NONDETERMINISM, Job, Result, run_job
 from slackwater.sim.runner import Runner, Summary
-from slackwater.sim.scenario import PLANTED, PLAYS, PlantedBug, find_planted, load
+from slackwater.sim.scenario import PLANTED, PLAYS, PlantedBug, default_play, find_planted, load
 from slackwater.sim.tape import Tape
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first of them (default 0)")
     parser.add_argument("--seed", type=int, metavar="S", help="run this one seed, in this process")
     parser.add_argument("--replay", action="store_true", help="with --seed: show the timeline and run it twice")
-    parser.add_argument("--scenario", metavar="NAME", help=f"what to run (default kernel). {scenarios}")
+    parser.add_argument("--scenario", metavar="NAME", help=f"what to run (default: mostly cluster). {scenarios}")
     parser.add_argument(
         "--planted", nargs="?", const="all", metavar="NAME", help="switch on planted bugs; with --seed, in that run"
     )
@@ -92,7 +92,7 @@ def main(argv: list[str]) -> int:
 def _job(options: argparse.Namespace, seed: int, planted: tuple[str, ...] = ()) -> Job:
     return Job(
         seed=seed,
-        play=options.scenario or "kernel",
+        play=options.scenario or default_play(seed),
         planted=planted,
         canary=options.canary,
         duration_s=options.duration,

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.sim.scenario import default_play
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,10 +25,10 @@ PROBES_SHOWN_MAX = 12
 TRACE_SHOWN = 8
 
 
-def replay_command(job: Job, *, default_play: str = "kernel", default_duration_s: float = 60.0) -> str:
+def replay_command(job: Job, *, default_duration_s: float = 60.0) -> str:
     """How to see it again."""
     extras = []
-    if job.play != default_play:
+    if job.play != default_play(job.seed):
         extras.append(f"--scenario {job.play}")
     if job.planted:
         extras.append(f"--planted {' '.join(job.planted)}")

@@ -1,0 +1,53 @@
+"""Whole clusters in the simulator: a few seeds, the oracles' own sharpness, and bugs that were found here.
+
+`make sim` runs hundreds of seeds; these are a smoke test. A seed means another run after every change of the code, so
+the regressions below are unit tests of what the seeds found (`tests/unit/…`), named in their docstrings.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from slackwater.sim.run import Job, run_job
+from slackwater.sim.scenario import PLANTED, default_play, find_play, load
+
+load()
+SHORT_S = 24.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cluster_holds_its_promises(seed: int) -> None:
+    result = run_job(Job(seed=seed, play="cluster", duration_s=SHORT_S))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+    assert result.probes.get("cluster.ok", 0) >= 1, "something must have succeeded, or nothing was tested"
+
+
+def test_the_standard_scenario_does_everything_it_is_for() -> None:
+    result = run_job(Job(seed=1, play="standard"))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}"
+    reached = {"cluster.ok", "cluster.audited", "cluster.transferred", "cluster.split", "lease.acquire"}
+    assert reached <= set(result.probes), reached - set(result.probes)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    job = Job(seed=2, play="leases", duration_s=12.0)
+    assert run_job(job).trace_hash == run_job(job).trace_hash
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("X-DOUBLE-APPLY", 4), ("X-NO-REFRESH", 4), ("X-NO-UNCERTAINTY", 4)])
+def test_a_planted_bug_is_killed_by_its_oracle(name: str, seeds: int) -> None:
+    bug = PLANTED[name]
+    for seed in range(seeds):
+        result = run_job(Job(seed=seed, play=bug.play, planted=(name,)))
+        if not result.passed:
+            assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
+            return
+    pytest.fail("it survived")
+
+
+def test_seeds_are_mostly_clusters_and_every_planted_bug_has_a_play() -> None:
+    plays = [default_play(seed) for seed in range(60)]
+    assert plays.count("cluster") > len(plays) / 2
+    assert set(plays) == {"cluster", "leases", "kernel"}
+    for bug in PLANTED.values():
+        assert find_play(bug.play).name == bug.play
