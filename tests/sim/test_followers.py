@@ -12,6 +12,7 @@ from slackwater.errors import InvariantViolation, NotLeaseholder, UnavailableErr
 from slackwater.model import requests as rq
 from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.runtime.sync import Event
+from slackwater.server.closing import FRONTIER, FrontierRequest
 from slackwater.txn.staleness import Staleness
 from tests.sim.cluster import Cluster, play
 
@@ -309,3 +310,28 @@ def test_a_promise_believed_before_its_index_is_noticed_when_the_write_arrives(b
             assert replica.closing.closed() > wrote
 
     play(story, settings=SETTINGS, bugs=frozenset({bug}))
+
+
+def test_the_frontier_is_explained_over_rpc() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, _ = await follower(c, b"a")
+        await c.settle(5)
+        txn = c.kv.begin()
+        await txn.put(a, b"2")
+        await c.settle(5)
+        for address in ("n1:7400", "n2:7400"):
+            reply = await c.node.dialer.call(address, FRONTIER, FrontierRequest([range_id]), timeout=5.0)
+            (found,) = reply.replicas
+            assert found.leaseholder == N1
+            assert found.held_by is not None
+            assert "has had an intent on" in found.status(c.clock.now())
+            assert found.resolved < found.held_by.ts <= found.closed
+        await txn.rollback()
+        first = c.node.store
+        assert first is not None
+        everything = await c.node.dialer.call("n1:7400", FRONTIER, FrontierRequest(), timeout=5.0)
+        assert [r.range_id for r in everything.replicas] == sorted(first.replicas)
+
+    play(story, settings={**SETTINGS, "txn.buffer_bytes_max": 0})

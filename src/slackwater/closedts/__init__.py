@@ -25,6 +25,7 @@ side transport (idle ones).
     receiver         what followers make of it; `receiver_naive` is its twin
     waiting          follower reads that wait for their timestamp
     negotiate        resolved timestamps and bounded staleness
+    explain          what holds a range's frontier back
     driver           the loops: ticking, streaming, waking
 
 Rules

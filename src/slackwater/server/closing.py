@@ -9,9 +9,14 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from slackwater.closedts.driver import UPDATES, SideTransport
+from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.update import Subscribe, Update
 from slackwater.errors import UnavailableError
+from slackwater.runtime.rpc.method import Method
+from slackwater.runtime.seam import RangeId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -22,6 +27,25 @@ if TYPE_CHECKING:
     from slackwater.runtime.rpc.stream import Stream
     from slackwater.runtime.seam import NodeId
     from slackwater.server.node import Node
+
+
+FRONTIERS_MAX = 1_000
+"""Replicas in one reply."""
+
+
+class FrontierRequest(msgspec.Struct, frozen=True):
+    """How far replicas here are closed and resolved; no names: as many as one reply holds."""
+
+    ranges: list[RangeId] = []
+
+
+class FrontierReply(msgspec.Struct, frozen=True):
+    """One per replica that is here."""
+
+    replicas: list[ReplicaFrontier]
+
+
+FRONTIER: Method[FrontierRequest, FrontierReply] = Method("closedts.frontier", FrontierRequest, FrontierReply)
 
 
 def side_transport(node: Node) -> SideTransport:
@@ -44,7 +68,7 @@ def side_transport(node: Node) -> SideTransport:
 
 
 def serve_updates(server: RpcServer, store: Callable[[], Store]) -> None:
-    """Answer subscribers, once there is a store."""
+    """Answer subscribers, and those who ask how far ranges are closed, once there is a store."""
 
     async def updates(request: Subscribe, context: Context) -> AsyncGenerator[Update, None]:
         transport = store().context.transport
@@ -54,4 +78,10 @@ def serve_updates(server: RpcServer, store: Callable[[], Store]) -> None:
             async for update in stream:
                 yield update
 
+    def frontier(request: FrontierRequest, context: Context) -> FrontierReply:
+        here = store()
+        wanted = request.ranges or sorted(here.replicas)[:FRONTIERS_MAX]
+        return FrontierReply([here.replicas[r].closing.explain() for r in wanted if r in here.replicas])
+
     server.handle_stream(UPDATES, updates)
+    server.handle_sync(FRONTIER, frontier)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.negotiate import resolve
 from slackwater.closedts.policy import Policy, Terms, target
 from slackwater.closedts.side_transport import CannotClose
@@ -21,6 +22,7 @@ from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import InvariantViolation, UsageError
 from slackwater.hooks import tap
 from slackwater.model import requests as rq
+from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.replica import declare
 from slackwater.replica.apply import Verdict
 from slackwater.replica.closing import try_close
@@ -159,3 +161,26 @@ class Closing:
             found = resolve(self._context.engine, request.start, request.end, closed=closed)
             results.append(rq.ResolvedResult(found.ts, found.closed, found.held_by))
         return rq.BatchResult(results, served_by=self._context.node_id, by_follower=True)
+
+    def explain(self) -> ReplicaFrontier:
+        """How far this replica is closed and resolved, and what holds it back."""
+        state, transport, closed = self._replica.state, self._context.transport, self.closed()
+        descriptor = state.descriptor
+        found = resolve(self._context.engine, descriptor.start, descriptor.end, closed=closed)
+        offer = refusal = None
+        if transport is not None:
+            offer = transport.receiver.waiting_for(descriptor.range_id, state.lai)
+            refusal = transport.sender.refusal(descriptor.range_id)
+        return ReplicaFrontier(
+            range_id=descriptor.range_id,
+            node_id=self._context.node_id,
+            leaseholder=state.lease.holder,
+            applied=state.lai,
+            closed=closed,
+            resolved=found.ts,
+            held_by=found.held_by,
+            offered_ts=offer.ts if offer else MIN,
+            offered_lai=offer.lai if offer else LeaseAppliedIndex(0),
+            refusal=refusal.reason.value if refusal else "",
+            refused_since=refusal.since if refusal else MIN,
+        )
