@@ -13,13 +13,11 @@ import time
 class RealClock:
     """`seam.Clock` on the operating system's clocks."""
 
-    def wall_ns(self) -> int:
-        """Nanoseconds since the Unix epoch; may jump."""
-        return time.time_ns()
-
-    def monotonic_ns(self) -> int:
-        """Nanoseconds since some start; never jumps."""
-        return time.monotonic_ns()
+    # The functions themselves, without a layer of our own around them: a request reads the clocks some fifteen times.
+    wall_ns = staticmethod(time.time_ns)
+    """Nanoseconds since the Unix epoch; may jump."""
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    """Nanoseconds since some start; never jumps."""
 
     async def sleep(self, seconds: float) -> None:
         """Suspend for at least that long."""
