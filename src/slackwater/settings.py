@@ -97,7 +97,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("queue.concurrency", 2, "ranges", (1, 64), (1, 4), "Ranges one node works on at the same time."),
     Setting("queue.check_interval", 3600.0, "s", (0, 30 * 86400), (5, 60), "How often the replicas of a range are compared; 0 switches that off."),
     Setting("liveness.dead_after", 300.0, "s", (1, 86400), (5, 30), "A node that has been expired for this long is dead: its replicas are replaced, and logs are trimmed without it."),
-    Setting("txn.record_retention", 60.0, "s", (1, 86400), (5, 60), "Records of finished transactions are kept for this long, so that a repeated commit finds its answer."),
+    Setting("txn.record_retention", 90.0, "s", (1, 86400), (5, 60), "Records of finished transactions are kept for this long, so that a repeated commit finds its answer."),
     Setting("drain.timeout", 10.0, "s", (0, 600), (0, 10), "How long a stopping node tries to hand its leases over."),
     # closed timestamps
     Setting("closed_timestamp.target_duration", 3.0, "s", (0, 600), (0.01, 10), "How far behind now a range closes; 0 switches closing off."),

@@ -115,6 +115,10 @@ def push(
     pushee = request.pushee
     if record is None:
         if pushee.start <= txn_floor:
+            if request.force:
+                # Its own coordinator asks what became of its commit. There was a record, or not; it can no longer be told.
+                probe("records.settled_too_late")
+                return Resolution(pushee.txn_id, pushee.epoch, TxnStatus.PENDING, pushee.ts)
             return Resolution(pushee.txn_id, pushee.epoch, TxnStatus.ABORTED)
         record = _assumed(pushee)
     if record.status is not TxnStatus.PENDING:
