@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import SlackwaterError
 from slackwater.feeds.events import Changes, EndReason, Resolved
+from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.spans import Span
 from slackwater.model.txns import TxnStatus
-from slackwater.runtime.seam import Position
 from tests.unit.feeds.world import World, key, name_of
 
 NAMES = "bcdefg"
@@ -124,9 +124,9 @@ class Story:
         found.status = truth
         keys = sorted(found.keys)  # what the log holds before the barrier
         barriers, self.world.barriers = self.world.barriers, []
-        at = Position(self.world.position + len(keys) + 1)
+        at = LeaseAppliedIndex(self.world.lai + len(keys) + 1)
         if barriers:
-            self.world.follow(self.world.feed.barrier_proposed(barriers, at, applied=self.world.position))
+            self.world.follow(self.world.feed.barrier_proposed(barriers, at, applied=self.world.lai))
         for held in keys:
             self.world.resolve(txn, name_of(held))
             self.do_publish(name, number)

@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slackwater.feeds.events import Event
+    from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.model.txns import Intent
-    from slackwater.runtime.seam import Position, Reader
+    from slackwater.runtime.seam import Reader
     from slackwater.storage.batch import WriteBatch
 
 REGISTRATIONS_MAX = 256
@@ -218,7 +219,7 @@ class RangeFeed:
     # --- the live stream -------------------------------------------------------------------------------------------
 
     def applied(
-        self, batch: WriteBatch, *, closed: Timestamp, position: Position, reader: Reader | None = None
+        self, batch: WriteBatch, *, closed: Timestamp, lai: LeaseAppliedIndex, reader: Reader | None = None
     ) -> list[Effect]:
         """One log entry was applied, and left this closed timestamp. `reader` is for those who want before-images."""
         effects = read_effects(batch)
@@ -233,7 +234,7 @@ class RangeFeed:
         if len(changes):
             woken = self._deliver(self._completed(changes, followed.went, reader))
         self.resolved.forward_closed(closed)
-        dead = self.resolved.applied(position)
+        dead = self.resolved.applied(lai)
         self.resolved.advance()
         return self._wakes(woken) + self._clean_up(dead)
 
@@ -273,9 +274,11 @@ class RangeFeed:
         keys = self.locks.keys_of(outcome.txn_id)
         return [Resolve(outcome, keys)] if keys else []
 
-    def barrier_proposed(self, txn_ids: list[bytes], position: Position | None, *, applied: Position) -> list[Effect]:
-        """Where the barrier stands in the log (None: it failed); `applied` is how far this replica is."""
-        self.resolved.barrier_proposed(txn_ids, position)
+    def barrier_proposed(
+        self, txn_ids: list[bytes], lai: LeaseAppliedIndex | None, *, applied: LeaseAppliedIndex
+    ) -> list[Effect]:
+        """The index at which the barrier applies (None: it failed); `applied` is how far this replica is."""
+        self.resolved.barrier_proposed(txn_ids, lai)
         dead = self.resolved.applied(applied)
         self.resolved.advance()
         return self._clean_up(dead)

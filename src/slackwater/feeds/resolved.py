@@ -13,15 +13,15 @@ Rules
 
 Transactions that hold it back for long are pushed by the driver. What comes of a push:
 
-    pending, moved      forward(txn, ts): it cannot commit below
+    pending             forward(txn, ts): in the epoch it is in, it cannot commit below
     committed           forward(txn, commit ts); its intents are resolved, and the commit arrives as an event
     aborted             abort(txn): its intents are garbage
     aborted, *ambiguous*: the record was missing. It may be missing because the transaction committed, all its intents
           were resolved, and the record was collected; this replica, being behind, just has not applied that yet.
           Trusting it would let resolved pass the commit (pitfall 24). So a barrier goes through the range's log, and
-          only when its position has been applied *here* is the abort believed, of what then is still unresolved.
+          only when its index has been applied *here* is the abort believed, of what then is still unresolved.
 
-    push ─► "no record" ─► Barrier ─► position 71 ─► … applied 70, 71 ─► still there? then it is dead.
+    push ─► "no record" ─► Barrier ─► index 71 ─► … applied 70, 71 ─► still there? then it is dead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from slackwater.model.txns import Resolution, TxnStatus
 
 if TYPE_CHECKING:
     from slackwater.feeds.unresolved import UnresolvedQueue
-    from slackwater.runtime.seam import Position
+    from slackwater.model.descriptors import LeaseAppliedIndex
 
 BARRIERS_MAX = 1024
 """Transactions that may wait for a barrier; more are asked again in a later round."""
@@ -49,7 +49,7 @@ class ResolvedTimestamp:
         self.closed = closed
         self.value = MIN
         """Everything at or below this is settled; MIN: not known yet."""
-        self._doubted: dict[bytes, Position | None] = {}
+        self._doubted: dict[bytes, LeaseAppliedIndex | None] = {}
 
     def forward_closed(self, closed: Timestamp) -> None:
         """More is closed. Lower values, which may come over another way, change nothing."""
@@ -78,7 +78,7 @@ class ResolvedTimestamp:
         """What came of a push; True when a barrier is needed before an abort can be believed."""
         txn_id = outcome.txn_id
         if outcome.status is not TxnStatus.ABORTED:
-            self.queue.forward(txn_id, outcome.ts)
+            self.queue.forward(txn_id, outcome.ts, epoch=outcome.epoch)
             return False
         if not ambiguous or planted("M11"):
             self.queue.abort(txn_id)
@@ -89,20 +89,20 @@ class ResolvedTimestamp:
         self._doubted[txn_id] = None
         return True
 
-    def barrier_proposed(self, txn_ids: list[bytes], position: Position | None) -> None:
-        """The barrier stands at this position of the log; None: it failed, and the push is to be repeated."""
+    def barrier_proposed(self, txn_ids: list[bytes], lai: LeaseAppliedIndex | None) -> None:
+        """The barrier applies at this lease applied index; None: it failed, and the push is to be repeated."""
         for txn_id in txn_ids:
-            if position is None:
+            if lai is None:
                 self._doubted.pop(txn_id, None)
             elif txn_id in self._doubted:
-                self._doubted[txn_id] = position
+                self._doubted[txn_id] = lai
 
-    def applied(self, position: Position) -> list[bytes]:
+    def applied(self, lai: LeaseAppliedIndex) -> list[bytes]:
         """This replica has applied up to here: doubts whose barrier is among it are over. Returns who is dead."""
         if not self._doubted:
             return []
         dead = []
-        for txn_id in [t for t, at in self._doubted.items() if at is not None and at <= position]:
+        for txn_id in [t for t, at in self._doubted.items() if at is not None and at <= lai]:
             del self._doubted[txn_id]
             if self.queue.references(txn_id):
                 self.queue.abort(txn_id)

@@ -1,14 +1,14 @@
 """Which transactions still have intents here, and which of them holds the resolved timestamp back.
 
-    txn   { references, epoch, ts, floor, aborted, a sample intent to push it by }
+    txn   { references, epoch, ts, aborted, a sample intent to push it by }
     heap  (ts, txn) of those that can still commit, lowest first; entries that no longer hold are skipped when met
 
 A transaction counts once, however many keys it has locked. It commits at or above every intent *of the epoch it commits
 in*, so the highest timestamp among the intents of its newest epoch is a lower bound of its commit, and lets resolved go
 further than each intent's own. Older epochs say nothing: a leaseholder may have moved one of their intents up without the
 coordinator ever hearing of it, and the next epoch may begin, and commit, below. So a new epoch can *lower* the bound; it
-does so by a new write, which lies above everything closed, hence above everything resolved. What a push has moved holds in
-every epoch: `floor`.
+does so by a new write, which lies above everything closed, hence above everything resolved. What a push says of an epoch
+counts like an intent of it.
 
 How references are counted
     +1  an intent was written on a key that the transaction did not hold       (a rewrite or a move up is not a new one)
@@ -59,8 +59,8 @@ class Unresolved(Protocol):
         """An intent is no longer there, for whatever reason."""
         ...
 
-    def forward(self, txn_id: bytes, ts: Timestamp) -> None:
-        """The transaction cannot commit below `ts`."""
+    def forward(self, txn_id: bytes, ts: Timestamp, *, epoch: int) -> None:
+        """In this epoch the transaction cannot commit below `ts`."""
         ...
 
     def abort(self, txn_id: bytes) -> None:
@@ -77,17 +77,15 @@ class Unresolved(Protocol):
 
 
 class _Entry:
-    __slots__ = ("aborted", "epoch", "floor", "highest", "references", "sample", "ts")
+    __slots__ = ("aborted", "epoch", "highest", "references", "sample", "ts")
 
     def __init__(self) -> None:
         self.references = 0
         self.epoch = -1
         self.highest = MIN
-        """Among the intents of that epoch."""
-        self.floor = MIN
-        """Moved there by a push."""
+        """What is known of that epoch: it may commit at or above this."""
         self.ts = MIN
-        """The higher of both: where it may commit. The one that stands in the heap."""
+        """The one of them that stands in the heap."""
         self.aborted = False
         self.sample: Intent | None = None
 
@@ -140,12 +138,11 @@ class UnresolvedQueue:
         invariant(entry.references >= 0 or not self.complete, "A-feed-references", txn=txn_id.hex())
         self._forget_if_done(txn_id, entry)
 
-    def forward(self, txn_id: bytes, ts: Timestamp) -> None:
-        """The transaction cannot commit below `ts`; one that is not known has nothing here any more."""
+    def forward(self, txn_id: bytes, ts: Timestamp, *, epoch: int) -> None:
+        """In this epoch the transaction cannot commit below `ts`; one that is not known has nothing here any more."""
         entry = self._entries.get(txn_id)
-        if entry is not None and ts > entry.floor:
-            entry.floor = ts
-            self._place(txn_id, entry)
+        if entry is not None:
+            self._learn(txn_id, entry, ts, epoch)
 
     def abort(self, txn_id: bytes) -> None:
         """The transaction will never commit: its intents are garbage, and no longer hold anything back."""
@@ -187,21 +184,22 @@ class UnresolvedQueue:
         return f"txns={len(self._entries)} aborted={aborted} oldest={self.oldest() or '-'}{scan}"
 
     def _note(self, entry: _Entry, intent: Intent) -> None:
-        if intent.epoch > entry.epoch:
-            if entry.epoch >= 0 and intent.ts < entry.highest:
-                probe("feeds.epoch_begins_lower")
-            entry.epoch, entry.highest, entry.sample = intent.epoch, intent.ts, intent
-        elif intent.epoch == entry.epoch and intent.ts > entry.highest:
-            entry.highest, entry.sample = intent.ts, intent
-        self._place(intent.txn_id, entry)
+        if entry.sample is None or (intent.epoch, intent.ts) > (entry.sample.epoch, entry.sample.ts):
+            entry.sample = intent
+        self._learn(intent.txn_id, entry, intent.ts, intent.epoch)
 
-    def _place(self, txn_id: bytes, entry: _Entry) -> None:
-        """Into the heap, if it is not there at this timestamp already."""
-        ts = Timestamp(max(entry.highest, entry.floor))
-        if ts == entry.ts and entry.references != 1:
-            return
-        entry.ts = ts
-        heapq.heappush(self._heap, (ts, txn_id))
+    def _learn(self, txn_id: bytes, entry: _Entry, ts: Timestamp, epoch: int) -> None:
+        """One fact about an epoch: the newest epoch's highest counts."""
+        if epoch > entry.epoch:
+            if ts < entry.highest:
+                probe("feeds.epoch_begins_lower")
+            entry.epoch, entry.highest = epoch, ts
+        elif epoch == entry.epoch:
+            entry.highest = Timestamp(max(entry.highest, ts))
+        if entry.ts == entry.highest and entry.references != 1:
+            return  # it stands in the heap already
+        entry.ts = entry.highest
+        heapq.heappush(self._heap, (entry.ts, txn_id))
         if len(self._heap) > 2 * len(self._entries) + HEAP_SLACK:
             self._heap = [(e.ts, txn) for txn, e in self._entries.items()]
             heapq.heapify(self._heap)
@@ -219,8 +217,7 @@ class UnresolvedNaive:
         self.complete = False
         self.counts: dict[bytes, int] = {}
         self.seen: dict[bytes, list[tuple[int, Timestamp]]] = {}
-        """(epoch, ts) of every intent noted."""
-        self.floors: dict[bytes, Timestamp] = {}
+        """(epoch, ts) of everything learnt."""
         self.dead: set[bytes] = set()
 
     def written(self, intent: Intent) -> None:
@@ -240,10 +237,10 @@ class UnresolvedNaive:
         invariant(self.counts[txn_id] >= 0 or not self.complete, "A-feed-references", txn=txn_id.hex())
         self._settle(txn_id)
 
-    def forward(self, txn_id: bytes, ts: Timestamp) -> None:
-        """Higher, if known."""
+    def forward(self, txn_id: bytes, ts: Timestamp, *, epoch: int) -> None:
+        """One more fact, if known."""
         if txn_id in self.counts:
-            self.floors[txn_id] = Timestamp(max(self.floors.get(txn_id, MIN), ts))
+            self.seen.setdefault(txn_id, []).append((epoch, ts))
 
     def abort(self, txn_id: bytes) -> None:
         """Dead, if known."""
@@ -261,12 +258,10 @@ class UnresolvedNaive:
 
     def _bound(self, txn_id: bytes) -> Timestamp:
         newest = max(epoch for epoch, _ in self.seen[txn_id])
-        highest = max(ts for epoch, ts in self.seen[txn_id] if epoch == newest)
-        return Timestamp(max(highest, self.floors.get(txn_id, MIN)))
+        return max(ts for epoch, ts in self.seen[txn_id] if epoch == newest)
 
     def _settle(self, txn_id: bytes) -> None:
         if self.counts[txn_id] == 0 and not (txn_id in self.dead and not self.complete):
             del self.counts[txn_id]
             self.seen.pop(txn_id, None)
-            self.floors.pop(txn_id, None)
             self.dead.discard(txn_id)

@@ -8,8 +8,8 @@ from slackwater.errors import InvariantViolation
 from slackwater.feeds.events import EndReason
 from slackwater.feeds.frontier import Frontier, decode_token, frontier_from, token_of
 from slackwater.feeds.rangefeed import RangeFeed
+from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.spans import Span
-from slackwater.runtime.seam import Position
 from tests.unit.feeds.world import WHOLE, World
 
 
@@ -47,7 +47,7 @@ def missing_record(world):
     world.close(20)
     world.decide("t1", commit=False)
     world.push("t1", ambiguous=True)
-    world.feed.barrier_proposed(world.barriers, Position(world.position + 2), applied=world.position)
+    world.feed.barrier_proposed(world.barriers, LeaseAppliedIndex(world.lai + 2), applied=world.lai)
     world.publish()
     consumer.take()
     world.decide("t1", commit=True)

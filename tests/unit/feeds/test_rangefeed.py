@@ -8,9 +8,10 @@ from slackwater.feeds.effects import LockMap, lock_of, read_effects
 from slackwater.feeds.events import Changes, Ended, EndReason, Next, Resolved, decode_event, encode_event
 from slackwater.feeds.rangefeed import REGISTRATIONS_MAX, RangeFeed, ScanLocks, WantSlot
 from slackwater.feeds.unresolved import UnresolvedQueue
+from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.layout import kv
 from slackwater.model.spans import Span
-from slackwater.runtime.seam import Family, Position
+from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.versions import suffix
 from tests.unit.feeds.world import WHOLE, World, key
@@ -170,7 +171,7 @@ def test_a_failed_barrier_leaves_the_transaction_to_be_pushed_again():
     assert world.feed.to_push(now=Timestamp(1 << 40), older_than_s=1) == []
     world.push("t1", ambiguous=True)
     assert len(world.barriers) == 1, "one barrier at a time"
-    world.feed.barrier_proposed(world.barriers, None, applied=world.position)
+    world.feed.barrier_proposed(world.barriers, None, applied=world.lai)
     assert len(world.feed.to_push(now=Timestamp(1 << 40), older_than_s=1)) == 1
 
 
@@ -181,7 +182,7 @@ def test_a_barrier_already_applied_ends_the_doubt_at_once():
     world.close(20)
     world.decide("t1", commit=False)
     world.push("t1", ambiguous=True)
-    world.follow(world.feed.barrier_proposed(world.barriers, Position(1), applied=world.position))
+    world.follow(world.feed.barrier_proposed(world.barriers, LeaseAppliedIndex(1), applied=world.lai))
     assert world.feed.resolved.value == 20
     assert [r.keys for r in world.to_resolve] == [[key("b")]]
 
@@ -192,7 +193,7 @@ def test_before_images_need_a_reader():
     batch = WriteBatch()
     version(batch, "b", 10)
     with pytest.raises(UsageError):
-        world.feed.applied(batch, closed=MIN, position=Position(9))
+        world.feed.applied(batch, closed=MIN, lai=LeaseAppliedIndex(9))
 
 
 def test_every_reason_says_what_to_do_next():

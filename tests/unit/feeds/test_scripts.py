@@ -4,8 +4,8 @@ import pytest
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.feeds.events import Changes, Ended, EndReason, Resolved
+from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.spans import Span
-from slackwater.runtime.seam import Position
 from slackwater.storage.versions import raw_of
 from tests.golden import check, scripts
 from tests.unit.feeds.world import World, key, name_of
@@ -93,9 +93,9 @@ class Runner:
         self.world.to_resolve.clear()
         return "\n".join(wanted) or None
 
-    def do_barrier(self, position):
+    def do_barrier(self, lai):
         world = self.world
-        world.follow(world.feed.barrier_proposed(world.barriers, Position(int(position)), applied=world.position))
+        world.follow(world.feed.barrier_proposed(world.barriers, LeaseAppliedIndex(int(lai)), applied=world.lai))
         world.barriers = []
 
     def do_pass(self):

@@ -7,10 +7,10 @@ from slackwater.feeds.events import Changes, Ended, EndReason
 from slackwater.feeds.rangefeed import NeedBarrier, RangeFeed, Resolve, ScanLocks, WantSlot
 from slackwater.feeds.slots import CatchUpSlots
 from slackwater.feeds.validate import Validators
+from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.layout import kv
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, Txn, TxnStatus
-from slackwater.runtime.seam import Position
 from slackwater.storage import reads, writes
 from slackwater.storage.intents import intents_in, resolve
 from slackwater.storage.memory import MemoryEngine
@@ -86,7 +86,7 @@ class World:
         self.span = WHOLE
         self.feed: RangeFeed | None = None
         self.closed = Timestamp(0)
-        self.position = Position(0)
+        self.lai = LeaseAppliedIndex(0)
         self.txns: dict[str, OpenTxn] = {}
         self.consumers: dict[int, Consumer] = {}
         self.slots: CatchUpSlots[int] = CatchUpSlots(slots)
@@ -103,10 +103,10 @@ class World:
 
     def apply(self, batch, *, closed: int | None = None) -> None:
         self.engine.write(batch)
-        self.position = Position(self.position + 1)
+        self.lai = LeaseAppliedIndex(self.lai + 1)
         self.closed = Timestamp(max(self.closed, closed or 0))
         if self.feed is not None:
-            self.follow(self.feed.applied(batch, closed=self.closed, position=self.position, reader=self.engine))
+            self.follow(self.feed.applied(batch, closed=self.closed, lai=self.lai, reader=self.engine))
 
     def put(self, name: str, value: str, at: int, *, txn: str | None = None, closed: int | None = None) -> None:
         if txn is None:
