@@ -14,11 +14,13 @@ beside them: what replication costs when nothing is gained by more machines.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import shutil
 import statistics
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,8 @@ TABLE = (
 )
 BLOCK_ROWS = 20_000
 """Rows encoded at a time, on both sides."""
+BLOCKS_AHEAD_MAX = 1
+"""Blocks under way while the next is encoded; the peer's COPY has the socket's buffers for that."""
 
 
 def run(*, quick: bool) -> Iterator[Figure]:
@@ -156,9 +160,15 @@ async def _timed(work: Awaitable[None]) -> float:
 
 async def _load(kv: KV, batch: Any) -> None:
     codec = RowCodec(MIXED)
+    sent: deque[asyncio.Task[None]] = deque()
     for i in range(0, batch.num_rows, BLOCK_ROWS):
         keys, values = codec.encode_batch(batch.slice(i, BLOCK_ROWS))
-        await kv.put_rows(keys, values)
+        sent.append(asyncio.create_task(kv.put_rows(keys, values)))
+        if len(sent) > BLOCKS_AHEAD_MAX:
+            await sent.popleft()
+        await asyncio.sleep(0)  # let it leave before the next block is encoded
+    for block in sent:
+        await block
 
 
 async def _copy(connection: psycopg.AsyncConnection[Any], batch: Any) -> None:
