@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
-from slackwater.errors import NotLeaseholder
+from slackwater.errors import NotLeaseholder, StorageError
+from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.layout import kv
 from slackwater.runtime import run
@@ -45,6 +48,38 @@ def test_after_a_graceful_stop_nobody_has_to_wait() -> None:
             await node.stop()
             again = await cluster.add(node.engine, 0)  # type: ignore[arg-type]
             await cluster.until(lambda: again.liveness.own() is not None)
+            assert len(await cluster.keys()) == 10
+
+    run(main())
+
+
+def test_one_snapshot_at_a_time_until_it_is_durable() -> None:
+    async def main() -> None:
+        async with Cluster(2) as cluster:
+            first, second = cluster.nodes
+            await cluster.fill(10)
+            engine, flushing, go_on = second.engine, asyncio.Event(), asyncio.Event()
+            flush = engine.flush
+
+            async def slowly() -> None:
+                flushing.set()
+                await go_on.wait()
+                await flush()
+
+            engine.flush = slowly  # type: ignore[method-assign]
+            here = first.store.replicas[3].state.descriptor
+            await first.admin.ask(rq.ChangeReplicas((1, 2), here.generation), at=here.start)
+            one = asyncio.ensure_future(second.fetch(3, 1))
+            await flushing.wait()
+            with pytest.raises(StorageError, match="being installed already"):
+                await second.fetch(3, 1)
+            go_on.set()
+            await one
+            with pytest.raises(StorageError, match="as new as the snapshot"):
+                await second.fetch(3, 1)
+            replica = second.store.replicas[3]
+            replica.quarantine("for a test")
+            await cluster.until(lambda: second.store.replicas.get(3) not in (None, replica))
             assert len(await cluster.keys()) == 10
 
     run(main())

@@ -320,29 +320,31 @@ class Store:
             frozen.close()
 
     async def install_snapshot(self, parts: AsyncIterator[SnapshotPart]) -> RangeState:
-        """Replace or create a replica from a stream. Refused while another local range still covers its keys."""
+        """Replace or create a replica from a stream. Refused while another local range still covers its keys.
+
+        Its keys are taken from the first part on until the replica is there: another stream of the same keys, let in
+        while this one is flushed, would wipe out what it wrote.
+        """
         receiver = SnapshotReceiver()
-        state: RangeState | None = None
-        installing: RangeDescriptor | None = None
+        taken: RangeId | None = None
         try:
             async for part in parts:
                 batch = receiver.take(part)
-                if state is None:
-                    state = receiver.state
-                    assert state is not None
-                    self._make_room(state)
-                    installing = state.descriptor
-                    self._installing[installing.range_id] = installing
+                if taken is None and receiver.state is not None:
+                    self._make_room(receiver.state)
+                    taken = receiver.state.descriptor.range_id
+                    self._installing[taken] = receiver.state.descriptor
                 self.context.engine.write(batch)
+            state = receiver.state
+            if state is None or not receiver.complete:
+                raise StorageError("a snapshot stream ended early; ask for it again")
+            await self.context.engine.flush()
+            self.durable[state.descriptor.range_id] = state.position
+            self._add(state)
+            return state
         finally:
-            if installing is not None:
-                del self._installing[installing.range_id]
-        if state is None or not receiver.complete:
-            raise StorageError("a snapshot stream ended early; ask for it again")
-        await self.context.engine.flush()
-        self.durable[state.descriptor.range_id] = state.position
-        self._add(state)
-        return state
+            if taken is not None:
+                del self._installing[taken]
 
     def _make_room(self, incoming: RangeState) -> None:
         """Drop local replicas that the incoming range replaces; refuse if one of them is not older."""
@@ -357,7 +359,9 @@ class Store:
             if old.end <= new.start or new.end <= old.start:
                 continue
             same = old.range_id == new.range_id
-            if same and replica.failure is None and replica.state.position >= incoming.position:
+            # Never back, not even where the replica has failed: reads were served up to there.
+            here, failed = replica.state.position, replica.failure is not None
+            if same and (incoming.position < here or (incoming.position == here and not failed)):
                 raise StorageError(f"the replica of r{new.range_id} here is already as new as the snapshot")
             # What has failed for good never splits or merges by itself: it goes, even if only a part of it is replaced.
             replaced = new.covers(old.start, old.end) or replica.failure is not None
