@@ -1,4 +1,5 @@
 import asyncio
+import os
 import threading
 
 import pytest
@@ -59,6 +60,26 @@ def test_chance_stays_in_its_bounds():
     assert all(rng.chance(5, 5) for _ in range(50))
     assert len(rng.bytes(16)) == 16
     assert rng.bytes(16) != rng.bytes(16)
+
+
+def test_entropy_is_handed_out_once_whatever_the_sizes():
+    rng = RealRng()
+    assert [len(rng.bytes(n)) for n in (0, 1, 4095, 4096, 4097, 12)] == [0, 1, 4095, 4096, 4097, 12]
+    assert len({rng.bytes(12) for _ in range(2000)}) == 2000
+
+
+def test_a_forked_process_does_not_repeat_its_parent():
+    rng = RealRng()
+    rng.bytes(12)  # a block is open
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, rng.bytes(12))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 12) != rng.bytes(12)
+    os.close(read)
+    os.close(write)
 
 
 def test_clocks_move_on():
