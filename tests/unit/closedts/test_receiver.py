@@ -171,6 +171,13 @@ def test_a_gap_ends_the_stream_until_a_full_update_comes() -> None:
     assert not f.receiver.receive(fresh, delta(5, 160)), "a delta needs a full update before it"
 
 
+def test_a_new_connection_begins_with_a_full_update_even_where_the_numbers_would_fit() -> None:
+    f = Follower()
+    f.take(full(2, 100, (1, 5)))
+    fresh = f.receiver.attach(NodeId(1))
+    assert not f.receiver.receive(fresh, delta(3, 120))
+
+
 def test_another_incarnation_needs_a_full_update() -> None:
     f = Follower()
     f.take(full(2, 100, (1, 5)))

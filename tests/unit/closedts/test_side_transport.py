@@ -162,13 +162,15 @@ def test_policies_form_groups_and_a_change_of_policy_never_moves_a_range_back() 
     r, other = FakeRange(sender, 1, policy=lead), FakeRange(sender, 2)
     update = tick(sender, 10)
     assert update.groups == [(1, at(10.81)), (2, at(7))]
+    tick(sender, 11)
+    assert r.closed == at(10.81), "standing members are not told"
     r.own_policy = Policy()
     sender.touch_all()
-    update = tick(sender, 11)
+    update = tick(sender, 12)
     assert update.members == [(1, 1, 2)]
-    assert update.groups == [(2, at(8))], "the group of nobody is gone"
-    assert r.closed == at(10.81)
-    assert other.closed == at(8)
+    assert update.groups == [(2, at(9))], "the group of nobody is gone"
+    assert r.closed == at(11.81), "what was promised in the old group holds"
+    assert other.closed == at(9)
 
 
 def test_policy_off_and_back_on() -> None:
