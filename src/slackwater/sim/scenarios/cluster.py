@@ -34,6 +34,7 @@ from slackwater.sim.scenarios.cluster_plan import (
     standard_plan,
 )
 from slackwater.sim.scenarios.cluster_programs import Client, node_program
+from slackwater.sim.scenarios.cluster_sever import sever
 from slackwater.sim.scenarios.cluster_work import Worker
 
 if TYPE_CHECKING:
@@ -49,13 +50,19 @@ CLIENTS = (1, 6)
 SETTLE_S = 120.0
 
 _SHORT_LEASES = {
-    "clock.max_offset": 1.0,
-    "lease.duration": 4.0,
-    "liveness.duration": 2.5,
+    "clock.max_offset": 2.0,
+    "lease.duration": 5.0,
+    "liveness.duration": 4.5,
     "liveness.heartbeat_interval": 0.5,
+    "rpc.heartbeat_interval": 0.2,
+    "rpc.heartbeat_timeout": 0.5,
+    "rpc.connect_timeout": 0.3,
+    "rpc.reconnect_pause_min": 0.05,
+    "rpc.reconnect_pause_max": 0.1,
 }
-"""Clocks may differ a lot and leases end soon: the time in which two nodes could take themselves for the holder is long."""
-_LOST_LEASE = frozenset({FaultKind.LOG_CUT, FaultKind.PARTITION, FaultKind.ONE_WAY, FaultKind.ISOLATE})
+"""Clocks may differ a lot, leases end soon, and a silent holder is noticed at once: the time in which two nodes could take
+themselves for the holder is long, and somebody tries."""
+_LOST_LEASE = frozenset({FaultKind.LOG_CUT})
 _AMBIGUOUS_LOG = frozenset({FaultKind.LOG_UNKNOWN, FaultKind.LOG_DUPLICATE, FaultKind.LOG_LATE})
 
 
@@ -85,6 +92,8 @@ class Traffic:
         for i in range(1, scenario.clients + 1):
             world.add_client(f"c{i}", _client(cluster, i))
         world.add_client("op", _operator(cluster))
+        if plan.severs:
+            world.spawn(sever(cluster), name="sever")
 
     def unsettled(self, world: World) -> str | None:
         """See `oracles.settled`."""
@@ -139,7 +148,7 @@ def _draw_standard(tape: Tape, duration_s: float) -> Scenario:
 
 def _draw_leases(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(3, 3), clients=(6, 6), duration_s=duration_s)
-    return replace(drawn, settings=dict(_SHORT_LEASES), faults=_LOST_LEASE, fault_mean_ns=NS)
+    return replace(drawn, settings=dict(_SHORT_LEASES), faults=_LOST_LEASE, fault_mean_ns=5 * NS)
 
 
 def _oracles() -> list[Oracle]:

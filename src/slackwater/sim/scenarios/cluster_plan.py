@@ -85,6 +85,8 @@ class Plan:
     """Mean time between two acts of the operator on the whole cluster."""
     merges: bool
     moves: bool
+    severs: bool = False
+    """Whether holders are cut off together with some of their clients (`cluster_sever`)."""
 
 
 def draw_plan(tape: Tape, *, nodes: int) -> Plan:
@@ -131,6 +133,7 @@ def leases_plan(tape: Tape, *, nodes: int) -> Plan:
         operator_mean_ns=NS // 4,
         merges=False,
         moves=False,
+        severs=True,
     )
 
 

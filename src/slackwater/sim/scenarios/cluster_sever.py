@@ -1,0 +1,68 @@
+"""A partition made to measure: a leaseholder and some clients on one side, everybody else on the other.
+
+    { n2, c1, c2, c3 }  │  { n1 (holds r1), n3, c4, c5, c6, op }
+
+The holder cannot renew its liveness, for range 1 is on the other side; the others see its record expire and take its
+leases; its own clients keep asking it. It is cut off from the log as well, or it would read there that it has been
+replaced and stop within milliseconds, which is what saves it most of the time. Whether both sides ever serve at once is
+then a question of clocks alone. Clients matter: their messages carry time, so a client that talks to both sides would
+hide a slow clock. Random partitions look like this too rarely to be relied upon.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.sim import faults
+from slackwater.sim.faults import Fault, FaultKind
+from slackwater.sim.handles import NS
+
+if TYPE_CHECKING:
+    from slackwater.sim.scenarios.cluster_plan import Cluster
+    from slackwater.sim.tape import Stream
+
+LASTS_NS = (6 * NS, 9 * NS)
+PAUSE_NS = (NS, 3 * NS)
+
+
+async def sever(cluster: Cluster) -> None:
+    """Until the world is to recover: cut off a holder, wait, heal, wait."""
+    world = cluster.world
+    draw = world.tape.stream("sever")
+    while not world.healthy:
+        await world.sleep_ns(draw.between(*PAUSE_NS))
+        fault = None if world.calm() or world.healthy else _cut(cluster, draw)
+        if fault is not None:
+            await world.sleep_ns(draw.between(*LASTS_NS))
+            fault.end(world)
+
+
+def _cut(cluster: Cluster, draw: Stream) -> Fault | None:
+    world = cluster.world
+    first = world.focus()
+    victims = [name for name, node in cluster.up() if name != first and _holds_leases(node)]
+    if not victims:
+        return None
+    clients = [machine.name for machine in world.clients if machine.name != "op"]
+    victim = draw.pick(victims)
+    some = [victim, *clients[: len(clients) // 2]]
+    others = [name for name in world.machines if name not in some]
+    reconnect = faults._cut_all(world, faults._between(world, some, others))
+    world.log.link(victim).cut = True
+
+    def undo() -> None:
+        reconnect()
+        world.log.heal(victim)
+
+    fault = Fault(FaultKind.PARTITION, f"{' '.join(some)}|*", begin_ns=world.loop.now_ns, undo=undo)
+    world.faults.append(fault)
+    world.event(f"begin sever({' '.join(some)})")
+    return fault
+
+
+def _holds_leases(node: object) -> bool:
+    store = node.store  # type: ignore[attr-defined]
+    return store is not None and any(
+        replica.state.lease.holder == node.node_id  # type: ignore[attr-defined]
+        for replica in store.replicas.values()
+    )
