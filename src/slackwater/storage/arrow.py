@@ -78,23 +78,46 @@ def scan_arrow(
     met = conflicts_in(reader, start, end, upto=ts)
     if met:
         raise conflict(met)
-    pending: list[bytes] = []
+    pending = _Pending()
     rows = size = 0
     for block in _blocks(reader, start, end, ts):
-        pending += block.values
-        if max_bytes:
-            size += sum(map(len, block.values))
-        full = (max_rows and rows + len(pending) >= max_rows) or (max_bytes and size >= max_bytes)
+        size += pending.add(block.values)
+        full = (max_rows and rows + pending.rows >= max_rows) or (max_bytes and size >= max_bytes)
         if block.resume is None:
             break
-        if full or len(pending) >= BATCH_ROWS:
-            rows += len(pending)
-            yield ArrowBlock(decoder.decode(pending), block.resume, len(pending))
+        if full or pending.rows >= BATCH_ROWS:
+            rows += pending.rows
+            yield ArrowBlock(pending.decode(decoder), block.resume, pending.rows)
             if full:
                 return
-            pending = []
-    if pending:
-        yield ArrowBlock(decoder.decode(pending), None, len(pending))
+            pending = _Pending()
+    if pending.rows:
+        yield ArrowBlock(pending.decode(decoder), None, pending.rows)
+
+
+class _Pending:
+    """Values on their way to the decoder, joined block by block while they are in the processor's cache."""
+
+    __slots__ = ("_joined", "_lengths", "rows")
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._joined: list[bytes] = []
+        self._lengths: list[Array] = []
+
+    def add(self, values: list[bytes]) -> int:
+        """Take a block; returns its bytes."""
+        self.rows += len(values)
+        joined = b"".join(values)
+        self._joined.append(joined)
+        self._lengths.append(np.fromiter(map(len, values), np.int64, len(values)))
+        return len(joined)
+
+    def decode(self, decoder: BlockDecoder) -> Any:
+        """One record batch of all blocks."""
+        offsets = np.zeros(self.rows + 1, np.int64)
+        np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
+        return decoder.decode_buffer(b"".join(self._joined), offsets)
 
 
 def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp) -> Iterator[_Block]:
