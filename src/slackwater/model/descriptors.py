@@ -22,6 +22,9 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.runtime.seam import NodeId, RangeId
 
+FIRST_RANGE = RangeId(1)
+"""Holds meta and liveness. It never splits, and its lease, which liveness hangs on, is expiration-based."""
+
 LeaseAppliedIndex = NewType("LeaseAppliedIndex", int)
 LeaseSequence = NewType("LeaseSequence", int)
 Epoch = NewType("Epoch", int)

@@ -35,7 +35,7 @@ means), `facts` (what it carries). Awaiting: `directory` (lookups), `call` (one 
 """
 
 from slackwater.routing.range_cache import RangeCache
-from slackwater.routing.sender import FIRST_RANGE, RangeSender
+from slackwater.routing.sender import RangeSender
 from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport, Transport
 
-__all__ = ["FIRST_RANGE", "KV_BATCH", "LocalTransport", "RangeCache", "RangeSender", "RpcTransport", "Transport"]
+__all__ = ["KV_BATCH", "LocalTransport", "RangeCache", "RangeSender", "RpcTransport", "Transport"]

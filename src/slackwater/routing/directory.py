@@ -22,10 +22,9 @@ import msgspec
 from slackwater.errors import ConflictError, RangeMismatch, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, probe
 from slackwater.model import layout
-from slackwater.model.descriptors import RangeDescriptor
+from slackwater.model.descriptors import FIRST_RANGE, RangeDescriptor
 from slackwater.model.requests import Header, Rows, Scan
 from slackwater.routing.call import RoundOver
-from slackwater.runtime.seam import RangeId
 from slackwater.runtime.sync import Semaphore, timeout
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from slackwater.routing.call import Call
     from slackwater.routing.range_cache import RangeCache
 
-FIRST_RANGE = RangeId(1)
-"""Holds meta and liveness, and never splits."""
 LOOKUPS_MAX = 8
 LOOKUP_ROWS = 8
 """Descriptors read per lookup: the one asked for and what follows it."""

@@ -36,11 +36,12 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.hooks import buggify, probe
+from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
 from slackwater.routing import outcome
 from slackwater.routing.call import Call, RoundOver
 from slackwater.routing.choose import Candidate, order
-from slackwater.routing.directory import FIRST_RANGE, Directory
+from slackwater.routing.directory import Directory
 from slackwater.routing.facts import descriptors_of, hint_of
 from slackwater.routing.merge import Budget, combine, join, merge_division, resume_of, stopped_at, unread
 from slackwater.routing.nodes import UNKNOWN, Health, NodeTable, NodeView
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
 
-__all__ = ["FIRST_RANGE", "NO_RANGE", "RangeSender", "crosses_ranges"]
+__all__ = ["NO_RANGE", "RangeSender", "crosses_ranges"]
 
 NO_RANGE = RangeId(0)
 """For headers handed to `send`, which fills the range in."""

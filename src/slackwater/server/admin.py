@@ -24,9 +24,10 @@ import msgspec
 from slackwater.errors import AmbiguousResult, ConditionFailed, SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model import requests as rq
+from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.layout import KEY_MAX, check_split_key
 from slackwater.model.requests import Header
-from slackwater.routing.sender import FIRST_RANGE, NO_RANGE
+from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.server import merging
 from slackwater.server.meta import MetaIndex

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
 from slackwater.model import requests as rq
-from slackwater.routing.directory import FIRST_RANGE
+from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.routing.retry import Deadline
 from slackwater.server.services import ReplicaStatus
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock import HybridClock, OffsetMonitor
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
-from slackwater.model.descriptors import Liveness, NodeDescriptor, RangeDescriptor
+from slackwater.model.descriptors import FIRST_RANGE, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.replica.driver import NodeLiveness, Store
 from slackwater.routing.nodes import Health, NodeView
-from slackwater.routing.sender import FIRST_RANGE, RangeSender
+from slackwater.routing.sender import RangeSender
 from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity

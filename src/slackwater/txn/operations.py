@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import TYPE_CHECKING
 
 from slackwater.model.requests import (
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
     from slackwater.model.requests import Request
 
 
-class Operations:
+class Operations(abc.ABC):
     """The operations of a transaction; `Transaction` supplies the two ways to carry them out."""
 
+    @abc.abstractmethod
     async def _do(self, requests: Sequence[Request], *, max_keys: int = 0, max_bytes: int = 0) -> list[Result]:
-        raise NotImplementedError
+        """Have requests executed at once."""
 
+    @abc.abstractmethod
     async def _hold_back(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-        raise NotImplementedError
+        """Take blind writes, to be sent when that is needed or pays."""
 
     async def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""

@@ -23,7 +23,7 @@ from slackwater.model.commands import (
     Packet,
     encode_packet,
 )
-from slackwater.model.descriptors import Lease, LeaseSequence
+from slackwater.model.descriptors import FIRST_RANGE, Lease, LeaseSequence
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.lease import LeaseState, lease_state, next_epoch_lease, next_expiration_lease, usable_until
 from slackwater.runtime.sync import timeout
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import NodeId
 
-FIRST_RANGE = 1
-"""Holds meta and liveness. Its lease cannot depend on liveness, so it is expiration-based."""
 APPEND_ATTEMPTS_MAX = 8
 
 

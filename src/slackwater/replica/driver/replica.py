@@ -50,7 +50,7 @@ from slackwater.storage.stats import recompute
 if TYPE_CHECKING:
     from slackwater.model.commands import Packet
     from slackwater.model.requests import Batch, BatchResult
-    from slackwater.replica.apply import Aftermath, Applied, Outcome
+    from slackwater.replica.apply import Aftermath, Applied
     from slackwater.replica.driver.context import Context
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Entry, Position, Snapshot, TaskScope
@@ -385,16 +385,13 @@ class Replica:
             if self.context.listener is not None:
                 self.context.listener.applied(before, applied.state, applied.batch, applied.outcomes, position)
             for outcome in applied.outcomes:
-                self._settle(outcome, applied.state)
+                self.pipeline.settle(outcome, applied.state)
             for event in applied.aftermath:
                 self._follow_up(event)
         self._applied.tell("applied")
         self.closing.applied()
         if self.context.node_id not in self.state.descriptor.replicas:
             self.context.hooks.replica_removed(self.state.descriptor.range_id)
-
-    def _settle(self, outcome: Outcome, state: RangeState) -> None:
-        self.pipeline.settle(outcome, state)
 
     def _follow_up(self, event: Aftermath) -> None:
         match event:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.hooks import probe
+from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.layout import KEY_MAX
-from slackwater.routing.sender import FIRST_RANGE
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
