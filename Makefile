@@ -12,7 +12,7 @@ help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: ## make .venv with what development needs (uv if installed, else venv + pip)
-	@scripts/setup.sh dev nats
+	@scripts/setup.sh dev nats spark
 
 test: setup ## lint, then every test (minutes)
 	@$(MAKE) --no-print-directory lint
@@ -37,7 +37,7 @@ faults: setup ## three real nodes under kill -9, pauses and restarts for FAULT_S
 	@SLACKWATER_FAULT_SECONDS=$(FAULT_SECONDS) $(PY) -m pytest tests/integration/test_cluster_bank.py -s
 
 bench: ## all benchmarks, or BENCH="storage log"; ratios to peers in the same run
-	@scripts/setup.sh dev nats bench
+	@scripts/setup.sh dev nats spark bench
 	@.venv/bin/slackwater bench $(BENCH)
 
 rewrite-scripts: setup ## re-record the golden scripts; review the diff like code

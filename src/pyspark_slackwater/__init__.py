@@ -1,0 +1,1 @@
+"""Found by Spark under `format("slackwater")`."""
