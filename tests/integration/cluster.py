@@ -32,12 +32,10 @@ from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.server.admin_service import MERGE, SPLIT, KeyRequest
 from slackwater.server.meta import MetaIndex
 from slackwater.server.services import (
-    CHECKSUM,
     FETCH,
     INIT,
     REPORT,
     STATUS,
-    ChecksumRequest,
     FetchRequest,
     InitRequest,
     ReportReply,
@@ -325,27 +323,3 @@ async def split(remote: Remote, at: bytes) -> None:
 async def merge(remote: Remote, key: bytes) -> None:
     """Merge the range that holds `key` with its right neighbour."""
     await administer(remote, MERGE, KeyRequest(key))
-
-
-async def digests(remote: Remote, cluster: Processes) -> dict[RangeId, set[bytes]]:
-    """Have every replica of every range compute its digest at one point of the log; equal ones collapse."""
-    found: dict[RangeId, set[bytes]] = {}
-    for descriptor in await remote.sender.ranges_of(layout.KEY_MIN, layout.KEY_MAX):
-        name = os.urandom(8)
-        at = max(descriptor.start, layout.META)
-        await remote.sender.send([rq.ComputeChecksum(name)], rq.Header(NO_RANGE), at=at)
-        for node in descriptor.replicas:
-            digest = await _digest(remote, node, descriptor.range_id, name)
-            found.setdefault(descriptor.range_id, set()).add(digest)
-    return found
-
-
-async def _digest(remote: Remote, node: NodeId, range_id: RangeId, name: bytes) -> bytes:
-    deadline = asyncio.get_running_loop().time() + READY_S
-    while asyncio.get_running_loop().time() < deadline:
-        request = ChecksumRequest(range_id, name)
-        reply = await remote.dialer.call(remote.book.resolve(node), CHECKSUM, request, timeout=10.0)
-        if reply.digest is not None:
-            return reply.digest
-        await asyncio.sleep(0.05)
-    raise TimeoutError(f"n{node} computed no digest of r{range_id}")

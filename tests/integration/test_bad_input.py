@@ -46,7 +46,9 @@ MIDDLE = kv(b"m")
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     directory = tmp_path_factory.mktemp("node")
-    cluster = Processes(directory, nodes=1, log_url=f"sqlite://{directory}/log.db")
+    # No merges, no checks: nothing but the tests may change what `standing` compares, however slow the machine is.
+    calm = {"range.min_bytes": 0, "queue.check_interval": 0}
+    cluster = Processes(directory, nodes=1, log_url=f"sqlite://{directory}/log.db", settings=calm)
 
     async def make() -> None:
         await cluster.make()

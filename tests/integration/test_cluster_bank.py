@@ -23,7 +23,8 @@ from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
 from slackwater.server.remote import connect
 from tests.integration.bank import Bank, account, ledger_key
-from tests.integration.cluster import Processes, client_settings, digests, merge, split, spread
+from tests.integration.cluster import Processes, client_settings, merge, split, spread
+from tests.integration.digests import digests
 
 if TYPE_CHECKING:
     from slackwater.server.remote import Remote
@@ -146,7 +147,7 @@ async def bank_under_faults(cluster: Processes, faults: Faults, seed: int, secon
             await asyncio.gather(*clients)
         versions = await bank.versions(remote)
         problems = bank.judge(versions)
-        copies = await digests(remote, cluster)
+        copies = await digests(remote)
         print(bank.summary())
         print(f"calm {calm} txn/s; under faults {under_faults / took:.0f} txn/s for {took:.0f} s; {faults.done}")
         assert not problems, "\n".join(problems[:10])
