@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FRAMES_TOLD_MAX = 4
+FRAMES_FOLLOWED_MAX = 64
+
 
 class Scope:
     """`seam.TaskScope` on whichever loop is running, real or simulated."""
@@ -152,3 +155,24 @@ def _current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+def waiting_tasks() -> list[str]:
+    """One line per task of the running loop, its name and the innermost lines it waits at: for a dump of a stuck node."""
+    lines = []
+    for task in asyncio.all_tasks():
+        frames = _waiting_frames(task.get_coro())
+        where = " < ".join(f"{name.rpartition('/')[2]}:{line}" for name, line in reversed(frames[-FRAMES_TOLD_MAX:]))
+        lines.append(f"{task.get_name()}: {where}")
+    return sorted(lines)
+
+
+def _waiting_frames(work: Any) -> list[tuple[str, int]]:
+    """(file, line) from a suspended coroutine down to what it waits for."""
+    frames: list[tuple[str, int]] = []
+    while work is not None and len(frames) < FRAMES_FOLLOWED_MAX:
+        frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None) or getattr(work, "ag_frame", None)
+        if frame is not None:
+            frames.append((frame.f_code.co_filename, frame.f_lineno))
+        work = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None) or getattr(work, "ag_await", None)
+    return frames

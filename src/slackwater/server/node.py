@@ -436,7 +436,7 @@ class Node:
         """A few lines for people."""
         lines = [f"n{self.node_id} {self.address} cluster={self.identity.cluster_id or '-'} {self.clock.status()}"]
         if self.liveness is not None and self.store is not None:
-            lines += [self.liveness.status(), self.store.status()]
+            lines += [self.liveness.status(), self.store.status(), self.queues.status()]
         return "\n".join(lines)
 
 

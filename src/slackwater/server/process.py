@@ -28,6 +28,7 @@ from slackwater.errors import ProtocolError, SlackwaterError, UsageError
 from slackwater.log import open_log
 from slackwater.runtime.real import RealRuntime
 from slackwater.runtime.sync import Future, get_running_loop
+from slackwater.runtime.tasks import waiting_tasks
 from slackwater.server.arguments import node_net
 from slackwater.server.identity import check_log, read_identity
 from slackwater.server.journal import Journal
@@ -179,6 +180,8 @@ def _catch_signals(ended: Future[int], journal: Journal, node: Node) -> None:
 def _tell_state(journal: Journal, node: Node) -> None:
     for line in node.status().splitlines():
         journal.info("state", line=line)
+    for line in waiting_tasks():
+        journal.info("task", line=line)
 
 
 def _failed(error: BaseException, ended: Future[int], journal: Journal) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from slackwater.server.queues.desk import Desk, Picture, Queue
 
 PAUSED_POLL_S = 1.0
+FINDINGS_TOLD_MAX = 5
 
 
 class Queues:
@@ -99,7 +100,8 @@ class Queues:
                 return
 
     def status(self) -> str:
-        """One line for logs and the console."""
+        """A line for logs and the console, and the newest findings."""
         done = " ".join(f"{name}={n}" for name, n in self.actions.items() if n)
         failed = " ".join(f"{name}={n}" for name, n in self.failures.items() if n)
-        return f"queues sweeps={self.sweeps} done=[{done}] failed=[{failed}]"
+        findings = [f"finding: {finding}" for finding in self.desk.findings[-FINDINGS_TOLD_MAX:]]
+        return "\n".join([f"queues sweeps={self.sweeps} done=[{done}] failed=[{failed}]", *findings])
