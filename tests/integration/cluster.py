@@ -147,6 +147,7 @@ class Processes:
         command = [sys.executable, "-m", "slackwater.server.cli", "start"]
         command += ["--store", str(self.directory / f"n{index + 1}"), "--listen", self.addresses[index], "--insecure"]
         command += ["--join", ",".join(self.addresses), "--log", self.log_url, "--locality", f"zone=z{index + 1}"]
+        command += ["--http", "none"]  # a default port might be one that another test was just given
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         with self._journal(index).open("ab") as journal:

@@ -20,6 +20,7 @@ from slackwater.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
+    import ssl
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 DEFAULT_USER = "root"
@@ -87,6 +88,17 @@ def node_net(settings: Settings, *, certs: Path | None, insecure: bool, listen: 
             "--insecure is for loopback addresses only; use --certs DIR to listen on a network", listen=listen
         )
     return TcpNet(settings)
+
+
+def http_tls(*, certs: Path | None, listen: str) -> ssl.SSLContext | None:
+    """How /metrics and /health are served: under TLS with both sides verified, or on loopback."""
+    if certs is not None:
+        return server_context(node_files(certs))
+    if listen and not is_loopback(listen):
+        raise UsageError(
+            "--insecure is for loopback addresses only; use --certs DIR to serve HTTP on a network", http=listen
+        )
+    return None
 
 
 def client_net(settings: Settings, addresses: tuple[str, ...], *, certs: Path | None, user: str) -> TcpNet:

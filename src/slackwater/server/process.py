@@ -26,12 +26,14 @@ import msgspec
 
 from slackwater.errors import ProtocolError, SlackwaterError, UsageError
 from slackwater.log import open_log
+from slackwater.runtime.http import HttpServer
 from slackwater.runtime.real import RealRuntime
 from slackwater.runtime.sync import Future, get_running_loop
 from slackwater.runtime.tasks import waiting_tasks
-from slackwater.server.arguments import node_net
+from slackwater.server.arguments import http_tls, node_net
+from slackwater.server.health import answer
 from slackwater.server.identity import check_log, read_identity
-from slackwater.server.journal import Journal
+from slackwater.server.journal import Format, Journal, Level
 from slackwater.server.node import Node
 from slackwater.server.watch import Watch
 from slackwater.storage.rocks import RocksDisk
@@ -57,6 +59,10 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     certs: Path | None = None
     insecure: bool = False
     pid_file: Path | None = None
+    http: str = ""
+    http_asked: bool = False
+    log_format: Format = Format.TEXT
+    log_level: Level = Level.INFO
 
 
 async def serve(options: StartOptions, settings: Settings) -> int:
@@ -68,7 +74,7 @@ async def serve(options: StartOptions, settings: Settings) -> int:
         net=net,
         settings=settings,
     )
-    journal = Journal(runtime.clock)
+    journal = Journal(runtime.clock, form=options.log_format, level=options.log_level)
     engine = open_store(options.store, runtime)
     ended: Future[int] = get_running_loop().create_future()
     scope = runtime.scope("node", on_failure=lambda error: _failed(error, ended, journal))
@@ -127,6 +133,8 @@ async def _run(
         locality=options.locality,
     )
     _catch_signals(ended, journal, node)
+    web = HttpServer(lambda path: answer(node, path), tls=http_tls(certs=options.certs, listen=options.http))
+    http = await _open_http(web, options, journal)
     await node.start(listen=options.listen)
     with _pid_file(options.pid_file):
         journal.info(
@@ -135,6 +143,7 @@ async def _run(
             store=options.store,
             log="/".join(log.identity()[:2]),
             pid=os.getpid(),
+            http=http or "none",
             cluster=node.identity.cluster_id or "none",
         )
         if identity is None and not options.join:
@@ -142,12 +151,28 @@ async def _run(
         if identity is not None:
             scope.spawn(_check_cluster(node, options.join), name="check cluster")
         scope.spawn(Watch(node, journal).run(), name="watch")
-        status = await ended
+        try:
+            status = await ended
+        finally:
+            await web.close()
         journal.info("stopping", node=f"n{node.node_id}", status=status)
         if status == 0:
             await node.stop()
     journal.info("stopped", node=f"n{node.node_id}", status=status)
     return status
+
+
+async def _open_http(web: HttpServer, options: StartOptions, journal: Journal) -> str:
+    """Serve /metrics and /health. A taken port matters only if it was asked for; the default gives way."""
+    if not options.http:
+        return ""
+    try:
+        return await web.listen(options.http)
+    except UsageError as error:
+        if options.http_asked:
+            raise
+        journal.warn("http", error=error, hint="name a free port with --http HOST:PORT")
+        return ""
 
 
 async def _check_cluster(node: Node, join: tuple[str, ...]) -> None:

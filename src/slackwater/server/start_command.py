@@ -7,8 +7,13 @@ from pathlib import Path
 
 from slackwater.errors import UsageError
 from slackwater.runtime.real import run
+from slackwater.runtime.tcp import format_address, parse_address
 from slackwater.server.arguments import DEFAULT_ADDRESS, address_of, addresses_of, locality_of, settings_of
+from slackwater.server.journal import Format, Level
 from slackwater.server.process import StartOptions, serve
+
+HTTP_PORT_ABOVE = 80
+PORT_MAX = 65535
 
 DESCRIPTION = """\
 Run one node: a store in DIR, served on HOST:PORT, until SIGTERM or SIGINT.
@@ -51,6 +56,10 @@ def main(argv: list[str]) -> int:
         certs=options.certs,
         insecure=options.insecure,
         pid_file=options.pid_file,
+        http=http_address(options.http, listen=options.listen),
+        http_asked=bool(options.http),
+        log_format=Format(options.log_format),
+        log_level=Level[options.log_level.upper()],
     )
     return run(serve(start, settings_of(options.set)))
 
@@ -80,4 +89,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--certs", type=Path, metavar="DIR", help="certificates made by `slackwater cert`")
     parser.add_argument("--insecure", action="store_true", help="no certificates; loopback only")
     parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write the process id here while running")
+    parser.add_argument(
+        "--http",
+        default="",
+        metavar="HOST:PORT",
+        help="where to serve /metrics and /health (default: 80 above the port of --listen, so 7480); none: nowhere",
+    )
+    parser.add_argument(
+        "--log-format", choices=[f.value for f in Format], default="text", help="lines for people or JSON for machines"
+    )
+    parser.add_argument(
+        "--log-level", choices=[v.name.lower() for v in Level], default="info", help="leave out lines that matter less"
+    )
     return parser
+
+
+def http_address(said: str, *, listen: str) -> str:
+    """Where to serve HTTP: as said, or beside the node's own address; empty for nowhere."""
+    if said == "none":
+        return ""
+    if said:
+        return address_of(said)
+    host, port = parse_address(listen)
+    return format_address(host, port + HTTP_PORT_ABOVE if 0 < port <= PORT_MAX - HTTP_PORT_ABOVE else 0)

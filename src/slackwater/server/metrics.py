@@ -1,0 +1,154 @@
+"""A node in numbers, in the text form that Prometheus reads.
+
+    # HELP slackwater_ranges Replicas on this node.
+    # TYPE slackwater_ranges gauge
+    slackwater_ranges 12
+
+Nothing is counted for the sake of this page: it is made from what the parts keep anyway, when somebody asks. What is per
+range elsewhere is summed or given as quantiles here, so that the page stays small however many ranges there are.
+
+The number to watch is `slackwater_closed_lag_seconds`: how far behind now the ranges of this node are closed, which is how
+stale a follower read must be. When it grows, `slackwater frontier` says which range holds it back, and why.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater import __version__
+from slackwater.clock.timestamp import seconds_between, us_of
+from slackwater.storage.stats import Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from slackwater.replica.driver import Store
+    from slackwater.server.node import Node
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+QUANTILES = (0.0, 0.5, 0.9, 1.0)
+
+
+class Sample(NamedTuple):
+    """One value of a metric."""
+
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Metric(NamedTuple):
+    """A named number, or a few told apart by labels."""
+
+    name: str
+    kind: str
+    help: str
+    samples: list[Sample]
+
+
+def render(metrics: Iterable[Metric]) -> str:
+    """The page."""
+    lines: list[str] = []
+    for metric in metrics:
+        if not metric.samples:
+            continue
+        lines.append(f"# HELP {metric.name} {_escape(metric.help, quotes=False)}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        lines += [metric.name + _labels(sample.labels) + " " + _number(sample.value) for sample in metric.samples]
+    return "\n".join(lines) + "\n"
+
+
+def collect(node: Node) -> Iterator[Metric]:
+    """Every metric of a node, as it is now."""
+    yield gauge("slackwater_build_info", "Version; the value is always 1.", 1, version=__version__)
+    yield gauge("slackwater_ready", "1 once the node belongs to a cluster and serves.", float(node.ready.is_set()))
+    yield gauge("slackwater_clock_seconds", "The node's hybrid clock.", us_of(node.clock.peek()) / 1e6)
+    yield gauge("slackwater_rpc_connections", "Connections that others opened to this node.", node.server.connections)
+    yield counter("slackwater_rpc_crashes_total", "Handlers that failed with a bug.", node.server.crashes)
+    offsets = {peer: us / 1e6 for peer, us in node.offsets.latest().items()}
+    yield gauges("slackwater_clock_offset_seconds", "A peer's clock minus ours.", "peer", offsets)
+    yield from _of_cluster(node)
+    if node.store is not None:
+        yield from _of_store(node, node.store)
+    yield from _of_process()
+
+
+def _of_cluster(node: Node) -> Iterator[Metric]:
+    if node.liveness is None:
+        return
+    now = node.clock.peek()
+    records = node.liveness.all()
+    live = {f"n{r.node_id}": float(r.live_at(now)) for r in records}
+    yield gauges("slackwater_node_live", "1 while a node's liveness record has not expired.", "node", live)
+    epochs = {f"n{r.node_id}": float(r.epoch) for r in records}
+    yield gauges("slackwater_node_epoch", "How often a node began anew.", "node", epochs)
+
+
+def _of_store(node: Node, store: Store) -> Iterator[Metric]:
+    replicas = list(store.replicas.values())
+    led = [r for r in replicas if r.state.lease.holder == node.node_id]
+    now_ns = store.context.runtime.clock.monotonic_ns()
+    yield gauge("slackwater_ranges", "Replicas on this node.", len(replicas))
+    yield gauge("slackwater_leases", "Leases this node holds.", len(led))
+    yield gauge("slackwater_ranges_quarantined", "Replicas that serve nothing.", len(store.quarantined))
+    load = sum(r.load.rate(now_ns=now_ns) for r in replicas)
+    yield gauge("slackwater_requests_per_second", "Requests to this node's replicas, averaged over ten seconds.", load)
+    total = Stats()
+    for replica in replicas:
+        total = total.plus(Stats(*replica.state.stats))
+    yield gauge("slackwater_live_bytes", "Bytes of newest versions.", total.live_bytes)
+    yield gauge("slackwater_live_keys", "Keys with a value.", total.live_keys)
+    yield gauge("slackwater_total_bytes", "Bytes of all versions.", total.total_bytes)
+    yield gauge("slackwater_versions", "Versions of all keys.", total.versions)
+    yield gauge("slackwater_intents", "Unfinished writes of transactions.", total.intents)
+    now = node.clock.peek()
+    lags = sorted(max(0.0, seconds_between(r.state.closed, now)) for r in replicas if r.state.closed)
+    samples = [Sample(_quantile(lags, q), (("quantile", f"{q:g}"),)) for q in QUANTILES] if lags else []
+    help_text = "How far behind now the replicas of this node are closed."
+    yield Metric("slackwater_closed_lag_seconds", "gauge", help_text, samples)
+
+
+def _of_process() -> Iterator[Metric]:
+    times = os.times()
+    yield counter("process_cpu_seconds_total", "CPU time of this process.", times.user + times.system)
+    if sys.platform == "linux":
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel's, opened often
+            pages = int(file.read().split()[1])
+        memory = pages * os.sysconf("SC_PAGE_SIZE")
+        yield gauge("process_resident_memory_bytes", "Memory this process occupies.", memory)
+        yield gauge("process_open_fds", "Open files and sockets.", len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+
+
+def gauge(name: str, text: str, value: float, **labels: str) -> Metric:
+    """One number that goes up and down."""
+    return Metric(name, "gauge", text, [Sample(value, tuple(labels.items()))])
+
+
+def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """One number for each value of a label."""
+    return Metric(name, "gauge", text, [Sample(value, ((label, key),)) for key, value in sorted(values.items())])
+
+
+def counter(name: str, text: str, value: float) -> Metric:
+    """One number that only grows while the process lives."""
+    return Metric(name, "counter", text, [Sample(value)])
+
+
+def _quantile(ordered: list[float], q: float) -> float:
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1 << 53 else repr(float(value))
+
+
+def _labels(labels: tuple[tuple[str, str], ...]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escape(value, quotes=True)}"' for name, value in labels) + "}"
+
+
+def _escape(text: str, *, quotes: bool) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quotes else text
