@@ -36,7 +36,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.policy import Policy, Terms, target
 from slackwater.closedts.update import GroupId, Member, Update
 from slackwater.errors import UsageError, invariant
-from slackwater.hooks import buggify, probe
+from slackwater.hooks import buggify, probe, tap
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 
 if TYPE_CHECKING:
@@ -191,6 +191,7 @@ class Sender:
             self._dirty = dict.fromkeys(dirty[limit:])
             self._ask(dirty[:limit], now, terms, lease, added, removed)
             self._move()
+            tap("closedts.published", self, now, terms, lease)
         return self._publish(added, removed)
 
     def _aim(self, group: _Group, now: Timestamp, terms: Terms, lease: NodeLease) -> None:
@@ -338,6 +339,10 @@ class Sender:
     def refusal(self, range_id: RangeId) -> Refusal | None:
         """Why a range did not close at the last tick at which it was asked."""
         return self._refused.get(range_id)
+
+    def promises(self) -> list[tuple[RangeId, LeaseAppliedIndex, Timestamp, Policy]]:
+        """What streams were told about every standing member: range, index, timestamp, and under which policy."""
+        return [(r, lai, group.ts, group.policy) for r, (lai, group) in self._members.items()]
 
     def promised(self, range_id: RangeId) -> Timestamp:
         """What streams were told is closed for a standing member."""

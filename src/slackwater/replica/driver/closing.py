@@ -113,7 +113,9 @@ class Closing:
         state, transport = self._replica.state, self._context.transport
         if transport is None:
             return state.closed
-        return Timestamp(max(state.closed, transport.receiver.closed_for(state.descriptor.range_id, state.lai)))
+        believed = Timestamp(max(state.closed, transport.receiver.closed_for(state.descriptor.range_id, state.lai)))
+        tap("closedts.believed", self._replica, believed)
+        return believed
 
     def check(self, run: Iterable[Applied]) -> None:
         """Before writing what is about to be applied: nothing of it lies at or below what may have been served (I-10).
@@ -121,11 +123,7 @@ class Closing:
         The applied state's own closed timestamp is part of the acceptance rule; this is about promises of the side
         transport, which are no part of the replicated state. A violation quarantines this replica and nothing else.
         """
-        transport = self._context.transport
-        if transport is None:
-            return
-        state = self._replica.state
-        closed = transport.receiver.closed_for(state.descriptor.range_id, state.lai)
+        closed = self.closed()
         for applied in run:
             for command, verdict in applied.outcomes:
                 if verdict is Verdict.ACCEPTED and 0 < command.min_write_ts <= closed:
@@ -149,7 +147,10 @@ class Closing:
             await transport.wait_closed(
                 self._replica.state.descriptor.range_id, required, seconds=batch.header.wait_ms / 1000
             )
-        return required <= self.closed()
+        served = required <= self.closed()
+        if not served:
+            tap("replica.follower_refused", self._replica, batch)
+        return served
 
     def query_resolved(self, batch: Batch) -> BatchResult:
         """How far this replica can be read without meeting an intent. Closed first, then the engine (pitfall 16)."""
@@ -159,6 +160,7 @@ class Closing:
             if not isinstance(request, rq.QueryResolved):
                 raise UsageError("QueryResolved is asked on its own: nothing else in the batch")
             found = resolve(self._context.engine, request.start, request.end, closed=closed)
+            tap("closedts.resolved", self._replica, request, found)
             results.append(rq.ResolvedResult(found.ts, found.closed, found.held_by))
         return rq.BatchResult(results, served_by=self._context.node_id, by_follower=True)
 

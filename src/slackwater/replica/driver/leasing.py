@@ -68,7 +68,8 @@ class Leasing:
     def usable_until(self) -> Timestamp:
         """The first instant at which this node may no longer serve under the current lease."""
         lease = self._state().lease
-        return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
+        margin_us = 0 if planted("M03") else self._context.clock.max_offset_us
+        return usable_until(lease, self._record(lease), max_offset_us=margin_us)
 
     def check(self, now: Timestamp) -> Timestamp:
         """Raise unless this node holds the lease now and may serve under it; returns until when (see `usable_until`)."""

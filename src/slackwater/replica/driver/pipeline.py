@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
-from slackwater.hooks import planted, probe
+from slackwater.hooks import planted, probe, tap
 from slackwater.replica.apply import Verdict
 from slackwater.runtime.sync import Event, get_running_loop
 
@@ -106,8 +106,10 @@ class Pipeline:
             self._dirty.clear()
             while self.buffer.buffered:
                 target, limit = self._targets()
+                closed = self.buffer.assigned_closed
                 flight = self.buffer.flush(close_target=target, close_limit=limit)
                 if flight is not None:
+                    tap("propose.flushed", self._context, self._state(), flight, closed)
                     await self._append(flight)
 
     async def _append(self, flight: Flight[Waiter]) -> None:
@@ -120,6 +122,9 @@ class Pipeline:
                 probe("propose.append_unknown")
                 if planted("M30"):
                     self._acknowledge(flight)
+                    return
+                if planted("M05"):
+                    self.buffer.repropose(flight)
                     return
             except Overloaded:
                 probe("propose.log_overloaded")

@@ -155,7 +155,9 @@ class Replica:
             evaluation = self._evaluate(batch, read_at, right_stats)
             if evaluation.read_only:
                 self._unlatch(latch)
-                return self._answer(evaluation, self.state), evaluation.parked
+                answer = self._answer(evaluation, self.state)
+                tap("replica.read_served", self, batch, read_at, answer)
+                return answer, evaluation.parked
             waiter = self._propose(evaluation)
         except BaseException:
             self._unlatch(latch)
@@ -300,8 +302,11 @@ class Replica:
         except ConflictError:
             # A follower resolves nothing: the leaseholder knows more (pitfall 21).
             probe("replica.follower_met_intent")
+            tap("replica.follower_refused", self, batch)
             raise self.leasing.elsewhere("an intent is in the way on this follower", self.state.lease.holder) from None
-        return evaluation.result(self.state, self.context.node_id, now=now, by_follower=True)
+        answer = evaluation.result(self.state, self.context.node_id, now=now, by_follower=True)
+        tap("replica.read_served", self, batch, view.read_at, answer)
+        return answer
 
     # --- applying --------------------------------------------------------------------------------------------------
 

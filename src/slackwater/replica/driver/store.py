@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.closedts.side_transport import NodeLease
 from slackwater.errors import LogTrimmed, NotLeaseholder, RangeMismatch, StorageError, UnavailableError, UsageError
-from slackwater.hooks import probe
+from slackwater.hooks import planted, probe
 from slackwater.model.layout import LOCAL, prefix_span, range_local
 from slackwater.replica import declare
 from slackwater.replica.driver.context import Context
@@ -292,7 +292,7 @@ class Store:
         clock, own = self.context.clock, self.context.liveness.own()
         if own is None:
             return None
-        upto = Timestamp(own.expiration - (clock.max_offset_us << LOGICAL_BITS) - 1)
+        upto = Timestamp(own.expiration - (0 if planted("M03") else clock.max_offset_us << LOGICAL_BITS) - 1)
         return NodeLease(own.epoch, upto) if clock.peek() <= upto else None
 
     def closed(self, range_id: RangeId) -> Timestamp:
