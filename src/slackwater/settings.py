@@ -107,6 +107,7 @@ SETTINGS: tuple[Setting, ...] = (
 # fmt: on
 
 _BY_NAME = {s.name: s for s in SETTINGS}
+    Setting("closed_timestamp.lead", 0.0, "s", (0, 5), (0, 2), "How far ahead of now ranges with the policy `lead` close; 0: as far as clock offset, round trip and transport need."),
 
 
 class Settings:

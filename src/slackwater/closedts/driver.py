@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from slackwater.closedts.policy import Terms
+from slackwater.closedts.policy import Terms, terms_of
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import Sender
 from slackwater.closedts.update import Subscribe, Update
@@ -136,12 +136,7 @@ class SideTransport:
 
     def terms(self) -> Terms:
         """The settings as they are now."""
-        settings = self._settings
-        return Terms(
-            target_duration_s=settings["closed_timestamp.target_duration"],
-            max_offset_s=settings["clock.max_offset"],
-            interval_s=settings["closed_timestamp.side_transport_interval"],
-        )
+        return terms_of(self._settings)
 
     async def _keep_ticking(self, ranges: Ranges) -> None:
         while True:

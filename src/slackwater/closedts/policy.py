@@ -37,11 +37,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import Timestamp, add_seconds, floor
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds, floor
 from slackwater.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from slackwater.settings import Settings
 
 SLACK_S = 0.025
 """Part of every lead: timers and queues are late by a little."""
@@ -55,6 +57,9 @@ RTT_STEPS_MAX = 16
 HYSTERESIS = 0.2
 """A step is left when the round trip is outside of it by this part of a step."""
 SPANS_MAX = 100_000
+LEASE_GAP_S = 0.1
+"""Of a lease's last part, nothing is closed: writes that go above what is closed need a place."""
+_GAP = round(LEASE_GAP_S * 1_000_000) << LOGICAL_BITS
 
 
 class Kind(enum.Enum):
@@ -89,6 +94,30 @@ class Terms(msgspec.Struct, frozen=True):
     interval_s: float = 0.2
     lead_override_s: float = 0.0
     """Replaces the computed lead when it is not zero."""
+
+
+def terms_of(settings: Settings) -> Terms:
+    """The settings as they are now."""
+    return Terms(
+        target_duration_s=settings["closed_timestamp.target_duration"],
+        max_offset_s=settings["clock.max_offset"],
+        interval_s=settings["closed_timestamp.side_transport_interval"],
+        lead_override_s=settings["closed_timestamp.lead"],
+    )
+
+
+def longest_lead_s(terms: Terms) -> float:
+    """No range is closed further ahead of its leaseholder's wall clock than this."""
+    return lead_s(RTT_STEPS_MAX - 1, terms)
+
+
+def closable_upto(lease_end: Timestamp) -> Timestamp:
+    """The last timestamp that may be closed under a lease that can be used until `lease_end`.
+
+    The gap leaves room for writes: they go above what is closed and below the end of the lease. Without it, a lead that is
+    longer than what is left of the lease would close every timestamp there is to write at (pitfall 7).
+    """
+    return Timestamp(max(MIN, lease_end - _GAP - 1))
 
 
 def lead_s(rtt_step: int, terms: Terms) -> float:
@@ -158,6 +187,19 @@ class SpanPolicies:
         if covered < end:
             found.append(self.default)
         return min(found, key=lambda policy: _promise_s(policy, terms))
+
+
+class PolicyBook:
+    """The policies in force on one node; replaced as a whole when the span configuration changes."""
+
+    def __init__(self) -> None:
+        self.spans = SpanPolicies()
+        self.version = 0
+
+    def replace(self, spans: SpanPolicies) -> None:
+        """From now on these hold. Whoever calls this also has every range asked anew (`Sender.touch_all`)."""
+        self.spans = spans
+        self.version += 1
 
 
 def _promise_s(policy: Policy, terms: Terms) -> float:

@@ -9,15 +9,18 @@ itself. Served without a question it would do lasting harm: a read at a far futu
 every write to those keys would have to lie above it. So the replica's clock follows the highest timestamp of a batch, and
 refuses what is too far ahead to follow, as it does with stamps (I-01).
 
-Exempt are timestamps that are bounds and not readings: uncertainty limits, deadlines, and how far a push should reach.
+A far future is refused. A read there would be remembered by the timestamp cache, and every write to those keys would have
+to lie above it. How far is far: as much as an honest clock and the longest lead together can explain.
+
+Exempt are timestamps that are bounds of some kind: uncertainty limits, deadlines, and how far a push should reach.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import Timestamp
-from slackwater.errors import UsageError
+from slackwater.clock.timestamp import Timestamp, seconds_between
+from slackwater.errors import ClockError, UsageError
 from slackwater.model import requests as rq
 from slackwater.model.layout import META
 
@@ -45,8 +48,18 @@ def check_span(span: Span) -> None:
         raise UsageError("this key is local state of a node and cannot be addressed", key=span.start[:32])
 
 
-def latest_reading(batch: Batch) -> Timestamp:
-    """The highest clock reading that a batch carries."""
+def check_future(latest: Timestamp, *, now: Timestamp, ahead_s: float) -> None:
+    """Refuse a timestamp more than `ahead_s` ahead of `now`."""
+    if (ahead := seconds_between(now, latest)) > ahead_s:
+        raise ClockError(
+            "a timestamp lies too far in the future; check the time synchronization of its sender",
+            ahead_s=round(ahead, 3),
+            limit_s=ahead_s,
+        )
+
+
+def latest_timestamp(batch: Batch) -> Timestamp:
+    """The highest timestamp that a batch reads or writes at."""
     header = batch.header
     latest = header.ts
     if header.txn is not None:

@@ -180,3 +180,4 @@ def _note_failed_condition(batch: Batch, view: View, error: ConditionFailed, ts:
     if view.tscache is not None and isinstance(key, bytes):
         txn = batch.header.txn
         view.tscache.add(key, ts=ts, txn=txn.txn_id if txn else None)
+    error.facts["ts"] = ts  # the caller must not act on it before that time has come

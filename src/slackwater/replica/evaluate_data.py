@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def get(work: Work, request: rq.Get) -> Result:
     """The value of one key."""
     found = reads.get(
-        work.reader, request.key, ts=work.read_ts, txn=work.txn, sequence=work.sequence, uncertain_upto=_uncertain(work)
+        work.reader, request.key, ts=work.read_ts, txn=work.txn, sequence=work.sequence, uncertain_upto=uncertain_upto(work)
     )
     _note_read(work, request.key, None, work.read_ts)
     return rq.Value(found.value, found.ts)
@@ -55,7 +55,7 @@ def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> Rows:
         ts=work.read_ts,
         txn=work.txn,
         sequence=work.sequence,
-        uncertain_upto=_uncertain(work),
+        uncertain_upto=uncertain_upto(work),
         reverse=reverse,
         max_rows=work.keys_left,
         max_bytes=work.header.max_bytes,
@@ -204,12 +204,17 @@ def _wrote(work: Work, written: Written) -> Result:
     return rq.Done()
 
 
-def _uncertain(work: Work) -> Timestamp:
-    """Up to where a version may have been written before the read began, as far as its reader's clock can tell."""
-    if work.view.tscache is None or planted("X-NO-UNCERTAINTY"):
+def uncertain_upto(work: Work) -> Timestamp:
+    """Up to where a version may have been written before the read began, as far as its reader's clock can tell.
+
+    A follower has closed that far (`declare.required_frontier`), so it can tell as well as the leaseholder.
+    """
+    if planted("X-NO-UNCERTAINTY"):
         return MIN
     txn = work.txn
-    return work.header.uncertainty_limit if txn is None else txn.uncertainty_limit
+    if txn is not None:
+        return txn.uncertainty_limit
+    return max(work.header.uncertainty_limit, work.view.uncertain_upto)
 
 
 def _note_read(work: Work, start: bytes, end: bytes | None, ts: Timestamp) -> None:

@@ -59,18 +59,19 @@ def subsume(work: Work, request: rq.Subsume) -> None:
         )
     if set(left.replicas) != set(here.replicas):
         raise UsageError("only neighbours with the same replicas can merge", left=left.status(), right=here.status())
-    closed_by_leaseholder = work.view.floor - 1
+    closed_by_leaseholder, cache = work.view.floor - 1, work.view.tscache
     work.evaluation.trigger = FreezeTrigger(request.left_id, request.left_generation)
     work.evaluation.generation = here.generation
 
     def frozen(state: RangeState, now: Timestamp) -> Result:
-        # Reads went on until the freeze applied here, so the floor is the clock *after* that: everything this
-        # leaseholder ever served was at or below its clock (a floor from evaluation would miss the last of them).
+        # Reads went on until the freeze applied here, so the floor is looked up *after* that: everything this leaseholder
+        # ever served was at or below its clock, or is the highest of its cache (evaluation would miss the last of them).
+        served = cache.highest if cache is not None else now
         return rq.SubsumeResult(
             position=state.position,
             lai=state.lai,
             closed=Timestamp(max(state.closed, closed_by_leaseholder)),
-            read_floor=Timestamp(max(state.read_floor, now)),
+            read_floor=Timestamp(max(state.read_floor, now, served)),
             freeze_generation=request.left_generation,
             gc_threshold=state.gc_threshold,
             txn_floor=state.txn_floor,

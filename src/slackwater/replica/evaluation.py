@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import Header
     from slackwater.model.txns import Txn
+    from slackwater.replica.evaluate_bulk import BulkReads
     from slackwater.replica.state import RangeState
     from slackwater.replica.tscache import TimestampCache
     from slackwater.runtime.seam import NodeId, Reader
@@ -53,6 +54,7 @@ class View:
         "state",
         "tscache",
         "txn_expiration_s",
+        "uncertain_upto",
     )
 
     def __init__(
@@ -68,6 +70,7 @@ class View:
         txn_expiration_s: float,
         right_stats: tuple[int, ...] = (),
         left: Callable[[], LeftSide] = _nobody,
+        uncertain_upto: Timestamp = MIN,
     ) -> None:
         self.reader = reader
         self.state = state
@@ -85,19 +88,24 @@ class View:
         """For a split: the statistics of the right half, computed beforehand."""
         self.left = left
         """For a freeze and its end: the left neighbour, as this store has applied it."""
+        self.uncertain_upto = uncertain_upto
+        """Of a batch whose timestamp this leaseholder chose: a version above its clock, up to here, may have been
+        acknowledged by a node whose clock is ahead of this one."""
 
 
 class Evaluation:
     """Everything one batch decided."""
 
     __slots__ = (
-        "batch", "close_at", "effects", "finish", "generation", "min_write_ts", "parked", "records", "results", "stats",
+        "batch", "bulk", "close_at", "effects", "finish", "generation", "min_write_ts", "parked", "records", "results", "stats",
         "transfer_to", "trigger", "ts", "txn_write_ts",
     )  # fmt: skip
 
     def __init__(self, batch: Batch | None = None, *, trigger: Trigger | None = None) -> None:
         self.batch = batch
         self.results: list[Result] = []
+        self.bulk: BulkReads | None = None
+        """Reads whose results are still to be made, off the loop, from a snapshot of this very state."""
         self.effects = WriteBatch()
         self.stats: tuple[int, ...] = ()
         self.min_write_ts = MIN

@@ -70,6 +70,7 @@ class TimestampCache:
             raise UsageError("a timestamp cache needs some memory", bytes_max=bytes_max)
         self._bytes_max = bytes_max
         self._low_water = low_water
+        self._highest = low_water
         self._points: dict[bytes, Read] = {}
         self._index = KeyIndex(self._points)
         self._spans: SpanMap[Read | None] = SpanMap(None)
@@ -82,6 +83,11 @@ class TimestampCache:
         return self._low_water
 
     @property
+    def highest(self) -> Timestamp:
+        """At or above every read noted here: what a successor that knows nothing else must write above."""
+        return self._highest
+
+    @property
     def bytes_used(self) -> int:
         """Estimate of the memory in use."""
         return self._point_bytes + self._spans.key_bytes + (len(self._spans) - 1) * SEGMENT_BYTES
@@ -92,6 +98,8 @@ class TimestampCache:
             check_span(start, end)
         if ts <= self._low_water:
             return
+        if ts > self._highest:
+            self._highest = ts
         read = (ts, txn)
         if end is None:
             old = self._points.get(start)
@@ -132,6 +140,7 @@ class TimestampCache:
         if ts <= self._low_water:
             return
         self._low_water = ts
+        self._highest = max(self._highest, ts)
         # In place: the index holds on to this very dict. A read at exactly ts ties with the floor, which has no owner.
         for key in [key for key, read in self._points.items() if read[0] <= ts]:
             del self._points[key]

@@ -250,7 +250,7 @@ class Node:
         await self.server.close()
         if self.liveness is not None and self.store is not None:
             with suppress(SlackwaterError):  # otherwise the record expires by itself
-                await self.liveness.leave()
+                await self.liveness.leave(horizon=self.store.horizon)
             await self._release_first_range()
             await self.store.stop()
         await self.dialer.close()

@@ -291,7 +291,8 @@ class Transaction(Operations):
             if isinstance(found, Value) and found.value == error.facts.get("actual"):
                 return
             probe("txn.condition_saw_the_future")
-            await self._move_reads(self._kernel.clock.now(), waiting, cause=error)
+            upto = Timestamp(max(self._kernel.clock.now(), timestamp_of(error, "ts")))
+            await self._move_reads(upto, waiting, cause=error)
         raise self._spoil(RetryableError("the value that failed the condition keeps changing; run it again")) from error
 
     async def _move_reads(self, upto: Timestamp, waiting: Waiting, *, cause: SlackwaterError) -> None:

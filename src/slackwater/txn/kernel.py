@@ -54,7 +54,9 @@ class Kernel:
         """Commit-wait: return once this node's clock is above `ts`.
 
         The clock has usually heard of it already. A commit in the future (a table whose present is readable everywhere)
-        must not be acknowledged before its time: a later transaction elsewhere would not see it.
+        must not be acknowledged before its time: a later transaction elsewhere would not see it. The same holds for
+        what was read there: another reader, a moment later, might not see it yet. Clocks follow clocks, never such
+        timestamps (I-01), so this really waits.
         """
         while (now := self.clock.peek()) < ts:  # every later `now()` is above what `peek` shows
             probe("txn.commit_wait")

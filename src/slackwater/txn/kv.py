@@ -19,7 +19,14 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
-from slackwater.errors import ConflictError, ReadWithinUncertainty, RetryableError, SlackwaterError, UsageError
+from slackwater.errors import (
+    ConditionFailed,
+    ConflictError,
+    ReadWithinUncertainty,
+    RetryableError,
+    SlackwaterError,
+    UsageError,
+)
 from slackwater.hooks import probe
 from slackwater.model.requests import (
     ConditionalPut,
@@ -223,9 +230,7 @@ class KV:
     # --- inside
 
     async def _write(self, request: Request, timeout: float | None) -> BatchResult:
-        answer = await self._send([request], Header(NO_RANGE), timeout=timeout)
-        await self.kernel.wait_past(answer.ts)
-        return answer
+        return await self._send([request], Header(NO_RANGE), timeout=timeout)
 
     async def _send(
         self, requests: Sequence[Request], header: Header, *, timeout: float | None, repeatable: bool = False
@@ -257,6 +262,10 @@ class KV:
         return max(1, int(self.kernel.settings["log.entry_bytes_max"]) // 4)
 
 
+            except ConditionFailed as error:
+                # The value it tells may be of the future, like one that was read.
+                await self.kernel.wait_past(timestamp_of(error, "ts"))
+                raise
 def _scan_header(ts: Timestamp, max_keys: int, max_bytes: int, *, follower_ok: bool, wait_ms: int) -> Header:
     return Header(NO_RANGE, ts=ts, max_keys=max_keys, max_bytes=max_bytes, follower_ok=follower_ok, wait_ms=wait_ms)
 
@@ -269,5 +278,8 @@ def _above(header: Header, ts: Timestamp, limit: Timestamp) -> Header:
         max_keys=header.max_keys,
         max_bytes=header.max_bytes,
         follower_ok=header.follower_ok,
+            else:
+                await self.kernel.wait_past(answer.ts)
+                return answer
         wait_ms=header.wait_ms,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.negotiate import resolve
-from slackwater.closedts.policy import Policy, Terms, target
+from slackwater.closedts.policy import Policy, closable_upto, longest_lead_s, target, terms_of
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import InvariantViolation, UsageError
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver.replica import Replica
 
-CLUSTER_LAG = Policy()
-
 
 class Closing:
     """The closing side of one replica. Satisfies `Closable`."""
@@ -45,26 +43,42 @@ class Closing:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._context = replica.context
+        self._policy = Policy()
+        self._policy_of: tuple[int, int] = (-1, -1)
         self._at = MIN
         """What somebody asked to have closed at once."""
 
     # --- leaseholder -------------------------------------------------------------------------------------------------
 
     def policy(self) -> Policy:
-        """The cluster's lag; spans with a policy of their own come with the catalog."""
-        return CLUSTER_LAG
+        """What the span configuration wants of this range; looked up again when that or the range changes."""
+        descriptor, book = self._replica.state.descriptor, self._context.policies
+        known = (book.version, descriptor.generation)
+        if known != self._policy_of:
+            self._policy = book.spans.of(descriptor.start, descriptor.end, terms_of(self._context.settings))
+            self._policy_of = known
+        return self._policy
+
+    def future_s(self) -> float:
+        """How far ahead of this node's clock a timestamp may lie: a clock that is ahead, and the longest lead on top."""
+        terms = terms_of(self._context.settings)
+        return terms.max_offset_s + longest_lead_s(terms)
+
+    def promised(self) -> Timestamp:
+        """What the side transport has promised on this range's behalf."""
+        transport = self._context.transport
+        return MIN if transport is None else transport.sender.promised(self._replica.state.descriptor.range_id)
 
     def targets(self) -> tuple[Timestamp, Timestamp]:
         """How far the policy and the lease let a flush close."""
-        replica, settings = self._replica, self._context.settings
-        terms = Terms(target_duration_s=settings["closed_timestamp.target_duration"])
-        wanted = target(self.policy(), self._context.clock.physical(), terms)
+        replica = self._replica
+        wanted = target(self.policy(), self._context.clock.physical(), terms_of(self._context.settings))
         if replica.state.frozen is not None or not (wanted or self._at):
             return MIN, MIN
         return Timestamp(max(wanted or MIN, self._at)), self._upto()
 
     def _upto(self) -> Timestamp:
-        return Timestamp(max(MIN, self._replica.leasing.usable_until() - 1))
+        return closable_upto(self._replica.leasing.usable_until())
 
     def try_close(self, ts: Timestamp) -> Closed | CannotClose:
         """Promise that nothing will be written at or below `ts` any more, or say why not."""
@@ -92,9 +106,7 @@ class Closing:
 
     def catch_up(self) -> None:
         """Before evaluating: nothing may be written at or below what was promised while the range was idle."""
-        transport = self._context.transport
-        if transport is not None:
-            self.forward(transport.sender.promised(self._replica.state.descriptor.range_id))
+        self.forward(self.promised())
 
     def waking(self) -> None:
         """The range is idle no more, or its lease changed."""

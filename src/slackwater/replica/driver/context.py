@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from slackwater.clock.timestamp import seconds_between
+from slackwater.closedts.policy import PolicyBook
 
 if TYPE_CHECKING:
     from slackwater.clock import HybridClock
@@ -90,3 +94,13 @@ class Context:
     hooks: StoreHooks
     listener: ApplyListener | None = None
     transport: SideTransport | None = None
+    def reached(self) -> Timestamp:
+        """At or above everything that replicas which are no longer here had closed or served."""
+        ...
+
+    policies: PolicyBook = field(default_factory=PolicyBook)
+
+    async def pass_by(self, ts: Timestamp) -> None:
+        """Return once this node's clock is above `ts`: a lease starts at a clock reading, above all that is closed."""
+        while (now := self.clock.peek()) <= ts:
+            await self.runtime.clock.sleep(seconds_between(now, ts) + 1e-6)

@@ -140,9 +140,11 @@ class Leasing:
         own = self._context.liveness.own()
         if own is None:
             raise self.elsewhere("this node has no live liveness record", 0)
-        # Of the former life of the replica only: this process held it, so its clock is above all that was served.
-        if held.holder == node and held.epoch == own.epoch and held.sequence != self._former:
-            raise self.elsewhere("this node's liveness is being renewed", 0)
+        if held.holder == node and held.epoch == own.epoch:
+            if held.sequence != self._former:
+                raise self.elsewhere("this node's liveness is being renewed", 0)
+            # Of the former life of the replica only: this process held it, and knows how far all that was served goes.
+            await self._context.pass_by(self._context.hooks.reached())
         if held.holder not in {0, node}:
             record = self._context.liveness.get(held.holder)
             if record is None:
@@ -190,8 +192,11 @@ class Leasing:
             return None
         return LeaseExtension(add_seconds(now, duration))
 
-    def transfer(self, to: NodeId) -> LeaseTrigger:
-        """The trigger that hands the lease to `to`. Serving stops when it is proposed: see `transferring_to`."""
+    def transfer(self, to: NodeId, *, served: Timestamp) -> LeaseTrigger:
+        """The trigger that hands the lease to `to`. Serving stops when it is proposed: see `transferring_to`.
+
+        `served` is at or above every read that was noted here; it may be in the future.
+        """
         state, now = self._state(), self._context.clock.now()
         if planted("X-TSCACHE-LOST"):
             now = Timestamp(state.lease.start + 1)
@@ -212,17 +217,18 @@ class Leasing:
             if record is None or not record.live_at(now) or record.draining:
                 raise UnavailableError(f"n{to} is not known to be live and taking leases")
             lease = Lease(to, LeaseSequence(state.lease.sequence + 1), now, epoch=record.epoch)
-        # Everything this node served as leaseholder was at or below its clock: the new holder writes above that.
-        return LeaseTrigger(lease, read_floor=now)
+        # Everything this node served as leaseholder: the new holder writes above that. What it has closed, however far in
+        # the future, is in the applied state once the command is: its own closed timestamp is at or above that.
+        return LeaseTrigger(lease, read_floor=now if planted("X-TSCACHE-LOST") else Timestamp(max(now, served)))
 
-    def release(self) -> LeaseTrigger | None:
+    def release(self, *, served: Timestamp) -> LeaseTrigger | None:
         """The trigger that ends this node's own expiration-based lease; serving stops when it is proposed."""
         held, now = self._state().lease, self._context.clock.now()
         mine = held.holder == self._context.node_id and held.sequence != self._former
         if held.by_epoch or not mine or self.transferring_to is not None or self.status(now) is not LeaseState.VALID:
             return None
         lease = Lease(held.holder, LeaseSequence(held.sequence + 1), now, expiration=Timestamp(now + 1))
-        return LeaseTrigger(lease, read_floor=now)
+        return LeaseTrigger(lease, read_floor=Timestamp(max(now, served)))
 
     def applied(self) -> None:
         """The lease in the applied state changed."""

@@ -257,13 +257,20 @@ class NodeLiveness:
             self._learn(marked)
         raise UnavailableError(f"the record of n{node} kept changing; try again")
 
-    async def leave(self) -> None:
+    async def leave(self, *, horizon: Callable[[], Timestamp] = lambda: MIN) -> None:
         """Stop gracefully: end our own epoch, so that nobody waits for us and our next start does not wait either.
 
         From here on this node trusts no lease of its own, so the epoch may end before the record would have expired. It
         must be a new epoch: a record of the same one that expires earlier than the one others know looks old to them.
+
+        `horizon` is what was closed or served under it. It may lie in the future, and whoever takes a lease once the
+        epoch has ended writes above his clock and no higher: so that future has to come first. It lies below the end of
+        our record, which is why nothing of this concerns an epoch that expires.
         """
         own, self._own, self._left = self._own, None, True
+        while own is not None and (now := self._clock.now()) <= (last := min(horizon(), own.expiration)):
+            probe("liveness.leave_waits")
+            await self._runtime.clock.sleep(seconds_between(now, last) + 1e-6)
         for _ in range(MARK_TRIES_MAX):
             if own is None:
                 return

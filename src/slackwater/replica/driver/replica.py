@@ -17,7 +17,7 @@ from __future__ import annotations
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, seconds_between
 from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import (
     AmbiguousResult,
@@ -25,6 +25,7 @@ from slackwater.errors import (
     ConflictError,
     ConnectionLost,
     RangeMismatch,
+    ReadWithinUncertainty,
     SlackwaterError,
     StorageError,
     UnavailableError,
@@ -114,7 +115,11 @@ class Replica:
         if self.failure is None and not self.retired:
             self._fail(UnavailableError(f"quarantined: {reason}"))
 
-    def retire(self) -> None:
+    def reached(self) -> Timestamp:
+        """At or above everything this replica has closed or served as leaseholder; ahead of the clock, in lead ranges."""
+        return Timestamp(max(self.pipeline.buffer.assigned_closed, self.tscache.highest, self.closing.promised()))
+
+    def retire(self, why: Gone) -> None:
         """The range is gone from this store: apply and serve nothing more, from this very step on."""
         self.retired = True
 
@@ -124,7 +129,8 @@ class Replica:
         """Answer a batch, as leaseholder or, where the timestamp is closed here, as follower."""
         self._check_alive()
         admission.check_size(batch)
-        self.context.clock.update(admission.latest_reading(batch))
+        if (latest := admission.latest_timestamp(batch)) > (now := self.context.clock.peek()):
+            admission.check_future(latest, now=now, ahead_s=self.closing.future_s())
         if self.load.wants_key() and (span := declare.bounds(batch)) is not None:
             self.load.sample(span.start)
         if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
@@ -139,12 +145,33 @@ class Replica:
             return self._follower_read(batch)
         for _ in range(PUSH_ROUNDS_MAX):
             await self.leasing.hold()
-            result, parked = await self._execute_once(batch)
+            result, parked = await self._execute_surely(batch)
             if parked is None or not await self._records.wait(parked, seconds=_push_wait_s(batch)):
                 return result
         return result
 
-    async def _execute_once(self, batch: Batch) -> tuple[BatchResult, bytes | None]:
+    async def _execute_surely(self, batch: Batch) -> tuple[BatchResult, bytes | None]:
+        """Execute; where this node chooses the timestamp, not below what others may have been told already.
+
+        A version in the future of this clock may have been acknowledged by a node whose clock is ahead. Instead of reading
+        in the future, the batch waits until that is the past here: at most the maximum offset, however many there are.
+        """
+        header, clock = batch.header, self.context.clock
+        if header.txn is not None or header.ts != MIN:
+            return await self._execute_once(batch, MIN)
+        limit = Timestamp(clock.peek() + (clock.max_offset_us << LOGICAL_BITS))
+        while True:
+            try:
+                return await self._execute_once(batch, limit)
+            except ReadWithinUncertainty as error:
+                existing = error.facts.get("existing")
+                if not isinstance(existing, int):
+                    raise
+                probe("replica.read_waits_for_future")
+                while (now := clock.peek()) <= existing:
+                    await self.context.runtime.clock.sleep(seconds_between(now, Timestamp(existing)) + 1e-6)
+
+    async def _execute_once(self, batch: Batch, uncertain_upto: Timestamp) -> tuple[BatchResult, bytes | None]:
         """Latch, evaluate, propose, wait. The second value names a transaction whose record a push has to wait for."""
         read_at = declare.read_ts_of(batch, self.context.clock.now())
         latch, granted = self._latch(batch, read_at)
@@ -152,7 +179,7 @@ class Replica:
             await self._wait_for(latch)
         try:
             right_stats = await self._prepare(batch) if rq.Split in map(type, batch.requests) else ()
-            evaluation = self._evaluate(batch, read_at, right_stats)
+            evaluation = self._evaluate(batch, read_at, right_stats, uncertain_upto)
             if evaluation.read_only:
                 self._unlatch(latch)
                 answer = self._answer(evaluation, self.state)
@@ -217,7 +244,9 @@ class Replica:
                 )
         return ()
 
-    def _evaluate(self, batch: Batch, read_at: Timestamp, right_stats: tuple[int, ...]) -> Evaluation:
+    def _evaluate(
+        self, batch: Batch, read_at: Timestamp, right_stats: tuple[int, ...], uncertain_upto: Timestamp
+    ) -> Evaluation:
         """Check and act: no await between here and `_propose`."""
         self._check_alive()
         now = self.context.clock.now()
@@ -239,12 +268,11 @@ class Replica:
         )
         evaluation = evaluate(batch, view)
         if isinstance(evaluation.transfer_to, int):
-            evaluation.trigger = self.leasing.transfer(evaluation.transfer_to)
-        if evaluation.ts > now:
-            self.context.clock.update(evaluation.ts)
+            evaluation.trigger = self.leasing.transfer(evaluation.transfer_to, served=self.tscache.highest)
         return evaluation
 
     def _propose(self, evaluation: Evaluation) -> Waiter:
+            uncertain_upto=uncertain_upto,
         self.closing.waking()
         if evaluation.close_at:
             self.closing.closing_at(evaluation.close_at)
@@ -277,7 +305,7 @@ class Replica:
 
     async def release_lease(self) -> None:
         """End this node's expiration-based lease now: whoever comes next, or this node after a restart, need not wait."""
-        trigger = None if self.failure else self.leasing.release()
+        trigger = None if self.failure else self.leasing.release(served=self.tscache.highest)
         if trigger is not None:
             await self._propose(Evaluation(trigger=trigger)).wait()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
+from slackwater.closedts.policy import PolicyBook, closable_upto
 from slackwater.closedts.side_transport import NodeLease
 from slackwater.errors import LogTrimmed, NotLeaseholder, RangeMismatch, StorageError, UnavailableError, UsageError
 from slackwater.hooks import planted, probe
@@ -67,6 +68,7 @@ class Store:
         listener: ApplyListener | None = None,
         on_trimmed: Callable[[RangeState], None] | None = None,
         transport: SideTransport | None = None,
+        policies: PolicyBook | None = None,
     ) -> None:
         self.replicas: dict[RangeId, Replica] = {}
         self.durable: dict[RangeId, Position] = {}
@@ -76,6 +78,7 @@ class Store:
         self._arrived: Waiters[RangeId] = Waiters()
         self._graves: dict[RangeId, list[tuple[RangeId, Position]]] = {}
         self._installing: dict[RangeId, RangeDescriptor] = {}
+        self._reached = MIN
         self.context = Context(
             node_id=node_id,
             runtime=runtime,
@@ -87,6 +90,7 @@ class Store:
             hooks=self,
             listener=listener,
             transport=transport,
+            policies=policies or PolicyBook(),
         )
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -129,7 +133,8 @@ class Store:
         self.durable.pop(range_id, None)
         self.quarantined.pop(range_id, None)
         if replica is not None:
-            replica.retire()
+            self._reached = Timestamp(max(self._reached, replica.reached()))
+            replica.retire(why)
             if self.context.transport is not None:
                 self.context.transport.remove(range_id)
             self._scope.spawn(replica.stop(), name=f"stop r{range_id}")
@@ -287,12 +292,20 @@ class Store:
 
     # --- closed timestamps (`closedts.driver.Ranges`) ----------------------------------------------------------------
 
+    def reached(self) -> Timestamp:
+        """At or above everything that replicas which are no longer here had closed or served."""
+        return self._reached
+
+    def horizon(self) -> Timestamp:
+        """At or above everything this process has closed or served, in the future of its clock where ranges lead."""
+        return Timestamp(max([self._reached, *(r.reached() for r in self.replicas.values())]))
+
     def node_lease(self) -> NodeLease | None:
         """The epoch this node's leases hang on, while it may be relied on."""
         clock, own = self.context.clock, self.context.liveness.own()
         if own is None:
             return None
-        upto = Timestamp(own.expiration - (0 if planted("M03") else clock.max_offset_us << LOGICAL_BITS) - 1)
+        upto = closable_upto(Timestamp(own.expiration - (0 if planted("M03") else clock.max_offset_us << LOGICAL_BITS)))
         return NodeLease(own.epoch, upto) if clock.peek() <= upto else None
 
     def closed(self, range_id: RangeId) -> Timestamp:
