@@ -4,10 +4,11 @@
     keys that are no data               UsageError       local state is changed by commands, never by requests
     timestamps of the far future        ClockError       from whoever's clock: see below
 
-A timestamp in a request is a clock reading, of the sender or of somebody it heard from, just like the stamp on the message
-itself. Served without a question it would do lasting harm: a read at a far future is remembered by the timestamp cache, and
-every write to those keys would have to lie above it. So the replica's clock follows the highest timestamp of a batch, and
-refuses what is too far ahead to follow, as it does with stamps (I-01).
+A timestamp in a request is a clock reading, of the sender or of somebody it heard from; or it lies in the future, because a
+transaction wrote where the future is closed already (`closedts/policy.py`, LEAD). Readings need not be followed: the stamp
+on the message was above them. Futures *must* not be: a clock that follows one runs ahead of real time, and whoever
+waits for a commit's time to come, or bounds by clocks what may have been committed before a read, relies on clocks that
+only ever show what some wall clock has shown (I-01).
 
 A far future is refused. A read there would be remembered by the timestamp cache, and every write to those keys would have
 to lie above it. How far is far: as much as an honest clock and the longest lead together can explain.

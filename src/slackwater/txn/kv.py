@@ -241,7 +241,7 @@ class KV:
         began = MIN
         while True:
             try:
-                return await self.kernel.sender.send(
+                answer = await self.kernel.sender.send(
                     requests, header, timeout=deadline.remaining(), repeatable=repeatable
                 )
             except ConflictError as error:
@@ -274,12 +274,12 @@ def _above(header: Header, ts: Timestamp, limit: Timestamp) -> Header:
     return Header(
         NO_RANGE,
         ts=max(ts, header.ts),
+            else:
+                await self.kernel.wait_past(answer.ts)
+                return answer
         uncertainty_limit=limit,
         max_keys=header.max_keys,
         max_bytes=header.max_bytes,
         follower_ok=header.follower_ok,
-            else:
-                await self.kernel.wait_past(answer.ts)
-                return answer
         wait_ms=header.wait_ms,
     )

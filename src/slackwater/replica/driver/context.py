@@ -10,7 +10,7 @@ from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
 
 if TYPE_CHECKING:
-    from slackwater.clock import HybridClock
+    from slackwater.clock import HybridClock, Timestamp
     from slackwater.closedts.driver import SideTransport
     from slackwater.model.descriptors import Liveness, RangeDescriptor
     from slackwater.replica.apply import Outcome
@@ -94,11 +94,11 @@ class Context:
     hooks: StoreHooks
     listener: ApplyListener | None = None
     transport: SideTransport | None = None
+    policies: PolicyBook = field(default_factory=PolicyBook)
     def reached(self) -> Timestamp:
         """At or above everything that replicas which are no longer here had closed or served."""
         ...
 
-    policies: PolicyBook = field(default_factory=PolicyBook)
 
     async def pass_by(self, ts: Timestamp) -> None:
         """Return once this node's clock is above `ts`: a lease starts at a clock reading, above all that is closed."""
