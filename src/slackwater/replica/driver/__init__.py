@@ -6,9 +6,20 @@ Store ── Replica ── Pipeline   proposals into the log, outcomes back
   └── NodeLiveness             heartbeats and epochs
 """
 
-from slackwater.replica.driver.context import ApplyListener, Context, LivenessView, StoreHooks
+from slackwater.replica.driver.context import ApplyListener, Context, Gone, LivenessView, ReplicaFollower, StoreHooks
 from slackwater.replica.driver.liveness import NodeLiveness, SystemKv
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.store import Store
 
-__all__ = ["ApplyListener", "Context", "LivenessView", "NodeLiveness", "Replica", "Store", "StoreHooks", "SystemKv"]
+__all__ = [
+    "ApplyListener",
+    "Context",
+    "Gone",
+    "LivenessView",
+    "NodeLiveness",
+    "Replica",
+    "ReplicaFollower",
+    "Store",
+    "StoreHooks",
+    "SystemKv",
+]

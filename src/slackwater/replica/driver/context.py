@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slackwater.clock import HybridClock, Timestamp
     from slackwater.closedts.driver import SideTransport
     from slackwater.model.descriptors import Liveness, RangeDescriptor
-    from slackwater.replica.apply import Outcome
+    from slackwater.replica.apply import Applied, Outcome
     from slackwater.replica.evaluation import LeftSide
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.state import RangeState
@@ -48,6 +48,30 @@ class ApplyListener(Protocol):
         ...
 
 
+class Gone(enum.Enum):
+    """Why a replica applies nothing any more."""
+
+    REMOVED = "the range no longer counts this replica"
+    ABSORBED = "its range was merged into the left neighbour"
+    REPLACED = "a snapshot took its place"
+    FAILED = "it is quarantined"
+
+
+class ReplicaFollower(Protocol):
+    """Whoever follows one replica for a while, such as its change feed. While there is none, it costs nothing.
+
+    Called in the very step in which the replica acts, so that nothing can come between.
+    """
+
+    def applied(self, run: list[tuple[RangeState, Applied, Position]], whole: WriteBatch) -> None:
+        """These entries were applied together, in one engine batch: (state before, what was applied, where)."""
+        ...
+
+    def gone(self, why: Gone, detail: str) -> None:
+        """This was the last word of the replica."""
+        ...
+
+
 class StoreHooks(Protocol):
     """What a replica tells its store."""
 
@@ -75,6 +99,10 @@ class StoreHooks(Protocol):
         """Return once this store's replica of the range has applied up to `position`; `UnavailableError` if it cannot."""
         ...
 
+    def reached(self) -> Timestamp:
+        """At or above everything that replicas which are no longer here had closed or served."""
+        ...
+
     def replica_failed(self, range_id: RangeId, error: BaseException) -> None:
         """A replica met something it must not go on from; it is quarantined, its neighbours are not."""
         ...
@@ -95,10 +123,6 @@ class Context:
     listener: ApplyListener | None = None
     transport: SideTransport | None = None
     policies: PolicyBook = field(default_factory=PolicyBook)
-    def reached(self) -> Timestamp:
-        """At or above everything that replicas which are no longer here had closed or served."""
-        ...
-
 
     async def pass_by(self, ts: Timestamp) -> None:
         """Return once this node's clock is above `ts`: a lease starts at a clock reading, above all that is closed."""

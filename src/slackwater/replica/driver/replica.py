@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from slackwater.model.commands import Packet
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.apply import Aftermath, Applied
-    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.context import Context, Gone, ReplicaFollower
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Entry, Position, Snapshot, TaskScope
 
@@ -85,6 +85,8 @@ class Replica:
         self._records: Waiters[bytes] = Waiters()
         self._applied: Waiters[str] = Waiters()
         self.retired = False
+        self.follower: ReplicaFollower | None = None
+        """Whoever follows this replica now, such as its change feed."""
         self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
         self.leasing = Leasing(context, state=lambda: self.state, continued=continued)
         self.closing = Closing(self)
@@ -122,6 +124,13 @@ class Replica:
     def retire(self, why: Gone) -> None:
         """The range is gone from this store: apply and serve nothing more, from this very step on."""
         self.retired = True
+        self.dismiss(why)
+
+    def dismiss(self, why: Gone, detail: str = "") -> None:
+        """Tell whoever follows that this was the last word."""
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            follower.gone(why, detail)
 
     # --- executing -------------------------------------------------------------------------------------------------
 
@@ -265,6 +274,7 @@ class Replica:
             txn_expiration_s=self.context.settings["txn.expiration"],
             right_stats=right_stats,
             left=lambda: self.context.hooks.left_of(self.state.descriptor),
+            uncertain_upto=uncertain_upto,
         )
         evaluation = evaluate(batch, view)
         if isinstance(evaluation.transfer_to, int):
@@ -272,7 +282,6 @@ class Replica:
         return evaluation
 
     def _propose(self, evaluation: Evaluation) -> Waiter:
-            uncertain_upto=uncertain_upto,
         self.closing.waking()
         if evaluation.close_at:
             self.closing.closing_at(evaluation.close_at)
@@ -421,6 +430,8 @@ class Replica:
                 self.pipeline.settle(outcome, applied.state)
             for event in applied.aftermath:
                 self._follow_up(event)
+        if self.follower is not None:
+            self.follower.applied(done, whole)
         self._applied.tell("applied")
         self.closing.applied()
         if self.context.node_id not in self.state.descriptor.replicas:

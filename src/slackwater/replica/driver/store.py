@@ -19,7 +19,7 @@ from slackwater.errors import LogTrimmed, NotLeaseholder, RangeMismatch, Storage
 from slackwater.hooks import planted, probe
 from slackwater.model.layout import LOCAL, prefix_span, range_local
 from slackwater.replica import declare
-from slackwater.replica.driver.context import Context
+from slackwater.replica.driver.context import Context, Gone
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.evaluation import LeftSide
@@ -127,7 +127,7 @@ class Store:
         self._arrived.tell(range_id)
         return replica
 
-    def _drop(self, range_id: RangeId) -> None:
+    def _drop(self, range_id: RangeId, why: Gone) -> None:
         """Forget a replica at once; its tasks end soon. It must not write any more from here on."""
         replica = self.replicas.pop(range_id, None)
         self.durable.pop(range_id, None)
@@ -217,7 +217,7 @@ class Store:
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""
-        self._drop(right.range_id)
+        self._drop(right.range_id, Gone.ABSORBED)
         graves = self._graves.setdefault(into, [])
         graves.append((right.range_id, self.replicas[into].state.position))
         del graves[:-GRAVES_MAX]
@@ -287,10 +287,10 @@ class Store:
         """A replica met something it must not go on from: keep it apart, and fetch a snapshot if that can help."""
         self.quarantined[range_id] = str(error)
         replica = self.replicas.get(range_id)
+        if replica is not None:
+            replica.dismiss(Gone.FAILED, str(error))
         if isinstance(error, LogTrimmed | UnavailableError) and replica is not None and self._on_trimmed is not None:
             self._on_trimmed(replica.state)
-
-    # --- closed timestamps (`closedts.driver.Ranges`) ----------------------------------------------------------------
 
     def reached(self) -> Timestamp:
         """At or above everything that replicas which are no longer here had closed or served."""
@@ -299,6 +299,8 @@ class Store:
     def horizon(self) -> Timestamp:
         """At or above everything this process has closed or served, in the future of its clock where ranges lead."""
         return Timestamp(max([self._reached, *(r.reached() for r in self.replicas.values())]))
+
+    # --- closed timestamps (`closedts.driver.Ranges`) ----------------------------------------------------------------
 
     def node_lease(self) -> NodeLease | None:
         """The epoch this node's leases hang on, while it may be relied on."""
@@ -387,7 +389,7 @@ class Store:
         for replica in list(self.replicas.values()):
             old = replica.state.descriptor
             if old.range_id == new.range_id or not (old.end <= new.start or new.end <= old.start):
-                self._drop(old.range_id)
+                self._drop(old.range_id, Gone.REPLACED)
                 clear(batch, old)
         self.context.engine.write(batch)
 
@@ -397,7 +399,7 @@ class Store:
         if replica is None:
             return
         probe("store.replica_removed")
-        self._drop(range_id)
+        self._drop(range_id, Gone.REMOVED)
         batch = WriteBatch()
         clear(batch, replica.state.descriptor)
         batch.delete(Family.LOCAL, _seen_key(range_id))
