@@ -177,7 +177,7 @@ def _check_inside_lease(view: View, read_ts: Timestamp, write_ts: Timestamp) -> 
 def _note_failed_condition(batch: Batch, view: View, error: ConditionFailed, ts: Timestamp) -> None:
     """A condition that did not hold has told its caller a value: remember that read like any other."""
     key = error.facts.get("key")
+    error.facts["ts"] = ts  # the caller must not act on it before that time has come
     if view.tscache is not None and isinstance(key, bytes):
         txn = batch.header.txn
         view.tscache.add(key, ts=ts, txn=txn.txn_id if txn else None)
-    error.facts["ts"] = ts  # the caller must not act on it before that time has come

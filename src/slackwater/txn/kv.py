@@ -244,6 +244,10 @@ class KV:
                 answer = await self.kernel.sender.send(
                     requests, header, timeout=deadline.remaining(), repeatable=repeatable
                 )
+            except ConditionFailed as error:
+                # The value it tells may be of the future, like one that was read.
+                await self.kernel.wait_past(timestamp_of(error, "ts"))
+                raise
             except ConflictError as error:
                 began = began or self.kernel.clock.now()
                 waiting = waiting or Waiting(self.kernel, deadline=deadline)
@@ -254,6 +258,9 @@ class KV:
                 # Only where the sender chose the timestamp: read again just above what is there.
                 began = began or self.kernel.clock.now()
                 header = _above(header, Timestamp(timestamp_of(error, "existing") + 1), self._limit(began))
+            else:
+                await self.kernel.wait_past(answer.ts)
+                return answer
 
     def _limit(self, began: Timestamp) -> Timestamp:
         return Timestamp(began + (self.kernel.clock.max_offset_us << LOGICAL_BITS))
@@ -262,10 +269,6 @@ class KV:
         return max(1, int(self.kernel.settings["log.entry_bytes_max"]) // 4)
 
 
-            except ConditionFailed as error:
-                # The value it tells may be of the future, like one that was read.
-                await self.kernel.wait_past(timestamp_of(error, "ts"))
-                raise
 def _scan_header(ts: Timestamp, max_keys: int, max_bytes: int, *, follower_ok: bool, wait_ms: int) -> Header:
     return Header(NO_RANGE, ts=ts, max_keys=max_keys, max_bytes=max_bytes, follower_ok=follower_ok, wait_ms=wait_ms)
 
@@ -274,9 +277,6 @@ def _above(header: Header, ts: Timestamp, limit: Timestamp) -> Header:
     return Header(
         NO_RANGE,
         ts=max(ts, header.ts),
-            else:
-                await self.kernel.wait_past(answer.ts)
-                return answer
         uncertainty_limit=limit,
         max_keys=header.max_keys,
         max_bytes=header.max_bytes,
