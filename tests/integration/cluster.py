@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slackwater.errors import SlackwaterError, UnavailableError
@@ -47,7 +48,6 @@ from slackwater.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from slackwater.server.remote import Remote
 
@@ -195,8 +195,11 @@ class Processes:
         self._paused.discard(index)
 
     def dump(self, index: int) -> None:
-        """Have a process write its state to its journal."""
-        self._signal(index, signal.SIGUSR1)
+        """Have a process write its state to its journal; not before it is ready for that: the signal would end it."""
+        process = self._processes[index]
+        assert process is not None, "this node does not run"
+        if catches(process.pid, signal.SIGUSR1):
+            self._signal(index, signal.SIGUSR1)
 
     def running(self, index: int) -> bool:
         """Whether the process is there."""
@@ -243,6 +246,15 @@ class dialing:  # noqa: N801 - reads as a statement
         await self._dialer.close()
         await self._scope.close()
         self._runtime.close()
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, mask = line.partition(":")
+        if name == "SigCgt":
+            return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
 
 
 def free_ports(count: int) -> list[int]:
