@@ -86,6 +86,8 @@ class SideTransport:
         self._streams_opened = 0
         self._following: set[NodeId] = set()
         self._waits: WaitQueue[Future[None]] = WaitQueue()
+        self.on_update: Callable[[], None] | None = None
+        """Called after every update, this node's own included: more may be closed. For change feeds."""
 
     def start(self, ranges: Ranges) -> None:
         """Begin to tick and to follow."""
@@ -204,6 +206,8 @@ class SideTransport:
 
     def _look(self, ranges: Ranges) -> None:
         """Wake reads whose timestamp has come; asks only for ranges that somebody waits on."""
+        if self.on_update is not None:
+            self.on_update()
         for range_id in self._waits.ranges():
             self.advanced(range_id, ranges.closed(range_id))
 

@@ -122,6 +122,23 @@ class Changes(_Event, frozen=True):
             return self
         return self.pick([i for i, key in enumerate(keys) if span.start <= key < span.end])
 
+    def slices(self, bytes_max: int) -> Iterator[Changes]:
+        """The same in order, in blocks of about this size, at least one row each; itself, when it is small enough."""
+        size = self.size()
+        if size <= bytes_max:
+            yield self
+            return
+        step = max(1, len(self) * bytes_max // size)
+        for low in range(0, len(self), step):
+            high = low + step
+            yield Changes(
+                self.keys[low:high],
+                self.timestamps[low:high],
+                self.values[low:high],
+                None if self.befores is None else self.befores[low:high],
+                None if self.txn_ids is None else self.txn_ids[low:high],
+            )
+
     def check(self) -> None:
         """Columns of one length, as they must be when they arrive."""
         for column in (self.timestamps, self.values, self.befores, self.txn_ids):

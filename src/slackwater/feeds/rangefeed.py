@@ -41,7 +41,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import Overloaded, UsageError, invariant
 from slackwater.feeds.effects import LOCKS_TRACKED_MAX, LockMap, read_effects, with_befores
 from slackwater.feeds.events import Changes, EndReason
-from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Phase, Registration
+from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Account, Phase, Registration
 from slackwater.feeds.resolved import ResolvedTimestamp
 from slackwater.feeds.unresolved import UnresolvedQueue
 from slackwater.hooks import planted
@@ -134,21 +134,18 @@ class RangeFeed:
         after: Timestamp,
         befores: bool = False,
         budget_bytes: int = BUFFER_BYTES_DEFAULT,
+        account: Account | None = None,
     ) -> list[Effect]:
-        """A new consumer of every version of `span` with ts > after."""
+        """A new consumer of every version of `span` with ts > after; `account` is what it shares with its others."""
         invariant(registration not in self.registrations, "A-feed-registration", id=registration)
         invariant(not self.over, "A-feed-over", id=registration)
         if not self.span.covers(span):
             raise UsageError("a registration lies inside its range; cut it at the range's bounds", span=span)
         if len(self.registrations) >= REGISTRATIONS_MAX:
             raise Overloaded("too many feeds on one range; share one", limit=REGISTRATIONS_MAX)
-        made = Registration(span, after=after, befores=befores, budget_bytes=budget_bytes)
+        made = Registration(span, after=after, befores=befores, budget_bytes=budget_bytes, account=account)
         self.registrations[registration] = made
-        # Above the threshold every version is there. Of those at it, a deletion may already be collected, so a consumer
-        # that has seen less than the threshold would never hear of it.
-        floor = self.gc_threshold - 1 if planted("M18") else self.gc_threshold
-        if after < floor:
-            made.end(EndReason.BELOW_GC_THRESHOLD, f"history begins above {self.gc_threshold}")
+        if self._too_old(made):
             return [Wake(registration)]
         if self.queue.complete:
             return [WantSlot(registration)]
@@ -157,10 +154,20 @@ class RangeFeed:
         self._scan_asked = True
         return [ScanLocks(self.span)]
 
+    def _too_old(self, registration: Registration) -> bool:
+        """Whether history no longer reaches back to where the consumer stands; it is ended then."""
+        # Above the threshold every version is there. Of those at it, a deletion may already be collected, so a consumer
+        # that has seen less than the threshold would never hear of it.
+        floor = self.gc_threshold - 1 if planted("M18") else self.gc_threshold
+        if registration.after >= floor:
+            return False
+        registration.end(EndReason.BELOW_GC_THRESHOLD, f"history begins above {self.gc_threshold}")
+        return True
+
     def open(self, registration: int) -> History | None:
         """The slot is granted: take the snapshot in this very step. None: it has ended meanwhile; give the slot back."""
         found = self.registrations.get(registration)
-        if found is None or found.phase is not Phase.WAITING:
+        if found is None or found.phase is not Phase.WAITING or self._too_old(found):
             return None
         found.open(resolved=self.resolved.value)
         return History(found.span, found.after, found.befores)
@@ -195,7 +202,9 @@ class RangeFeed:
 
     def drop(self, registration: int) -> None:
         """The consumer is gone."""
-        self.registrations.pop(registration, None)
+        found = self.registrations.pop(registration, None)
+        if found is not None:
+            found.close()
 
     @property
     def idle(self) -> bool:

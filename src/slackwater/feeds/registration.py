@@ -49,6 +49,16 @@ HISTORY_SHARE = 2
 BUFFER_BYTES_DEFAULT = 4 << 20
 
 
+class Account:
+    """What all registrations of one consumer hold together, and may hold: a consumer of a thousand ranges is one consumer."""
+
+    __slots__ = ("bytes", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.bytes = 0
+        self.limit = limit
+
+
 class Phase(enum.Enum):
     """Where a registration stands."""
 
@@ -62,7 +72,13 @@ class Registration:
     """The state machine of one consumer. Pure: whoever drives it moves bytes."""
 
     def __init__(
-        self, span: Span, *, after: Timestamp, befores: bool = False, budget_bytes: int = BUFFER_BYTES_DEFAULT
+        self,
+        span: Span,
+        *,
+        after: Timestamp,
+        befores: bool = False,
+        budget_bytes: int = BUFFER_BYTES_DEFAULT,
+        account: Account | None = None,
     ) -> None:
         self.span = span
         self.after = after
@@ -71,6 +87,7 @@ class Registration:
         self.budget_bytes = max(budget_bytes, BUFFER_BYTES_MIN)
         self.bytes = 0
         """Of everything buffered."""
+        self._account = account or Account(self.budget_bytes)
         self.opened_at = MIN
         self._out: deque[tuple[Event, int]] = deque()
         """(event, bytes)."""
@@ -126,15 +143,15 @@ class Registration:
         if not self.befores and changes.befores is not None:
             changes = msgspec.structs.replace(changes, befores=None)
         size = changes.size()
-        if self.bytes + size > self.budget_bytes:
+        if self.bytes + size > self.budget_bytes or self._account.bytes + size > self._account.limit:
             self._overflow()
         elif self.phase is Phase.SCANNING:
             self._live.append((changes, size))
             self._live_bytes += size
-            self.bytes += size
+            self._charge(size)
         else:
             self._out.append((changes, size))
-            self.bytes += size
+            self._charge(size)
 
     def resolve(self, ts: Timestamp) -> None:
         """Everything at or below `ts` is in the buffer or taken."""
@@ -143,7 +160,7 @@ class Registration:
         self._resolved = ts
         if planted("M16"):
             self._out.appendleft((Resolved(ts), EVENT_SIZE_MIN))
-            self.bytes += EVENT_SIZE_MIN
+            self._charge(EVENT_SIZE_MIN)
         elif self._out and isinstance(self._out[-1][0], Resolved):
             self._out[-1] = Resolved(ts), EVENT_SIZE_MIN
         else:
@@ -185,8 +202,15 @@ class Registration:
                 self._taken = event.ts
         if blocks:
             taken.append(joined(blocks))
-        self.bytes -= size
+        self._charge(-size)
         return taken
+
+    def close(self) -> None:
+        """The consumer is gone: what is buffered goes too."""
+        self._out.clear()
+        self._live, self._live_bytes = [], 0
+        self._charge(-self.bytes)
+        self.phase = Phase.ENDED
 
     def status(self) -> str:
         """One line for logs, scripts, console and simulator."""
@@ -195,10 +219,14 @@ class Registration:
     def _append(self, event: Event) -> None:
         size = size_of(event)
         self._out.append((event, size))
+        self._charge(size)
+
+    def _charge(self, size: int) -> None:
         self.bytes += size
+        self._account.bytes += size
 
     def _forget_live(self) -> None:
-        self.bytes -= self._live_bytes
+        self._charge(-self._live_bytes)
         self._live, self._live_bytes = [], 0
 
     def _overflow(self) -> None:
@@ -212,6 +240,6 @@ class Registration:
             return
         probe("feeds.slow_consumer")
         self._out.clear()
-        self.bytes = 0
+        self._charge(-self.bytes)
         self._resolved = self._taken
         self.end(EndReason.SLOW_CONSUMER, "the consumer takes less than the range writes")

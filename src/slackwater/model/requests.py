@@ -345,6 +345,13 @@ class Number(_Message, frozen=True):
     number: int
 
 
+class Passed(_Message, frozen=True):
+    """A barrier applied: in this range, at this index."""
+
+    range_id: RangeId
+    lai: LeaseAppliedIndex
+
+
 class TxnResult(_Message, frozen=True):
     """A transaction record; None when there is none."""
 
@@ -355,6 +362,8 @@ class Pushed(_Message, frozen=True):
     """What became of a pushed transaction."""
 
     resolution: Resolution
+    ambiguous: bool = False
+    """Aborted, says a record that is not there: it may have committed, been resolved everywhere and been collected."""
 
 
 class Committed(_Message, frozen=True):
@@ -418,7 +427,7 @@ class SplitResult(_Message, frozen=True):
 
 Result: TypeAlias = (
     Done | Value | Rows | Versions | Number | TxnResult | Pushed | Committed | SubsumeResult | LeaseResult | Digest
-    | SplitResult | ResolvedResult | ClosedResult
+    | SplitResult | ResolvedResult | ClosedResult | Passed
 )  # fmt: skip
 
 

@@ -174,8 +174,8 @@ def compute_checksum(work: Work, request: rq.ComputeChecksum) -> Result:
 
 
 def barrier(work: Work, request: rq.Barrier) -> None:
-    """An empty command; answers with the index at which it applied."""
-    work.evaluation.finish = lambda state, _: rq.Number(state.lai)
+    """An empty command; answers with the range and the index at which it applied."""
+    work.evaluation.finish = lambda state, _: rq.Passed(state.descriptor.range_id, state.lai)
 
 
 def close_now(work: Work, request: rq.CloseNow) -> Result | None:

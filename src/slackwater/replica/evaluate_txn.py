@@ -124,7 +124,7 @@ def push_txn(work: Work, request: rq.PushTxn) -> Result:
         work.evaluation.parked = pushee.txn_id
         return rq.Pushed(records.unsettled(request, record))
     work.evaluation.records = (pushee.txn_id,)
-    return rq.Pushed(outcome)
+    return rq.Pushed(outcome, ambiguous=record is None and pushee.start <= work.view.state.txn_floor)
 
 
 def query_txn(work: Work, request: rq.QueryTxn) -> Result:

@@ -143,6 +143,10 @@ class RangeSender:
             start = found[-1].end
         return found
 
+    def nearest(self, descriptor: RangeDescriptor) -> list[NodeId]:
+        """The replicas of a range in the order in which a reader that needs no lease should try them."""
+        return self._in_order(descriptor, by_follower=True)
+
     def one_range(self, requests: Sequence[Request], *, home: bytes) -> bool:
         """Whether the cache believes that one range holds everything the batch touches."""
         descriptor = self.cache.lookup(lowest(requests[0], home=home))

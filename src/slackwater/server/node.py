@@ -6,6 +6,7 @@
     ├── Store ── Replica …                the ranges here
     ├── NodeLiveness                      heartbeat
     ├── RangeSender ── KV                 requests to any range, transactions
+    ├── NodeFeeds, FeedClient             change feeds: served and read
     └── Queues                            split, merge, replicate, lease, trim, check
 
 A store without identity is no node yet: it either becomes the first of a new cluster (`init`) or joins one. From then on
@@ -37,6 +38,7 @@ from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
 from slackwater.server.drain import drain
+from slackwater.server.feeds import feed_client, node_feeds, serve_feeds
 from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
@@ -48,6 +50,7 @@ from slackwater.txn.kv import KV
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
+    from slackwater.feeds.driver import NodeFeeds
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.driver import ApplyListener
     from slackwater.replica.snapshot import SnapshotPart
@@ -97,6 +100,7 @@ class Node:
         self.book = AddressBook(address, join, self.dialer, local_first_range=self._local_first_range)
         self.store: Store | None = None
         self.liveness: NodeLiveness | None = None
+        self.feeds: NodeFeeds | None = None
         self._initializing = False
         self._serve()
 
@@ -203,6 +207,8 @@ class Node:
             on_trimmed=self._fetch_later,
             transport=side_transport(self),
         )
+        self.feeds = node_feeds(self, self.store)
+        self.feed_client = feed_client(self, self.feeds)
         self._administer(self.store, self.liveness)
         self.store.start()
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
@@ -285,6 +291,7 @@ class Node:
         server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
         AdminService(self)
         serve_updates(server, self._here)
+        serve_feeds(self)
 
     def _on_batch(self, batch: Batch, context: Context) -> Awaitable[BatchResult]:
         return self._execute(batch)

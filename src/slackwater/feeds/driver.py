@@ -1,0 +1,416 @@
+"""The change feeds of one node, alive: replicas that somebody listens to, sessions, catch-up scans, pushes.
+
+    Replica.follower ─► Attached ── RangeFeed (pure) ── effects ─► ScanLocks   a snapshot, read off the loop
+                            ▲                                      WantSlot    CatchUpSlots ─► a snapshot, read off the loop
+     side transport ────────┘ closed                               Wake        the consumer's Session
+                                                                   Resolve, NeedBarrier     `pushing.Pusher`
+
+A replica is attached while at least one consumer is registered: before and after that nothing of this runs, and a write
+costs nothing more than a test for None. What an attached replica applies is handed over one engine batch at a time, in the
+step in which it was applied.
+
+Two loops run while anything is attached: one publishes resolved timestamps (woken by the side transport, and every
+`feed.publish_interval` in any case), one pushes old transactions (`pushing.py`).
+
+How a feed ends for its consumers
+    split        those reaching into the right half: RANGE_SPLIT; those inside the left half go on
+    merge        RANGE_MERGED on both sides
+    removed, quarantined                  REPLICA_GONE
+    replaced by a snapshot                LOG_TRIMMED: what was jumped over is in history
+    too slow, too many locks, collected   see `registration.py`, `effects.py`, `rangefeed.py`
+
+A broken rule inside a feed (I-23) ends that feed for its consumers and is reported; the replica goes on: it has done
+nothing wrong.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.errors import (
+    InvariantViolation,
+    Overloaded,
+    RangeMismatch,
+    SlackwaterError,
+    StorageError,
+    UnavailableError,
+    UsageError,
+)
+from slackwater.feeds.events import Changes, EndReason
+from slackwater.feeds.messages import SESSION_BYTES
+from slackwater.feeds.pushing import Pusher
+from slackwater.feeds.rangefeed import NeedBarrier, RangeFeed, Resolve, ScanLocks, Wake, WantSlot
+from slackwater.feeds.session import Session
+from slackwater.feeds.slots import CatchUpSlots
+from slackwater.hooks import probe, tap
+from slackwater.model.spans import Span
+from slackwater.replica.driver import Gone
+from slackwater.runtime.seam import Family
+from slackwater.runtime.sync import Event, timeout
+from slackwater.storage.reads import VersionRows, scan_versions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine
+
+    from slackwater.feeds.events import Event as FeedEvent
+    from slackwater.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
+    from slackwater.feeds.rangefeed import Effect, History
+    from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.replica.apply import Applied
+    from slackwater.replica.driver import Replica, Store
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.seam import Position, RangeId, Snapshot, TaskScope
+    from slackwater.storage.batch import WriteBatch
+    from slackwater.txn.kernel import Kernel
+
+SESSIONS_MAX = 1_024
+LOCKS_BLOCK = 1_000
+HISTORY_ROWS = 4_096
+"""Versions read at a time by a catch-up scan; a key's versions stay together."""
+HISTORY_BYTES = 1 << 20
+HINTED_MAX = 16
+
+_ENDS = {
+    Gone.REMOVED: EndReason.REPLICA_GONE,
+    Gone.ABSORBED: EndReason.RANGE_MERGED,
+    Gone.REPLACED: EndReason.LOG_TRIMMED,
+    Gone.FAILED: EndReason.REPLICA_GONE,
+}
+
+
+class Attached:
+    """A replica somebody listens to. Implements `ReplicaFollower` and `session.Source`."""
+
+    def __init__(self, owner: NodeFeeds, replica: Replica) -> None:
+        state = replica.state
+        self.replica = replica
+        self.range_id = state.descriptor.range_id
+        self.feed = RangeFeed(
+            Span(state.descriptor.start, state.descriptor.end),
+            closed=replica.closing.closed(),
+            gc_threshold=state.gc_threshold,
+        )
+        self.room: dict[int, Event] = {}
+        """Catch-up scans that wait for their consumer."""
+        self._owner = owner
+        self._engine = replica.context.engine
+
+    # --- the replica ---------------------------------------------------------------------------------------------
+
+    def applied(self, run: list[tuple[RangeState, Applied, Position]], whole: WriteBatch) -> None:
+        """These entries were applied together."""
+        if self.feed.over:
+            return
+        try:
+            first, last = run[0][0], run[-1][1].state
+            if first.descriptor is last.descriptor and (len(run) == 1 or not whole.writes[Family.LOCK]):
+                self._entry(whole, first, last)
+                return
+            for before, applied, _ in run:
+                self._entry(applied.batch, before, applied.state)
+                if self.feed.over:
+                    return
+        except InvariantViolation as error:
+            probe("feeds.broken")
+            tap("feeds.broken", self, error)
+            self.end(EndReason.REPLICA_GONE, f"the feed broke a rule: {error}")
+
+    def _entry(self, batch: WriteBatch, before: RangeState, after: RangeState) -> None:
+        feed = self.feed
+        effects = feed.applied(batch, closed=after.closed, lai=after.lai, reader=self._engine)
+        if after.gc_threshold > before.gc_threshold:
+            feed.collected(after.gc_threshold)
+        if after.descriptor.end < before.descriptor.end:
+            effects += feed.split(Span(after.descriptor.start, after.descriptor.end))
+        elif after.descriptor.end > before.descriptor.end:
+            effects += feed.end_all(EndReason.RANGE_MERGED)
+        if effects:
+            self._owner.follow(self, effects)
+
+    def gone(self, why: Gone, detail: str) -> None:
+        """The replica is no more."""
+        self.end(_ENDS[why], detail)
+
+    def end(self, reason: EndReason, detail: str) -> None:
+        """Everybody's last word."""
+        self._owner.follow(self, self.feed.end_all(reason, detail))
+        for event in self.room.values():
+            event.set()
+
+    # --- consumers -----------------------------------------------------------------------------------------------
+
+    def take(self, registration: int, *, bytes_max: int) -> tuple[list[FeedEvent], bool]:
+        """The next events of a consumer, and whether there are more."""
+        events = self.feed.take(registration, bytes_max=bytes_max)
+        found = self.feed.registrations.get(registration)
+        if (room := self.room.get(registration)) is not None:
+            room.set()
+        if found is None:
+            self._owner.forget(registration)
+        return events, found is not None and found.pending()
+
+    def publish(self) -> list[Effect]:
+        """What has been closed since, for everybody."""
+        self.feed.forward_closed(self.replica.closing.closed())
+        return self.feed.publish()
+
+
+class NodeFeeds:
+    """All feeds that a node serves."""
+
+    def __init__(self, store: Store, kernel: Kernel, scope: TaskScope) -> None:
+        self.attached: dict[RangeId, Attached] = {}
+        self.sessions: dict[bytes, Session] = {}
+        self._store = store
+        self._kernel = kernel
+        self._scope = scope
+        self._runtime = kernel.runtime
+        self._settings = kernel.settings
+        self._numbers = 0
+        self._owners: dict[int, tuple[Attached, Session]] = {}
+        self._slots: CatchUpSlots[int] = CatchUpSlots(int(kernel.settings["feed.catch_up_slots"]))
+        self._closed = Event()
+        self._busy = Event()
+        self._running = False
+        self._pusher = Pusher(self, kernel, scope)
+        transport = store.context.transport
+        if transport is not None:
+            transport.on_update = self._closed.set
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    async def events(self, request: OpenFeed) -> AsyncGenerator[FeedItems, None]:
+        """Serve one consumer for as long as it listens."""
+        session = self._open(request)
+        try:
+            async for items in session.items():
+                yield items
+        finally:
+            del self.sessions[session.name]
+            for number in list(session.registrations):
+                self._drop(number)
+
+    def _open(self, request: OpenFeed) -> Session:
+        if len(request.session) != SESSION_BYTES or request.session in self.sessions:
+            raise UsageError("a feed session has a random name of its own", bytes=SESSION_BYTES)
+        if len(self.sessions) >= SESSIONS_MAX:
+            raise Overloaded("too many consumers of feeds on this node; ask another replica", limit=SESSIONS_MAX)
+        session = Session(request.session, clock=self._runtime.clock, settings=self._settings)
+        self.sessions[request.session] = session
+        return session
+
+    def register(self, request: RegisterFeed) -> None:
+        """A consumer wants a part of a range. What goes wrong later comes as `Ended`."""
+        session = self.sessions.get(request.session)
+        if session is None:
+            raise UnavailableError("this feed session is not open here; open it again")
+        if request.registration in session.numbers:
+            raise UsageError("a registration's number was used twice", number=request.registration)
+        span = Span(request.start, request.end)
+        attached = self._attach(self._replica(request.range_id, span))
+        self._numbers += 1
+        number = self._numbers
+        session.add(number, named=request.registration, source=attached)
+        self._owners[number] = (attached, session)
+        try:
+            effects = attached.feed.register(
+                number,
+                span,
+                after=request.after,
+                befores=request.befores,
+                budget_bytes=session.account.limit,
+                account=session.account,
+            )
+        except SlackwaterError:
+            self.forget(number)
+            raise
+        self.follow(attached, effects)
+
+    def drop(self, request: DropFeed) -> None:
+        """A consumer has had enough of some registrations."""
+        session = self.sessions.get(request.session)
+        for named in request.registrations if session is not None else ():
+            number = session.numbers.get(named) if session is not None else None
+            if number is not None:
+                self._drop(number)
+
+    def _replica(self, range_id: RangeId, span: Span) -> Replica:
+        replica = self._store.replicas.get(range_id)
+        if replica is None or not replica.state.descriptor.covers(span.start, span.end):
+            raise RangeMismatch("this part of a range is not here; look it up again", descriptors=self._hints(span))
+        if replica.failure is not None:
+            raise UnavailableError("this replica is quarantined; ask another one", cause=str(replica.failure))
+        return replica
+
+    def _hints(self, span: Span) -> list[RangeDescriptor]:
+        known = (r.state.descriptor for r in self._store.replicas.values())
+        return [d for d in known if d.start < span.end and span.start < d.end][:HINTED_MAX]
+
+    def _attach(self, replica: Replica) -> Attached:
+        range_id = replica.state.descriptor.range_id
+        attached = self.attached.get(range_id)
+        if attached is None or attached.feed.over or attached.replica is not replica:
+            attached = self.attached[range_id] = Attached(self, replica)
+            replica.follower = attached
+            self._busy.set()
+            if not self._running:
+                self._running = True
+                self._scope.spawn(self._keep_publishing(), name="feeds publish")
+                self._scope.spawn(self._pusher.run(), name="feeds push")
+        return attached
+
+    def _drop(self, number: int) -> None:
+        attached, _ = self._owners[number]
+        attached.feed.drop(number)
+        self.forget(number)
+        if (room := attached.room.get(number)) is not None:
+            room.set()
+
+    def forget(self, number: int) -> None:
+        """A registration is over; its range is let go when it was the last."""
+        attached, session = self._owners.pop(number)
+        session.forget(number)
+        self._slots.release(number)
+        self._grant()
+        if attached.feed.idle and self.attached.get(attached.range_id) is attached:
+            del self.attached[attached.range_id]
+            if attached.replica.follower is attached:
+                attached.replica.follower = None
+
+    # --- what the pure core asks for -------------------------------------------------------------------------------
+
+    def follow(self, attached: Attached, effects: list[Effect]) -> None:
+        """Do what a range's feed asks for."""
+        wants = False
+        for effect in effects:
+            if isinstance(effect, Wake):
+                owner = self._owners.get(effect.registration)
+                if owner is not None:
+                    owner[1].wake(effect.registration)
+            elif isinstance(effect, WantSlot):
+                owner = self._owners[effect.registration]
+                self._slots.request(effect.registration, owner[1].name.hex())
+                wants = True
+            elif isinstance(effect, ScanLocks):
+                frozen = self._store.context.engine.snapshot()
+                self._read(self._scan_locks(attached, frozen, effect.span), frozen, name=f"locks r{attached.range_id}")
+            elif isinstance(effect, Resolve):
+                self._pusher.resolve(effect)
+            elif isinstance(effect, NeedBarrier):
+                self._pusher.need_barrier(attached, effect.txn_id)
+        if wants:
+            self._grant()
+
+    def _read(self, work: Coroutine[Any, Any, None], frozen: Snapshot, *, name: str) -> None:
+        """Start a task that reads a snapshot; a node that is stopping starts none."""
+        try:
+            self._scope.spawn(work, name=name)
+        except UsageError:
+            frozen.close()
+
+    async def _scan_locks(self, attached: Attached, frozen: Snapshot, span: Span) -> None:
+        """Every lock of the range, from the moment the live stream was joined."""
+        try:
+            cursor = frozen.cursor(Family.LOCK, start=span.start, end=span.end)
+            done = False
+            while not done and not attached.feed.over and not attached.feed.idle:
+                keys, values = await self._runtime.offload(cursor.chunk, LOCKS_BLOCK)
+                done = len(keys) < LOCKS_BLOCK
+                self.follow(attached, attached.feed.locks_scanned(zip(keys, values, strict=True), done=done))
+        except StorageError as error:
+            attached.end(EndReason.REPLICA_GONE, str(error))
+        finally:
+            frozen.close()
+
+    def _grant(self) -> None:
+        """Let the next catch-up scans begin: the snapshot is taken in the step in which the live stream is joined."""
+        for number in self._slots.grant():
+            attached, session = self._owners[number]
+            history = attached.feed.open(number)
+            if history is None:
+                self._slots.release(number)
+                session.wake(number)
+                continue
+            frozen = self._store.context.engine.snapshot()
+            attached.room[number] = Event()
+            self._read(self._catch_up(attached, number, history, frozen), frozen, name=f"catch up r{attached.range_id}")
+
+    async def _catch_up(self, attached: Attached, number: int, history: History, frozen: Snapshot) -> None:
+        """Read history for one registration, no faster than it is taken."""
+        feed, room, start = attached.feed, attached.room[number], history.span.start
+        try:
+            while feed.scanning(number):
+                if not feed.wants_history(number):
+                    room.clear()
+                    if not await self._room_in_time(room):
+                        probe("feeds.catch_up_stalled")
+                        feed.registrations[number].end(EndReason.SLOW_CONSUMER, "history was not taken in time")
+                        self._owners[number][1].wake(number)
+                    continue
+                rows = await self._runtime.offload(_read_history, frozen, start, history)
+                changes = Changes(rows.keys, list(rows.timestamps), rows.values, rows.befores)
+                self.follow(attached, feed.history(number, changes, done=rows.resume is None))
+                start = rows.resume or start
+        except StorageError as error:
+            attached.end(EndReason.REPLICA_GONE, str(error))
+        finally:
+            frozen.close()
+            attached.room.pop(number, None)
+            self._slots.release(number)
+        self._grant()
+
+    async def _room_in_time(self, room: Event) -> bool:
+        with suppress(TimeoutError):
+            async with timeout(self._settings["feed.stall_timeout"]):
+                await room.wait()
+        return room.is_set()
+
+    # --- publishing ------------------------------------------------------------------------------------------------
+
+    async def _keep_publishing(self) -> None:
+        while True:
+            if not self.attached:
+                self._busy.clear()
+                await self._busy.wait()
+            with suppress(TimeoutError):
+                async with timeout(self._settings["feed.publish_interval"]):
+                    await self._closed.wait()
+            self._closed.clear()
+            for attached in list(self.attached.values()):
+                if not attached.feed.over:
+                    self.follow(attached, attached.publish())
+            # Updates of several peers come in one burst: they are one reason to publish, not several.
+            await self._runtime.clock.sleep(self._settings["feed.linger"])
+
+    async def until_busy(self) -> None:
+        """Return once something is attached."""
+        while not self.attached:
+            self._busy.clear()
+            await self._busy.wait()
+
+    def now(self) -> Timestamp:
+        """This node's clock."""
+        return self._kernel.clock.now()
+
+    def status(self) -> str:
+        """A few lines for people."""
+        lines = [f"feeds ranges={len(self.attached)} sessions={len(self.sessions)} {self._slots.status()}"]
+        lines += [f"r{r} {self.attached[r].feed.status()}" for r in sorted(self.attached)]
+        return "\n".join(lines)
+
+
+def _read_history(frozen: Snapshot, start: bytes, history: History) -> VersionRows:
+    """The next block of a catch-up scan; intents are watched elsewhere."""
+    return scan_versions(
+        frozen,
+        start,
+        history.span.end,
+        after=history.after,
+        upto=MAX,
+        max_versions=HISTORY_ROWS,
+        max_bytes=HISTORY_BYTES,
+        before_images=history.befores,
+        ignore_intents=True,
+    )

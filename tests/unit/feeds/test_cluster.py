@@ -1,0 +1,252 @@
+"""Feeds over whole nodes in one process: splits, merges, moves, restarts, slow readers, dead nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import BelowGcThreshold
+from slackwater.feeds.client import Checkpoint
+from slackwater.feeds.events import Changes, Resolved
+from slackwater.feeds.validate import Validators
+from slackwater.model import requests as rq
+from slackwater.model.layout import KV, kv, prefix_span
+from slackwater.runtime import run
+from tests.unit.server.cluster import DEADLINE_S, Cluster
+
+WHOLE = prefix_span(KV)
+SOON = {"closed_timestamp__target_duration": 0.05, "closed_timestamp__side_transport_interval": 0.02}
+
+
+def story(test):
+    """Run an async test on the real loop."""
+
+    def runs() -> None:
+        run(test())
+
+    runs.__doc__ = test.__doc__
+    return runs
+
+
+class Reader:
+    """Takes from a feed into a mirror, with all validators."""
+
+    def __init__(self, feed, *, after: Timestamp = MIN) -> None:
+        self.feed = feed
+        self.validators = Validators([WHOLE], after=after)
+
+    @property
+    def mirror(self):
+        return self.validators.mirror
+
+    def see(self, event) -> None:
+        if isinstance(event, Changes):
+            self.validators.event(event, WHOLE)
+            return
+        assert isinstance(event, Checkpoint)
+        for span, ts in event.progress:
+            self.validators.event(Resolved(ts), span)
+
+    async def upto(self, ts: Timestamp) -> None:
+        """Read until everything at or below is here."""
+        async with asyncio.timeout(DEADLINE_S):
+            while self.feed.resolved < ts:
+                self.see(await anext(self.feed))
+        assert not self.validators.breaches, self.validators.breaches
+
+    def table(self, ts: Timestamp) -> dict[bytes, bytes]:
+        return dict(self.mirror.table_at(ts))
+
+
+async def source(cluster: Cluster, ts: Timestamp, node: int = 0) -> dict[bytes, bytes]:
+    rows = await cluster.nodes[node].kv.scan(WHOLE.start, WHOLE.end, ts=ts)
+    return dict(zip(rows.keys, rows.values, strict=True))
+
+
+async def check(cluster: Cluster, reader: Reader, ts: Timestamp, node: int = 0) -> None:
+    await reader.upto(ts)
+    assert reader.table(ts) == await source(cluster, ts, node)
+
+
+@story
+async def test_history_then_live() -> None:
+    async with Cluster(1, **SOON) as cluster:
+        node = cluster.nodes[0]
+        await cluster.fill(50)
+        async with node.feed_client.watch([WHOLE]) as feed:
+            reader = Reader(feed)
+            await check(cluster, reader, node.clock.now())
+            await cluster.fill(20, prefix=b"live")
+            await node.kv.delete(kv(b"k000003"))
+            await check(cluster, reader, node.clock.now())
+            assert kv(b"k000003") not in reader.table(feed.resolved)
+
+
+@story
+async def test_nothing_is_attached_when_nobody_listens() -> None:
+    async with Cluster(1, **SOON) as cluster:
+        node = cluster.nodes[0]
+        async with node.feed_client.watch([WHOLE]) as feed:
+            await Reader(feed).upto(node.clock.now())
+            replica = node.store.holding(kv(b"a"))
+            assert replica.follower is not None
+        await cluster.until(lambda: replica.follower is None)
+        assert not node.feeds.sessions
+
+
+@story
+async def test_splits_and_merges_are_followed() -> None:
+    async with Cluster(1, **SOON) as cluster:
+        node = cluster.nodes[0]
+        await cluster.fill(30)
+        async with node.feed_client.watch([WHOLE]) as feed:
+            reader = Reader(feed)
+            await check(cluster, reader, node.clock.now())
+            await node.admin.split(kv(b"k000010"))
+            await cluster.fill(30, size=11)
+            await check(cluster, reader, node.clock.now())
+            assert sum(feed.serving().values()) == 2
+            await node.admin.merge(kv(b"a"))
+            await cluster.fill(30, size=12)
+            await check(cluster, reader, node.clock.now())
+
+
+@story
+async def test_a_follower_serves_and_its_death_moves_the_feed_on() -> None:
+    async with Cluster(3, **SOON) as cluster:
+        first = cluster.nodes[0]
+        for key in (b"\x02", b"\x03\xf0", KV):
+            await first.admin.change_replicas(key, [n.node_id for n in cluster.nodes])
+        await cluster.fill(30)
+        reading = cluster.nodes[2]
+        async with reading.feed_client.watch([WHOLE]) as feed:
+            reader = Reader(feed)
+            await check(cluster, reader, first.clock.now())
+            assert feed.serving() == {reading.node_id: 1}, "the replica at hand is the nearest"
+        token = feed.token()
+        async with first.feed_client.watch([WHOLE], after=token) as feed:
+            reader.feed = feed
+            reader.validators.restarted()
+            await cluster.fill(10, prefix=b"more")
+            await check(cluster, reader, first.clock.now())
+
+
+@story
+async def test_the_node_that_serves_dies() -> None:
+    async with Cluster(3, **SOON) as cluster:
+        first, second = cluster.nodes[:2]
+        for key in (b"\x02", b"\x03\xf0", KV):
+            await first.admin.change_replicas(key, [n.node_id for n in cluster.nodes])
+        await cluster.fill(30)
+        reading = cluster.nodes[2]
+        await first.admin.change_replicas(KV, [first.node_id, second.node_id])
+        await cluster.until(lambda: reading.store.holding(kv(b"a")) is None)
+        async with reading.feed_client.watch([WHOLE]) as feed:
+            reader = Reader(feed)
+            await check(cluster, reader, first.clock.now(), 2)
+            (serving,) = feed.serving()
+            victim = next(n for n in cluster.nodes if n.node_id == serving)
+            await cluster.kill(victim)
+            await reading.kv.put(kv(b"after"), b"x", timeout=DEADLINE_S)
+            await check(cluster, reader, reading.clock.now(), 2)
+            assert feed.serving().keys() == {n.node_id for n in (first, second)} - {serving}
+
+
+@story
+async def test_an_open_transaction_holds_back_and_is_pushed() -> None:
+    quick = {"feed__push_interval": 0.05, "feed__push_after": 0.1}
+    async with Cluster(1, **SOON, **quick) as cluster:
+        node = cluster.nodes[0]
+        async with node.feed_client.watch([WHOLE]) as feed:
+            reader = Reader(feed)
+            txn = node.kv.begin()
+            await txn.put(kv(b"a"), b"1")
+            await txn.get(kv(b"b"))
+            began = node.clock.now()
+            await reader.upto(Timestamp(began + 1))  # passes only because the transaction is pushed
+            assert kv(b"a") not in reader.table(feed.resolved)
+            committed = await txn.commit()
+            assert committed > began
+            await check(cluster, reader, committed)
+            assert reader.mirror.delivered(kv(b"a"), committed)
+
+
+@story
+async def test_a_slow_reader_is_cut_off_and_misses_nothing() -> None:
+    small = {"feed__consumer_bytes_max": 1 << 12, "feed__client_bytes_max": 1 << 10, "feed__message_bytes": 1 << 10}
+    async with Cluster(1, **SOON, **small, rpc__stream_window=1) as cluster:
+        node = cluster.nodes[0]
+        async with node.feed_client.watch([WHOLE]) as feed:
+            reader = Reader(feed)
+            await reader.upto(node.clock.now())
+            for round_ in range(20):
+                await cluster.fill(50, size=20 + round_)
+            for attached in list(node.feeds.attached.values()):
+                assert all(r.bytes <= 1 << 13 for r in attached.feed.registrations.values())
+            await check(cluster, reader, node.clock.now())
+
+
+@story
+async def test_below_the_gc_threshold_is_final() -> None:
+    async with Cluster(1, **SOON) as cluster:
+        node = cluster.nodes[0]
+        before = node.clock.now()
+        await cluster.fill(5)
+        threshold = node.clock.now()
+        await node.admin.ask(rq.RaiseGcThreshold(threshold), at=kv(b"a"))
+        async with node.feed_client.watch([WHOLE], after=before) as feed:
+            with pytest.raises(BelowGcThreshold):
+                await Reader(feed).upto(node.clock.now())
+        async with node.feed_client.watch([WHOLE], after=threshold) as feed:
+            await Reader(feed, after=threshold).upto(node.clock.now())
+
+
+@story
+async def test_before_images() -> None:
+    async with Cluster(1, **SOON) as cluster:
+        node = cluster.nodes[0]
+        await cluster.fill(5)
+        await cluster.fill(5, size=3)
+        async with node.feed_client.watch([WHOLE], befores=True) as feed:
+            reader = Reader(feed)
+            await check(cluster, reader, node.clock.now())
+            await cluster.fill(5, size=4)
+            await check(cluster, reader, node.clock.now())
+
+
+@story
+async def test_a_feed_is_restarted_at_every_checkpoint() -> None:
+    async with Cluster(1, **SOON) as cluster:
+        node = cluster.nodes[0]
+        await node.admin.split(kv(b"m"))
+        done = asyncio.Event()
+
+        async def write() -> None:
+            for i in range(60):
+                await node.kv.put(kv(b"%c%d" % (97 + i % 26, i % 7)), b"%d" % i)
+                await asyncio.sleep(0.005)
+            done.set()
+
+        writing = asyncio.ensure_future(write())
+        token: Timestamp | str = MIN
+        reader = Reader(None)
+        restarts = 0
+        while not done.is_set() or reader.feed.resolved < last:
+            last = node.clock.now() if not done.is_set() else last
+            async with node.feed_client.watch([WHOLE], after=token) as feed:
+                reader.feed = feed
+                reader.validators.restarted()
+                async with asyncio.timeout(DEADLINE_S):
+                    while not isinstance(event := await anext(feed), Checkpoint):
+                        reader.see(event)
+                reader.see(event)
+                token = feed.token()
+                restarts += 1
+        with suppress(asyncio.CancelledError):
+            await writing
+        assert restarts > 3
+        assert not reader.validators.breaches, reader.validators.breaches
+        assert reader.table(last) == await source(cluster, last)
