@@ -1,0 +1,368 @@
+"""What a user may write in `.option(…)`, checked before anything is asked of a cluster.
+
+    spark.read.format("slackwater").option("endpoint", "slackwater://h1:7400,h2:7400")
+         .option("timestampAsOf", "2026-11-15T19:15:00Z").option("columns", "id,balance").load("accounts")
+
+Spark hands over a map of strings with lower-cased names. Each name here belongs to one or more uses (read, changes,
+stream, write); a name that does not exist, a value that does not parse, and two that exclude each other are one
+`UsageError` that says what to write instead. An option that would be ignored silently is worse than one that fails: a
+misspelled `versionAsOf` would read another time than the one meant.
+
+    connection   endpoint, certs, user, connectTimeout
+    what         table (or `load("table")`), columns, filters
+    when         versionAsOf | timestampAsOf | maxStaleness, waitForTimestamp
+    where from   readFrom, numPartitions
+    changes      readChangeFeed, starting/endingVersion, starting/endingTimestamp, starting/endingBoundInclusive,
+                 computeUpdates, maxRowsPerTrigger
+    writing      operation, txnAppId, txnVersion, atomic
+
+Pure: no Spark, no network.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import json
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from slackwater.clock import timestamp as tsm
+from slackwater.clock.timestamp import Timestamp
+from slackwater.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+EnumT = TypeVar("EnumT", bound=enum.Enum)
+
+PARTITIONS_MAX = 10_000
+ROWS_MAX = 1 << 40
+FILTERS_MAX = 1_000
+WAIT_S_DEFAULT = 30.0
+CONNECT_S_DEFAULT = 10.0
+
+
+class Use(enum.Enum):
+    """What an option is for."""
+
+    READ = "a snapshot read"
+    CHANGES = "a change feed"
+    WRITE = "a write"
+
+
+class Operation(enum.Enum):
+    """What a write does with a row."""
+
+    UPSERT = "upsert"
+    INSERT = "insert"
+    INSERT_IGNORE = "insertIgnore"
+    DELETE = "delete"
+
+
+class ReadFrom(enum.Enum):
+    """Which replicas may serve a read."""
+
+    FOLLOWER = "follower"
+    ANY = "any"
+    LEADER = "leader"
+
+
+class Name(NamedTuple):
+    """An option as people write it, and its uses."""
+
+    text: str
+    uses: frozenset[Use]
+
+
+_ALL = frozenset(Use)
+_READS = frozenset({Use.READ, Use.CHANGES})
+_NAMES: dict[str, Name] = {
+    text.lower(): Name(text, uses)
+    for text, uses in [
+        ("endpoint", _ALL),
+        ("certs", _ALL),
+        ("user", _ALL),
+        ("connectTimeout", _ALL),
+        ("table", _ALL),
+        ("path", _ALL),  # `load("accounts")`
+        ("checkpointLocation", _ALL),  # Spark's own; it comes along with a stream's
+        ("columns", _READS),
+        ("filters", frozenset({Use.READ})),
+        ("versionAsOf", frozenset({Use.READ})),
+        ("timestampAsOf", frozenset({Use.READ})),
+        ("maxStaleness", frozenset({Use.READ})),
+        ("waitForTimestamp", _READS),
+        ("readFrom", _READS),
+        ("numPartitions", _READS),
+        ("readChangeFeed", _READS),
+        ("startingVersion", frozenset({Use.CHANGES})),
+        ("startingTimestamp", frozenset({Use.CHANGES})),
+        ("startingBoundInclusive", frozenset({Use.CHANGES})),
+        ("endingVersion", frozenset({Use.CHANGES})),
+        ("endingTimestamp", frozenset({Use.CHANGES})),
+        ("endingBoundInclusive", frozenset({Use.CHANGES})),
+        ("computeUpdates", frozenset({Use.CHANGES})),
+        ("maxRowsPerTrigger", frozenset({Use.CHANGES})),
+        ("operation", frozenset({Use.WRITE})),
+        ("txnAppId", frozenset({Use.WRITE})),
+        ("txnVersion", frozenset({Use.WRITE})),
+        ("atomic", frozenset({Use.WRITE})),
+    ]
+}
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """One condition of a read, as it was written."""
+
+    column: str
+    op: str
+    value: object = None
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Where a change feed begins: after a version, or with the oldest or the newest there is."""
+
+    after: Timestamp | None = None
+    word: str = ""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """All options, parsed."""
+
+    endpoint: str
+    table: str
+    certs: str | None = None
+    user: str | None = None
+    connect_timeout: float = CONNECT_S_DEFAULT
+    columns: tuple[str, ...] = ()
+    filters: tuple[Filter, ...] = ()
+    as_of: Timestamp | None = None
+    max_staleness: float | None = None
+    wait: float = WAIT_S_DEFAULT
+    read_from: ReadFrom = ReadFrom.FOLLOWER
+    partitions: int | None = None
+    changes: bool = False
+    start: Start | None = None
+    upto: Timestamp | None = None
+    diff: bool = False
+    rows_per_trigger: int | None = None
+    operation: Operation = Operation.UPSERT
+    txn: tuple[str, int] | None = None
+    atomic: bool = True
+    given: tuple[str, ...] = ()
+
+    def check_use(self, use: Use) -> None:
+        """Refuse options that have no meaning for this use."""
+        for name in self.given:
+            known = _NAMES[name]
+            if use not in known.uses:
+                raise UsageError(
+                    f"the option {known.text} is for {' or '.join(sorted(u.value for u in known.uses))}, "
+                    f"not for {use.value}; leave it out"
+                )
+
+
+class _Raw:
+    """The strings as Spark gives them, taken one by one."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.values = {name.lower(): str(value) for name, value in options.items()}
+        for name in self.values:
+            if name not in _NAMES:
+                raise _unknown(name)
+
+    def take(self, name: str, parse: Callable[[str], T], otherwise: T) -> T:
+        """The parsed value of an option, or what counts without it."""
+        text = self.values.get(name.lower())
+        if text is None:
+            return otherwise
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise UsageError(f"option {name}: {error.message}", **error.facts) from None
+
+    def one_of(self, *names: str) -> None:
+        """At most one of these may be there."""
+        found = [name for name in names if name.lower() in self.values]
+        if len(found) > 1:
+            raise UsageError(f"{' and '.join(found)} exclude each other; give one of them")
+
+
+def parse_options(options: Mapping[str, str]) -> Options:
+    """Check and parse everything at once."""
+    raw = _Raw(options)
+    raw.one_of("versionAsOf", "timestampAsOf", "maxStaleness")
+    raw.one_of("startingVersion", "startingTimestamp")
+    raw.one_of("endingVersion", "endingTimestamp")
+    return Options(
+        endpoint=_endpoint(raw),
+        table=_table(raw),
+        certs=raw.take("certs", _text, None),
+        user=raw.take("user", _text, None),
+        connect_timeout=raw.take("connectTimeout", _duration, CONNECT_S_DEFAULT),
+        columns=raw.take("columns", _columns, ()),
+        filters=raw.take("filters", _filters, ()),
+        as_of=raw.take("timestampAsOf", _moment, raw.take("versionAsOf", _version, None)),
+        max_staleness=raw.take("maxStaleness", _duration, None),
+        wait=raw.take("waitForTimestamp", _duration, WAIT_S_DEFAULT),
+        read_from=raw.take("readFrom", _choice(ReadFrom), ReadFrom.FOLLOWER),
+        partitions=raw.take("numPartitions", _count(PARTITIONS_MAX), None),
+        changes=raw.take("readChangeFeed", _flag, otherwise=False),
+        start=_start(raw),
+        upto=_upto(raw),
+        diff=raw.take("computeUpdates", _flag, otherwise=False),
+        rows_per_trigger=raw.take("maxRowsPerTrigger", _count(ROWS_MAX), None),
+        operation=raw.take("operation", _choice(Operation), Operation.UPSERT),
+        txn=_txn(raw),
+        atomic=raw.take("atomic", _flag, otherwise=True),
+        given=tuple(raw.values),
+    )
+
+
+def _endpoint(raw: _Raw) -> str:
+    found = raw.values.get("endpoint", "").strip()
+    if not found:
+        raise UsageError('say which cluster: .option("endpoint", "slackwater://host:7400")')
+    return found
+
+
+def _table(raw: _Raw) -> str:
+    raw.one_of("table", "path")
+    found = (raw.values.get("table") or raw.values.get("path") or "").strip()
+    if not found:
+        raise UsageError('say which table: .load("accounts") or .option("table", "accounts")')
+    return found
+
+
+def _start(raw: _Raw) -> Start | None:
+    inclusive = raw.take("startingBoundInclusive", _flag, otherwise=True)
+    word = raw.values.get("startingversion", "").strip().lower()
+    if word in {"earliest", "latest"}:
+        return Start(word=word)
+    first = raw.take("startingTimestamp", _moment, raw.take("startingVersion", _version, None))
+    if first is None:
+        return None
+    return Start(after=Timestamp(max(tsm.MIN, first - 1 if inclusive else first)))
+
+
+def _upto(raw: _Raw) -> Timestamp | None:
+    inclusive = raw.take("endingBoundInclusive", _flag, otherwise=True)
+    last = raw.take("endingTimestamp", _moment, raw.take("endingVersion", _version, None))
+    return last if last is None or inclusive else Timestamp(max(tsm.MIN, last - 1))
+
+
+def _txn(raw: _Raw) -> tuple[str, int] | None:
+    app, version = raw.take("txnAppId", _text, None), raw.take("txnVersion", _number, None)
+    if (app is None) != (version is None):
+        raise UsageError("txnAppId and txnVersion belong together; give both or neither")
+    return None if app is None or version is None else (app, version)
+
+
+def _text(text: str) -> str | None:
+    if not text.strip():
+        raise UsageError("the value is empty")
+    return text.strip()
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise UsageError(f"{text!r} is neither true nor false")
+    return text.strip().lower() == "true"
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise UsageError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _count(limit: int) -> Callable[[str], int | None]:
+    def parse(text: str) -> int | None:
+        found = _number(text)
+        if found is None or not 1 <= found <= limit:
+            raise UsageError(f"{text!r} is not between 1 and {limit}")
+        return found
+
+    return parse
+
+
+def _duration(text: str) -> float:
+    seconds = tsm.parse_seconds(text.strip())
+    if seconds < 0:
+        raise UsageError("a duration here is not negative", value=text)
+    return seconds
+
+
+def _version(text: str) -> Timestamp | None:
+    text = text.strip()
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{text!r} is not a version; write the whole number that _commit_version shows")
+    return tsm.parse(text)
+
+
+def _moment(text: str) -> Timestamp | None:
+    text = text.strip()
+    if text.startswith("-") or text.isdigit():
+        raise UsageError(
+            f"{text!r} is not a time; write it like 2026-11-15T19:15:00Z (versions have their own options)"
+        )
+    return tsm.parse(text)
+
+
+def _choice(kind: type[EnumT]) -> Callable[[str], EnumT]:
+    by_name = {str(member.value).lower(): member for member in kind}
+
+    def parse(text: str) -> EnumT:
+        found = by_name.get(text.strip().lower())
+        if found is None:
+            raise UsageError(f"{text!r} is none of {', '.join(str(m.value) for m in kind)}")
+        return found
+
+    return parse
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        names = _json(text)
+        if not all(isinstance(name, str) for name in names):
+            raise UsageError('write columns as id,balance or as JSON ["id", "balance"]')
+    else:
+        names = [part.strip() for part in text.split(",")]
+    if not names or not all(names):
+        raise UsageError('write columns as id,balance or as JSON ["id", "balance"]')
+    if len(set(names)) != len(names):
+        raise UsageError("a column is named twice")
+    return tuple(str(name) for name in names)
+
+
+def _filters(text: str) -> tuple[Filter, ...]:
+    found = []
+    for item in _json(text):
+        if not isinstance(item, list) or not 2 <= len(item) <= 3 or not all(isinstance(part, str) for part in item[:2]):
+            raise UsageError('write filters as JSON [["balance", ">=", 10], ["note", "is null"]]')
+        found.append(Filter(item[0], item[1], item[2] if len(item) == 3 else None))
+    if len(found) > FILTERS_MAX:
+        raise UsageError(f"at most {FILTERS_MAX} filters; use an `in` list")
+    return tuple(found)
+
+
+def _json(text: str) -> list[object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise UsageError("the value is not a JSON list")
+    return found
+
+
+def _unknown(name: str) -> UsageError:
+    near = difflib.get_close_matches(name, _NAMES, n=2)
+    hint = " or ".join(_NAMES[n].text for n in near) if near else ""
+    known = ", ".join(n.text for n in _NAMES.values() if n.text not in {"path", "checkpointLocation"})
+    said = f"there is no option {name!r}; "
+    return UsageError(said + (f"did you mean {hint}?" if hint else f"there are {known}"))

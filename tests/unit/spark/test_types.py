@@ -1,0 +1,129 @@
+"""Types on the way to Spark and back, without a session."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from slackwater.errors import UsageError
+from slackwater.model import kinds
+from slackwater.model.arrow import arrow_schema
+from slackwater.model.schema import Column, KeyColumn, TableSchema
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import types as st
+
+from slackwater.spark.options import Filter
+from slackwater.spark.types import arrow_target, check_schema, conform, spark_schema, where_of
+
+TYPES = {
+    "k": kinds.INT,
+    "i2": kinds.INT2,
+    "i4": kinds.INT4,
+    "flag": kinds.BOOL,
+    "f": kinds.FLOAT,
+    "price": kinds.decimal_type(10, 2),
+    "s": kinds.STRING,
+    "j": kinds.JSON,
+    "b": kinds.BYTES,
+    "d": kinds.DATE,
+    "t": kinds.TIMESTAMP,
+    "z": kinds.TIMESTAMPTZ,
+    "u": kinds.UUID,
+}
+TABLE = TableSchema(
+    104,
+    "everything",
+    1,
+    tuple(Column(i, name, ctype, nullable=name != "k") for i, (name, ctype) in enumerate(TYPES.items(), 1)),
+    (KeyColumn(1),),
+)
+DDL = (
+    "k bigint not null, i2 smallint, i4 int, flag boolean, f double, price decimal(10,2), s string, j string, b binary, "
+    "d date, t timestamp_ntz, z timestamp, u binary"
+)
+
+
+def test_every_type_has_its_spark_type() -> None:
+    said = [(f.name, f.dataType.simpleString(), f.nullable) for f in spark_schema(TABLE).fields]
+    expected = [(p.split()[0], p.split()[1], not p.endswith("not null")) for p in DDL.split(", ")]
+    assert said == expected
+    assert spark_schema(TABLE, ["s", "k"]).fieldNames() == ["s", "k"]
+
+
+def test_a_scanned_batch_fits_spark_with_only_the_uuid_cast() -> None:
+    ours, theirs = arrow_schema(TABLE), arrow_target(spark_schema(TABLE))
+    different = [a.name for a, b in zip(ours, theirs, strict=True) if a != b]
+    assert different == ["u"]
+    batch = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in ours], schema=ours)
+    assert conform(batch, theirs).schema == theirs
+    without = TABLE.columns[:-1]
+    plain = TableSchema(104, "t", 1, without, (KeyColumn(1),))
+    fits = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in arrow_schema(plain)], schema=arrow_schema(plain))
+    assert conform(fits, arrow_target(spark_schema(plain))) is fits
+
+
+def test_conform_picks_orders_and_refuses() -> None:
+    batch = pa.record_batch({"a": [1, 2], "b": ["x", None]})
+    target = pa.schema([pa.field("b", pa.string()), pa.field("a", pa.int64(), nullable=False)])
+    assert conform(batch, target).to_pylist() == [{"b": "x", "a": 1}, {"b": None, "a": 2}]
+    with pytest.raises(UsageError, match="'b' holds NULL"):
+        conform(batch, pa.schema([pa.field("b", pa.string(), nullable=False)]))
+    with pytest.raises(UsageError, match="sent no column 'c'"):
+        conform(batch, pa.schema([pa.field("c", pa.string())]))
+
+
+def test_in_a_feed_only_the_key_is_never_null() -> None:
+    table = TableSchema(
+        1,
+        "t",
+        1,
+        (Column(1, "k", kinds.INT, nullable=False), Column(2, "v", kinds.INT, nullable=False)),
+        (KeyColumn(1),),
+    )
+    fields = {f.name: f.nullable for f in spark_schema(table, changes=True).fields}
+    assert fields == {
+        "k": False,
+        "v": True,
+        "_change_type": False,
+        "_commit_version": False,
+        "_commit_timestamp": False,
+    }
+
+
+def test_a_schema_of_the_users_picks_columns_and_must_agree() -> None:
+    asked = st.StructType([st.StructField("s", st.StringType()), st.StructField("k", st.LongType())])
+    assert check_schema(asked, TABLE, changes=False) == ["s", "k"]
+    feed = st.StructType([st.StructField("k", st.LongType()), st.StructField("_change_type", st.StringType())])
+    assert check_schema(feed, TABLE, changes=True) == ["k"]
+    with pytest.raises(UsageError, match="has no column 'nope'"):
+        check_schema(st.StructType([st.StructField("nope", st.LongType())]), TABLE, changes=False)
+    with pytest.raises(UsageError, match="column k of table everything is bigint; the schema given says int"):
+        check_schema(st.StructType([st.StructField("k", st.IntegerType())]), TABLE, changes=False)
+
+
+def test_literals_of_filters_become_values_of_their_columns() -> None:
+    filters = [
+        Filter("k", ">", 3),
+        Filter("price", "=", "1.50"),
+        Filter("d", "in", ["2026-11-15", None]),
+        Filter("z", "<", "2026-11-15T00:00:00+00:00"),
+        Filter("s", "!=", "x"),
+        Filter("s", "is null"),
+    ]
+    assert where_of(TABLE, filters) == [
+        ("k", ">", 3),
+        ("price", "=", Decimal("1.50")),
+        ("d", "in", [dt.date(2026, 11, 15), None]),
+        ("z", "<", dt.datetime(2026, 11, 15, tzinfo=dt.UTC)),
+        ("s", "!=", "x"),
+        ("s", "is null", None),
+    ]
+    with pytest.raises(UsageError, match="cannot read 'soon' as date for column d"):
+        where_of(TABLE, [Filter("d", "=", "soon")])
+    with pytest.raises(UsageError, match="has no column 'nope'"):
+        where_of(TABLE, [Filter("nope", "=", 1)])
