@@ -78,6 +78,7 @@ class Admin:
         new_range_id: Callable[[], Awaitable[RangeId]],
     ) -> None:
         self.sender = sender
+        self.kv = kv
         self.peers = peers
         self.runtime = runtime
         self.meta = MetaIndex(kv)

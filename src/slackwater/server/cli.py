@@ -42,6 +42,9 @@ COMMANDS: dict[str, Command] = {
         "slackwater.server.bench_command:main", "measure throughput and latency against peers in the same run"
     ),
     "sim": Command("slackwater.sim.command:main", "run the deterministic simulator: seeds, replay, planted bugs"),
+    "span-config": Command(
+        "slackwater.server.span_config_command:main", "give a span of keys its own closing policy or replicas, online"
+    ),
     "settings": Command(
         "slackwater.server.settings_command:main", "list every setting with its default, unit and range"
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock import HybridClock, Offset, OffsetMonitor
+from slackwater.clock.hlc import PEERS_MAX
 from slackwater.clock.timestamp import Timestamp
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class HybridClockHook:
     def __init__(self, clock: HybridClock, monitor: OffsetMonitor) -> None:
         self._clock = clock
         self._monitor = monitor
+        self._rtt_ns: dict[str, int] = {}
 
     def stamp(self) -> int:
         """The timestamp for a message that is about to be sent."""
@@ -32,4 +34,11 @@ class HybridClockHook:
 
     def measured(self, peer: str, measurement: Measurement) -> None:
         """A heartbeat came back from `peer`."""
+        if peer not in self._rtt_ns and len(self._rtt_ns) >= PEERS_MAX:
+            self._rtt_ns.pop(next(iter(self._rtt_ns)))
+        self._rtt_ns[peer] = measurement.rtt_ns
         self._monitor.record(peer, Offset(measurement.offset_us, measurement.error_us, measurement.measured_at_ns))
+
+    def furthest_s(self) -> float:
+        """The longest round trip to a node, as last measured."""
+        return max((rtt for peer, rtt in self._rtt_ns.items() if peer.startswith("n")), default=0) / 1e9

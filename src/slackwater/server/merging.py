@@ -26,6 +26,8 @@ from slackwater.model import requests as rq
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.routing.retry import Deadline
 from slackwater.server.services import ReplicaStatus
+from slackwater.server.span_config import config_of, read_configs
+from slackwater.server.system_kv import KvAdapter
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
@@ -67,6 +69,9 @@ async def _check(admin: Admin, left: RangeDescriptor, right: RangeDescriptor) ->
         raise UnavailableError("the ranges changed while they were looked at", left=left.status(), right=right.status())
     if set(left.replicas) != set(right.replicas):
         raise UsageError("only neighbours with the same replicas can merge", left=left.status(), right=right.status())
+    configs = await read_configs(KvAdapter(admin.kv))
+    if config_of(configs, left) != config_of(configs, right):
+        raise UsageError("only neighbours with the same span configuration can merge", at=right.start)
     for range_id in (left.range_id, right.range_id):
         for node, found in (await admin.peers.replicas(left.replicas, range_id)).items():
             if not isinstance(found, ReplicaStatus) or found.failure:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slackwater.clock import HybridClock, OffsetMonitor
+from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import FIRST_RANGE, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.replica.driver import NodeLiveness, Store
@@ -43,6 +44,7 @@ from slackwater.server.identity import StoreIdentity, check_log, read_identity, 
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
 from slackwater.server.queues.desk import Desk
+from slackwater.server.span_watch import span_watch
 from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
 from slackwater.txn.kv import KV
@@ -94,7 +96,9 @@ class Node:
         self.ready = Event()
         """Set once the node belongs to a cluster and serves."""
         self._listener = listener
-        hook = HybridClockHook(self.clock, self.offsets)
+        self.policies = PolicyBook()
+        """Which timestamps are closed where; kept up to date by `span_watch`."""
+        self.hook = hook = HybridClockHook(self.clock, self.offsets)
         self.server = RpcServer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
         self.dialer = Dialer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
         self.book = AddressBook(address, join, self.dialer, local_first_range=self._local_first_range)
@@ -206,7 +210,9 @@ class Node:
             listener=self._listener,
             on_trimmed=self._fetch_later,
             transport=side_transport(self),
+            policies=self.policies,
         )
+        self.span_watch = span_watch(self, self.store)
         self.feeds = node_feeds(self, self.store)
         self.feed_client = feed_client(self, self.feeds)
         self._administer(self.store, self.liveness)
@@ -217,6 +223,7 @@ class Node:
         self.book.learn([self.descriptor])
         self.scope.spawn(self.liveness.run(), name="liveness")
         self.scope.spawn(self._keep_addresses(), name="addresses")
+        self.scope.spawn(self.span_watch.run(), name="span config")
         self.scope.spawn(self.queues.run(), name="queues")
         self.ready.set()
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import structs
+
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.errors import (
     ConditionFailed,
@@ -87,11 +89,17 @@ class KV:
         *,
         ts: Timestamp = MIN,
         follower_ok: bool = False,
+        nearest: bool = False,
         wait_ms: int = 0,
         timeout: float | None = None,
     ) -> bytes | None:
-        """The value of a key: the latest, or as of `ts`. With `follower_ok` any replica may answer at a closed `ts`."""
+        """The value of a key: the latest, or as of `ts`. With `follower_ok` any replica may answer at a closed `ts`.
+
+        With `nearest` the latest is read from the nearest replica, if the present is closed there: on every replica where
+        the span's policy is `lead`, on none elsewhere (the leaseholder answers then, a message later).
+        """
         header = Header(NO_RANGE, ts=ts, follower_ok=follower_ok, wait_ms=wait_ms)
+        header = self._present(header) if nearest else header
         return value_of((await self._send([Get(key_ok(key))], header, timeout=timeout)).results)
 
     async def scan(
@@ -103,12 +111,14 @@ class KV:
         max_bytes: int = 0,
         ts: Timestamp = MIN,
         follower_ok: bool = False,
+        nearest: bool = False,
         wait_ms: int = 0,
         timeout: float | None = None,
     ) -> Rows:
-        """Keys and values of `[start, end)` in order; with a limit, `resume` is the next start."""
+        """Keys and values of `[start, end)` in order; with a limit, `resume` is the next start. `nearest`: see `get`."""
         span_ok(start, end)
         header = _scan_header(ts, max_keys, max_bytes, follower_ok=follower_ok, wait_ms=wait_ms)
+        header = self._present(header) if nearest else header
         return rows_of((await self._send([Scan(start, end)], header, timeout=timeout)).results)
 
     async def reverse_scan(
@@ -120,12 +130,14 @@ class KV:
         max_bytes: int = 0,
         ts: Timestamp = MIN,
         follower_ok: bool = False,
+        nearest: bool = False,
         wait_ms: int = 0,
         timeout: float | None = None,
     ) -> Rows:
         """Keys and values of `[start, end)` from the end; with a limit, `resume` is the next end."""
         span_ok(start, end)
         header = _scan_header(ts, max_keys, max_bytes, follower_ok=follower_ok, wait_ms=wait_ms)
+        header = self._present(header) if nearest else header
         return rows_of((await self._send([ReverseScan(start, end)], header, timeout=timeout)).results)
 
     # --- writes
@@ -257,10 +269,18 @@ class KV:
             except ReadWithinUncertainty as error:
                 # Only where the sender chose the timestamp: read again just above what is there.
                 began = began or self.kernel.clock.now()
-                header = _above(header, Timestamp(timestamp_of(error, "existing") + 1), self._limit(began))
+                limit = header.uncertainty_limit or self._limit(began)
+                header = _above(header, Timestamp(timestamp_of(error, "existing") + 1), limit)
             else:
                 await self.kernel.wait_past(answer.ts)
                 return answer
+
+    def _present(self, header: Header) -> Header:
+        """A read of the present by whoever can: at this clock, uncertain as far as another clock may be ahead of it."""
+        if header.ts != MIN:
+            raise UsageError("`nearest` reads the present; leave the timestamp out, or use follower_ok")
+        now = self.kernel.clock.now()
+        return structs.replace(header, ts=now, uncertainty_limit=self._limit(now), follower_ok=True)
 
     def _limit(self, began: Timestamp) -> Timestamp:
         return Timestamp(began + (self.kernel.clock.max_offset_us << LOGICAL_BITS))
@@ -274,12 +294,4 @@ def _scan_header(ts: Timestamp, max_keys: int, max_bytes: int, *, follower_ok: b
 
 
 def _above(header: Header, ts: Timestamp, limit: Timestamp) -> Header:
-    return Header(
-        NO_RANGE,
-        ts=max(ts, header.ts),
-        uncertainty_limit=limit,
-        max_keys=header.max_keys,
-        max_bytes=header.max_bytes,
-        follower_ok=header.follower_ok,
-        wait_ms=header.wait_ms,
-    )
+    return structs.replace(header, ts=Timestamp(max(ts, header.ts)), uncertainty_limit=limit)

@@ -19,7 +19,7 @@ from slackwater.replica.allocator import NodeInfo, NodeState, node_state
 from slackwater.routing.parallel import in_parallel
 from slackwater.server.peers import ASKED_AT_ONCE_MAX
 from slackwater.server.services import CapacityReply, ReplicaStatus
-from slackwater.server.span_config import SpanConfig, factor_of, read_configs
+from slackwater.server.span_config import SpanConfig, config_of, factor_of, read_configs
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -88,6 +88,10 @@ class Picture:
     def factor(self, descriptor: RangeDescriptor) -> int:
         """Wanted replicas of a range."""
         return factor_of(self.configs, descriptor, default=int(self._settings["range.replication_factor"]))
+
+    def alike(self, left: RangeDescriptor, right: RangeDescriptor) -> bool:
+        """Whether two ranges are configured in the same way, so that they could be one."""
+        return config_of(self.configs, left) == config_of(self.configs, right)
 
     def state(self, node: NodeId) -> NodeState:
         """What may be assumed of a node."""

@@ -61,7 +61,7 @@ class MergeQueue:
             both[0], both[1], **limits, max_requests=desk.settings["range.max_requests"]
         ):
             return False
-        if visit.picture.factor(here) != visit.picture.factor(right):
+        if not visit.picture.alike(here, right):
             return False
         if set(right.replicas) != set(here.replicas):
             probe("queues.merge_aligns")

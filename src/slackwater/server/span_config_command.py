@@ -1,0 +1,148 @@
+"""`slackwater span-config`: which spans of keys are replicated and closed in a way of their own."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.closedts.policy import Kind
+from slackwater.errors import UsageError
+from slackwater.model.layout import kv, show_key, table_span
+from slackwater.runtime.real import run
+from slackwater.server.arguments import add_client_arguments
+from slackwater.server.remote import connect
+from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config
+from slackwater.server.system_kv import KvAdapter
+
+if TYPE_CHECKING:
+    from slackwater.server.remote import Remote
+
+TEXT = """\
+policies
+  lag    followers serve what is older than a duration (default: closed_timestamp.target_duration); writers feel nothing
+  lead   every replica serves reads at present time; a write is acknowledged only when its time has come, a little later
+         than the clocks' largest offset (about 0.8 s with default settings). For small tables read everywhere
+  off    nothing is closed: no follower reads, no resolved timestamps for feeds
+
+Nodes learn of a change within `span_config.poll_interval`. Ranges are split at the bounds of spans by themselves.
+
+examples:
+  slackwater span-config show
+  slackwater span-config set --table 7 --policy lead                    table 7 is read everywhere at present time
+  slackwater span-config set --from rates/ --to rates0 --policy lead    plain keys, as `slackwater kv` names them
+  slackwater span-config set --table 9 --policy lag --duration-ms 200   followers are 0.2 s behind instead of 3 s
+  slackwater span-config set --rest --policy off                        everything else closes nothing
+  slackwater span-config set --table 7 --replicas 5
+  slackwater span-config unset --table 7                                as the rest again
+"""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One record for people and programs."""
+
+    start: str
+    end: str
+    policy: str | None
+    duration_ms: int | None
+    replicas: int | None
+
+
+def main(argv: list[str]) -> int:
+    """Show or change. `unset` of what was not set exits with status 1."""
+    options = _parser().parse_args(argv)
+    configs = run(_do(options))
+    rows = [_row(config) for config in configs]
+    if options.json:
+        print(msgspec.json.encode(rows).decode())
+    else:
+        _print(rows)
+    return 1 if options.verb == "unset" and not configs else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slackwater span-config",
+        description="Give a span of keys its own closed-timestamp policy or number of replicas, online.",
+        epilog=TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    show = verbs.add_parser("show", help="print every record")
+    change = verbs.add_parser("set", help="change some of a span's configuration, keep the rest of it")
+    unset = verbs.add_parser("unset", help="remove a span's configuration: it is as the rest again")
+    for verb in (change, unset):
+        verb.add_argument("--table", type=int, metavar="ID", help="all rows and indexes of a table")
+        verb.add_argument("--from", dest="start", metavar="KEY", help="the first plain key of the span")
+        verb.add_argument("--to", dest="end", metavar="KEY", help="the span ends before this plain key")
+        verb.add_argument("--rest", action="store_true", help="everything that has no record of its own")
+    change.add_argument("--policy", choices=[kind.value for kind in Kind], help="which timestamps are closed")
+    change.add_argument("--duration-ms", type=int, metavar="MS", help="of the policy lag; 0: the cluster's setting")
+    change.add_argument("--replicas", type=int, metavar="N", help="replicas of each range; 0: as many as elsewhere")
+    for verb in (show, change, unset):
+        add_client_arguments(verb)
+        verb.add_argument("--json", action="store_true", help="print a JSON array of records")
+    return parser
+
+
+def span_of(options: argparse.Namespace) -> tuple[bytes, bytes]:
+    """The span that the options name: exactly one way of naming it."""
+    ways = [options.table is not None, options.start is not None or options.end is not None, options.rest]
+    if sum(ways) != 1:
+        raise UsageError("name one span: --table ID, or --from KEY --to KEY, or --rest")
+    if options.rest:
+        return b"", b""
+    if options.table is not None:
+        span = table_span(options.table)
+        return span.start, span.end
+    if options.start is None or options.end is None:
+        raise UsageError("a span of plain keys needs both --from and --to")
+    return kv(options.start.encode()), kv(options.end.encode())
+
+
+async def _do(options: argparse.Namespace) -> list[SpanConfig]:
+    async with connect([options.host], certs=options.certs, user=options.user) as remote:
+        return await _OPERATIONS[options.verb](remote, options)
+
+
+async def _show(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
+    return await read_configs(KvAdapter(remote.kv))
+
+
+async def _set(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
+    if options.policy is None and options.duration_ms is None and options.replicas is None:
+        raise UsageError("say what to set: --policy, --duration-ms or --replicas")
+    return [
+        await change_config(
+            remote.kv,
+            *span_of(options),
+            replication_factor=options.replicas,
+            policy=Kind(options.policy) if options.policy else None,
+            duration_ms=options.duration_ms,
+        )
+    ]
+
+
+async def _unset(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
+    span = span_of(options)
+    return [SpanConfig(*span)] if await remove_config(remote.kv, *span) else []
+
+
+def _row(config: SpanConfig) -> Row:
+    start, end = ("rest", "") if config.is_rest else (show_key(config.start), show_key(config.end))
+    policy = config.policy.value if config.policy else None
+    return Row(start, end, policy, config.duration_ms or None, config.replication_factor or None)
+
+
+def _print(rows: list[Row]) -> None:
+    if not rows:
+        print("no span has a configuration of its own")
+    for row in rows:
+        span = "the rest" if row.start == "rest" else f"[{row.start}, {row.end})"
+        policy = row.policy or "as elsewhere"
+        lag = f" of {row.duration_ms} ms" if row.duration_ms else ""
+        print(f"{span}  policy: {policy}{lag}  replicas: {row.replicas or 'as elsewhere'}")
+
+
+_OPERATIONS = {"show": _show, "set": _set, "unset": _unset}

@@ -1,0 +1,101 @@
+"""Every node's copy of the span configuration, and what follows from it for closing.
+
+    range 1  system("config", …) ── polled, and nudged ──► SpanWatch ──► PolicyBook ──► every replica's `Closing.policy`
+                                                              └──► the side transport asks every range again
+
+The copy is read every `span_config.poll_interval`. Whoever hears of changes sooner (a change feed on `config_span()`) calls
+`nudge`, and the copy is read at once; polling stays, because announcements get lost (pitfall 44).
+
+A lead is made for the round trip to the furthest node this one has measured. Round trips wander, so they count in steps
+with hysteresis (`closedts.policy.rtt_step`), and a step is only looked at when the configuration is.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from slackwater.closedts.policy import rtt_step
+from slackwater.errors import SlackwaterError
+from slackwater.hooks import probe
+from slackwater.runtime.sync import Event, timeout
+from slackwater.server.span_config import policies_of, read_configs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slackwater.closedts.policy import PolicyBook
+    from slackwater.replica.driver import Store, SystemKv
+    from slackwater.server.node import Node
+    from slackwater.server.span_config import SpanConfig
+    from slackwater.settings import Settings
+
+
+class SpanWatch:
+    """One node's copy."""
+
+    def __init__(
+        self,
+        *,
+        book: PolicyBook,
+        system: SystemKv,
+        settings: Settings,
+        furthest_s: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self.configs: list[SpanConfig] = []
+        self.reads = 0
+        self._book = book
+        self._system = system
+        self._settings = settings
+        self._furthest_s = furthest_s
+        self._changed = changed
+        self._step = 0
+        self._nudged = Event()
+
+    def nudge(self) -> None:
+        """The configuration may have changed: read it now."""
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Read, for as long as the node lives."""
+        while True:
+            try:
+                await self.read()
+            except SlackwaterError:
+                probe("span_config.read_failed")  # what was known stays in force
+            with suppress(TimeoutError):
+                async with timeout(self._settings["span_config.poll_interval"]):
+                    await self._nudged.wait()
+            self._nudged.clear()
+
+    async def read(self) -> None:
+        """Read it once, and have it obeyed."""
+        configs = await read_configs(self._system)
+        step = rtt_step(self._furthest_s(), before=self._step)
+        self.reads += 1
+        if (configs, step) != (self.configs, self._step):
+            self.configs, self._step = configs, step
+            self._book.replace(policies_of(configs, rtt_step=step))
+            self._changed()
+            probe("span_config.changed")
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        return f"span config reads={self.reads} records={len(self.configs)} rtt_step={self._step}"
+
+
+def span_watch(node: Node, store: Store) -> SpanWatch:
+    """The copy of a node that belongs to a cluster."""
+
+    def changed() -> None:
+        if store.context.transport is not None:
+            store.context.transport.sender.touch_all()
+
+    return SpanWatch(
+        book=store.context.policies,
+        system=node.system,
+        settings=node.settings,
+        furthest_s=node.hook.furthest_s,
+        changed=changed,
+    )
