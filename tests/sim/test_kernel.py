@@ -75,7 +75,7 @@ def test_an_edited_tape_is_another_run_and_still_judged():
     recorded = run_job(job, tape=tape)
     content = json.loads(tape.save())
     content["streams"]["schedule"] = [[], []]
-    content["streams"]["faults"][1] = content["streams"]["faults"][1][:20]
+    content["streams"]["nemesis"][1] = content["streams"]["nemesis"][1][:20]
     edited = run_job(job, tape=Tape.load(json.dumps(content)))
     assert edited.trace_hash != recorded.trace_hash
     assert edited.strays > 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from slackwater.sim.world import Machine, World
 
 MS = NS // 1000
+SHORTEST_MEAN_NS = NS // 10
 
 
 class FaultKind(enum.Enum):
@@ -59,17 +60,26 @@ class FaultKind(enum.Enum):
     READER_RESTART = "reader-restart"
     CLOCK_JUMP = "clock-jump"
     CLOCK_BEYOND = "clock-beyond"
+    CLIENT_CRASH = "client-crash"
+    CLIENT_PAUSE = "client-pause"
 
 
 NODES_NEEDED = {FaultKind.CLOCK_BEYOND: 3}
 """A broken clock is only told from the others by a majority."""
 
 
+CLUSTER_KINDS = frozenset({FaultKind.CLIENT_CRASH, FaultKind.CLIENT_PAUSE})
+"""Kinds that need programs which can take them."""
+
+
 class Fault:
     """One fault: what, where, from when to when, and how to undo it."""
 
-    def __init__(self, kind: FaultKind, where: str, *, begin_ns: int, undo: Callable[[], None] | None) -> None:
+    def __init__(
+        self, kind: FaultKind, where: str, *, begin_ns: int, undo: Callable[[], None] | None, name: str = ""
+    ) -> None:
         self.kind = kind
+        self.name = name
         self.where = where
         self.begin_ns = begin_ns
         self.end_ns: int | None = None if undo else begin_ns
@@ -313,6 +323,26 @@ def _clock_beyond(world: World, draw: Stream) -> Injection | None:
     return f"{node.name} {step_ns / NS:+.1f}s", lambda: setattr(node.clock, "step_ns", 0), draw.between(NS, 10 * NS)
 
 
+def _client_crash(world: World, draw: Stream) -> Injection | None:
+    """A client dies in the middle of whatever it does, and comes back with no memory of it."""
+    up = [client for client in world.clients if client.up]
+    if world.calm_clients() or not up:
+        return None
+    client: Machine = draw.pick(up)
+    client.crash(kernel_lives=draw.chance(1, 2))
+    return client.name, client.start, draw.between(10 * MS, 15 * NS)
+
+
+def _client_pause(world: World, draw: Stream) -> Injection | None:
+    """A client stands still in the middle of a transaction, and then goes on as if nothing had been."""
+    up = [client for client in world.clients if client.up and not client.paused]
+    if world.calm_clients() or not up:
+        return None
+    client: Machine = draw.pick(up)
+    client.pause()
+    return client.name, client.resume, draw.between(MS, 20 * NS)
+
+
 INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
     FaultKind.CRASH: _power_cut,
     FaultKind.KILL: _kill,
@@ -339,16 +369,19 @@ INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
     FaultKind.READER_RESTART: _reader_restart,
     FaultKind.CLOCK_JUMP: _clock_jump,
     FaultKind.CLOCK_BEYOND: _clock_beyond,
+    FaultKind.CLIENT_CRASH: _client_crash,
+    FaultKind.CLIENT_PAUSE: _client_pause,
 }
 
 
-def inject(world: World, kind: FaultKind) -> Fault | None:
+def inject(world: World, kind: FaultKind, *, name: str | None = None) -> Fault | None:
     """Begin one fault now; it ends by itself. None where it makes no sense at this moment."""
-    injection = INJECTORS[kind](world, world.faults_stream)
+    name = name or f"hand/{len(world.faults) + 1}"
+    injection = INJECTORS[kind](world, world.tape.stream(f"faults/{name}"))
     if injection is None:
         return None
     where, undo, lasts_ns = injection
-    fault = Fault(kind, where, begin_ns=world.loop.now_ns, undo=undo)
+    fault = Fault(kind, where, begin_ns=world.loop.now_ns, undo=undo, name=name)
     world.faults.append(fault)
     world.event(f"begin {kind.value}({where})")
     if undo is not None:
@@ -356,19 +389,29 @@ def inject(world: World, kind: FaultKind) -> Fault | None:
     return fault
 
 
-async def nemesis(world: World, kinds: frozenset[FaultKind], *, mean_ns: int) -> None:
-    """Hurt the world until it is to recover. `mean_ns` is the mean time between faults."""
+async def nemesis(world: World, kinds: frozenset[FaultKind], *, mean_ns: int, upto_ns: int) -> None:
+    """Hurt the world until it is to recover. `mean_ns` is the mean time between faults.
+
+    Shorter at first, if there would not be time for every kind that the run enables before `upto_ns`.
+    """
     enabled = sorted(kinds, key=lambda kind: kind.value)
-    draw = world.faults_stream
+    draw = world.tape.stream("nemesis")
     fresh = draw.shuffled(enabled)  # each enabled kind once first, so that every run shows all it enabled
+    struck = 0
     while enabled:
-        await world.sleep_ns(draw.between(mean_ns // 4, mean_ns * 7 // 4))
+        share_ns = (upto_ns - world.loop.now_ns) // (len(fresh) + 1)
+        pace_ns = max(SHORTEST_MEAN_NS, min(mean_ns, share_ns)) if fresh else mean_ns
+        await world.sleep_ns(draw.between(pace_ns // 4, pace_ns * 7 // 4))
         if world.healthy:
             return
         if world.calm():
             continue
-        kind = fresh[-1] if fresh else draw.pick(enabled)
-        if inject(world, kind) is not None and fresh:
+        struck += 1
+        name = f"nemesis/{struck}"
+        kind = draw.pick(enabled) if not fresh else fresh[-1]
+        if not world.allows_fault(name):
+            del fresh[-1:]
+        elif inject(world, kind, name=name) is not None and fresh:
             fresh.pop()
         elif fresh:
             fresh.insert(0, fresh.pop())

@@ -28,6 +28,7 @@ from slackwater.errors import InvariantViolation, SlackwaterError
 from slackwater.settings import Settings
 from slackwater.sim import faults
 from slackwater.sim.checkers.violation import Violation
+from slackwater.sim.edits import NO_EDITS, Edits
 from slackwater.sim.fence import fenced
 from slackwater.sim.handles import NS, describe
 from slackwater.sim.loop import EscapedSimulation, Livelock
@@ -57,6 +58,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     canary: bool = False
     duration_s: float = DEFAULT_DURATION_S
     attempt: int = 0
+    edits: Edits = NO_EDITS
+    story: bool = False
+    """Whether the result tells everything that happened, not only the faults."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +83,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     fault_kinds_enabled: tuple[str, ...]
     probes: dict[str, int]
     strays: int = 0
+    operations: tuple[str, ...] = ()
+    """What clients and operators began, by name."""
+    fault_names: tuple[str, ...] = ()
+    """The names of `faults`, in order."""
+    events: tuple[str, ...] = ()
+    """What happened when; only if the job asked for the story."""
     unretrieved: tuple[str, ...] = ()
     """Errors of tasks and futures that nobody ever looked at."""
 
@@ -114,6 +124,7 @@ def run_job(job: Job, *, tape: Tape | None = None, trace: Callable[[str], None] 
     scenario = play.draw(tape, job.duration_s)
     for bug in bugs:
         scenario = with_faults(scenario, bug.faults)
+    scenario = job.edits.apply(scenario)
     began = perf_counter()
     with fenced():
         run = _Run(job, play, scenario, tape, trace)
@@ -136,7 +147,10 @@ class _Run:
         self.scenario = scenario
         settings = Settings(scenario.settings)
         bugs = frozenset(job.planted)
-        self.world = World(tape, settings, schedule=scenario.schedule, bugs=bugs, buggify=scenario.buggify)
+        self.world = World(
+            tape, settings, schedule=scenario.schedule, bugs=bugs, buggify=scenario.buggify, edits=job.edits
+        )
+        self.world.telling = job.story
         self.workloads: list[Workload] = play.workloads()
         self.oracles: list[Oracle] = play.oracles()
         if job.canary:
@@ -174,7 +188,8 @@ class _Run:
             workload.setup(world, scenario)
         for oracle in self.oracles:
             oracle.attach(world)
-        world.spawn(faults.nemesis(world, scenario.faults, mean_ns=scenario.fault_mean_ns), name="nemesis")
+        nemesis = faults.nemesis(world, scenario.faults, mean_ns=scenario.fault_mean_ns, upto_ns=scenario.safety_ns)
+        world.spawn(nemesis, name="nemesis")
         self.phase = "safety"
         world.loop.run(upto_ns=scenario.safety_ns)
         self.phase = "liveness"
@@ -248,6 +263,9 @@ class _Run:
             fault_kinds_enabled=tuple(sorted(kind.value for kind in self.scenario.faults)),
             probes=dict(sorted(world.probes.items())),
             strays=world.tape.strays,
+            operations=tuple(world.operations),
+            fault_names=tuple(fault.name for fault in world.faults),
+            events=tuple(world.events) if self.job.story else (),
             unretrieved=tuple(world.loop.unretrieved[:UNRETRIEVED_MAX]),
         )
 

@@ -33,6 +33,7 @@ from slackwater.runtime.tasks import Scope
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.clocks import SimClock
 from slackwater.sim.disk import SimDisk
+from slackwater.sim.edits import NO_EDITS, Edits
 from slackwater.sim.handles import NS, Domain, SimHandle
 from slackwater.sim.log import SimLog
 from slackwater.sim.loop import SimLoop
@@ -104,7 +105,9 @@ class Machine:
         self.paused = False
         self.slow_ns = 0
         self._slow_stream = world.tape.stream(f"slow/{name}")
+        self._supervisor = world.tape.stream(f"supervisor/{name}")
         self.clock_broken = False
+        self.gone = False  # switched off for good
         self._held: list[SimHandle] = []
 
     @property
@@ -114,7 +117,7 @@ class Machine:
 
     def start(self) -> None:
         """Boot the next incarnation from the disk."""
-        if self.domain is not None:
+        if self.domain is not None or self.gone:
             return
         self.incarnation += 1
         loop = self.world.loop
@@ -182,7 +185,7 @@ class Machine:
         hooks.probe("sim.fail_stop")
         self.world.event(f"{self.name} stopped itself: {error}")
         loop = self.world.loop
-        wait_ns = self.world.faults_stream.between(SUPERVISOR_NS_MIN, SUPERVISOR_NS_MAX)
+        wait_ns = self._supervisor.between(SUPERVISOR_NS_MIN, SUPERVISOR_NS_MAX)
         context = loop.root.context
         loop.call_soon(self._stop_and_restart, self.incarnation, wait_ns, context=context)
 
@@ -212,9 +215,13 @@ class World:
         schedule: SchedulePolicy = SchedulePolicy.UNIFORM,
         bugs: frozenset[str] = frozenset(),
         buggify: bool = True,
+        edits: Edits = NO_EDITS,
     ) -> None:
         self.tape = tape
         self.settings = settings
+        self.edits = edits
+        self._faults_kept = None if edits.faults is None else frozenset(edits.faults)
+        self._operations_kept = None if edits.operations is None else frozenset(edits.operations)
         self.bugs = bugs
         self.loop = SimLoop(scheduler_for(schedule, tape.stream("schedule")))  # type: ignore[abstract] # the rest raises
         self.loop.crashed = self._crashed
@@ -223,13 +230,15 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.nodes: list[Machine] = []
         self.clients: list[Machine] = []
-        self.faults_stream = tape.stream("faults")
         self.faults: list[Fault] = []
+        self.operations: list[str] = []  # what clients and operators began, by name
         self.events: list[str] = []
+        self.telling = False
         self.probes: Counter[str] = Counter()
         self.healthy = False  # True once the liveness phase has begun
         self.focus: Callable[[], str | None] = lambda: None  # a node worth isolating, such as a leaseholder
         self.calm: Callable[[], bool] = lambda: False  # while True the nemesis holds back: the scenario is being set up
+        self.calm_clients: Callable[[], bool] = lambda: True  # while True clients are left alone
         self.taps: dict[str, Callable[..., None]] = {}  # who looks at what code shows with `hooks.tap`
         self.facts: dict[str, Any] = {}  # where workloads and oracles of one scenario meet
         self._buggify_stream = tape.stream("buggify")
@@ -243,7 +252,7 @@ class World:
         return machine
 
     def add_client(self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]]) -> Machine:
-        """A machine that asks; the nemesis leaves it alone, but not its network."""
+        """A machine that asks; the nemesis hurts it only if the scenario says so (`calm_clients`)."""
         machine = self._add(name, boot)
         self.clients.append(machine)
         return machine
@@ -272,12 +281,31 @@ class World:
         """True time since the run began."""
         return self.loop.now_ns / NS
 
+    # --- what is left out of a smaller run (`sim/edits.py`) ---------------------------------------------------------
+
+    def allows_fault(self, name: str) -> bool:
+        """Whether the strike of that name is to happen."""
+        return self._faults_kept is None or name in self._faults_kept
+
+    def allows_operation(self, actor: str, number: int) -> bool:
+        """Whether an actor's operation of that number is to happen; counts it if so."""
+        name = f"{actor}/{number}"
+        if self._operations_kept is not None and name not in self._operations_kept:
+            return False
+        self.operations.append(name)
+        return True
+
     # --- what happened ---------------------------------------------------------------------------------------------
 
     def event(self, text: str) -> None:
         """One line of the story; part of the trace."""
         self.loop.note(text)
         if len(self.events) < EVENTS_MAX:
+            self.events.append(f"t={self.seconds:.3f} {text}")
+
+    def story(self, text: str) -> None:
+        """One line of the story that is no part of the trace: told only when somebody asks (`Job.story`)."""
+        if self.telling and len(self.events) < EVENTS_MAX:
             self.events.append(f"t={self.seconds:.3f} {text}")
 
     def violated(self, oracle: str, kind: str, summary: str, **evidence: object) -> None:

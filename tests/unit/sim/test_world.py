@@ -144,6 +144,8 @@ def test_every_fault_begins_ends_and_leaves_the_world_whole(kind):
     log = []
     for name in ("n1", "n2", "n3"):
         w.add_node(name, ticking(log))
+    w.add_client("c1", ticking(log))
+    w.calm_clients = lambda: False
     if kind is FaultKind.RESET:
         run_in(w, "n2", lambda runtime: runtime.net.listen("n2:1", lambda c: _Deaf()))
         run_in(w, "n1", lambda runtime: runtime.net.connect("n2:1", lambda c: _Deaf()))
@@ -154,7 +156,7 @@ def test_every_fault_begins_ends_and_leaves_the_world_whole(kind):
     assert fault.end_ns is not None, "it ended by itself"
     assert str(fault).startswith(kind.value)
     w.heal()
-    assert all(m.up and not m.paused and not m.slow_ns and not m.disk.full for m in w.nodes)
+    assert all(m.up and not m.paused and not m.slow_ns and not m.disk.full for m in w.machines.values())
     assert all(not link.cuts and not link.slow_ns and not link.loss_percent for link in w.net.links.values())
     assert all(vars(link) == vars(type(link)()) for link in w.log.links.values())
     w.loop.dispose()
@@ -176,8 +178,10 @@ def test_every_kind_has_an_injector_and_a_nemesis_shows_all_it_was_given():
     w = world(5)
     for name in ("n1", "n2", "n3"):
         w.add_node(name, idle)
+    w.add_client("c1", idle)
+    w.calm_clients = lambda: False
     kinds = frozenset(FaultKind) - {FaultKind.RESET}
-    w.spawn(nemesis(w, kinds, mean_ns=NS), name="nemesis")
+    w.spawn(nemesis(w, kinds, mean_ns=NS, upto_ns=120 * NS), name="nemesis")
     advance(w, 100)
     assert {f.kind for f in w.faults} == kinds
     assert len(w.faults) >= 30

@@ -1,21 +1,29 @@
 """What must be so once the world is well again (I-21, I-31).
 
-    I-21   no intent is left anywhere, and no transaction record is pending
+    I-21   no intent is left anywhere, no transaction record is pending, and none that is finished still names intents; a
+           record that nobody needs is gone some time after its retention
     I-31   every range is whole: all its replicas are there, none is quarantined, all have applied the whole log and hold
            the same bytes
+    meta   the index of ranges, as every replica of range 1 holds it, tiles the whole key space, and each entry is what the
+           range says of itself
 
-`unsettled` is asked during recovery and names one thing that is still missing; `judge` compares the bytes at the end.
+Nobody helps: clients and operators are silent by then, and what they left behind is found by the queues of the nodes within
+the play's `settle_s`. `unsettled` is asked during recovery and names one thing that is still missing; `judge` compares the
+bytes at the end.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.model.layout import LOCAL, prefix_end
+from slackwater.clock.timestamp import add_seconds
+from slackwater.model.descriptors import FIRST_RANGE
+from slackwater.model.layout import KEY_MAX, KEY_MIN, LOCAL, META, prefix_end, split_version
 from slackwater.model.txns import TxnStatus
 from slackwater.replica.records import decode_record
 from slackwater.replica.snapshot import range_digest
 from slackwater.runtime.seam import Family
+from slackwater.server import meta
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.scenarios.cluster_plan import cluster_of
 
@@ -30,6 +38,9 @@ if TYPE_CHECKING:
 
 CHUNK = 4096
 RECORDS = LOCAL + b"k"
+RECORD_SWEEPS = 4
+RECORD_SLACK_S = 30.0
+"""A sweep takes its time, and a queue that failed once is tried again in the next."""
 
 
 def engine_of(node: Node) -> MemoryEngine:
@@ -51,11 +62,10 @@ def _missing(cluster: Cluster) -> Iterator[str]:
         yield "the cluster was never set up"
     for client, doing in cluster.busy.items():
         if doing:
-            yield f"{client} is still busy with {doing}"
-    if not cluster.swept:
-        yield cluster.trouble or "the sweep has not ended"
+            yield f"{client} is still busy with {doing} {cluster.trouble}"
     yield from _absent(cluster)
     yield from _leftovers(cluster)
+    yield from _index(cluster)
 
 
 def descriptors(cluster: Cluster) -> list[RangeDescriptor]:
@@ -73,8 +83,9 @@ def descriptors(cluster: Cluster) -> list[RangeDescriptor]:
 def _absent(cluster: Cluster) -> Iterator[str]:
     """Replicas that are missing, failed or behind."""
     nodes = {node.node_id: (name, node) for name, node in cluster.up()}
-    if len(nodes) < len(cluster.addresses):
-        yield f"only {len(nodes)} nodes are up"
+    wanted = sum(1 for machine in cluster.world.nodes if not machine.gone)
+    if len(nodes) < wanted:
+        yield f"only {len(nodes)} of {wanted} nodes are up"
     log = cluster.world.log
     for descriptor in descriptors(cluster):
         newest = log.range(descriptor.range_id).newest
@@ -92,21 +103,70 @@ def _absent(cluster: Cluster) -> Iterator[str]:
 
 
 def _leftovers(cluster: Cluster) -> Iterator[str]:
-    """Intents and pending records."""
+    """Intents, and records that should have ended or gone."""
     for name, node in cluster.up():
         engine = engine_of(node)
         locks, _ = engine.cursor(Family.LOCK, start=b"\x01", end=b"\xff").chunk(1)
         if locks:
             yield f"{name} still has an intent on {locks[0]!r}"
-        cursor = engine.cursor(Family.LOCAL, start=RECORDS, end=prefix_end(RECORDS))
-        while True:
-            keys, values = cursor.chunk(CHUNK)
-            if not keys:
+        too_old = add_seconds(node.clock.peek(), -_record_age_max_s(cluster))
+        for value in _values(engine, RECORDS):
+            record = decode_record(value)
+            who = f"a record of transaction {record.txn_id.hex()}"
+            if record.status is TxnStatus.PENDING:
+                yield f"{name} still has a pending {who}"
+            elif not record.resolved:
+                yield f"{name} still has {who} that names intents"
+            elif max(record.start, record.heartbeat) < too_old:
+                yield f"{name} still has {who}, which nobody needs any more"
+
+
+def _record_age_max_s(cluster: Cluster) -> float:
+    """Retention, and time for a few sweeps."""
+    settings = cluster.world.settings
+    return settings["txn.record_retention"] + RECORD_SWEEPS * settings["queue.interval"] + RECORD_SLACK_S
+
+
+def _values(engine: MemoryEngine, prefix: bytes) -> Iterator[bytes]:
+    cursor = engine.cursor(Family.LOCAL, start=prefix, end=prefix_end(prefix))
+    while True:
+        keys, values = cursor.chunk(CHUNK)
+        if not keys:
+            return
+        yield from values
+
+
+def _index(cluster: Cluster) -> Iterator[str]:
+    """The index of ranges, on every replica of the range that holds it."""
+    truth = {d.end: d for d in descriptors(cluster)}
+    for name, node in cluster.up():
+        if node.store is None or FIRST_RANGE not in node.store.replicas:
+            continue
+        at = KEY_MIN
+        for descriptor in _indexed(engine_of(node)):
+            if descriptor.start != at:
+                yield f"the index on {name} says {descriptor.status()} where {at!r} should begin"
                 break
-            for value in values:
-                record = decode_record(value)
-                if record.status is TxnStatus.PENDING:
-                    yield f"{name} still has a pending record of transaction {record.txn_id.hex()}"
+            if truth.get(descriptor.end) != descriptor:
+                known = truth.get(descriptor.end)
+                yield f"the index on {name} says {descriptor.status()}, the range says {known.status() if known else None}"
+            at = descriptor.end
+        else:
+            if at != KEY_MAX:
+                yield f"the index on {name} ends at {at!r}"
+
+
+def _indexed(engine: MemoryEngine) -> list[RangeDescriptor]:
+    """The newest version of each entry."""
+    newest: dict[bytes, bytes] = {}
+    cursor = engine.cursor(Family.DATA, start=META, end=prefix_end(META))
+    while True:
+        keys, values = cursor.chunk(CHUNK)
+        if not keys:
+            break
+        for stored, value in zip(keys, values, strict=True):
+            newest.setdefault(split_version(stored)[0], value)
+    return [meta.decode(key, raw).descriptor for key, raw in newest.items() if raw]
 
 
 class Equal:

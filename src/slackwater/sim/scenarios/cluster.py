@@ -2,7 +2,7 @@
 
     n1 … n5   server.Node over the simulated disk, log, network and clocks
     c1 … c6   clients of their own machines, each with the real routing and transaction code
-    op        an operator who sets up, transfers leases, splits, merges, moves replicas, and sweeps in the end
+    op        an operator who sets up, transfers leases, splits, merges, moves replicas, retires a node
 
 `cluster` draws everything. `leases` makes leases move and expire all the time. `standard` is the fixed size by which
 speed is measured: 3 nodes, 8 ranges, 6 clients, about 20 operations a second, default settings.
@@ -26,6 +26,7 @@ from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload
 from slackwater.sim.scenarios.cluster_operator import Operator
 from slackwater.sim.scenarios.cluster_plan import (
     PORT,
+    SYSTEM_RANGES,
     TRAFFIC_END_NS,
     Cluster,
     Plan,
@@ -35,7 +36,7 @@ from slackwater.sim.scenarios.cluster_plan import (
 )
 from slackwater.sim.scenarios.cluster_programs import Client, node_program
 from slackwater.sim.scenarios.cluster_sever import sever
-from slackwater.sim.scenarios.cluster_work import Worker
+from slackwater.sim.scenarios.cluster_worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 NODES = (1, 5)
 CLIENTS = (1, 6)
+FIRST_RANGES = SYSTEM_RANGES + 1
 SETTLE_S = 120.0
 
 _SHORT_LEASES = {
@@ -75,6 +77,10 @@ class Traffic:
     def setup(self, world: World, scenario: Scenario) -> None:
         """Add every machine."""
         plan = self._plan(world.tape, nodes=scenario.nodes)
+        if scenario.nodes <= max(plan.copies, int(world.settings["range.replication_factor"])):
+            plan = replace(plan, retires=None)  # its replicas would have nowhere to go
+        if world.edits.ranges is not None:
+            plan = replace(plan, ranges=world.edits.ranges, splits=plan.splits[: world.edits.ranges - FIRST_RANGES])
         addresses = {f"n{i}": f"n{i}:{PORT}" for i in range(1, scenario.nodes + 1)}
         cluster = Cluster(
             world=world,
@@ -85,7 +91,8 @@ class Traffic:
         )
         world.facts["cluster"] = cluster
         world.facts["witness"] = Witness(world)
-        world.calm = lambda: not cluster.ready
+        world.calm = lambda: not cluster.ready and not plan.rough
+        world.calm_clients = lambda: not cluster.ready
         world.focus = lambda: _holder(cluster)
         for name in addresses:
             world.add_node(name, _node(cluster))
@@ -123,16 +130,14 @@ def _node(cluster: Cluster) -> Any:
 
 def _client(cluster: Cluster, number: int) -> Any:
     async def boot(runtime: SimRuntime) -> None:
-        draw = cluster.world.tape.stream(f"workload/{runtime.name}")
-        await Worker(Client(runtime, cluster), cluster, number, draw).main(len(cluster.addresses))
+        await Worker(Client(runtime, cluster), cluster, number).main()
 
     return boot
 
 
 def _operator(cluster: Cluster) -> Any:
     async def boot(runtime: SimRuntime) -> None:
-        draw = cluster.world.tape.stream("operator")
-        await Operator(Client(runtime, cluster), cluster, draw).main()
+        await Operator(Client(runtime, cluster), cluster).main()
 
     return boot
 

@@ -1,13 +1,13 @@
-"""The operator of a simulated cluster: sets it up, then splits, merges, moves and transfers until told to stop, then sweeps.
+"""The operator of a simulated cluster: sets it up, then splits, merges, moves and transfers until told to stop.
 
-    setup    every node has its place; ranges copied to up to three nodes; the key space cut; accounts opened
+    setup    the nodes that are there have their place; ranges copied to up to three of them; the key space cut; accounts
+             opened
     acts     lease transfers most of all, because that is where history's bugs are; splits, merges, moves of replicas
-    sweep    after the traffic: every range must answer a read and a barrier, and reading everything clears the intents
-             that nobody else would have met again
+    retire   in some runs one node is decommissioned, and switched off once it says that it is empty
 
-The operator uses `server.Admin` on a machine of his own. Any act may be interrupted by faults at any point. What it leaves
-half done must be harmless, or the act goes on until it is done: a frozen range is thawed or merged, a replica that was
-named is filled.
+The operator uses `server.Admin` on a machine of his own, and that machine may lose its power like any other. He cleans up
+nothing: what an act leaves half done (a frozen range, a replica that was named and never filled, an index that was not told)
+is found and finished by the queues of the nodes, or it stays and the run fails (I-21, I-31).
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from slackwater.clock.timestamp import add_seconds
-from slackwater.errors import SlackwaterError
+from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.hooks import probe
-from slackwater.model import requests as rq
 from slackwater.runtime.seam import RangeId
 from slackwater.server.admin import Admin
+from slackwater.server.admin_service import DECOMMISSION, DecommissionRequest
 from slackwater.server.bootstrap import RANGE_ID_KEY
 from slackwater.server.peers import Peers
 from slackwater.sim.handles import NS
@@ -30,7 +29,7 @@ from slackwater.sim.scenarios.cluster_work import open_books
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.runtime.seam import NodeId
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.scenarios.cluster_programs import Client
     from slackwater.sim.tape import Stream
@@ -44,10 +43,10 @@ FIRST_KEYS = (b"\x02", b"\x03\xf0", KV_SPAN[0])
 class Operator:
     """One operator with a client library in his hands."""
 
-    def __init__(self, client: Client, cluster: Cluster, draw: Stream) -> None:
+    def __init__(self, client: Client, cluster: Cluster) -> None:
         self._client = client
         self._cluster = cluster
-        self._draw = draw
+        self._draw: Stream = cluster.world.tape.stream("operator")
         self._clock = client.runtime.clock
         self.admin = Admin(
             sender=client.sender,
@@ -62,15 +61,25 @@ class Operator:
         return RangeId(await self._client.kv.increment(RANGE_ID_KEY, 1, timeout=ACT_TIMEOUT_S))
 
     async def main(self) -> None:
-        """The whole life of the operator."""
-        cluster = self._cluster
-        await self._setup()
-        cluster.ready = True
+        """The whole life of the operator; goes on from where a former life ended."""
+        cluster, world = self._cluster, self._cluster.world
+        name = self._client.runtime.name
+        cluster.busy[name] = "setting up"
+        if not cluster.ready:
+            await self._setup()
+            cluster.ready = True
+        else:
+            await self._client.meet(1)
+        if cluster.plan.retires is not None:
+            self._client.scope.spawn(self._retire(*cluster.plan.retires), name="retire")
         while cluster.traffic:
+            number = cluster.next_operation(name)
+            self._draw = world.tape.stream(f"op/{name}/{number}")
             await self._clock.sleep(self._draw.decay(cluster.plan.operator_mean_ns) / NS)
-            with suppress(SlackwaterError):
-                await self._act()
-        await self._sweep()
+            if world.allows_operation(name, number):
+                with suppress(SlackwaterError):
+                    await self._act(f"{name} #{number}")
+        cluster.busy[name] = ""
 
     async def _until_done(self, step: Callable[..., Coroutine[Any, Any, object]], *args: Any, **more: Any) -> None:
         """Again and again, until it succeeds."""
@@ -89,7 +98,7 @@ class Operator:
     async def _setup(self) -> None:
         """Build what the plan asks for."""
         plan, client = self._cluster.plan, self._client
-        await client.meet(len(self._cluster.addresses))
+        await client.meet(self._cluster.early)
         nodes = sorted(client.book.nodes)[: plan.copies]
         for key in FIRST_KEYS:
             await self._until_done(self.admin.change_replicas, key, nodes)
@@ -99,19 +108,23 @@ class Operator:
 
     # --- acts ------------------------------------------------------------------------------------------------------
 
-    async def _act(self) -> None:
+    async def _act(self, title: str) -> None:
         """One thing, drawn."""
-        draw, plan = self._draw, self._cluster.plan
+        draw, plan, story = self._draw, self._cluster.plan, self._cluster.world.story
         what = draw.below(100)
         key = draw.pick(all_keys()) if draw.chance(9, 10) else FIRST_KEYS[draw.below(2)]
         if what < 70 or key < KV_SPAN[0]:
+            story(f"{title} transfer of {key!r}")
             await self._transfer(key)
         elif what < 82:
+            story(f"{title} split at {key!r}")
             await self.admin.split(key)
             probe("cluster.split")
         elif what < 92 and plan.merges:
+            story(f"{title} merge of {key!r}")
             await self._merge(key)
         elif plan.moves:
+            story(f"{title} move of {key!r}")
             await self._move(key)
 
     async def _transfer(self, key: bytes) -> None:
@@ -128,51 +141,42 @@ class Operator:
         if not spare or not victims:
             return
         new, victim = self._draw.pick(spare), self._draw.pick(victims)
-        try:
-            await self.admin.change_replicas(key, [n for n in replicas if n != victim] + [new])
-            probe("cluster.moved")
-        finally:
-            await self._until_done(self._fill, key)
-
-    async def _fill(self, key: bytes) -> None:
-        """A replica that was named must get its data, and the index must know."""
-        now = (await self.admin.describe(key)).descriptor
-        await self.admin.fill(now, now.replicas)
-        await self.admin.meta.publish(now)
+        await self.admin.change_replicas(key, [n for n in replicas if n != victim] + [new])
+        probe("cluster.moved")
 
     async def _merge(self, key: bytes) -> None:
-        """Merge the range that holds `key` with its right neighbor; or leave both as they were."""
+        """Merge the range that holds `key` with its right neighbor."""
         left = (await self.admin.describe(key)).descriptor
         if left.end >= KV_SPAN[1] or left.start < KV_SPAN[0]:
             return
-        right = (await self.admin.describe(left.end)).descriptor
-        try:
-            await self.admin.merge(key)
-            probe("cluster.merged")
-        except SlackwaterError:
-            probe("cluster.merge_undone")
-            await self._until_done(self._undo, left, right)
+        await self.admin.merge(key)
+        probe("cluster.merged")
 
-    async def _undo(self, left: RangeDescriptor, right: RangeDescriptor) -> None:
-        await self.admin.undo_merge(right, left_generation=left.generation)
+    # --- a node leaves -----------------------------------------------------------------------------------------------
 
-    # --- sweep -----------------------------------------------------------------------------------------------------
+    async def _retire(self, name: str, at_ns: int) -> None:
+        """Decommission a node; once it is empty, switch it off for good."""
+        cluster, machine = self._cluster, self._cluster.world.machines[name]
+        if machine.gone:
+            return
+        cluster.busy["retire"] = f"retiring {name}"
+        while cluster.world.loop.now_ns < at_ns or (node := cluster.nodes.get(name)) is None or not node.node_id:
+            await self._clock.sleep(PAUSE_S)
+        cluster.world.story(f"decommission {name}")
+        await self._until_done(self._emptied, node.node_id)
+        probe("cluster.retired")
+        cluster.world.event(f"{name} is empty and leaves")
+        machine.gone = True
+        machine.crash()
+        cluster.busy["retire"] = ""
 
-    async def _sweep(self) -> None:
-        """Read everything and have every range answer, again and again until all of it succeeds."""
-        await self._until_done(self._sweep_once)
-        self._cluster.swept = True
-
-    async def _sweep_once(self) -> None:
-        admin, key = self.admin, KV_SPAN[0]
-        await self._client.kv.scan(*KV_SPAN, timeout=ACT_TIMEOUT_S)
-        for first in FIRST_KEYS[:2]:
-            await self._fill(first)
-            await admin.ask(rq.Barrier(), at=first)
-        while key < KV_SPAN[1]:
-            now = (await admin.describe(key)).descriptor
-            await self._fill(key)
-            await admin.ask(rq.Barrier(), at=key)
-            before = add_seconds(self._client.clock.now(), -self._client.runtime.settings["txn.expiration"])
-            await admin.ask(rq.GcTxnRecords(before), at=key)
-            key = now.end
+    async def _emptied(self, node_id: NodeId) -> None:
+        """Ask again, of whichever node answers."""
+        others = [n for n in sorted(self._client.book.nodes) if n != node_id]
+        address = self._client.book.resolve(self._draw.pick(others)) if others else None
+        if address is None:
+            raise UnavailableError("nobody to ask")
+        request = DecommissionRequest(node_id)
+        left = await self._client.dialer.call(address, DECOMMISSION, request, timeout=ACT_TIMEOUT_S)
+        if left.replicas_left:
+            raise UnavailableError(f"n{node_id} still holds {left.replicas_left}")

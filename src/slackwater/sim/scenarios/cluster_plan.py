@@ -87,6 +87,12 @@ class Plan:
     moves: bool
     severs: bool = False
     """Whether holders are cut off together with some of their clients (`cluster_sever`)."""
+    rough: bool = False
+    """Whether faults begin with the first event: nodes are born, join and get their first ranges under fire."""
+    late: tuple[tuple[str, int], ...] = ()
+    """Nodes that are switched on only after so many ns."""
+    retires: tuple[str, int] | None = None
+    """A node that is decommissioned, and when."""
 
 
 def draw_plan(tape: Tape, *, nodes: int) -> Plan:
@@ -103,7 +109,25 @@ def draw_plan(tape: Tape, *, nodes: int) -> Plan:
         operator_mean_ns=draw.between(2 * NS, 20 * NS) // ranges,
         merges=draw.chance(1, 2),
         moves=draw.chance(1, 2),
+        rough=tape.stream("cluster/rough").chance(1, 4),
+        late=_late(tape.stream("cluster/late"), nodes),
+        retires=_retires(tape.stream("cluster/retires"), nodes),
     )
+
+
+def _late(draw: Stream, nodes: int) -> tuple[tuple[str, int], ...]:
+    """In a third of the runs some nodes come later; the founder and one more are there from the start."""
+    if nodes < 3 or not draw.chance(1, 3):
+        return ()
+    some = sorted(draw.shuffled(list(range(3, nodes + 1)))[: draw.between(1, nodes - 2)])
+    return tuple((f"n{i}", draw.between(2 * NS, 25 * NS)) for i in some)
+
+
+def _retires(draw: Stream, nodes: int) -> tuple[str, int] | None:
+    """In a third of the runs with a node to spare, one leaves for good: any but the founder, whom others join through."""
+    if nodes <= COPIES_MAX or not draw.chance(1, 3):
+        return None
+    return f"n{draw.between(2, nodes)}", draw.between(5 * NS, 30 * NS)
 
 
 def standard_plan(tape: Tape, *, nodes: int) -> Plan:
@@ -159,10 +183,20 @@ class Cluster:
     """When the accounts were opened."""
     busy: dict[str, str] = field(default_factory=dict)
     """What each client is still doing; empty when all are done."""
-    swept: bool = False
-    """After the end of traffic every range has answered a read and a write, and no intent was left."""
+    begun: dict[str, int] = field(default_factory=dict)
+    """How many operations each client has begun, over all its lives."""
     trouble: str = ""
-    """What the sweep still meets."""
+    """What the operator met last."""
+
+    @property
+    def early(self) -> int:
+        """How many nodes are there from the start."""
+        return len(self.addresses) - len(self.plan.late)
+
+    def next_operation(self, actor: str) -> int:
+        """The number of the next operation of a client."""
+        self.begun[actor] = self.begun.get(actor, 0) + 1
+        return self.begun[actor]
 
     @property
     def traffic(self) -> bool:

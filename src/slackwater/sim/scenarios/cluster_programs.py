@@ -22,6 +22,7 @@ from slackwater.server.addresses import AddressBook
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.identity import read_identity
 from slackwater.server.node import Node
+from slackwater.sim.handles import NS
 from slackwater.txn.kv import KV
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ FOUND_AGAIN_S = 0.5
 async def node_program(runtime: SimRuntime, cluster: Cluster, listener: ApplyListener) -> None:
     """One node, for as long as the machine is up."""
     name = runtime.name
+    switched_on_ns = dict(cluster.plan.late).get(name, 0)
+    while cluster.world.loop.now_ns < switched_on_ns:
+        await runtime.clock.sleep((switched_on_ns - cluster.world.loop.now_ns) / NS)
     founder = next(iter(cluster.addresses))
     engine = runtime.disk.open("store")
     node = Node(

@@ -29,16 +29,21 @@ async def sever(cluster: Cluster) -> None:
     """Until the world is to recover: cut off a holder, wait, heal, wait."""
     world = cluster.world
     draw = world.tape.stream("sever")
+    cuts = 0
     while not world.healthy:
         await world.sleep_ns(draw.between(*PAUSE_NS))
-        fault = None if world.calm() or world.healthy else _cut(cluster, draw)
+        cuts += 1
+        wanted = world.allows_fault(f"sever/{cuts}") and not world.calm()
+        fault = _cut(cluster, draw, f"sever/{cuts}") if wanted else None
         if fault is not None:
             await world.sleep_ns(draw.between(*LASTS_NS))
             fault.end(world)
 
 
-def _cut(cluster: Cluster, draw: Stream) -> Fault | None:
+def _cut(cluster: Cluster, draw: Stream, name: str) -> Fault | None:
     world = cluster.world
+    if world.healthy:
+        return None
     first = world.focus()
     victims = [name for name, node in cluster.up() if name != first and _holds_leases(node)]
     if not victims:
@@ -54,7 +59,7 @@ def _cut(cluster: Cluster, draw: Stream) -> Fault | None:
         reconnect()
         world.log.heal(victim)
 
-    fault = Fault(FaultKind.PARTITION, f"{' '.join(some)}|*", begin_ns=world.loop.now_ns, undo=undo)
+    fault = Fault(FaultKind.PARTITION, f"{' '.join(some)}|*", begin_ns=world.loop.now_ns, undo=undo, name=name)
     world.faults.append(fault)
     world.event(f"begin sever({' '.join(some)})")
     return fault

@@ -6,9 +6,10 @@ must be killed by the oracle named, and by no other.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slackwater.sim.faults import FaultKind
+from slackwater.sim.faults import CLUSTER_KINDS, FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
 from slackwater.sim.scenarios.kernel_programs import PORT, ClientProgram, NodeProgram
@@ -89,7 +90,8 @@ def _witness(world: World) -> Witness:
 
 
 def _draw(tape: Tape, duration_s: float) -> Scenario:
-    return draw_scenario(tape, nodes=NODES, clients=CLIENTS, duration_s=duration_s)
+    drawn = draw_scenario(tape, nodes=NODES, clients=CLIENTS, duration_s=duration_s)
+    return replace(drawn, faults=drawn.faults - CLUSTER_KINDS)
 
 
 def _workloads() -> list[Workload]:
