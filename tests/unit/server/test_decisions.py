@@ -225,6 +225,7 @@ def test_chores_for_transactions() -> None:
 
     records = [
         kept(b"p", TxnStatus.PENDING, 500, resolved=False),
+        kept(b"q", TxnStatus.PENDING, 4, resolved=False),
         kept(b"u", TxnStatus.COMMITTED, 6, resolved=False),
         kept(b"y", TxnStatus.COMMITTED, 4, resolved=False),
         kept(b"a", TxnStatus.ABORTED, 61, resolved=True),
@@ -237,5 +238,6 @@ def test_chores_for_transactions() -> None:
     ]
     chores = sort_out(intents, records, now=now, expiration_s=5, retention_s=60)
     assert chores.push == [intents[:2]]
+    assert [r.txn_id[:1] for r in chores.expire] == [b"p"], "silent, and maybe no intent leads to it"
     assert [r.txn_id[:1] for r in chores.finish] == [b"u"]
     assert chores.collect == [(b"k", b"a" * 16)]

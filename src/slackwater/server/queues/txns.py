@@ -1,6 +1,7 @@
 """What dead coordinators leave behind: intents that nobody resolves and records that nobody needs (I-21).
 
     intent older than `txn.expiration`            push its transaction to abort, resolve as the answer says
+    pending record without heartbeat for as long  push it to abort: its coordinator may have died before its first intent
     finished record that still names intents      resolve them, then ForgetLocks
     finished and forgotten, older than retention  GcTxnRecords, which also raises the floor below which none may return
 
@@ -46,6 +47,8 @@ class Chores(NamedTuple):
 
     push: list[list[Intent]]
     """Old intents, by transaction."""
+    expire: list[TxnRecord]
+    """Pending records whose coordinators are silent."""
     finish: list[TxnRecord]
     """Finished records that may have intents left."""
     collect: list[tuple[bytes, bytes]]
@@ -60,16 +63,17 @@ def sort_out(
     for intent in intents:
         if seconds_between(intent.ts, now) > expiration_s:
             old.setdefault(intent.txn_id, []).append(intent)
-    finish, collect = [], []
+    expire: list[TxnRecord] = []
+    finish: list[TxnRecord] = []
+    collect: list[tuple[bytes, bytes]] = []
     for record in records:
-        if record.status is TxnStatus.PENDING:
-            continue
+        silent_s = seconds_between(Timestamp(max(record.start, record.heartbeat)), now)
         if record.resolved:
-            if seconds_between(Timestamp(max(record.start, record.heartbeat)), now) > retention_s:
+            if silent_s > retention_s:
                 collect.append((record.anchor, record.txn_id))
-        elif seconds_between(Timestamp(max(record.start, record.heartbeat)), now) > expiration_s:
-            finish.append(record)
-    return Chores(list(old.values())[:HANDLED_MAX], finish[:HANDLED_MAX], collect)
+        elif silent_s > expiration_s:
+            (expire if record.status is TxnStatus.PENDING else finish).append(record)
+    return Chores(list(old.values())[:HANDLED_MAX], expire[:HANDLED_MAX], finish[:HANDLED_MAX], collect)
 
 
 class TxnQueue:
@@ -96,6 +100,8 @@ class TxnQueue:
         )
         for own in chores.push:
             await self._push(visit, own)
+        for record in chores.expire:
+            await self._expire(visit, record)
         for record in chores.finish:
             await self._finish(visit, record)
         await self._collect(visit, chores.collect)
@@ -103,13 +109,26 @@ class TxnQueue:
 
     async def _push(self, visit: Visit, intents: list[Intent]) -> None:
         probe("queues.push_old_intent")
-        kernel, newest = visit.desk.kv.kernel, max(intents, key=lambda i: (i.epoch, i.ts))
+        outcome = await self._aborted(visit, max(intents, key=lambda i: (i.epoch, i.ts)))
+        if outcome is not None:
+            await self._resolve(visit, outcome, tuple(i.key for i in intents), ())
+
+    async def _expire(self, visit: Visit, record: TxnRecord) -> None:
+        """A record that no intent may ever lead to: the visit after this one finds it aborted, and finishes it."""
+        probe("queues.expire_record")
+        anchor = record.anchor
+        await self._aborted(
+            visit, Intent(anchor, record.txn_id, anchor, record.start, record.epoch, ts=record.write_ts)
+        )
+
+    async def _aborted(self, visit: Visit, pushee: Intent) -> Resolution | None:
+        """What became of a transaction that nobody seems to look after; None while it lives."""
         deadline = Deadline(visit.desk.runtime.clock, seconds=TIMEOUT_S)
         # As young as can be: only a transaction that no longer heartbeats loses against it.
-        push = rq.PushTxn(newest, visit.desk.clock.now(), b"", newest.ts, abort=True)
-        answer = (await kernel.ask([push], deadline=deadline)).results[0]
-        if isinstance(answer, rq.Pushed) and answer.resolution.status is not TxnStatus.PENDING:
-            await self._resolve(visit, answer.resolution, tuple(i.key for i in intents), ())
+        push = rq.PushTxn(pushee, visit.desk.clock.now(), b"", pushee.ts, abort=True)
+        answer = (await visit.desk.kv.kernel.ask([push], deadline=deadline)).results[0]
+        decided = isinstance(answer, rq.Pushed) and answer.resolution.status is not TxnStatus.PENDING
+        return answer.resolution if decided and isinstance(answer, rq.Pushed) else None
 
     async def _finish(self, visit: Visit, record: TxnRecord) -> None:
         probe("queues.finish_txn")
