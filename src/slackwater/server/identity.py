@@ -36,12 +36,17 @@ def read_identity(engine: Engine) -> StoreIdentity | None:
         raise StorageError("the store's identity cannot be read; is this a slackwater data directory?") from error
 
 
+def put_identity(batch: WriteBatch, identity: StoreIdentity) -> None:
+    """Write down who a store is, in the batch that makes it so."""
+    batch.put(Family.LOCAL, IDENTITY_KEY, msgspec.msgpack.encode(identity))
+
+
 async def write_identity(engine: Engine, identity: StoreIdentity) -> None:
     """Make an empty store part of a cluster, durably."""
     if read_identity(engine) is not None:
         raise UsageError("this store already belongs to a cluster; use an empty data directory")
     batch = WriteBatch()
-    batch.put(Family.LOCAL, IDENTITY_KEY, msgspec.msgpack.encode(identity))
+    put_identity(batch, identity)
     engine.write(batch)
     await engine.flush()
 
