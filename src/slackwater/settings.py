@@ -99,6 +99,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("liveness.dead_after", 300.0, "s", (1, 86400), (5, 30), "A node that has been expired for this long is dead: its replicas are replaced, and logs are trimmed without it."),
     Setting("txn.record_retention", 90.0, "s", (1, 86400), (5, 60), "Records of finished transactions are kept for this long, so that a repeated commit finds its answer."),
     Setting("drain.timeout", 10.0, "s", (0, 600), (0, 10), "How long a stopping node tries to hand its leases over."),
+    # tables and gateways
+    Setting("catalog.poll_interval", 1.0, "s", (0.05, 60), (0.05, 5), "How often a node looks for new versions of tables, once it has served any."),
+    Setting("gateway.txns_max", 1024, "transactions", (1, 1 << 16), (2, 64), "Transactions of clients that one gateway keeps open."),
+    Setting("gateway.txn_idle_timeout", 60.0, "s", (1, 3600), (1, 60), "A client's transaction that nobody has used for this long is rolled back."),
+    Setting("gateway.page_bytes", 1 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),
+    Setting("staging.rows_max", 1_000_000, "rows", (1, 100_000_000), (10, 10_000), "Rows that one publish of staged writes may hold: they are one transaction."),
+    Setting("staging.ttl", 86400.0, "s", (60, 30 * 86400), (1, 3600), "Staged rows older than this belong to a job that died, and are removed."),
     # closed timestamps
     Setting("closed_timestamp.target_duration", 3.0, "s", (0, 600), (0.01, 10), "How far behind now a range closes; 0 switches closing off."),
     Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),

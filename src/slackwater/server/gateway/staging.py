@@ -1,0 +1,253 @@
+"""Keeps staged rows in the cluster, and publishes them in one transaction (`model.native_staging` tells the protocol).
+
+    system/staging/<part><chunk number>     an encoded chunk; the part's id begins with its time
+    system/staged_app/<application>         the newest version that an application has published, and when
+    system/staged_job/<time><chance>        the same for jobs without a name
+
+Publishing reads the chunks outside the transaction, because nobody changes them, and writes inside it: the mark first, so
+that two publishers of one name meet there and not after a million rows. A lost answer is no problem: whoever publishes
+again under the same name finds the mark. Chunks are deleted afterwards, by who comes first: the publisher, the job that
+aborts, or the sweep, which runs with every publish and takes what is older than `staging.ttl`.
+
+All rows of a publish are in the transaction's intents and their keys are checked for duplicates here, so there is a bound,
+`staging.rows_max`. A job over it is told to split itself or to do without atomicity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp, us_of
+from slackwater.errors import ConditionFailed, SlackwaterError, UsageError
+from slackwater.hooks import probe
+from slackwater.model import native as nt
+from slackwater.model import native_staging as ns
+from slackwater.model.keys import escape
+from slackwater.model.layout import SYSTEM, prefix_end, system
+from slackwater.model.native_staging import StagedKind
+from slackwater.model.requests import Get, Value
+from slackwater.server.gateway.rows import check_rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from slackwater.model.requests import Request
+    from slackwater.model.tables import TableDescriptor
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.gateway.service import Gateway
+    from slackwater.txn.coordinator import Transaction
+
+CHUNKS_READ_AT_ONCE = 16
+SWEEP_CHUNKS_MAX = 256
+PARTS_PER_CALL_MAX = 100_000
+NUMBER_BYTES = 4
+_STAGING, _APP, _JOB = "staging", "staged_app", "staged_job"
+_WRITE_KINDS = {
+    StagedKind.UPSERT: nt.WriteKind.UPSERT,
+    StagedKind.INSERT: nt.WriteKind.INSERT,
+    StagedKind.INSERT_IGNORE: nt.WriteKind.UPSERT,
+    StagedKind.DELETE: nt.WriteKind.DELETE,
+}
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """What an application has done last: its version, and how many rows that were."""
+
+    version: int
+    rows: int
+
+
+class Staging:
+    """Staged rows, on one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def serve(self) -> None:
+        """Answer clients."""
+        server = self._gateway.node.server
+        server.handle(ns.STAGE, self.stage)
+        server.handle(ns.PUBLISH, self.publish)
+        server.handle(ns.DROP_PARTS, self.drop)
+
+    async def stage(self, request: ns.StageChunks, context: Context) -> nt.NativeOk:
+        """Keep chunks of a part."""
+        _check_part(request.part)
+        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
+        if not request.chunks or any(len(chunk) > 2 * ns.CHUNK_BYTES_MAX for chunk in request.chunks):
+            raise UsageError(f"stage chunks of at most {ns.CHUNK_BYTES_MAX} bytes of rows", chunks=len(request.chunks))
+        keys = [chunk_key(request.part, request.first + i) for i in range(len(request.chunks))]
+        await self._gateway.node.kv.put_rows(keys, request.chunks, timeout=context.remaining())
+        return nt.NativeOk()
+
+    async def publish(self, request: ns.Publish, context: Context) -> ns.Published:
+        """Make staged rows visible, once."""
+        node = self._gateway.node
+        history = await self._gateway.current(request.table_id, request.version)
+        self._check(request)
+        work = _Publish(self, request, history.latest, context)
+        try:
+            published = await node.kv.run(work.run, timeout=context.remaining())
+        except ConditionFailed as error:
+            raise ConditionFailed(
+                f"a row with this key is in table {history.latest.name} already; nothing was written", **error.facts
+            ) from None
+        ts = Timestamp(max(published.ts, work.commit_ts))
+        await self._forget([part.part for part in request.parts], context)
+        return msgspec.structs.replace(published, ts=ts)
+
+    async def drop(self, request: ns.DropParts, context: Context) -> nt.NativeOk:
+        """Forget parts."""
+        if len(request.parts) > PARTS_PER_CALL_MAX:
+            raise UsageError(f"drop at most {PARTS_PER_CALL_MAX} parts at a time", parts=len(request.parts))
+        for part in request.parts:
+            _check_part(part)
+        await self._forget(request.parts, context)
+        return nt.NativeOk()
+
+    async def chunks(self, ref: ns.PartRef, context: Context) -> AsyncIterator[ns.Chunk]:
+        """The chunks of a part, in order; an error if one is missing."""
+        kv, done, rows = self._gateway.node.kv, 0, 0
+        start, end = chunk_key(ref.part, 0), chunk_key(ref.part, ref.chunks)
+        while done < ref.chunks:
+            found = await kv.scan(start, end, max_keys=CHUNKS_READ_AT_ONCE, timeout=context.remaining())
+            for key, value in zip(found.keys, found.values, strict=True):
+                if key != chunk_key(ref.part, done):
+                    break
+                chunk = ns.decode_chunk(value)
+                done, rows = done + 1, rows + len(chunk.keys)
+                yield chunk
+            start = chunk_key(ref.part, done)
+            if found.resume is None and done < ref.chunks:
+                raise UsageError(
+                    "staged rows are gone: they were dropped, or are older than staging.ttl; run the job again"
+                )
+        if rows != ref.rows:
+            raise UsageError("staged rows are not as many as were announced", staged=rows, announced=ref.rows)
+
+    def _check(self, request: ns.Publish) -> None:
+        if not 0 < len(request.app) <= ns.APP_CHARS_MAX or request.app_version < 0:
+            raise UsageError(f"a publish is named by 1 to {ns.APP_CHARS_MAX} characters and a version from 0 on")
+        for ref in request.parts:
+            _check_part(ref.part)
+        rows, limit = sum(ref.rows for ref in request.parts), int(self._gateway.node.settings["staging.rows_max"])
+        if rows > limit:
+            raise UsageError(
+                f"{rows} rows are more than one commit takes (staging.rows_max = {limit}); split the job, or write with "
+                "atomic=false",
+                rows=rows,
+            )
+
+    async def _forget(self, parts: list[bytes], context: Context) -> None:
+        """Delete chunks, these and old ones. Best effort: what stays is swept another time."""
+        node = self._gateway.node
+        try:
+            for part in parts:
+                await node.kv.delete_range(chunk_key(part, 0), _part_end(part), timeout=context.remaining())
+            oldest_us = max(0, us_of(node.clock.now()) - int(node.settings["staging.ttl"] * 1e6))
+            oldest = oldest_us.to_bytes(ns.TIME_BYTES, "big")
+            for name in (_STAGING, _JOB):
+                await self._sweep(system(name), system(name, oldest), context)
+        except SlackwaterError:
+            probe("staging.not_forgotten")
+
+    async def _sweep(self, start: bytes, end: bytes, context: Context) -> None:
+        found = await self._gateway.node.kv.scan(start, end, max_keys=SWEEP_CHUNKS_MAX, timeout=context.remaining())
+        if found.keys:
+            probe("staging.swept")
+            last = found.keys[-1] + b"\x00"
+            await self._gateway.node.kv.delete_range(found.keys[0], last, timeout=context.remaining())
+
+
+class _Publish:
+    """One publish on its way; `run` may be called again with another transaction."""
+
+    def __init__(self, staging: Staging, request: ns.Publish, table: TableDescriptor, context: Context) -> None:
+        self._staging = staging
+        self._request = request
+        self._table = table
+        self._context = context
+        self.commit_ts = MIN
+
+    async def run(self, txn: Transaction) -> ns.Published:
+        """The mark, then the rows."""
+        request = self._request
+        key = mark_key(request.app, lasting=request.lasting)
+        found = await txn.get(key)
+        mark = None if found is None else msgspec.msgpack.decode(found, type=Mark)
+        if mark is not None and mark.version >= request.app_version:
+            probe("staging.published_already")
+            return ns.Published(mark.rows, MIN, already=True)
+        rows = sum(ref.rows for ref in request.parts)
+        await txn.put(key, msgspec.msgpack.encode(Mark(request.app_version, rows)))
+        seen: set[bytes] = set()
+        for ref in request.parts:
+            async for chunk in self._staging.chunks(ref, self._context):
+                self._check(chunk, seen)
+                await self._lay_down(txn, chunk)
+        self.commit_ts = await txn.commit()
+        return ns.Published(rows, self.commit_ts, already=False)
+
+    def _check(self, chunk: ns.Chunk, seen: set[bytes]) -> None:
+        """As for a direct write; and no key twice in a job: which row should win?"""
+        kind = _WRITE_KINDS[self._request.kind]
+        write = nt.Write(self._table.table_id, self._table.version, kind, chunk.keys, chunk.values)
+        check_rows(self._table, write)
+        before = len(seen)
+        seen.update(chunk.keys)
+        if len(seen) != before + len(chunk.keys):
+            raise UsageError(
+                f"the job brings two rows with the same primary key for table {self._table.name}; nothing was written. "
+                "Drop duplicates before writing"
+            )
+
+    async def _lay_down(self, txn: Transaction, chunk: ns.Chunk) -> None:
+        kind = self._request.kind
+        if kind is StagedKind.DELETE:
+            for key in chunk.keys:
+                await txn.delete(key)
+        elif kind is StagedKind.INSERT_IGNORE:
+            new = await self._new_rows(txn, chunk)
+            if new:
+                await txn.put_rows([key for key, _ in new], [value for _, value in new])
+        else:
+            await txn.put_rows(chunk.keys, chunk.values, must_be_new=kind is StagedKind.INSERT)
+
+    async def _new_rows(self, txn: Transaction, chunk: ns.Chunk) -> list[tuple[bytes, bytes]]:
+        """The rows whose keys are not in the table; seen so until the commit."""
+        gets: list[Request] = [Get(key) for key in chunk.keys]
+        there = [isinstance(found, Value) and found.value is not None for found in await txn.batch(gets)]
+        rows = zip(chunk.keys, chunk.values, there, strict=True)
+        return [(key, value) for key, value, exists in rows if not exists]
+
+
+def chunk_key(part: bytes, number: int) -> bytes:
+    """Where one chunk of a part lies."""
+    return system(_STAGING, part + number.to_bytes(NUMBER_BYTES, "big"))
+
+
+def mark_key(app: str, *, lasting: bool) -> bytes:
+    """Where an application's mark lies; a job's is found by its time, in hexadecimal at the front of its name."""
+    if lasting:
+        return system(_APP, app.encode())
+    try:
+        return system(_JOB, bytes.fromhex(app))
+    except ValueError:
+        raise UsageError("a job's own name is hexadecimal and begins with its time", app=app) from None
+
+
+def _part_end(part: bytes) -> bytes:
+    return system(_STAGING, part + b"\xff" * (NUMBER_BYTES + 1))
+
+
+def _check_part(part: bytes) -> None:
+    if len(part) != ns.PART_BYTES:
+        raise UsageError(f"a part's id has {ns.PART_BYTES} bytes", got=len(part))
+
+
+def staging_span() -> tuple[bytes, bytes]:
+    """Everything that is staged, for looking at."""
+    prefix = SYSTEM + escape(_STAGING.encode())
+    return prefix, prefix_end(prefix)
