@@ -40,7 +40,7 @@ def test_ranges_are_replicated_over_zones_and_follow_their_configuration() -> No
                 poke=lambda: sweep_all(cluster, "nudge", "replicate"),
             )
             first = cluster.nodes[0]
-            await write_config(first.system, SpanConfig(kv(b"k000010"), kv(b"k000020"), 4))
+            await write_config(first.kv, SpanConfig(kv(b"k000010"), kv(b"k000020"), 4))
             await cluster.until(
                 lambda: any(
                     r.state.descriptor.start == kv(b"k000010")

@@ -1,0 +1,308 @@
+"""Closing policies on real nodes in virtual time: the present read on followers, commit wait, switching, leases that move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
+from slackwater.closedts.policy import Kind, terms_of
+from slackwater.errors import ConditionFailed, UsageError
+from slackwater.model import requests as rq
+from slackwater.model.layout import kv, prefix_end
+from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.seam import NodeId
+from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config, write_config
+from tests.sim.cluster import Cluster, play
+
+if TYPE_CHECKING:
+    from slackwater.replica.driver import Replica
+    from slackwater.txn.coordinator import Transaction
+
+N1, N2 = NodeId(1), NodeId(2)
+SPAN = (kv(b"g"), kv(b"h"))
+SETTINGS = {"queue.interval": 0.0, "closed_timestamp.target_duration": 1.0}
+A, B = kv(b"ga"), kv(b"gb")
+
+
+async def global_span(c: Cluster) -> tuple[Replica, Replica]:
+    """A span of its own range on both nodes, leading; the lease is on n1."""
+    await c.kv.put(A, b"0")
+    await c.node.admin.split(SPAN[0])
+    await c.node.admin.split(SPAN[1])
+    await c.second_node(b"ga")
+    await write_config(c.kv, SpanConfig(*SPAN, policy=Kind.LEAD))
+    await c.settle(5)
+    return replicas(c)
+
+
+def replicas(c: Cluster) -> tuple[Replica, Replica]:
+    """The leading range on n1 and on n2."""
+    found = [c.nodes[name].store.holding(A) for name in ("n1", "n2")]
+    assert found[0] is not None
+    assert found[1] is not None
+    return found[0], found[1]
+
+
+async def present(c: Cluster, key: bytes, *, node: str) -> rq.BatchResult:
+    """A read of the present by a client on that very node."""
+    client = c.nodes[node].kv
+    now = client.kernel.clock.now()
+    header = rq.Header(NO_RANGE, ts=now, uncertainty_limit=client._limit(now), follower_ok=True)
+    return await client.read([rq.Get(key)], header, movable=True)
+
+
+def test_every_replica_reads_the_present_and_writers_wait_for_their_time() -> None:
+    async def story(c: Cluster) -> None:
+        await global_span(c)
+        for round_ in range(5):
+            before = c.world.seconds
+            ts = await c.kv.put(A, b"%d" % round_)
+            assert c.clock.now() > ts, "acknowledged before its time"
+            assert 0.5 < c.world.seconds - before < 1.5
+            for node, node_id in (("n1", N1), ("n2", N2)):
+                answer = await present(c, A, node=node)
+                assert (answer.served_by, answer.by_follower) == (node_id, True), "no message to anybody"
+                assert isinstance(answer.results[0], rq.Value)
+                assert answer.results[0].value == b"%d" % round_
+            assert await c.kv.get(A, nearest=True) == b"%d" % round_
+        assert await c.kv.get(A) == b"4"
+
+    world = play(story, settings=SETTINGS)
+    assert world.probes["txn.commit_wait"] >= 5
+
+
+def test_transactions_over_leading_and_lagging_spans_commit_in_the_future_and_wait() -> None:
+    async def story(c: Cluster) -> None:
+        await global_span(c)
+        plain = kv(b"a")
+
+        async def both(txn: Transaction) -> None:
+            count = int(await txn.get(A) or b"0")
+            await txn.put(A, b"%d" % (count + 1))
+            await txn.put(plain, b"%d" % (count + 1))
+
+        for round_ in range(3):
+            txn = c.kv.begin()
+            await both(txn)
+            ts = await txn.commit()
+            assert c.clock.now() > ts
+            assert await c.kv.get(A) == await c.kv.get(plain) == b"%d" % (round_ + 1)
+            assert await c.kv.get(plain, nearest=True) == b"%d" % (round_ + 1)
+        await c.settle()
+        assert c.intents() == 0
+
+    play(story, settings=SETTINGS)
+
+
+def test_nobody_sees_a_value_before_its_time_and_everybody_sees_it_then() -> None:
+    """Readers run while a write waits: once one of them has returned the new value, all later ones do."""
+
+    async def story(c: Cluster) -> None:
+        await global_span(c)
+        _, slow = c.new_client(behind_s=0.4)
+        seen: list[tuple[float, float, bytes | None]] = []
+        ended: list[float] = []
+
+        async def write() -> None:
+            await c.kv.put(A, b"new")
+            ended.append(c.world.seconds)
+
+        async def read(which: int) -> None:
+            reader = (c.kv, slow)[which % 2]
+            began = c.world.seconds
+            value = await reader.get(A, nearest=which % 3 > 0)
+            seen.append((began, c.world.seconds, value))
+
+        writing = c.scope.spawn(write(), name="write")
+        reading = []
+        for which in range(60):
+            reading.append(c.scope.spawn(read(which), name="read"))
+            await c.settle(0.03)
+        for task in [writing, *reading]:
+            await task
+        first = min(end for _, end, value in seen if value == b"new")
+        told = min([first, *ended])
+        assert any(value == b"0" for _, _, value in seen)
+        assert all(value == b"new" for began, _, value in seen if began > told), (told, seen)
+
+    play(story, settings=SETTINGS)
+
+
+def test_a_condition_that_fails_on_a_value_of_the_future_says_so_when_its_time_has_come() -> None:
+    async def story(c: Cluster) -> None:
+        await global_span(c)
+        _, other = c.new_client()
+        writing = c.scope.spawn(c.kv.put(A, b"new"), name="write")
+        await c.settle(0.2)
+        with pytest.raises(ConditionFailed) as failed:
+            await other.cput(A, b"x", expected=b"0")
+        assert failed.value.facts["actual"] == b"new"
+        assert other.kernel.clock.now() > max(v.ts for v in (await c.kv.read([rq.Get(A)], rq.Header(NO_RANGE))).results)
+        await writing
+
+    play(story, settings=SETTINGS)
+
+
+def test_what_was_closed_ahead_survives_a_transfer_a_stop_and_a_restart() -> None:
+    async def story(c: Cluster) -> None:
+        _, follower = await global_span(c)
+        for to in (N2, N1):
+            ahead = follower.closing.closed()
+            assert ahead > c.clock.now()
+            await c.transfer(b"ga", to)
+            assert follower.closing.closed() >= ahead
+            assert await c.kv.put(A, b"to n%d" % to) > ahead
+        await c.transfer(b"ga", N2)
+        await c.settle(2)
+        ahead = follower.closing.closed()
+        # n2 holds the lease and leaves: its epoch ends early, and what it closed ahead must bind whoever comes next.
+        await c.nodes["n2"].liveness.leave(horizon=c.nodes["n2"].store.horizon)
+        assert c.clock.now() > ahead
+        assert await c.kv.put(A, b"after", timeout=30) > ahead
+        assert replicas(c)[0].state.lease.holder == N1
+
+    world = play(story, settings=SETTINGS)
+    assert world.probes["liveness.leave_waits"] == 1
+
+
+def test_policies_are_switched_online_and_nothing_closed_moves_back() -> None:
+    async def story(c: Cluster) -> None:
+        leader, follower = await global_span(c)
+        highest = [MIN]
+        stop = []
+
+        async def watch() -> None:
+            while not stop:
+                closed = Timestamp(follower.closing.closed())
+                assert closed >= highest[-1]
+                highest.append(closed)
+                await c.settle(0.01)
+
+        async def write() -> None:
+            while not stop:
+                await c.kv.put(A, b"%d" % len(highest))
+
+        tasks = [c.scope.spawn(watch(), name="watch"), c.scope.spawn(write(), name="write")]
+        expected = {Kind.LEAD: (-2.0, -0.3), Kind.LAG: (0.5, 2.0)}
+        for kind in (Kind.LAG, Kind.LEAD, Kind.LAG, Kind.OFF, Kind.LEAD):
+            await change_config(c.kv, *SPAN, policy=kind)
+            await c.settle(6)
+            assert leader.closing.policy().kind is kind
+            behind = seconds_between(follower.closing.closed(), c.clock.now())
+            if kind is Kind.OFF:
+                assert behind > 3, "nothing may be closed any more"
+            else:
+                low, high = expected[kind]
+                assert low < behind < high, (kind, behind)
+        stop.append(True)
+        for task in tasks:
+            await task
+        assert await remove_config(c.kv, *SPAN)
+        await c.settle(3)
+        assert leader.closing.policy().kind is Kind.LAG
+
+    play(story, settings=SETTINGS)
+
+
+def test_the_cluster_and_a_span_may_close_nothing_or_at_another_pace() -> None:
+    async def story(c: Cluster) -> None:
+        leader, _ = await global_span(c)
+        await change_config(c.kv, *SPAN, policy=Kind.LAG, duration_ms=250)
+        await write_config(c.kv, SpanConfig(policy=Kind.OFF))
+        other = c.node.store.holding(kv(b"z"))
+        assert other is not None
+        await c.settle(4)
+        before = other.closing.closed()
+        await c.settle(4)
+        assert other.closing.closed() == before, "off is off"
+        behind = seconds_between(leader.closing.closed(), c.clock.now())
+        assert 0.2 < behind < 0.25 + 0.2 + 0.3
+
+    play(story, settings=SETTINGS)
+
+
+def test_ranges_are_split_at_the_bounds_of_spans_and_never_merge_across_one() -> None:
+    async def story(c: Cluster) -> None:
+        await c.kv.put(A, b"0")
+        await write_config(c.kv, SpanConfig(*SPAN, policy=Kind.LEAD))
+        for _ in range(3):
+            await c.node.queues.sweep("split")
+        held = c.node.store.holding(A)
+        assert held is not None
+        assert (held.state.descriptor.start, held.state.descriptor.end) == SPAN
+        with pytest.raises(UsageError, match="span configuration"):
+            await c.node.admin.merge(A)
+        await remove_config(c.kv, *SPAN)
+        merged = await c.node.admin.merge(A)
+        assert merged.end > SPAN[1]
+
+    play(story, settings=SETTINGS)
+
+
+def test_the_left_side_of_a_merge_writes_above_what_its_right_side_had_closed_ahead() -> None:
+    async def story(c: Cluster) -> None:
+        _, follower = await global_span(c)
+        await change_config(c.kv, *SPAN, policy=Kind.LEAD)
+        await c.node.admin.split(B)
+        await c.settle(2)
+        right = c.nodes["n2"].store.holding(B)
+        assert right is not None
+        ahead = right.closing.closed()
+        assert ahead > c.clock.now()
+        merged = await c.node.admin.merge(A)
+        assert merged.contains(B)
+        assert await c.kv.put(B, b"1") > ahead
+        assert follower.closing.closed() > MIN
+
+    play(story, settings=SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SpanConfig(policy=Kind.LEAD),
+        SpanConfig(b"\x03", b"\x04", policy=Kind.LEAD),
+        SpanConfig(*SPAN, policy=Kind.LEAD, duration_ms=5),
+        SpanConfig(*SPAN, replication_factor=10),
+        SpanConfig(SPAN[1], SPAN[0]),
+        SpanConfig(kv(b"ga"), kv(b"z")),
+    ],
+)
+def test_configurations_that_cannot_be(config: SpanConfig) -> None:
+    async def story(c: Cluster) -> None:
+        await write_config(c.kv, SpanConfig(*SPAN, replication_factor=1))
+        with pytest.raises(UsageError):
+            await write_config(c.kv, config)
+        assert await read_configs(c.node.system) == [SpanConfig(*SPAN, replication_factor=1)]
+
+    play(story, settings=SETTINGS)
+
+
+def test_two_operators_do_not_both_set_overlapping_spans() -> None:
+    async def story(c: Cluster) -> None:
+        done: list[bool] = []
+
+        async def operate(span: tuple[bytes, bytes]) -> None:
+            try:
+                await write_config(c.new_client()[1], SpanConfig(*span, policy=Kind.LAG, duration_ms=100))
+            except UsageError:
+                done.append(False)
+            else:
+                done.append(True)
+
+        spans = [(kv(b"a"), kv(b"c")), (kv(b"b"), kv(b"d")), (kv(b"b"), prefix_end(kv(b"d")))]
+        tasks = [c.scope.spawn(operate(span), name="operator") for span in spans]
+        for task in tasks:
+            await task
+        assert sorted(done) == [False, False, True]
+
+    play(story, settings=SETTINGS)
+
+
+def test_the_settings_make_the_terms() -> None:
+    async def story(c: Cluster) -> None:
+        assert terms_of(c.settings).target_duration_s == 1.0
+
+    play(story, settings=SETTINGS)
