@@ -17,6 +17,7 @@ from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.layout import KEY_MAX, KEY_MIN, KV, SYSTEM, meta, prefix_end, system
 from slackwater.replica.state import RangeState, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, RangeId
+from slackwater.server.identity import put_identity
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.overlay import Overlay
 from slackwater.storage.stats import ZERO
@@ -25,6 +26,7 @@ from slackwater.storage.writes import increment, put
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.runtime.seam import Engine
+    from slackwater.server.identity import StoreIdentity
 
 FIRST_FREE_RANGE_ID = 4
 FIRST_TABLE_ID = 100
@@ -45,9 +47,15 @@ def first_descriptors(node_id: NodeId) -> list[RangeDescriptor]:
     ]
 
 
-def bootstrap_store(engine: Engine, node_id: NodeId, ts: Timestamp) -> None:
-    """Write the first ranges, their meta records and the id counters into an empty store, in one batch."""
+def bootstrap_store(engine: Engine, identity: StoreIdentity, ts: Timestamp) -> None:
+    """Write the first ranges, their meta records, the id counters and the store's identity, in one batch.
+
+    One batch, or a power cut in between would leave a store with ranges and without a name, to be bootstrapped again over
+    what is there.
+    """
+    node_id = identity.node_id
     batch = WriteBatch()
+    put_identity(batch, identity)
     overlay = Overlay(engine, batch)
     stats = ZERO
     descriptors = first_descriptors(node_id)

@@ -145,9 +145,9 @@ class Node:
                 raise LogIdentityMismatch(
                     "this log already holds a cluster's entries; a new cluster needs an empty log"
                 )
-        bootstrap_store(self.engine, node_id, self.clock.now())
         identity = StoreIdentity(name, node_id, self.log.identity())
-        await write_identity(self.engine, identity)
+        bootstrap_store(self.engine, identity, self.clock.now())
+        await self.engine.flush()
         self._become(identity)
         return name
 
