@@ -29,8 +29,8 @@ import pyarrow.compute as pac
 
 from slackwater.clock.timestamp import Timestamp, show
 from slackwater.errors import DecodeError, UsageError
-from slackwater.feeds.key_columns import key_columns
 from slackwater.model.arrow import arrow_type
+from slackwater.model.key_columns import key_columns
 from slackwater.model.layout import split_table_key
 from slackwater.model.rows_arrow import BlockDecoder
 

@@ -5,6 +5,7 @@ proposes at most one command, so a batch is atomic and isolated on its own; a tr
 intents and the transaction record.
 
     reads      Get Scan ReverseScan Export Refresh                    (span latches, no log entry)
+    bulk       ScanArrow ExportArrow                                  (the same, as columns: see `bulk`)
     closing    QueryResolved CloseNow
     writes     Put ConditionalPut InitPut Increment Delete DeleteRange PutRows
     txn        EndTxn HeartbeatTxn PushTxn QueryTxn ResolveIntents
@@ -22,6 +23,9 @@ from typing import TypeAlias
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.model.bulk import Blocks as Blocks
+from slackwater.model.bulk import ExportArrow as ExportArrow
+from slackwater.model.bulk import ScanArrow as ScanArrow
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, RangeDescriptor
 from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.runtime.seam import NodeId, Position, RangeId
@@ -299,7 +303,7 @@ class GcTxnRecords(_Message, frozen=True):
 
 
 Request: TypeAlias = (
-    Get | Scan | ReverseScan | Export | Refresh
+    Get | Scan | ReverseScan | Export | Refresh | ScanArrow | ExportArrow
     | Put | ConditionalPut | InitPut | Increment | Delete | DeleteRange | PutRows
     | EndTxn | HeartbeatTxn | PushTxn | QueryTxn | ResolveIntents | ForgetLocks
     | Split | Subsume | Thaw | Merge | AbortMerge | ChangeReplicas | Barrier | ComputeChecksum | LeaseInfo
@@ -427,7 +431,7 @@ class SplitResult(_Message, frozen=True):
 
 Result: TypeAlias = (
     Done | Value | Rows | Versions | Number | TxnResult | Pushed | Committed | SubsumeResult | LeaseResult | Digest
-    | SplitResult | ResolvedResult | ClosedResult | Passed
+    | SplitResult | ResolvedResult | ClosedResult | Blocks | Passed
 )  # fmt: skip
 
 
@@ -473,8 +477,8 @@ class BatchResult(msgspec.Struct, frozen=True, array_like=True):
     by_follower: bool = False
 
 
-READS = (Get, Scan, ReverseScan, Export, Refresh, QueryTxn, LeaseInfo)
-FOLLOWER_READS = (Get, Scan, ReverseScan, Export)
+READS = (Get, Scan, ReverseScan, Export, Refresh, QueryTxn, LeaseInfo, ScanArrow, ExportArrow)
+FOLLOWER_READS = (Get, Scan, ReverseScan, Export, ScanArrow, ExportArrow)
 """Read-only, client-timestamped, non-locking: all that a follower may ever answer (pitfall 20)."""
 VERSION_WRITES = (Put, ConditionalPut, InitPut, Increment, Delete, DeleteRange, PutRows)
 """Requests that create new versions or intents: they are tracked for closing and bumped above what was read."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slackwater.model.requests import Batch
     from slackwater.model.spans import Span
 
-_UPTO = frozenset({rq.Export, rq.Refresh})
+_UPTO = frozenset({rq.Export, rq.ExportArrow, rq.Refresh})
 
 
 def check_size(batch: Batch) -> None:

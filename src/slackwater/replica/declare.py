@@ -71,6 +71,8 @@ def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
             return start, end
         case rq.Export(start, end) | rq.Refresh(start, end) | rq.QueryResolved(start, end) | rq.CloseNow(start, end):
             return start, end
+        case rq.ScanArrow(start, end) | rq.ExportArrow(start, end):
+            return start, end
         case rq.PutRows(keys=keys):
             if not keys:
                 raise UsageError("PutRows needs at least one row")
@@ -143,10 +145,10 @@ def latches(batch: Batch, *, read_at: Timestamp, write_at: Timestamp) -> list[La
 
 def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at: Timestamp) -> Iterator[LatchSpan]:
     match request:
-        case rq.Scan() | rq.ReverseScan():
+        case rq.Scan() | rq.ReverseScan() | rq.ScanArrow():
             start, end = _span(request)
             yield read_latch(start, end, at=read_at)
-        case rq.Refresh(start, end, _, upto) | rq.Export(start, end, _, upto):
+        case rq.Refresh(start, end, _, upto) | rq.Export(start, end, _, upto) | rq.ExportArrow(start, end, _, upto):
             yield read_latch(start, end, at=upto)
         case rq.PutRows(keys=keys) if len(keys) <= LATCH_POINTS_MAX:
             for key in keys:
@@ -210,7 +212,7 @@ def required_frontier(batch: Batch) -> Timestamp:
     header = batch.header
     if header.txn is not None:
         return Timestamp(max(header.txn.read_ts, header.txn.write_ts, header.txn.uncertainty_limit))
-    exports = [r.upto for r in batch.requests if isinstance(r, rq.Export)]
+    exports = [r.upto for r in batch.requests if isinstance(r, rq.Export | rq.ExportArrow)]
     return (
         Timestamp(max(header.ts or MAX, header.uncertainty_limit, *exports))
         if exports

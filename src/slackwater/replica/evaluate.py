@@ -24,7 +24,7 @@ from slackwater.errors import (
 )
 from slackwater.hooks import probe
 from slackwater.model import requests as rq
-from slackwater.replica import declare, evaluate_data, evaluate_range, evaluate_txn
+from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
 from slackwater.storage.overlay import Overlay
 
@@ -44,6 +44,8 @@ HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
     rq.ReverseScan: evaluate_data.reverse_scan,
     rq.Export: evaluate_data.export,
     rq.Refresh: evaluate_data.refresh,
+    rq.ScanArrow: evaluate_bulk.scan_arrow,
+    rq.ExportArrow: evaluate_bulk.export_arrow,
     rq.Put: evaluate_data.put,
     rq.ConditionalPut: evaluate_data.conditional_put,
     rq.InitPut: evaluate_data.init_put,

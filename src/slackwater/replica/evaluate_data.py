@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 def get(work: Work, request: rq.Get) -> Result:
     """The value of one key."""
     found = reads.get(
-        work.reader, request.key, ts=work.read_ts, txn=work.txn, sequence=work.sequence, uncertain_upto=uncertain_upto(work)
+        work.reader,
+        request.key,
+        ts=work.read_ts,
+        txn=work.txn,
+        sequence=work.sequence,
+        uncertain_upto=uncertain_upto(work),
     )
-    _note_read(work, request.key, None, work.read_ts)
+    note_read(work, request.key, None, work.read_ts)
     return rq.Value(found.value, found.ts)
 
 
@@ -34,14 +39,14 @@ def scan(work: Work, request: rq.Scan) -> Result:
     """Rows in order."""
     rows = _scan(work, request.start, request.end, reverse=False)
     # Only what was looked at counts as read: beyond the resume key nothing was promised.
-    _note_read(work, request.start, rows.resume or request.end, work.read_ts)
+    note_read(work, request.start, rows.resume or request.end, work.read_ts)
     return rq.Rows(rows.keys, rows.values, rows.resume)
 
 
 def reverse_scan(work: Work, request: rq.ReverseScan) -> Result:
     """Rows from the end."""
     rows = _scan(work, request.start, request.end, reverse=True)
-    _note_read(work, rows.resume or request.start, request.end, work.read_ts)
+    note_read(work, rows.resume or request.start, request.end, work.read_ts)
     return rq.Rows(rows.keys, rows.values, rows.resume)
 
 
@@ -79,7 +84,7 @@ def export(work: Work, request: rq.Export) -> Result:
         max_versions=header.max_keys,
         max_bytes=header.max_bytes,
     )
-    _note_read(work, request.start, found.resume or request.end, request.upto)
+    note_read(work, request.start, found.resume or request.end, request.upto)
     return rq.Versions(found.keys, list(found.timestamps), found.values, found.resume)
 
 
@@ -92,7 +97,7 @@ def refresh(work: Work, request: rq.Refresh) -> Result:
         raise RetryableError(
             "something was written where the transaction had read; restart it", key=change.key, existing=change.ts
         )
-    _note_read(work, request.start, request.end, request.upto)
+    note_read(work, request.start, request.end, request.upto)
     return rq.Done()
 
 
@@ -170,7 +175,7 @@ def delete_range(work: Work, request: rq.DeleteRange) -> Result:
         work.evaluation.write_at(work.write_ts)
         work.evaluation.add_stats(stats)
     # That the other keys of the span are absent was told too.
-    _note_read(work, request.start, resume or request.end, work.write_ts)
+    note_read(work, request.start, resume or request.end, work.write_ts)
     return rq.Rows(keys, [], resume)
 
 
@@ -218,6 +223,7 @@ def uncertain_upto(work: Work) -> Timestamp:
 
 
 def note_read(work: Work, start: bytes, end: bytes | None, ts: Timestamp) -> None:
+    """Enter a read in the timestamp cache, if this is the leaseholder."""
     """Enter a read in the timestamp cache, if this is the leaseholder."""
     cache = work.view.tscache
     if cache is not None and (end is None or start < end):

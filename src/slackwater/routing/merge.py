@@ -1,7 +1,7 @@
 """Putting results together again, and counting rows against a limit.
 
-    Rows, Versions   in the order of the scan, up to the first piece that a limit ended: what lies behind it was
-                     read too far ahead and is dropped, so that the resume key is honest
+    Rows, Versions,  in the order of the scan, up to the first piece that a limit ended: what lies behind it was
+    Blocks           read too far ahead and is dropped, so that the resume key is honest
     Number           the sum
     all others       a request that lives in one range has one piece
 
@@ -18,13 +18,16 @@ from slackwater.clock.timestamp import MIN
 from slackwater.errors import invariant
 from slackwater.model.requests import (
     BatchResult,
+    Blocks,
     ClosedResult,
+    ExportArrow,
     Number,
     ResolvedResult,
     Result,
     ReverseScan,
     Rows,
     Scan,
+    ScanArrow,
     Versions,
 )
 from slackwater.routing.split import lowest
@@ -79,6 +82,8 @@ def join(pieces: list[Result]) -> Result:
         return Rows(keys, values)
     if isinstance(first, Versions):
         return _join_versions(pieces)
+    if isinstance(first, Blocks):
+        return _join_blocks([piece for piece in pieces if isinstance(piece, Blocks)])
     if isinstance(first, ResolvedResult):
         return min((p for p in pieces if isinstance(p, ResolvedResult)), key=lambda p: p.ts)
     if isinstance(first, ClosedResult):
@@ -101,9 +106,24 @@ def _join_versions(pieces: list[Result]) -> Versions:
     return joined
 
 
+def _join_blocks(pieces: list[Blocks]) -> Blocks:
+    joined = Blocks([])
+    for piece in pieces:
+        joined = Blocks(
+            joined.blocks + piece.blocks,
+            joined.rows + piece.rows,
+            joined.rows_read + piece.rows_read,
+            joined.bytes_read + piece.bytes_read,
+            piece.resume,
+        )
+        if piece.resume is not None:
+            break
+    return joined
+
+
 def resume_of(result: Result) -> bytes | None:
     """Where to go on, if a limit ended this result early."""
-    return result.resume if isinstance(result, Rows | Versions) else None
+    return result.resume if isinstance(result, Rows | Versions | Blocks) else None
 
 
 def unread(request: Request, *, home: bytes) -> bytes:
@@ -113,10 +133,12 @@ def unread(request: Request, *, home: bytes) -> bytes:
 
 def stopped_at(result: Result | None, request: Request, resume: bytes) -> Result:
     """`result` (None: nothing was read at all) of `request`, marked as ended early at `resume`."""
-    if isinstance(result, Rows | Versions):
+    if isinstance(result, Rows | Versions | Blocks):
         return result if result.resume is not None else structs.replace(result, resume=resume)
     if result is not None:
         return result
+    if isinstance(request, ScanArrow | ExportArrow):
+        return Blocks([], resume=resume)
     return Rows([], [], resume) if isinstance(request, Scan | ReverseScan) else Versions([], [], [], resume)
 
 
@@ -148,3 +170,6 @@ class Budget:
         if isinstance(result, Rows | Versions):
             self._keys += len(result.keys)
             self._bytes += sum(map(len, result.keys)) + sum(map(len, result.values))
+        elif isinstance(result, Blocks):
+            self._keys += result.rows_read
+            self._bytes += result.bytes_read

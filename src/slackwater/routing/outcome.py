@@ -31,6 +31,7 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
+from slackwater.model.bulk import BULK
 from slackwater.model.requests import (
     FOLLOWER_READS,
     READS,
@@ -67,6 +68,7 @@ REPEATABLE = frozenset(
 _READS = frozenset(READS)
 _FOLLOWER_READS = frozenset(FOLLOWER_READS)
 _WRITES = frozenset(VERSION_WRITES)
+_BULK = frozenset(BULK)
 
 # The worst first: what the caller of a divided batch is told when its shares failed in different ways.
 _SEVERITY: tuple[type[SlackwaterError], ...] = (
@@ -98,6 +100,11 @@ def repeatable(requests: Sequence[Request]) -> bool:
 def read_only(requests: Sequence[Request]) -> bool:
     """Whether the batch changes nothing."""
     return all(type(request) in _READS for request in requests)
+
+
+def bulk(requests: Sequence[Request]) -> bool:
+    """Whether the batch asks for columns, which come in chunks."""
+    return all(type(request) in _BULK for request in requests)
 
 
 def atomic(requests: Sequence[Request], header: Header) -> bool:

@@ -36,6 +36,7 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.hooks import buggify, probe
+from slackwater.model.bulk import BULK_BYTES_DEFAULT
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
 from slackwater.routing import outcome
@@ -167,6 +168,8 @@ class RangeSender:
                     await self._look_again(first, call)
                 continue
             header = self._spread(requests, header, call)
+            if not (header.max_keys or header.max_bytes) and outcome.bulk(requests):
+                header = structs.replace(header, max_bytes=BULK_BYTES_DEFAULT)  # nobody holds a whole table in memory
             if header.max_keys or header.max_bytes:
                 return await self._in_turn(requests, header, call)
             division = await self._divide(requests, call)

@@ -31,6 +31,7 @@ from slackwater.model.requests import (
     Delete,
     DeleteRange,
     Export,
+    ExportArrow,
     ForgetLocks,
     Get,
     Increment,
@@ -45,6 +46,7 @@ from slackwater.model.requests import (
     ResolveIntents,
     ReverseScan,
     Scan,
+    ScanArrow,
     Split,
 )
 
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
 POINTS = frozenset({Get, Put, ConditionalPut, InitPut, Increment, Delete})
 """Requests with one `key`."""
-SPANS = frozenset({Scan, ReverseScan, Export, Refresh, DeleteRange, QueryResolved, CloseNow})
+SPANS = frozenset({Scan, ReverseScan, Export, Refresh, DeleteRange, QueryResolved, CloseNow, ScanArrow, ExportArrow})
 """Requests with `start` and `end`."""
 PIECES_MAX = 100_000
 """Pieces one batch may be cut into."""

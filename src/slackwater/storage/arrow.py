@@ -14,7 +14,8 @@ which seeks past unwanted versions, for as many rows as a block has; then it tri
 grows with the number of versions only until seeking is cheaper (`bench/storage.py` shows the curve).
 
 Values hold all columns of their row, so keys are never decoded. Deleted rows are dropped. Intents of others at or below
-`ts` are conflicts, as in every read; a transaction's own writes are not merged here: scan pairs for that.
+`ts` are conflicts, and versions in (ts, uncertain_upto] are uncertain, as in every read; a transaction's own writes are
+not merged here: scan pairs for that.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.runtime.seam import Family
 from slackwater.storage.intents import conflict, conflicts_in
-from slackwater.storage.versions import newest, suffix, tail_key, visible
+from slackwater.storage.versions import newest, suffix, tail_key, ts_of, uncertain, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from slackwater.clock.timestamp import Timestamp
     from slackwater.model.rows_arrow import BlockDecoder
     from slackwater.runtime.seam import Reader
 
@@ -51,6 +52,7 @@ class ArrowBlock(NamedTuple):
     resume: bytes | None
     rows_read: int
     """Rows before predicates: what the limits count."""
+    bytes_read: int = 0
 
 
 class _Block(NamedTuple):
@@ -69,39 +71,42 @@ def scan_arrow(
     decoder: BlockDecoder,
     max_rows: int = 0,
     max_bytes: int = 0,
+    uncertain_upto: Timestamp = MIN,
 ) -> Iterator[ArrowBlock]:
     """Record batches of the rows of [start, end) at `ts`, in key order. Limits cut between blocks, so they are soft.
 
     Raises `ConflictError` before the first batch when an intent at or below `ts` is in the span. An empty span gives
     no batch.
     """
-    met = conflicts_in(reader, start, end, upto=ts)
+    bound = Timestamp(max(ts, uncertain_upto))
+    met = conflicts_in(reader, start, end, upto=bound)
     if met:
         raise conflict(met)
     pending = _Pending()
     rows = size = 0
-    for block in _blocks(reader, start, end, ts):
+    for block in _blocks(reader, start, end, ts, bound):
         size += pending.add(block.values)
         full = (max_rows and rows + pending.rows >= max_rows) or (max_bytes and size >= max_bytes)
         if block.resume is None:
             break
         if full or pending.rows >= BATCH_ROWS:
             rows += pending.rows
-            yield ArrowBlock(pending.decode(decoder), block.resume, pending.rows)
+            yield pending.block(decoder, block.resume)
             if full:
                 return
             pending = _Pending()
     if pending.rows:
-        yield ArrowBlock(pending.decode(decoder), None, pending.rows)
+        yield pending.block(decoder, None)
 
 
 class _Pending:
     """Values on their way to the decoder, joined block by block while they are in the processor's cache."""
 
-    __slots__ = ("_joined", "_lengths", "rows")
+    __slots__ = ("_joined", "_lengths", "rows", "size")
 
     def __init__(self) -> None:
         self.rows = 0
+        self.size = 0
         self._joined: list[bytes] = []
         self._lengths: list[Array] = []
 
@@ -111,17 +116,18 @@ class _Pending:
         joined = b"".join(values)
         self._joined.append(joined)
         self._lengths.append(np.fromiter(map(len, values), np.int64, len(values)))
+        self.size += len(joined)
         return len(joined)
 
-    def decode(self, decoder: BlockDecoder) -> Any:
+    def block(self, decoder: BlockDecoder, resume: bytes | None) -> ArrowBlock:
         """One record batch of all blocks."""
         offsets = np.zeros(self.rows + 1, np.int64)
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
-        return decoder.decode_buffer(b"".join(self._joined), offsets)
+        return ArrowBlock(decoder.decode_buffer(b"".join(self._joined), offsets), resume, self.rows, self.size)
 
 
-def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp) -> Iterator[_Block]:
-    """Blocks of visible values; the last one has no `resume`."""
+def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> Iterator[_Block]:
+    """Blocks of visible values; the last one has no `resume`. Versions in (ts, bound] are uncertain."""
     cursor = reader.cursor(Family.DATA, start=start, end=end)
     newest_wanted = int.from_bytes(suffix(ts), "big")
     last_key, last_seen = b"", False  # the last key of the block before, and whether its visible version was in it
@@ -130,6 +136,8 @@ def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp) -> Iterator
         keys, values = cursor.chunk(pairs)
         if not keys:
             break
+        if bound > ts:
+            _check_certain(keys, start, ts, bound)
         mask = _visible_mask(keys, newest_wanted, last_key, last_seen=last_seen)
         last_key = keys[-1][:-8]
         last_seen = int.from_bytes(keys[-1][-8:], "big") >= newest_wanted
@@ -142,7 +150,7 @@ def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp) -> Iterator
         at = max(start, last_key + b"\x00" if last_seen else last_key)
         yield _Block(shown, at)
         if found * DEEP_FACTOR < len(keys) and len(keys) >= BLOCK_FIRST:
-            deep = _deep(reader, at, end, ts)
+            deep = _deep(reader, at, end, ts, bound)
             yield deep
             if deep.resume is None:
                 return
@@ -152,15 +160,24 @@ def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp) -> Iterator
             pairs = BLOCK_FIRST
         else:
             pairs = min(2 * pairs, BLOCK_PAIRS)
-    yield _Block(_tail(reader, start, end, ts), None)
+    yield _Block(_tail(reader, start, end, ts, bound), None)
 
 
-def _deep(reader: Reader, at: bytes, end: bytes, ts: Timestamp) -> _Block:
+def _check_certain(keys: Sequence[bytes], start: bytes, ts: Timestamp, bound: Timestamp) -> None:
+    """Refuse to go past a version that may have been written before the read began."""
+    marks, _ = stamps(keys)
+    wanted, first = int.from_bytes(suffix(ts), "big"), int.from_bytes(suffix(bound), "big")
+    for at in np.flatnonzero((marks >= first) & (marks < wanted)).tolist():
+        if keys[at][:-8] >= start:
+            raise uncertain(keys[at][:-8], ts_of(keys[at]), ts, bound)
+
+
+def _deep(reader: Reader, at: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> _Block:
     """A block's worth of rows found by seeking; includes the span's tail key when it reaches the end."""
     if at >= end:
         return _Block([], None)
     values: list[bytes] = []
-    for count, version in enumerate(visible(reader, at, end, ts=ts)):
+    for count, version in enumerate(visible(reader, at, end, ts=ts, uncertain_upto=bound)):
         if count == BLOCK_PAIRS:
             return _Block(values, version.key)
         if version.value:
@@ -168,22 +185,19 @@ def _deep(reader: Reader, at: bytes, end: bytes, ts: Timestamp) -> _Block:
     return _Block(values, None)
 
 
-def _tail(reader: Reader, start: bytes, end: bytes, ts: Timestamp) -> list[bytes]:
+def _tail(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> list[bytes]:
     tail = tail_key(start, end)
     if tail is None or tail < start:
         return []
-    found = newest(reader, tail, upto=ts)
+    found = newest(reader, tail, upto=bound)
+    if found is not None and found.ts > ts:
+        raise uncertain(tail, found.ts, ts, bound)
     return [found.value] if found is not None and found.value else []
 
 
 def _visible_mask(keys: Sequence[bytes], newest_wanted: int, last_key: bytes, *, last_seen: bool) -> Array:
     """Which versions of the block are the newest of their key at or below the wanted timestamp."""
-    width = len(keys[0])
-    joined = np.frombuffer(b"".join(keys), np.uint8)
-    if width >= 16 and list(map(len, keys)).count(width) == len(keys):
-        marks, same = _even(joined, width)
-    else:
-        marks, same = _ragged(keys, joined)
+    marks, same = stamps(keys)
     old_enough = marks >= newest_wanted
     same[0] = keys[0][:-8] == last_key
     hidden = np.empty(len(keys), bool)  # the version before, of the same key, is already old enough
@@ -192,6 +206,15 @@ def _visible_mask(keys: Sequence[bytes], newest_wanted: int, last_key: bytes, *,
     hidden &= same
     mask: Array = old_enough & ~hidden
     return mask
+
+
+def stamps(keys: Sequence[bytes]) -> tuple[Array, Array]:
+    """Of stored keys: their complemented timestamps, and whether each is of the same key as the one before it."""
+    width = len(keys[0])
+    joined = np.frombuffer(b"".join(keys), np.uint8)
+    if width >= 16 and list(map(len, keys)).count(width) == len(keys):
+        return _even(joined, width)
+    return _ragged(keys, joined)
 
 
 def _even(joined: Array, width: int) -> tuple[Array, Array]:

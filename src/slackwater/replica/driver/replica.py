@@ -22,7 +22,6 @@ from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import (
     AmbiguousResult,
     ClockError,
-    ConflictError,
     ConnectionLost,
     RangeMismatch,
     ReadWithinUncertainty,
@@ -35,15 +34,16 @@ from slackwater.model import requests as rq
 from slackwater.model.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
 from slackwater.replica import admission, declare
 from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, digest_in, merge_in
+from slackwater.replica.driver.checksums import Checksums
 from slackwater.replica.driver.closing import Closing
 from slackwater.replica.driver.leasing import Leasing
 from slackwater.replica.driver.pipeline import Pipeline, Waiter
+from slackwater.replica.driver.reading import follower_read, read_bulk
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.evaluate import Evaluation, View, evaluate
 from slackwater.replica.latches import Latch, LatchManager, RequestId
 from slackwater.replica.load import LoadMeter
 from slackwater.replica.propose import Proposal, ProposalBuffer
-from slackwater.replica.snapshot import range_digest
 from slackwater.replica.tscache import TimestampCache
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.stats import recompute
@@ -54,14 +54,13 @@ if TYPE_CHECKING:
     from slackwater.replica.apply import Aftermath, Applied
     from slackwater.replica.driver.context import Context, Gone, ReplicaFollower
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Engine, Entry, Position, Snapshot, TaskScope
+    from slackwater.runtime.seam import Engine, Entry, Position, TaskScope
 
 LATCH_WAIT_S_MAX = 60.0
 NO_LATCH = RequestId(0)
 PUSH_ROUNDS_MAX = 16
 APPLY_RUN_BYTES_MAX = 4 << 20
 """Entries are applied together up to about this many bytes of payload, in one engine batch."""
-CHECKSUMS_KEPT_MAX = 16
 TAIL_AGAIN_S = 0.05
 """Pause before a broken log reader is opened again."""
 SPLIT_READS_BYTES_MAX = 1 << 20
@@ -76,7 +75,7 @@ class Replica:
         self.context = context
         self.state = state
         self.failure: BaseException | None = None
-        self.checksums: dict[bytes, bytes] = {}
+        self.checksums = Checksums(context, scope)
         self.load = LoadMeter(now_ns=context.runtime.clock.monotonic_ns())
         self._scope = scope
         self._next_request = 0
@@ -151,7 +150,8 @@ class Replica:
             return self.closing.query_resolved(batch)
         if batch.header.follower_ok and await self.closing.may_serve(batch):
             self._check_alive()
-            return self._follower_read(batch)
+            self._check_bounds(batch)
+            return await follower_read(self, batch)
         for _ in range(PUSH_ROUNDS_MAX):
             await self.leasing.hold()
             result, parked = await self._execute_surely(batch)
@@ -190,7 +190,11 @@ class Replica:
             right_stats = await self._prepare(batch) if rq.Split in map(type, batch.requests) else ()
             evaluation = self._evaluate(batch, read_at, right_stats, uncertain_upto)
             if evaluation.read_only:
+                frozen = None if evaluation.bulk is None else self.context.engine.snapshot()
                 self._unlatch(latch)
+                latch = NO_LATCH
+                if evaluation.bulk is not None and frozen is not None:
+                    evaluation.results = await read_bulk(self.context, evaluation.bulk, frozen)
                 answer = self._answer(evaluation, self.state)
                 tap("replica.read_served", self, batch, read_at, answer)
                 return answer, evaluation.parked
@@ -318,33 +322,6 @@ class Replica:
         if trigger is not None:
             await self._propose(Evaluation(trigger=trigger)).wait()
 
-    # --- reading without the lease ---------------------------------------------------------------------------------
-
-    def _follower_read(self, batch: Batch) -> BatchResult:
-        """Serve at a closed timestamp. One step on the loop: closed was checked first, and nothing can apply between."""
-        self._check_bounds(batch)
-        now = self.context.clock.now()
-        view = View(
-            reader=self.context.engine,
-            state=self.state,
-            now=now,
-            read_at=declare.read_ts_of(batch, now),
-            floor=MIN,
-            lease_end=MAX,
-            tscache=None,
-            txn_expiration_s=self.context.settings["txn.expiration"],
-        )
-        try:
-            evaluation = evaluate(batch, view)
-        except ConflictError:
-            # A follower resolves nothing: the leaseholder knows more (pitfall 21).
-            probe("replica.follower_met_intent")
-            tap("replica.follower_refused", self, batch)
-            raise self.leasing.elsewhere("an intent is in the way on this follower", self.state.lease.holder) from None
-        answer = evaluation.result(self.state, self.context.node_id, now=now, by_follower=True)
-        tap("replica.read_served", self, batch, view.read_at, answer)
-        return answer
-
     # --- applying --------------------------------------------------------------------------------------------------
 
     async def _tail(self) -> None:
@@ -449,7 +426,7 @@ class Replica:
                 self.tscache.raise_floor(self.state.read_floor)
                 self.context.hooks.replica_absorbed(descriptor, self.state.descriptor.range_id)
             case Digested(checksum_id):
-                self._digest(checksum_id)
+                self.checksums.compute(checksum_id, self.state)
 
     def _lease_changed(self) -> None:
         lease = self.state.lease
@@ -464,22 +441,6 @@ class Replica:
             )
         self.leasing.applied()
         self.closing.waking()
-
-    def _digest(self, checksum_id: bytes) -> None:
-        """Digest this very state: the snapshot is taken now, the work is done off the loop."""
-        self._scope.spawn(
-            self._digest_later(checksum_id, self.context.engine.snapshot(), self.state),
-            name=f"digest {checksum_id.hex()}",
-        )
-
-    async def _digest_later(self, checksum_id: bytes, frozen: Snapshot, state: RangeState) -> None:
-        try:
-            digest = await self.context.runtime.offload(range_digest, frozen, state)
-        finally:
-            frozen.close()
-        if len(self.checksums) >= CHECKSUMS_KEPT_MAX:
-            self.checksums.pop(next(iter(self.checksums)))
-        self.checksums[checksum_id] = digest
 
     async def wait_applied(self, position: Position, *, seconds: float) -> bool:
         """Wait until this replica has applied up to `position`; False when the time ran out."""

@@ -1,0 +1,45 @@
+"""The digests that a replica computed of its own state, at points of the log that all replicas share.
+
+A `ComputeChecksum` command names a point; each replica digests the state right there and keeps the result until somebody
+compares (the consistency queue). The snapshot is taken in the step that applied the command, the work is done off the loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.replica.snapshot import range_digest
+
+if TYPE_CHECKING:
+    from slackwater.replica.driver.context import Context
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.seam import Snapshot, TaskScope
+
+CHECKSUMS_KEPT_MAX = 16
+
+
+class Checksums:
+    """The newest digests of one replica."""
+
+    def __init__(self, context: Context, scope: TaskScope) -> None:
+        self._context = context
+        self._scope = scope
+        self._found: dict[bytes, bytes] = {}
+
+    def get(self, checksum_id: bytes) -> bytes | None:
+        """A digest; None when it is not there, or not yet."""
+        return self._found.get(checksum_id)
+
+    def compute(self, checksum_id: bytes, state: RangeState) -> None:
+        """Digest this very state, soon."""
+        work = self._later(checksum_id, self._context.engine.snapshot(), state)
+        self._scope.spawn(work, name=f"digest {checksum_id.hex()}")
+
+    async def _later(self, checksum_id: bytes, frozen: Snapshot, state: RangeState) -> None:
+        try:
+            digest = await self._context.runtime.offload(range_digest, frozen, state)
+        finally:
+            frozen.close()
+        if len(self._found) >= CHECKSUMS_KEPT_MAX:
+            self._found.pop(next(iter(self._found)))
+        self._found[checksum_id] = digest

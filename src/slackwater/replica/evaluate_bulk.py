@@ -1,0 +1,86 @@
+"""Evaluating bulk reads: everything that must happen in one step happens here, the reading itself later.
+
+    on the loop, in one step             off the loop, on a snapshot of that step
+    lease or closed timestamp, bounds,   walk the span, decode, pack
+    GC threshold, timestamp cache
+    ──────────────────────────── snapshot ────────────────────────────►
+
+A large read would hold up its node. So evaluation only checks, enters the whole span in the timestamp cache, and notes what
+is to be read; the driver takes a snapshot of the engine in that same step, lets the latches go, and has the work done on a
+thread. What is read cannot change any more: on a follower it is closed, on the leaseholder nobody can write below the entry
+in the cache. That entry covers the rest of the span too when a limit ends the read early: it makes later writers go up a
+little, never wrong.
+
+A transaction's own writes are not merged in here, so a batch with a transaction is refused. Pure; pyarrow is imported when
+the first bulk read is done, by the thread that does it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater.errors import BelowGcThreshold, UsageError
+from slackwater.model.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow
+from slackwater.replica.evaluate_data import note_read, uncertain_upto
+
+if TYPE_CHECKING:
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.requests import Result
+    from slackwater.replica.evaluation import Work
+    from slackwater.runtime.seam import Reader
+
+
+class BulkRead(NamedTuple):
+    """One bulk read, checked and ready to be done."""
+
+    request: ScanArrow | ExportArrow
+    ts: Timestamp
+    uncertain_upto: Timestamp
+
+
+class BulkReads:
+    """The bulk reads of one batch, which share its limits."""
+
+    __slots__ = ("max_bytes", "max_rows", "reads")
+
+    def __init__(self, *, max_rows: int, max_bytes: int) -> None:
+        self.max_rows = max_rows
+        self.max_bytes = min(max_bytes or BULK_BYTES_DEFAULT, BULK_BYTES_MAX)
+        self.reads: list[BulkRead] = []
+
+    def run(self, reader: Reader) -> list[Result]:
+        """Do them. Long work: to be called off the loop."""
+        from slackwater.replica.bulk_arrow import read_all
+
+        return read_all(self, reader)
+
+
+def scan_arrow(work: Work, request: ScanArrow) -> None:
+    """Rows as columns."""
+    note_read(work, request.start, request.end, work.read_ts)
+    _reads(work).append(BulkRead(request, work.read_ts, uncertain_upto(work)))
+
+
+def export_arrow(work: Work, request: ExportArrow) -> None:
+    """Changes as columns."""
+    threshold = work.view.state.gc_threshold
+    if request.after < threshold:
+        raise BelowGcThreshold("part of this window has been collected", timestamp=request.after, threshold=threshold)
+    if request.upto > work.read_ts:
+        raise UsageError(
+            "changes are read up to the batch's timestamp at most; set both to the same", upto=request.upto
+        )
+    note_read(work, request.start, request.end, request.upto)
+    _reads(work).append(BulkRead(request, request.upto, request.upto))
+
+
+def _reads(work: Work) -> list[BulkRead]:
+    if work.txn is not None:
+        raise UsageError("columns are not read inside a transaction, whose own writes would be missing; scan pairs")
+    if not all(isinstance(request, BULK) for request in work.batch.requests):
+        raise UsageError("columns are asked for on their own: nothing else in the batch")
+    found = work.evaluation.bulk
+    if found is None:
+        header = work.header
+        found = work.evaluation.bulk = BulkReads(max_rows=header.max_keys, max_bytes=header.max_bytes)
+    return found.reads

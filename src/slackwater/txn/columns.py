@@ -1,0 +1,74 @@
+"""Bulk reads in chunks: any span, any number of ranges, one timestamp.
+
+    read_columns(kv, ScanArrow(start, end, plan), ts=t)
+      │ chunk 1  [start, …)   ──► answer with Blocks, resume k
+      │ chunk 2  [k, …)       ──► …                           each chunk ends at a limit, or with the span
+      ▼
+
+Each chunk is a batch of its own: it may be served by another range, another replica, the leaseholder. What they have in
+common is the timestamp. A caller that names one reads exactly there.
+
+Otherwise the read must see everything that was acknowledged anywhere before it began, although clocks differ by up to
+`clock.max_offset`. One answer can do what every read does: read now, and once more just above any value that is so near
+that nobody can tell (`ReadWithinUncertainty`). For many answers that would never end while others write. So when the
+first answer was not the last, the read begins again at now + max_offset, once that time has come: nothing acknowledged
+before it began lies above, and nothing new can appear below. A small read pays nothing for this, a large one a moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
+from slackwater.hooks import probe
+from slackwater.model.bulk import BULK_BYTES_DEFAULT
+from slackwater.model.requests import Header
+from slackwater.routing.merge import resume_of
+from slackwater.routing.sender import NO_RANGE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from slackwater.model.bulk import ExportArrow, ScanArrow
+    from slackwater.model.requests import BatchResult
+    from slackwater.txn.kv import KV
+
+
+async def read_columns(
+    kv: KV,
+    request: ScanArrow | ExportArrow,
+    *,
+    ts: Timestamp = MIN,
+    follower_ok: bool = False,
+    wait_ms: int = 0,
+    chunk_rows: int = 0,
+    chunk_bytes: int = BULK_BYTES_DEFAULT,
+    timeout: float | None = None,
+) -> AsyncIterator[BatchResult]:
+    """Answers whose one result is `Blocks`, in key order. `timeout` bounds each chunk; limits are soft.
+
+    The header's timestamp of an export must be its `upto`. An answer without rows can come at any place.
+    """
+    header = Header(
+        NO_RANGE, ts=ts, follower_ok=follower_ok, wait_ms=wait_ms, max_keys=chunk_rows, max_bytes=chunk_bytes
+    )
+    if ts == MIN:
+        began = kv.kernel.clock.now()
+        limit = Timestamp(began + (kv.kernel.clock.max_offset_us << LOGICAL_BITS))
+        soon = structs.replace(header, ts=began, uncertainty_limit=limit)
+        answer = await kv.read([request], soon, timeout=timeout, movable=True)
+        if resume_of(answer.results[0]) is None:
+            yield answer
+            return
+        probe("columns.waited_out_uncertainty")
+        await kv.kernel.wait_past(limit)
+        header = structs.replace(header, ts=limit)
+    while True:
+        answer = await kv.read([request], header, timeout=timeout)
+        yield answer
+        resume = resume_of(answer.results[0])
+        if resume is None or resume >= request.end:
+            return
+        request = structs.replace(request, start=resume)

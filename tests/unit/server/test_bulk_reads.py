@@ -1,0 +1,187 @@
+"""Bulk reads through whole nodes: ranges, chunks, followers, transactions in the way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import BelowGcThreshold, UsageError
+from slackwater.model.bulk import Blocks, ExportArrow, ScanArrow, ScanPlan
+from slackwater.model.bulk_arrow import change_schema, plan_schema, unpack
+from slackwater.model.kinds import ColumnType, Kind
+from slackwater.model.layout import schema_span
+from slackwater.model.requests import Get, Header, RaiseGcThreshold
+from slackwater.model.rows import RowCodec
+from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.model.txns import Txn
+from slackwater.routing.sender import NO_RANGE
+from slackwater.txn.columns import read_columns
+from tests.unit.server.cluster import Cluster
+
+SCHEMA = TableSchema(
+    9,
+    "t",
+    1,
+    (Column(1, "id", ColumnType(Kind.INT), nullable=False), Column(2, "name", ColumnType(Kind.STRING))),
+    (KeyColumn(1),),
+)
+CODEC = RowCodec(SCHEMA)
+SPAN = schema_span(SCHEMA)
+PLAN = ScanPlan((SCHEMA,), 1)
+SCAN = ScanArrow(SPAN.start, SPAN.end, PLAN.encode())
+
+
+def row(n, name="x"):
+    return {"id": n, "name": name}
+
+
+def key(n):
+    return CODEC.encode(row(n))[0]
+
+
+async def fill(node, numbers, name="x"):
+    pairs = [CODEC.encode(row(n, name)) for n in numbers]
+    await node.kv.put_rows([k for k, _ in pairs], [v for _, v in pairs])
+
+
+async def rows(node, request=SCAN, *, schema=None, **options):
+    """(rows, answers) of a bulk read through one node."""
+    found, answers = [], []
+    async for answer in read_columns(node.kv, request, **options):
+        (blocks,) = answer.results
+        assert isinstance(blocks, Blocks)
+        found += [r for batch in unpack(blocks.blocks, schema or plan_schema(PLAN)) for r in batch.to_pylist()]
+        answers.append(answer)
+    return found, answers
+
+
+def run(test):
+    asyncio.run(test)
+
+
+def test_a_scan_crosses_ranges_in_chunks_at_one_timestamp():
+    async def test():
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await fill(node, range(3000))
+            for at in (500, 900, 2100):
+                await node.admin.split(key(at))
+            whole, _ = await rows(node)
+            assert whole == [row(n) for n in range(3000)]
+            first: list[dict[str, object]] = []
+            answers = []
+            async for answer in read_columns(node.kv, SCAN, chunk_rows=100):
+                if not answers:  # what is written meanwhile belongs to a later time
+                    await fill(node, range(2900, 3100), "later")
+                answers.append(answer)
+                first += [r for b in unpack(answer.results[0].blocks, plan_schema(PLAN)) for r in b.to_pylist()]
+            assert first == [row(n) for n in range(3000)]
+            assert len(answers) > 5
+            assert len({answer.ts for answer in answers}) == 1
+
+    run(test())
+
+
+def test_without_a_limit_one_answer_is_bounded_and_says_where_to_go_on():
+    async def test():
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await fill(node, range(400), "y" * 50_000)  # 20 MB
+            answer = await node.kv.read([SCAN], Header(NO_RANGE))
+            (blocks,) = answer.results
+            assert blocks.resume is not None
+            assert blocks.bytes_read < 12 << 20
+            await node.admin.split(key(50))
+            answer = await node.kv.read([SCAN], Header(NO_RANGE))
+            assert answer.results[0].resume is not None
+
+    run(test())
+
+
+def test_changes_come_with_what_was_there_before():
+    async def test():
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await fill(node, range(10), "a")
+            after = node.clock.now()
+            await fill(node, [3, 12], "b")
+            await node.kv.delete(key(5))
+            await node.kv.delete(key(77))
+            upto = node.clock.now()
+            await fill(node, [1], "too late")
+            await node.admin.split(key(4))
+            request = ExportArrow(SPAN.start, SPAN.end, after, upto, PLAN.encode())
+            got, _ = await rows(node, request, schema=change_schema(PLAN), ts=upto)
+            assert [(r["id"], r["name"], r["_change_type"]) for r in got] == [
+                (3, "b", "update_postimage"),
+                (5, None, "delete"),
+                (12, "b", "insert"),
+            ]
+            assert all(after < r["_commit_version"] <= upto for r in got)
+            request = ExportArrow(SPAN.start, SPAN.end, after, upto, PLAN.encode(), before=True)
+            got, _ = await rows(node, request, schema=change_schema(PLAN), ts=upto)
+            assert [(r["id"], r["name"], r["_change_type"]) for r in got] == [
+                (3, "a", "update_preimage"),
+                (3, "b", "update_postimage"),
+                (5, "a", "delete"),
+                (12, "b", "insert"),
+            ]
+
+    run(test())
+
+
+def test_a_follower_serves_columns_once_the_timestamp_is_closed_there():
+    async def test():
+        async with Cluster(3, closed_timestamp__target_duration=0.2) as cluster:
+            leader, follower = cluster.nodes[0], cluster.nodes[2]
+            await fill(leader, range(200))
+            await leader.admin.change_replicas(key(0), [n.node_id for n in cluster.nodes])
+            ts = leader.clock.now()
+            follower.sender.cache.clear()
+            got, answers = await rows(follower, ts=ts, follower_ok=True, wait_ms=10_000)
+            assert got == [row(n) for n in range(200)]
+            assert all(a.by_follower and a.served_by == follower.node_id for a in answers)
+
+    run(test())
+
+
+def test_what_is_refused():
+    async def test():
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await fill(node, range(10))
+            now = node.clock.now()
+            txn = Txn(b"t" * 16, key(1), now, 0, now, now, MIN, 1)
+            for header, requests in [
+                (Header(NO_RANGE, txn=txn), [SCAN]),
+                (Header(NO_RANGE, ts=now), [SCAN, Get(key(1))]),
+                (Header(NO_RANGE, ts=Timestamp(now - 1)), [ExportArrow(SPAN.start, SPAN.end, MIN, now, SCAN.plan)]),
+            ]:
+                with pytest.raises(UsageError):
+                    await node.sender.send(requests, header)
+            await node.admin.ask(RaiseGcThreshold(now), at=key(1))
+            with pytest.raises(BelowGcThreshold):
+                await rows(node, ts=now)
+            later = node.clock.now()
+            request = ExportArrow(SPAN.start, SPAN.end, Timestamp(now - 1), later, SCAN.plan)
+            with pytest.raises(BelowGcThreshold):
+                await rows(node, request, ts=later)
+
+    run(test())
+
+
+def test_an_abandoned_transaction_in_the_way_is_pushed():
+    async def test():
+        async with Cluster(1, txn__expiration=0.5) as cluster:
+            (node,) = cluster.nodes
+            await fill(node, range(10))
+            txn = node.kv.begin()
+            await txn.put(*CODEC.encode(row(3, "never")))
+            await txn.get(key(3))  # the write is an intent now
+            txn.abandon()
+            got, _ = await rows(node)
+            assert got == [row(n) for n in range(10)]
+
+    run(test())
