@@ -224,7 +224,6 @@ def uncertain_upto(work: Work) -> Timestamp:
 
 def note_read(work: Work, start: bytes, end: bytes | None, ts: Timestamp) -> None:
     """Enter a read in the timestamp cache, if this is the leaseholder."""
-    """Enter a read in the timestamp cache, if this is the leaseholder."""
     cache = work.view.tscache
     if cache is not None and (end is None or start < end):
         cache.add(start, end, ts=ts, txn=work.txn.txn_id if work.txn is not None else None)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from slackwater.model.requests import Header
     from slackwater.model.txns import Txn
     from slackwater.replica.evaluate_bulk import BulkReads
-    from slackwater.replica.evaluate_bulk import BulkReads
     from slackwater.replica.state import RangeState
     from slackwater.replica.tscache import TimestampCache
     from slackwater.runtime.seam import NodeId, Reader
@@ -105,8 +104,6 @@ class Evaluation:
     def __init__(self, batch: Batch | None = None, *, trigger: Trigger | None = None) -> None:
         self.batch = batch
         self.results: list[Result] = []
-        self.bulk: BulkReads | None = None
-        """Reads whose results are still to be made, off the loop, from a snapshot of this very state."""
         self.bulk: BulkReads | None = None
         """Reads whose results are still to be made, off the loop, from a snapshot of this very state."""
         self.effects = WriteBatch()
