@@ -233,6 +233,8 @@ class InvariantViolation(SlackwaterError):
     def __init__(self, rule: str, facts: dict[str, object]) -> None:
         super().__init__(f"invariant {rule} violated", **facts)
         self.rule = rule
+        self.remote = False
+        """Whether it was found by a peer, not here."""
 
 
 def invariant(holds: bool, rule: str, /, **facts: object) -> None:  # noqa: FBT001 - reads as a sentence

@@ -201,6 +201,8 @@ def test_one_node_takes_up_a_lease_that_nobody_holds() -> None:
     takers = [n for n in (1, 2, 3) if should_nudge(LeaseState.EXPIRED, (1, 2, 3), nodes, own=n)]
     assert takers == [2]
     assert should_nudge(LeaseState.NONE, (7,), nodes, own=7), "nobody is known to be live: try"
+    later = [n for n in (1, 2, 3) if should_nudge(LeaseState.EXPIRED, (1, 2, 3), nodes, own=n, turns=1)]
+    assert len(later) == 2, "the next one's turn, when the first let his pass"
     for state in (LeaseState.VALID, LeaseState.STASIS, LeaseState.UNKNOWN):
         assert not should_nudge(state, (2,), nodes, own=2)
 

@@ -61,6 +61,11 @@ class SystemKv(Protocol):
         ...
 
 
+def _standing(record: Liveness) -> tuple[Epoch, bool, bool]:
+    """What may change what others do about a node; its expiration changes all the time."""
+    return record.epoch, record.draining, record.decommissioning
+
+
 def liveness_key(node: NodeId) -> bytes:
     """Where a node's record lives."""
     return system("liveness", node.to_bytes(4, "big"))
@@ -95,6 +100,8 @@ class NodeLiveness:
         self._own: Liveness | None = None
         self._left = False
         self._known: dict[NodeId, Liveness] = {}
+        self.on_news: Callable[[], None] = lambda: None
+        """Called when a node was first heard of, began another life, or said that it stops or leaves."""
         self.heartbeats_failed = 0
         self.refreshed_at = MIN
         """When everybody's records were last read: nobody is declared dead on older news."""
@@ -211,6 +218,8 @@ class NodeLiveness:
         # An equal one may have been marked by an operator since.
         if known is None or (record.epoch, record.expiration) >= (known.epoch, known.expiration):
             self._known[record.node_id] = record
+            if known is None or _standing(known) != _standing(record):
+                self.on_news()
 
     async def end_epoch(self, record: Liveness) -> Liveness:
         """Raise the epoch of an expired node. Fails when its record has changed since, for better or worse."""

@@ -64,7 +64,9 @@ def unpack(name: str, message: str, facts: dict[str, Any]) -> SlackwaterError:
     if known is None:
         return SlackwaterError(f"{name}: {message}", **facts)
     if known is InvariantViolation:
-        return InvariantViolation(str(facts.pop(_RULE, "?")), facts)
+        violation = InvariantViolation(str(facts.pop(_RULE, "?")), facts)
+        violation.remote = True
+        return violation
     error = known.__new__(known)
     SlackwaterError.__init__(error, message, **facts)  # a subclass may have a constructor of its own
     return error

@@ -114,10 +114,15 @@ class Picture:
             self.nodes[known.node_id] = known._replace(replicas=known.replicas + replicas, leases=known.leases + leases)
 
 
+def glance(desk: Desk) -> Picture:
+    """What the liveness records say, without asking anybody: nodes and their states, no counts, no configurations."""
+    nodes = {n: NodeInfo(n, state, desk.book.locality(n)) for n, state in _states(desk).items()}
+    return Picture(nodes, [], desk.settings)
+
+
 async def look(desk: Desk) -> Picture:
     """Ask every node that seems alive what it holds."""
-    seen_at, dead_after = desk.liveness.refreshed_at, desk.settings["liveness.dead_after"]
-    states = {r.node_id: node_state(r, seen_at=seen_at, dead_after_s=dead_after) for r in desk.liveness.all()}
+    states = _states(desk)
     asked = [n for n, s in states.items() if s in _ANSWERING]
     works = [partial(desk.peers.capacity, n) for n in asked]
     answers = dict(
@@ -135,6 +140,11 @@ async def look(desk: Desk) -> Picture:
     return Picture(nodes, await read_configs(desk.system), desk.settings)
 
 
+def _states(desk: Desk) -> dict[NodeId, NodeState]:
+    seen_at, dead_after = desk.liveness.refreshed_at, desk.settings["liveness.dead_after"]
+    return {r.node_id: node_state(r, seen_at=seen_at, dead_after_s=dead_after) for r in desk.liveness.all()}
+
+
 class Visit:
     """One range, looked at once."""
 
@@ -142,6 +152,8 @@ class Visit:
         self.desk = desk
         self.replica = replica
         self.picture = picture
+        self.again = False
+        """Set by a queue that knows of a next step for this range: the next sweep comes early."""
         self._members: dict[NodeId, ReplicaStatus | SlackwaterError | None] | None = None
 
     @property

@@ -1,7 +1,8 @@
 """Leases: ranges that nobody leads, leases on nodes that want to be rid of them, and even counts.
 
 A range without a live lease closes nothing and its feeds stand still, even if nobody asks it for anything (pitfall 12). So
-its first live replica takes the lease; the others wait their turn, which comes when the first is no longer live.
+its first live replica takes the lease. The others wait their turn, which comes when those before them are no longer live,
+or have had an interval each to do it: a node may be live and have no replica yet, or a broken one.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from slackwater.replica.allocator import NodeInfo
-    from slackwater.runtime.seam import NodeId
+    from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.queues.desk import Visit
 
 
 def should_nudge(
-    state: LeaseState, replicas: Sequence[NodeId], nodes: Mapping[NodeId, NodeInfo], *, own: NodeId
+    state: LeaseState, replicas: Sequence[NodeId], nodes: Mapping[NodeId, NodeInfo], *, own: NodeId, turns: int = 0
 ) -> bool:
-    """Whether this node should take the lease of a range that has none."""
+    """Whether this node should take the lease of a range that has been without one for so many turns."""
     if state not in (LeaseState.EXPIRED, LeaseState.NONE):
         return False
     live = [n for n in replicas if n in nodes and nodes[n].state is NodeState.LIVE]
-    return not live or live[0] == own
+    return not live or own in live[: turns + 1]
 
 
 class NudgeQueue:
@@ -35,14 +36,21 @@ class NudgeQueue:
 
     name = "nudge"
 
+    def __init__(self) -> None:
+        self._turns: dict[RangeId, int] = {}
+        """Visits in a row that found a range without a lease."""
+
     async def process(self, visit: Visit) -> bool:
         """Acquire the lease if it is up to this node."""
-        leasing, desk = visit.replica.leasing, visit.desk
-        state = leasing.status(desk.clock.now())
-        if not should_nudge(state, visit.descriptor.replicas, visit.picture.nodes, own=desk.node_id):
+        leasing, desk, range_id = visit.replica.leasing, visit.desk, visit.descriptor.range_id
+        state, turns = leasing.status(desk.clock.now()), self._turns.pop(range_id, 0)
+        if state in (LeaseState.EXPIRED, LeaseState.NONE):
+            self._turns[range_id] = turns + 1
+        if not should_nudge(state, visit.descriptor.replicas, visit.picture.nodes, own=desk.node_id, turns=turns):
             return False
         probe("queues.nudge")
         await leasing.hold()
+        visit.again = True  # the other queues had nothing to do here as long as nobody led the range
         return False
 
 

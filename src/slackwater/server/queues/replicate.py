@@ -48,6 +48,7 @@ class ReplicateQueue:
                 picture.moved_replica(away=node, to=to)
         probe(f"queues.replica_{type(action).__name__.lower()}")
         await desk.admin.change_replicas(here.start, after(here.replicas, action))
+        visit.again = not isinstance(action, Move)  # several may be missing, or too many
         return True
 
     async def _fill(self, visit: Visit) -> bool:
@@ -58,4 +59,5 @@ class ReplicateQueue:
             return False
         probe("queues.replica_filled")
         await visit.desk.admin.fill(visit.descriptor, empty)
+        visit.again = True
         return True

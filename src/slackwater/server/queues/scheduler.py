@@ -1,23 +1,34 @@
-"""Sweeps: every `queue.interval`, each range on this node is visited by each queue in turn.
+"""Sweeps: every `queue.interval`, each range on this node is visited by each queue in turn, in two lanes side by side.
 
-    sweep ── look at the cluster ── for each range, `queue.concurrency` at a time:
-                                        nudge ► frozen ► index ► replicate ► split ► merge ► lease ► trim ► check ► txns
-                                        the first that changes the range ends the visit: the next sweep sees the result
+    urgent    glance at the records ──── each range:  nudge ► frozen
+    upkeep    look at the cluster ────── each range:  index ► replicate ► split ► merge ► lease ► trim ► check ► txns
 
-A queue that fails is tried again next time; its failures are counted and the others go on. `queue.interval` = 0 pauses
-everything (the simulator and tests call `sweep` themselves).
+The first queue that changes the range ends the visit: the next sweep sees the result. Whatever a range's clients wait
+for, a lease or the end of a merge that its coordinator left behind, is in the urgent lane, because a visit of the other
+one may take long: it waits for replicas, snapshots and pushed transactions, some of them on nodes that have just died.
+
+Sweeps come early when there is news: a node joined or began a new life (`wake`, called by liveness), or a queue says
+that there is a next step for the range it has just changed (`Visit.again`), such as the second missing replica. At most
+PROMPT_SWEEPS_MAX in a row come early, so that queues that undo each other's work do so at their usual pace.
+
+A queue that fails is tried again next time; its failures are counted and the others go on. A queue that *crashes* has a
+bug, which is reported to the loop's exception handler and to the operator; this queue then leaves this range alone, for
+longer each time. An invariant that a queue found violated in the state of its range stops that replica: it is
+quarantined, and the evidence stays. `queue.interval` = 0 pauses everything (tests call `sweep` themselves).
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slackwater.errors import SlackwaterError
+from slackwater.errors import InvariantViolation, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.routing.parallel import in_parallel
+from slackwater.runtime.sync import Event, get_running_loop, timeout
 from slackwater.server.queues.check import CheckQueue
-from slackwater.server.queues.desk import Visit, look
+from slackwater.server.queues.desk import Visit, glance, look
 from slackwater.server.queues.frozen import FrozenQueue
 from slackwater.server.queues.index import IndexQueue
 from slackwater.server.queues.leases import LeaseQueue, NudgeQueue
@@ -28,11 +39,31 @@ from slackwater.server.queues.trim import TrimQueue
 from slackwater.server.queues.txns import TxnQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from slackwater.runtime.seam import RangeId
     from slackwater.server.queues.desk import Desk, Picture, Queue
 
+URGENT = frozenset({"nudge", "frozen"})
+URGENT_AT_ONCE_MAX = 16
+"""Ranges of the urgent lane worked on at the same time: most visits do nothing, a few wait for a dead node."""
 PAUSED_POLL_S = 1.0
+PROMPT_PAUSE_S = 0.1
+"""News within this time is dealt with by one sweep."""
+PROMPT_SWEEPS_MAX = 32
+DOUBLINGS_MAX = 10
+REST_S_MAX = 600.0
+"""The longest a queue leaves a range alone on which it crashed."""
 FINDINGS_TOLD_MAX = 5
+
+
+class Lane:
+    """When one of the two series of sweeps goes on."""
+
+    def __init__(self) -> None:
+        self.news = Event()
+        self.early = 0
+        """Sweeps in a row that did not wait for their time."""
 
 
 class Queues:
@@ -53,55 +84,134 @@ class Queues:
             TxnQueue(),
         ]
         self.sweeps = 0
+        self.crashes = 0
         self.actions: dict[str, int] = {q.name: 0 for q in self.queues}
         self.failures: dict[str, int] = {q.name: 0 for q in self.queues}
+        self._urgent, self._upkeep = Lane(), Lane()
+        self._rests: dict[tuple[str, RangeId], tuple[int, int]] = {}
+        """How often a queue crashed on a range, and until when it leaves that range alone."""
+
+    # --- when ----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Sweep for as long as the node lives. Nodes do not sweep in step: each waits a little differently."""
-        rng, clock = self.desk.runtime.rng, self.desk.runtime.clock
+        self.desk.liveness.on_news = self.wake
+        self.desk.scope.spawn(self._keep(self._urgent, self._sweep_urgent), name="urgent queues")
+        await self._keep(self._upkeep, self._sweep_upkeep)
+
+    def wake(self) -> None:
+        """There is news: look soon, not only when it is time again."""
+        self._urgent.news.set()
+        self._upkeep.news.set()
+
+    async def _keep(self, lane: Lane, sweep: Callable[[], Awaitable[None]]) -> None:
         while True:
-            interval = self.desk.settings["queue.interval"]
-            if not interval:
-                await clock.sleep(PAUSED_POLL_S)
-                continue
-            await clock.sleep(interval * (768 + rng.below(512)) / 1024)
-            try:
-                await self.sweep()
-            except SlackwaterError:
-                probe("queues.sweep_failed")
+            if await self._wait(lane):
+                await self._guarded(sweep)
+
+    async def _wait(self, lane: Lane) -> bool:
+        """Until it is time, or there is news; whether to sweep now."""
+        rng, clock = self.desk.runtime.rng, self.desk.runtime.clock
+        interval = self.desk.settings["queue.interval"]
+        if not interval:
+            await clock.sleep(PAUSED_POLL_S)
+            return False
+        if lane.early >= PROMPT_SWEEPS_MAX:
+            lane.news.clear()
+        with suppress(TimeoutError):
+            async with timeout(interval * (768 + rng.below(512)) / 1024):
+                await lane.news.wait()
+        if lane.news.is_set():
+            probe("queues.prompt")
+            lane.early += 1
+            await clock.sleep(PROMPT_PAUSE_S)
+            lane.news.clear()
+        else:
+            lane.early = 0
+        return bool(self.desk.settings["queue.interval"])
+
+    async def _guarded(self, sweep: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await sweep()
+        except SlackwaterError:
+            probe("queues.sweep_failed")
+        except Exception as error:
+            self._crashed("sweep", error)
+
+    # --- what ----------------------------------------------------------------------------------------------------------
 
     async def sweep(self, *only: str) -> None:
         """Visit every range here once, with all queues or only those named."""
-        picture = await look(self.desk)
-        works = [partial(self._visit, range_id, picture, only) for range_id in sorted(self.desk.store.replicas)]
-        limit = int(self.desk.settings["queue.concurrency"])
+        chosen = [q for q in self.queues if not only or q.name in only]
+        await self._sweep(await look(self.desk), chosen, limit=int(self.desk.settings["queue.concurrency"]))
+
+    async def _sweep_upkeep(self) -> None:
+        chosen = [q for q in self.queues if q.name not in URGENT]
+        await self._sweep(await look(self.desk), chosen, limit=int(self.desk.settings["queue.concurrency"]))
+
+    async def _sweep_urgent(self) -> None:
+        chosen = [q for q in self.queues if q.name in URGENT]
+        await self._sweep(glance(self.desk), chosen, limit=URGENT_AT_ONCE_MAX)
+
+    async def _sweep(self, picture: Picture, queues: list[Queue], *, limit: int) -> None:
+        works = [partial(self._visit, range_id, picture, queues) for range_id in sorted(self.desk.store.replicas)]
         await in_parallel(self.desk.scope, works, limit=limit, name="visit")
         self.sweeps += 1
 
-    async def _visit(self, range_id: RangeId, picture: Picture, only: tuple[str, ...]) -> None:
+    async def _visit(self, range_id: RangeId, picture: Picture, queues: list[Queue]) -> None:
         replica = self.desk.store.replicas.get(range_id)
         if replica is None:
             return
         visit = Visit(self.desk, replica, picture)
-        for queue in self.queues:
+        for queue in queues:
             if self.desk.store.replicas.get(range_id) is not replica or replica.failure is not None:
                 return
-            if only and queue.name not in only:
-                continue
-            try:
-                changed = await queue.process(visit)
-            except SlackwaterError as error:
-                probe(f"queues.{queue.name}_failed")
-                self.failures[queue.name] += 1
-                self.desk.report(f"{queue.name} of r{range_id}: {error}")
-                continue
+            changed = await self._process(queue, visit, range_id)
+            if visit.again:
+                self.wake()
             if changed:
                 self.actions[queue.name] += 1
                 return
+
+    async def _process(self, queue: Queue, visit: Visit, range_id: RangeId) -> bool:
+        """Let one queue look at one range; whether it changed the range. Nothing a queue does ends the node."""
+        crashes, rests_until = self._rests.get((queue.name, range_id), (0, 0))
+        if self.desk.now_ns() < rests_until:
+            return False
+        try:
+            changed = await queue.process(visit)
+        except Exception as error:
+            self.failures[queue.name] += 1
+            what = f"{queue.name} of r{range_id}"
+            if isinstance(error, SlackwaterError) and not _found_broken(error):
+                probe(f"queues.{queue.name}_failed")
+                self.desk.report(f"{what}: {error}")
+                return False
+            if isinstance(error, SlackwaterError):
+                visit.replica.quarantine(str(error))
+            rest_s = min(REST_S_MAX, max(1.0, self.desk.settings["queue.interval"]) * 2 ** min(crashes, DOUBLINGS_MAX))
+            self._rests[queue.name, range_id] = crashes + 1, self.desk.now_ns() + int(rest_s * 1e9)
+            self._crashed(what, error)
+            return False
+        self._rests.pop((queue.name, range_id), None)
+        return changed
+
+    def _crashed(self, what: str, error: Exception) -> None:
+        """A bug: say so, keep what is needed to find it, and go on."""
+        probe("queues.crashed")
+        self.crashes += 1
+        self.desk.report(f"{what} crashed: {type(error).__name__}: {error}")
+        get_running_loop().call_exception_handler({"message": f"the queue {what} crashed", "exception": error})
 
     def status(self) -> str:
         """A line for logs and the console, and the newest findings."""
         done = " ".join(f"{name}={n}" for name, n in self.actions.items() if n)
         failed = " ".join(f"{name}={n}" for name, n in self.failures.items() if n)
         findings = [f"finding: {finding}" for finding in self.desk.findings[-FINDINGS_TOLD_MAX:]]
-        return "\n".join([f"queues sweeps={self.sweeps} done=[{done}] failed=[{failed}]", *findings])
+        line = f"queues sweeps={self.sweeps} done=[{done}] failed=[{failed}] crashes={self.crashes}"
+        return "\n".join([line, *findings])
+
+
+def _found_broken(error: SlackwaterError) -> bool:
+    """Whether an invariant of the range's own state is violated here; another node's finding is that node's."""
+    return isinstance(error, InvariantViolation) and error.rule.startswith("I-") and not error.remote
