@@ -49,7 +49,7 @@ async def present(c: Cluster, key: bytes, *, node: str) -> rq.BatchResult:
     """A read of the present by a client on that very node."""
     client = c.nodes[node].kv
     now = client.kernel.clock.now()
-    header = rq.Header(NO_RANGE, ts=now, uncertainty_limit=client._limit(now), follower_ok=True)
+    header = rq.Header(NO_RANGE, ts=now, uncertainty_limit=client.uncertain_upto(now), follower_ok=True)
     return await client.read([rq.Get(key)], header, movable=True)
 
 

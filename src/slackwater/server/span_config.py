@@ -150,6 +150,7 @@ async def change_config(
     replication_factor: int | None = None,
     policy: Kind | None = None,
     duration_ms: int | None = None,
+    timeout: float | None = None,
 ) -> SpanConfig:
     """Change some of a span's configuration, keeping what is not named; returns the whole of it."""
     made: list[SpanConfig] = []
@@ -171,11 +172,11 @@ async def change_config(
         await txn.put(config_key(start), msgspec.msgpack.encode(new))
         made[:] = [new]
 
-    await kv.run(write)
+    await kv.run(write, timeout=timeout)
     return made[0]
 
 
-async def remove_config(kv: KV, start: bytes, end: bytes) -> bool:
+async def remove_config(kv: KV, start: bytes, end: bytes, *, timeout: float | None = None) -> bool:
     """Let a span be as the rest again; whether it was anything else."""
 
     async def remove(txn: Transaction) -> bool:
@@ -187,7 +188,7 @@ async def remove_config(kv: KV, start: bytes, end: bytes) -> bool:
         await txn.delete(config_key(start))
         return True
 
-    return await kv.run(remove)
+    return await kv.run(remove, timeout=timeout)
 
 
 def _check(config: SpanConfig) -> None:

@@ -208,7 +208,7 @@ class Replica:
 
     def _answer(self, evaluation: Evaluation, state: RangeState) -> BatchResult:
         now = self.context.clock.now() if evaluation.finish is not None else MIN
-        return evaluation.result(state, self.context.node_id, now=now)
+        return evaluation.result(state, self.context.node_id, now=now, served=served)
 
     def _latch(self, batch: Batch, read_at: Timestamp) -> tuple[RequestId, bool]:
         """Queue for everything the batch will touch; whether it may go ahead at once."""
@@ -283,6 +283,8 @@ class Replica:
         evaluation = evaluate(batch, view)
         if isinstance(evaluation.transfer_to, int):
             evaluation.trigger = self.leasing.transfer(evaluation.transfer_to, served=self.tscache.highest)
+        if planted("X-CLOCK-FOLLOWS"):
+            self.context.clock._last = Timestamp(max(now, evaluation.ts))
         return evaluation
 
     def _propose(self, evaluation: Evaluation) -> Waiter:

@@ -1,0 +1,211 @@
+"""A play for closing policies: spans are switched between lag, lead and off under load, and the present is read everywhere.
+
+    switcher   gives one of a few spans another policy every few seconds: lead most often, another lag, off, none
+    global     reads the present through whichever replica is nearest: single keys (linearizable in true time, I-19),
+               and all accounts at one timestamp (a transaction that only reads, I-18)
+    audit      the past, as everywhere (I-15)
+
+Everything else goes on as in `cluster`: transactions cross spans of different policies, leases move, nodes crash, ranges
+split at the bounds of spans by their queues, merge and move. What a span closed ahead of time under `lead` binds every
+later lease and every later policy; a write that was acknowledged is seen by whoever looks afterwards, on every replica.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slackwater.closedts.policy import Kind
+from slackwater.errors import SlackwaterError
+from slackwater.hooks import probe
+from slackwater.model import requests as rq
+from slackwater.model.layout import kv, prefix_end
+from slackwater.routing.sender import NO_RANGE
+from slackwater.server.span_config import change_config, remove_config
+from slackwater.sim.handles import NS
+from slackwater.sim.scenario import PlantedBug, Play, draw_scenario, plant, register
+from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
+from slackwater.sim.scenarios.cluster_operator import ACT_TIMEOUT_S
+from slackwater.sim.scenarios.cluster_plan import (
+    COPIES_MAX,
+    WORKLOADS,
+    Plan,
+    _splits,
+    account_keys,
+    cluster_of,
+    register_keys,
+)
+from slackwater.sim.scenarios.cluster_programs import Client
+from slackwater.sim.scenarios.cluster_worker import operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.scenario import Scenario, Workload
+    from slackwater.sim.scenarios.cluster_plan import Cluster
+    from slackwater.sim.scenarios.cluster_worker import Worker
+    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.world import SimRuntime, World
+
+SETTINGS = {
+    "clock.max_offset": 0.25,
+    "closed_timestamp.target_duration": 1.0,
+    "closed_timestamp.side_transport_interval": 0.1,
+    "span_config.poll_interval": 0.5,
+    "queue.interval": 2.0,
+}
+SPANS = (
+    (kv(b"bnk/"), kv(b"bnk0")),
+    (kv(b"reg/"), kv(b"reg/03")),
+    (kv(b"reg/03"), kv(b"reg0")),
+    (kv(b"lst/"), kv(b"lst/02")),
+    (kv(b"frk/02"), kv(b"frk/06")),
+)
+"""Some are whole workloads, some divide one: transactions cross their bounds."""
+POLICIES = (Kind.LEAD, Kind.LEAD, Kind.LEAD, Kind.LAG, Kind.OFF, None)
+LAGS_MS = (0, 100, 3_000)
+LEADING_AT_FIRST = 3
+SWITCH_MEAN_NS = 3 * NS
+RANGES = 6
+
+
+# --- reads of the present ---------------------------------------------------------------------------------------------
+
+
+@operation("global")
+async def read_globally(me: Worker, timeout: float) -> None:
+    """One key, or all accounts, at present time, by the nearest replica that can."""
+    if me.draw.chance(1, 3):
+        await _all_accounts(me, timeout)
+        return
+    key = me.draw.pick(register_keys())
+    pen = me.cluster.recorder.read(key, client=me.number)
+    try:
+        value = await me.kv.get(key, nearest=True, timeout=timeout)
+    except SlackwaterError:
+        pen.failed()
+        raise
+    probe("cluster.ok")
+    pen.ok(saw=value)
+
+
+async def _all_accounts(me: Worker, timeout: float) -> None:
+    start, end = account_keys()[0], prefix_end(account_keys()[-1])
+    pen = me.cluster.recorder.txn(client=me.number)
+    kernel = me.kv.kernel
+    now = kernel.clock.now()
+    header = rq.Header(NO_RANGE, ts=now, uncertainty_limit=me.kv.uncertain_upto(now), follower_ok=True)
+    try:
+        answer = await me.kv.read([rq.Scan(start, end)], header, timeout=timeout, movable=True)
+    except SlackwaterError:
+        pen.failed()
+        raise
+    probe("cluster.ok")
+    if answer.by_follower:
+        probe("policies.present_by_follower")
+    (rows,) = answer.results
+    assert isinstance(rows, rq.Rows)
+    pen.scan(start=start, end=end, rows=list(zip(rows.keys, rows.values, strict=True)))
+    pen.ok(read_ts=answer.ts)
+
+
+# --- the switcher -----------------------------------------------------------------------------------------------------
+
+
+class Switcher:
+    """An operator who cannot make up his mind."""
+
+    def __init__(self, client: Client, cluster: Cluster) -> None:
+        self._client = client
+        self._cluster = cluster
+
+    async def main(self) -> None:
+        """Until the traffic ends."""
+        cluster = self._cluster
+        await self._client.meet(cluster.early)
+        while not cluster.ready:
+            await self._client.runtime.clock.sleep(0.1)
+        for span in SPANS[:LEADING_AT_FIRST]:
+            with suppress(SlackwaterError):
+                await change_config(self._client.kv, *span, policy=Kind.LEAD, timeout=ACT_TIMEOUT_S)
+        while cluster.traffic:
+            number = cluster.next_operation("switcher")
+            draw = cluster.world.tape.stream(f"op/switcher/{number}")
+            pause_ns = draw.decay(SWITCH_MEAN_NS)
+            if cluster.world.allows_operation("switcher", number):
+                with suppress(SlackwaterError):
+                    await self._switch(draw)
+            await self._client.runtime.clock.sleep(pause_ns / NS)
+
+    async def _switch(self, draw: Stream) -> None:
+        span, kind = draw.pick(SPANS), draw.pick(POLICIES)
+        lag_ms = draw.pick(LAGS_MS) if kind is Kind.LAG else 0
+        if kind is None:
+            await remove_config(self._client.kv, *span, timeout=ACT_TIMEOUT_S)
+        else:
+            await change_config(self._client.kv, *span, policy=kind, duration_ms=lag_ms, timeout=ACT_TIMEOUT_S)
+        probe(f"policies.{kind.value if kind else 'unset'}")
+
+
+class Switching:
+    """The switcher as a workload."""
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """One more machine."""
+
+        async def boot(runtime: SimRuntime) -> None:
+            cluster = cluster_of(world)
+            await Switcher(Client(runtime, cluster), cluster).main()
+
+        world.add_client("switcher", boot)
+
+    def unsettled(self, world: World) -> str | None:
+        """Nothing of its own to wait for."""
+        return None
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """All is judged by oracles."""
+        return ()
+
+
+def _plan(tape: Tape, *, nodes: int) -> Plan:
+    draw = tape.stream("cluster")
+    return Plan(
+        ranges=RANGES,
+        copies=min(COPIES_MAX, nodes),
+        splits=_splits(draw, RANGES),
+        workloads=(*WORKLOADS, "register", "global", "global", "global"),
+        think_mean_ns=NS // 8,
+        operator_mean_ns=draw.between(NS // 2, 2 * NS),
+        merges=draw.chance(1, 2),
+        moves=draw.chance(1, 2),
+    )
+
+
+def _draw(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(2, 4), clients=(4, 6), duration_s=duration_s)
+    return replace(drawn, settings=dict(SETTINGS))
+
+
+def _workloads() -> list[Workload]:
+    return [Traffic(_plan), Switching()]
+
+
+register(
+    Play(
+        name="policies",
+        summary="spans switched between lag, lead and off under load, the present read on every replica, all faults",
+        draw=_draw,
+        workloads=_workloads,
+        oracles=_oracles,
+        settle_s=SETTLE_S,
+    )
+)
+
+for _name, _summary, _expected in (
+    ("X-NO-COMMIT-WAIT", "acknowledge what was written or read in the future before its time has come", ("I-19",)),
+    ("X-CLOCK-FOLLOWS", "let a node's clock follow the future timestamps that it writes at", ("I-19", "I-01")),
+):
+    plant(PlantedBug(_name, _summary, play="policies", expected=_expected))
