@@ -140,6 +140,17 @@ class KV:
         header = self._present(header) if nearest else header
         return rows_of((await self._send([ReverseScan(start, end)], header, timeout=timeout)).results)
 
+    async def read(
+        self, requests: Sequence[Request], header: Header, *, timeout: float | None = None, movable: bool = False
+    ) -> BatchResult:
+        """Any reads, by a header of the caller's own, with intents that are in the way cleared.
+
+        With `movable`, a read that meets an uncertain value is sent again just above it; the answer says where it read.
+        """
+        if not outcome.read_only(requests):
+            raise UsageError("only reads may be sent this way")
+        return await self._send(requests, header, timeout=timeout, movable=movable)
+
     # --- writes
 
     async def put(self, key: bytes, value: bytes, *, timeout: float | None = None) -> Timestamp:
@@ -269,7 +280,7 @@ class KV:
             except ReadWithinUncertainty as error:
                 # Only where the sender chose the timestamp: read again just above what is there.
                 began = began or self.kernel.clock.now()
-                limit = header.uncertainty_limit or self._limit(began)
+                limit = header.uncertainty_limit or self.uncertain_upto(began)
                 header = _above(header, Timestamp(timestamp_of(error, "existing") + 1), limit)
             else:
                 await self.kernel.wait_past(answer.ts)
@@ -280,9 +291,10 @@ class KV:
         if header.ts != MIN:
             raise UsageError("`nearest` reads the present; leave the timestamp out, or use follower_ok")
         now = self.kernel.clock.now()
-        return structs.replace(header, ts=now, uncertainty_limit=self._limit(now), follower_ok=True)
+        return structs.replace(header, ts=now, uncertainty_limit=self.uncertain_upto(now), follower_ok=True)
 
-    def _limit(self, began: Timestamp) -> Timestamp:
+    def uncertain_upto(self, began: Timestamp) -> Timestamp:
+        """Up to where a value may have been acknowledged before `began`, by a clock that is ahead of this one."""
         return Timestamp(began + (self.kernel.clock.max_offset_us << LOGICAL_BITS))
 
     def _block_bytes(self) -> int:
