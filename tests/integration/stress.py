@@ -34,6 +34,7 @@ from tests.integration.digests import digests
 from tests.integration.test_cluster_bank import ACCOUNTS, CLIENTS, PATIENCE_S, Faults
 
 RESHAPE_PAUSE_S = 0.3
+STALL_TOLD_S = 2.5
 
 
 class Reshaper:
@@ -57,22 +58,33 @@ class Reshaper:
             await asyncio.sleep(self.random.uniform(0, 2 * self.pause))
 
 
-async def watchdog(bank: Bank, cluster: Processes, stall: float, began: float) -> None:
-    """Tell when nothing commits any more, and have every node say what it waits for."""
-    seen, since, told = bank.done, time.monotonic(), False
-    while True:
-        await asyncio.sleep(0.1)
-        now = time.monotonic()
-        if bank.done != seen:
-            if told:
-                say(began, f"going on after {now - since:.1f} s")
-            seen, since, told = bank.done, now, False
-        elif now - since > stall and not told:
-            told = True
-            say(began, f"no commit for {now - since:.1f} s; {time.strftime('%H:%M:%S', time.gmtime())}")
-            for index in range(len(cluster.addresses)):
-                if cluster.running(index):
-                    cluster.dump(index)
+class Watchdog:
+    """Tells when nothing commits any more, and has every node say what it waits for. A blackout is no stall."""
+
+    def __init__(self, bank: Bank, cluster: Processes, faults: Faults, *, stall: float, began: float) -> None:
+        self.bank, self.cluster, self.faults = bank, cluster, faults
+        self.stall, self.began = stall, began
+        self.stalls: list[tuple[float, str]] = []
+        """Seconds without a commit, longer than STALL_TOLD_S, and what was done to the cluster when they began."""
+
+    async def run(self) -> None:
+        seen, since, told, cause = self.bank.done, time.monotonic(), False, ""
+        while True:
+            await asyncio.sleep(0.1)
+            now = time.monotonic()
+            if self.bank.done != seen or self.faults.current == "blackout":
+                if now - since > STALL_TOLD_S:
+                    self.stalls.append((round(now - since, 1), cause))
+                if told:
+                    say(self.began, f"going on after {now - since:.1f} s")
+                seen, since, told, cause = self.bank.done, now, False, self.faults.current
+            elif now - since > self.stall and not told:
+                told = True
+                at = time.strftime("%H:%M:%S", time.gmtime())
+                say(self.began, f"no commit for {now - since:.1f} s after {cause or 'nothing'}; {at}")
+                for index in range(len(self.cluster.addresses)):
+                    if self.cluster.running(index):
+                        self.cluster.dump(index)
 
 
 def say(began: float, text: str) -> None:
@@ -95,7 +107,8 @@ async def stress(cluster: Processes, faults: Faults, options: argparse.Namespace
             asyncio.ensure_future(bank.client(remote, n, timeout=PATIENCE_S[n % len(PATIENCE_S)]))
             for n in range(CLIENTS)
         ]
-        watch = asyncio.ensure_future(watchdog(bank, cluster, options.stall, began))
+        dog = Watchdog(bank, cluster, faults, stall=options.stall, began=began)
+        watch = asyncio.ensure_future(dog.run())
         try:
             if options.calm:
                 await asyncio.sleep(options.seconds)
@@ -109,6 +122,7 @@ async def stress(cluster: Processes, faults: Faults, options: argparse.Namespace
             watch.cancel()
             await asyncio.gather(*side)
             say(began, f"{bank.summary()}\n          faults {faults.done}\n          reshaped {reshaper.done}")
+            say(began, f"stalls {sorted(dog.stalls, reverse=True)[:10]}")
         problems = bank.judge(await bank.versions(remote))
         copies = await digests(remote)
         problems += [f"replicas differ: {at}" for at, different in copies.items() if len(different) > 1]

@@ -57,6 +57,8 @@ class Faults:
         self.servers = servers
         self.random = random.Random(seed)
         self.done: dict[str, int] = {}
+        self.current = ""
+        """What is being done to the cluster."""
 
     async def run(self, seconds: float, remote: Remote) -> None:
         ends = time.monotonic() + seconds
@@ -67,9 +69,11 @@ class Faults:
             victim = self.random.randrange(len(self.cluster.addresses))
             turn += 1
             self._count(kind)
+            self.current = kind
             await getattr(self, f"_{kind}")(victim)
             for index in range(len(self.cluster.addresses)):
                 assert self.cluster.running(index), f"n{index + 1} ended by itself"
+            self.current = ""
             await self._reshape(remote)
             await asyncio.sleep(self.random.uniform(0.5, 2.0))
 
