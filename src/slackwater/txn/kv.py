@@ -43,6 +43,7 @@ from slackwater.model.requests import (
     ReverseScan,
     Scan,
 )
+from slackwater.routing import outcome
 from slackwater.routing.facts import timestamp_of
 from slackwater.routing.parallel import in_parallel
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
@@ -256,7 +257,13 @@ class KV:
         return await self._send([request], Header(NO_RANGE), timeout=timeout)
 
     async def _send(
-        self, requests: Sequence[Request], header: Header, *, timeout: float | None, repeatable: bool = False
+        self,
+        requests: Sequence[Request],
+        header: Header,
+        *,
+        timeout: float | None,
+        repeatable: bool = False,
+        movable: bool = True,
     ) -> BatchResult:
         """Send without a transaction, clearing intents that are in the way."""
         deadline = self.kernel.deadline(timeout)
@@ -273,18 +280,23 @@ class KV:
                 raise
             except ConflictError as error:
                 began = began or self.kernel.clock.now()
-                waiting = waiting or Waiting(self.kernel, deadline=deadline)
                 historical = header.ts != MIN and header.uncertainty_limit == MIN
-                pusher = Pusher(began, b"", header.ts, uncertain=not historical, holds_locks=False)
+                # Whoever is in the way of a bulk read is given time to end; then it is moved up, however old it is.
+                start = MIN if waiting is not None and historical and outcome.bulk(requests) else began
+                waiting = waiting or Waiting(self.kernel, deadline=deadline)
+                pusher = Pusher(start, b"", header.ts, uncertain=not historical, holds_locks=False)
                 await waiting.clear(error, requests, pusher)
+                header = await waiting.until_heard(error, header)
             except ReadWithinUncertainty as error:
+                if not movable:
+                    raise
                 # Only where the sender chose the timestamp: read again just above what is there.
                 began = began or self.kernel.clock.now()
                 limit = header.uncertainty_limit or self.uncertain_upto(began)
                 header = _above(header, Timestamp(timestamp_of(error, "existing") + 1), limit)
             else:
                 await self.kernel.wait_past(answer.ts)
-                return answer
+                return answer if waiting is None else waiting.explain(answer)
 
     def _present(self, header: Header) -> Header:
         """A read of the present by whoever can: at this clock, uncertain as far as another clock may be ahead of it."""
