@@ -1,6 +1,6 @@
 """What the simulator may switch on inside production code: probes, buggify sites, planted bugs.
 
-All three are inert in production: `probe` does nothing, `buggify` and `planted` answer False. The simulator installs
+All are inert in production: `probe`, `tap` and `level` do nothing, `buggify` and `planted` answer False. The simulator installs
 its own functions for the length of a run (one process, one thread, one run at a time), so pure cores can call these
 without being handed a runtime.
 
@@ -8,6 +8,7 @@ without being handed a runtime.
     if buggify("propose.flush_early"): ...      do the legal but unlikely thing now
     if planted("M07"): ...                      a deliberate bug, to prove that its oracle kills it
     tap("replica.serving", self, now)           this happens now; an oracle with global knowledge may look
+    level("rpc.calls", 12, 64)                  a queue or cache holds 12 of at most 64; the simulator keeps the highest
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ def _no_tap(site: str, *facts: object) -> None:
     return None
 
 
+def _no_level(name: str, size: float, bound: float) -> None:
+    return None
+
+
 _probe: Callable[[str], None] = _no_probe
 _buggify: Callable[[str], bool] = _never
 _planted: frozenset[str] = frozenset()
 _tap: Callable[..., None] = _no_tap
+_level: Callable[[str, float, float], None] = _no_level
 
 
 def probe(site: str) -> None:
@@ -56,16 +62,23 @@ def tap(site: str, *facts: object) -> None:
     _tap(site, *facts)
 
 
+def level(name: str, size: float, bound: float) -> None:
+    """Say, after something grew, how full a bounded queue or cache is: above its bound it breaks I-31. Free in production."""
+    _level(name, size, bound)
+
+
 def install(
     *,
     probe: Callable[[str], None] | None = None,
     buggify: Callable[[str], bool] | None = None,
     tap: Callable[..., None] | None = None,
+    level: Callable[[str, float, float], None] | None = None,
     bugs: frozenset[str] = frozenset(),
 ) -> None:
     """Switch hooks on for a simulation run; `install()` with no arguments switches all of them off."""
-    global _probe, _buggify, _planted, _tap  # one process, one run: see the module docstring
+    global _probe, _buggify, _planted, _tap, _level  # one process, one run: see the module docstring
     _probe = probe or _no_probe
     _buggify = buggify or _never
     _tap = tap or _no_tap
+    _level = level or _no_level
     _planted = bugs

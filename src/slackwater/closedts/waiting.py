@@ -17,7 +17,7 @@ import enum
 import heapq
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from slackwater.hooks import probe
+from slackwater.hooks import level, probe
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
@@ -65,6 +65,7 @@ class WaitQueue(Generic[T]):
             return None
         self._last += 1
         self._tickets[self._last] = (range_id, ticket)
+        level("closedts.waits", len(self._tickets), WAITS_MAX)
         heapq.heappush(self._heaps.setdefault(range_id, []), (required, self._last))
         return self._last
 

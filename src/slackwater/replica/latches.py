@@ -43,6 +43,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.errors import InvariantViolation, Overloaded, UsageError
+from slackwater.hooks import level
 from slackwater.replica.spanmap import KeyIndex, SpanMap, check_span
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ class LatchManager:
                 check_span(span.start, span.end)
         self._sequence = sequence = self._sequence + 1
         latch = latches[request] = Latch(request, sequence, spans)
+        level("replica.latched", len(latches), self._requests_max)
         if self._take_free_points(latch):
             return latch
         behind = self._earlier_conflicts(latch)

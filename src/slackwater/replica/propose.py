@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import EntryTooLarge, Overloaded, invariant
-from slackwater.hooks import buggify, planted
+from slackwater.hooks import buggify, level, planted
 from slackwater.model.commands import (
     COMMANDS_PER_PACKET_MAX,
     Command,
@@ -169,6 +169,7 @@ class ProposalBuffer(Generic[W]):
                 self._untrack(proposal)
         self._buffered.append(proposal)
         self._waiting[proposal.command_id] = proposal
+        level("replica.proposals", len(self._waiting), PROPOSALS_MAX)
 
     def flush(self, *, close_target: Timestamp, close_limit: Timestamp) -> Flight[W] | None:
         """Sequence what is buffered, as much as fits one entry. `close_limit` is the end of the lease less the gap."""

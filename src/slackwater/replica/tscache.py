@@ -40,7 +40,7 @@ from typing import TypeAlias
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import UsageError
-from slackwater.hooks import buggify, probe
+from slackwater.hooks import buggify, level, probe
 from slackwater.replica.read_summary import ReadEntry, ReadSummary, TxnId, collapse
 from slackwater.replica.spanmap import KeyIndex, SpanMap, check_span
 
@@ -113,6 +113,7 @@ class TimestampCache:
             self._spans.change(start, end, lambda old: read if old is None else higher(old, read))
         if self.bytes_used > self._bytes_max or buggify("tscache.evict_early"):
             self._evict()
+            level("replica.tscache_bytes", self.bytes_used, self._bytes_max)
 
     def get(self, start: bytes, end: bytes | None = None) -> Read:
         """The highest read of the key `start`, or of anything in [start, end)."""

@@ -19,6 +19,7 @@ from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
 from slackwater.errors import invariant
+from slackwater.hooks import level
 from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class RangeCache:
         self._make_room()
         insort(self._starts, descriptor.start)
         self._by_start[descriptor.start] = descriptor
+        level("routing.ranges", len(self._starts), self._entries_max)
         if hint in descriptor.replicas:
             self._leases[descriptor.range_id] = hint
         else:

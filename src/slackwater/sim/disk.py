@@ -71,6 +71,10 @@ class SimDisk:
         self.crashes_survived.append((unflushed, kept))
         return kept
 
+    def at_risk(self) -> int:
+        """Writes that a power cut now could take."""
+        return sum(len(engine.engine._unflushed) for engine in self.engines.values())
+
     def flush_ns(self) -> int:
         """How long a flush that begins now takes."""
         took_ns = FLUSH_MIN_NS + self.stream.decay(FLUSH_MEAN_NS)

@@ -62,13 +62,14 @@ class FaultKind(enum.Enum):
     CLOCK_BEYOND = "clock-beyond"
     CLIENT_CRASH = "client-crash"
     CLIENT_PAUSE = "client-pause"
+    STOP = "stop"
 
 
 NODES_NEEDED = {FaultKind.CLOCK_BEYOND: 3}
 """A broken clock is only told from the others by a majority."""
 
 
-CLUSTER_KINDS = frozenset({FaultKind.CLIENT_CRASH, FaultKind.CLIENT_PAUSE})
+CLUSTER_KINDS = frozenset({FaultKind.CLIENT_CRASH, FaultKind.CLIENT_PAUSE, FaultKind.STOP})
 """Kinds that need programs which can take them."""
 
 
@@ -323,6 +324,14 @@ def _clock_beyond(world: World, draw: Stream) -> Injection | None:
     return f"{node.name} {step_ns / NS:+.1f}s", lambda: setattr(node.clock, "step_ns", 0), draw.between(NS, 10 * NS)
 
 
+def _stop(world: World, draw: Stream) -> Injection | None:
+    """An operator restarts a node in good manners, in the middle of everything else."""
+    node = _node(world, draw)
+    if node.paused or not node.stop(rest_ns=draw.between(10 * MS, 8 * NS), stopped=world.stopped):
+        return None
+    return node.name, None, 0
+
+
 def _client_crash(world: World, draw: Stream) -> Injection | None:
     """A client dies in the middle of whatever it does, and comes back with no memory of it."""
     up = [client for client in world.clients if client.up]
@@ -371,6 +380,7 @@ INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
     FaultKind.CLOCK_BEYOND: _clock_beyond,
     FaultKind.CLIENT_CRASH: _client_crash,
     FaultKind.CLIENT_PAUSE: _client_pause,
+    FaultKind.STOP: _stop,
 }
 
 

@@ -87,6 +87,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What clients and operators began, by name."""
     fault_names: tuple[str, ...] = ()
     """The names of `faults`, in order."""
+    levels: dict[str, tuple[float, float]] = {}
+    """Bounded queues and caches: the most each ever held, and the most it may."""
     events: tuple[str, ...] = ()
     """What happened when; only if the job asked for the story."""
     unretrieved: tuple[str, ...] = ()
@@ -265,6 +267,7 @@ class _Run:
             strays=world.tape.strays,
             operations=tuple(world.operations),
             fault_names=tuple(fault.name for fault in world.faults),
+            levels=dict(sorted(world.levels.items())),
             events=tuple(world.events) if self.job.story else (),
             unretrieved=tuple(world.loop.unretrieved[:UNRETRIEVED_MAX]),
         )

@@ -83,6 +83,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """Of the seeds that enabled a fault kind, the share in which it fired."""
     probes: dict[str, int]
     """In how many seeds each probe was hit."""
+    levels: dict[str, float]
+    """How full each bounded queue or cache ever was, as a share of its bound."""
 
 
 class Runner:
@@ -173,6 +175,7 @@ def _summary(results: list[Result], *, doubled: int, mismatches: int, took_s: fl
     enabled: dict[str, int] = {}
     totals: dict[str, int] = {}
     probes: dict[str, int] = {}
+    levels: dict[str, float] = {}
     for result in results:
         for kind in result.fault_kinds_enabled:
             enabled[kind] = enabled.get(kind, 0) + 1
@@ -181,6 +184,8 @@ def _summary(results: list[Result], *, doubled: int, mismatches: int, took_s: fl
             totals[kind] = totals.get(kind, 0) + count
         for probe in result.probes:
             probes[probe] = probes.get(probe, 0) + 1
+        for name, (size, bound) in result.levels.items():
+            levels[name] = max(levels.get(name, 0.0), round(size / bound, 3) if bound else 0.0)
     exit_code = failed[0].exit_code if failed else 0
     return Summary(
         seeds=len(results),
@@ -196,4 +201,5 @@ def _summary(results: list[Result], *, doubled: int, mismatches: int, took_s: fl
         fault_counts=dict(sorted(totals.items())),
         fault_reach={kind: round(fired[kind] / count, 3) for kind, count in sorted(enabled.items())},
         probes=dict(sorted(probes.items())),
+        levels=dict(sorted(levels.items())),
     )

@@ -16,6 +16,7 @@ nothing else about it. What the nemesis can do to a machine:
     start      the next incarnation boots from the disk
     pause      no steps for a while; timers and messages wait (a collector's pause, a suspended VM)
     slow       every step is delayed by a drawn time
+    stop       the program is asked to end itself (`Machine.stopper`); the scenario judges how it did
 
 A program that ends with `StorageError` or `ClockError` has stopped itself, as it should when its disk or its clock
 fails: the supervisor starts it again. Any other exception out of `boot` is a failure of the run (I-31); a broken
@@ -54,6 +55,8 @@ OFFLOAD_MIN_NS, OFFLOAD_MEAN_NS = 20_000, 200_000
 SUPERVISOR_NS_MIN, SUPERVISOR_NS_MAX = NS // 2, 5 * NS
 FAIL_STOP = (StorageError, ClockError)
 EVENTS_MAX = 20_000
+STOP_TASK = "stop"
+AFTERMATH_NS = NS // 10
 
 
 class OracleFailure(Exception):
@@ -82,6 +85,10 @@ class SimRuntime:
         """A root task scope; without a supervisor of its own, its failure is the machine's."""
         return Scope(name, on_failure=on_failure or self._machine.failed)
 
+    def on_stop(self, stopper: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """How this program ends itself when it is asked to."""
+        self._machine.stopper = stopper
+
     async def offload(self, work: Callable[..., T], *args: Any) -> T:
         """Run the work after a drawn delay, in one step."""
         await self.clock.sleep((OFFLOAD_MIN_NS + self._machine.rng.decay(OFFLOAD_MEAN_NS)) / NS)
@@ -108,6 +115,8 @@ class Machine:
         self._supervisor = world.tape.stream(f"supervisor/{name}")
         self.clock_broken = False
         self.gone = False  # switched off for good
+        self.stopper: Callable[[], Coroutine[Any, Any, None]] | None = None  # how its program ends itself
+        self.stopping = False
         self._held: list[SimHandle] = []
 
     @property
@@ -132,6 +141,7 @@ class Machine:
     def crash(self, *, kernel_lives: bool = False) -> None:
         """Power cut, or with `kernel_lives` the death of the process alone."""
         domain, self.domain, self.runtime = self.domain, None, None
+        self.stopper, self.stopping = None, False
         if domain is None:
             return
         world = self.world
@@ -143,6 +153,52 @@ class Machine:
         world.log.node_crashed(self.name)
         self.disk.crash()
         world.loop.note(f"crash {domain.name}")
+
+    def stop(self, *, rest_ns: int, stopped: Callable[[Machine, int], None]) -> bool:
+        """Ask the program to end itself, then switch the machine off and, after a rest, on again.
+
+        `stopped` is told, while the machine is still on, how long that took; a crash on the way ends the matter.
+        """
+        if self.domain is None or self.stopper is None or self.stopping:
+            return False
+        self.stopping = True
+        self.world.event(f"{self.name} is asked to stop")
+        work = self._stop(self.incarnation, self.stopper, rest_ns, stopped)
+        self.world.loop.call_soon(self._spawn_stop, work, context=self.domain.context)
+        return True
+
+    def _spawn_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        Scope(f"{self.name}/stop", on_failure=self.failed).spawn(work, name=f"{self.name}/{STOP_TASK}")
+
+    async def _stop(
+        self,
+        incarnation: int,
+        stopper: Callable[[], Coroutine[Any, Any, None]],
+        rest_ns: int,
+        stopped: Callable[[Machine, int], None],
+    ) -> None:
+        loop, began_ns = self.world.loop, self.world.loop.now_ns
+        await stopper()
+        took_ns = loop.now_ns - began_ns
+        # A little later, so that what was cancelled in the last step has ended too.
+        loop.call_at_ns(
+            loop.now_ns + AFTERMATH_NS, self._stopped, incarnation, took_ns, rest_ns, stopped, context=loop.root.context
+        )
+
+    def _stopped(self, incarnation: int, took_ns: int, rest_ns: int, stopped: Callable[[Machine, int], None]) -> None:
+        if self.incarnation != incarnation or not self.up:
+            return
+        self.world.event(f"{self.name} has stopped after {took_ns / NS:.3f}s")
+        stopped(self, took_ns)
+        self.crash(kernel_lives=True)
+        self.world.loop.call_at_ns(self.world.loop.now_ns + rest_ns, self.start)
+
+    def leftovers(self) -> list[str]:
+        """Tasks of a program that says it has ended: its own main task aside, there should be none."""
+        if self.domain is None:
+            return []
+        names = [task.get_name() for task in self.world.loop.tasks_of(self.domain)]
+        return [name for name in names if name not in (f"{self.name}/main", f"{self.name}/{STOP_TASK}")]
 
     def pause(self) -> None:
         """No steps until `resume`."""
@@ -235,10 +291,15 @@ class World:
         self.events: list[str] = []
         self.telling = False
         self.probes: Counter[str] = Counter()
+        self.levels: dict[
+            str, tuple[float, float]
+        ] = {}  # the fullest each bounded queue or cache ever was, of how much
+        self.healed_at_ns: int | None = None
         self.healthy = False  # True once the liveness phase has begun
         self.focus: Callable[[], str | None] = lambda: None  # a node worth isolating, such as a leaseholder
         self.calm: Callable[[], bool] = lambda: False  # while True the nemesis holds back: the scenario is being set up
         self.calm_clients: Callable[[], bool] = lambda: True  # while True clients are left alone
+        self.stopped: Callable[[Machine, int], None] = lambda _machine, _took_ns: None  # judges a graceful stop
         self.taps: dict[str, Callable[..., None]] = {}  # who looks at what code shows with `hooks.tap`
         self.facts: dict[str, Any] = {}  # where workloads and oracles of one scenario meet
         self._buggify_stream = tape.stream("buggify")
@@ -335,7 +396,7 @@ class World:
 
     def install_hooks(self) -> None:
         """Probes are counted, buggify sites armed, planted bugs switched on. `hooks.install()` undoes it."""
-        hooks.install(probe=self._probe, buggify=self._buggified, tap=self._tap, bugs=self.bugs)
+        hooks.install(probe=self._probe, buggify=self._buggified, tap=self._tap, level=self._level, bugs=self.bugs)
 
     def _probe(self, site: str) -> None:
         self.probes[site] += 1
@@ -345,6 +406,14 @@ class World:
         if look is not None:
             look(*facts)
 
+    def _level(self, name: str, size: float, bound: float) -> None:
+        known = self.levels.get(name)
+        if known is None or size > known[0]:
+            self.levels[name] = (size, bound)
+            if size > bound:
+                text = f"{self.loop.domain.name}: {name} holds {size:g}, and its bound is {bound:g}"
+                self.violated("I-31", "over-bound", text)
+
     def _buggified(self, site: str) -> bool:
         """Armed in a quarter of the runs, a quarter of the times; never while the world is to recover."""
         armed = self._armed.get(site)
@@ -352,11 +421,16 @@ class World:
             armed = self._armed[site] = self._buggify and self._buggify_stream.chance(1, 4)
         return armed and not self.healthy and self._buggify_stream.chance(1, 4)
 
+    def healthy_since_ns(self, ago_ns: int) -> bool:
+        """Whether the world has been well for at least so long."""
+        return self.healed_at_ns is not None and self.loop.now_ns - self.healed_at_ns >= ago_ns
+
     # --- healing ---------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """No faults from here on: everything is up, connected and fast."""
         self.healthy = True
+        self.healed_at_ns = self.loop.now_ns
         self.event("heal")
         for fault in self.faults:
             fault.end(self)

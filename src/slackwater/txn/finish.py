@@ -16,7 +16,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import SlackwaterError, UsageError
-from slackwater.hooks import buggify, probe
+from slackwater.hooks import buggify, level, planted, probe
 from slackwater.model.requests import EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.routing.retry import Deadline
@@ -59,14 +59,20 @@ class Finisher:
         """Resolve soon; when too much waits already, resolve now."""
         if not finished.keys and not finished.spans:
             return
-        if self._queued >= int(self._kernel.settings["txn.resolve_queue_max"]):
+        if self._queued >= self._queue_max and not planted("X-UNBOUNDED"):
             probe("txn.resolve_inline")
             await self._finish(finished)
             return
         self._spawn(self._later(finished), name="resolve")
 
     def abandon(self, txn: Txn, finished: Finished) -> None:
-        """Roll back in the background: the caller has gone, and the transaction can never commit."""
+        """Roll back in the background: the caller has gone, and the transaction can never commit.
+
+        With a full queue nothing is done: the record runs out of heartbeats, and whoever meets an intent then aborts it.
+        """
+        if self._queued >= self._queue_max:
+            probe("txn.abandoned_to_expire")
+            return
         self._spawn(self._roll_back_later(txn, finished), name="roll back")
 
     async def roll_back(self, txn: Txn, finished: Finished) -> None:
@@ -85,6 +91,10 @@ class Finisher:
 
     # --- inside
 
+    @property
+    def _queue_max(self) -> int:
+        return int(self._kernel.settings["txn.resolve_queue_max"])
+
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         try:
             self._kernel.scope.spawn(work, name=name)
@@ -92,6 +102,7 @@ class Finisher:
             probe("txn.resolve_at_shutdown")
         else:
             self._queued += 1
+            level("txn.resolving", self._queued, self._queue_max)
 
     async def _later(self, finished: Finished) -> None:
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import invariant
+from slackwater.hooks import level
 from slackwater.model.spans import Span, SpanSet
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ class SpanBook:
         return list(SpanSet([*points, *(Span(start, end) for start, end in self._spans)]))
 
     def _bound(self) -> None:
-        if len(self) <= self._limit:
-            return
-        # Down to half, so that the work of merging is spread over the next half of the bound.
-        covering = collapse(self.all_spans(), limit=max(1, self._limit // 2))
-        self._keys.clear()
-        self._spans = {(span.start, span.end): None for span in covering}
+        if len(self) > self._limit:
+            # Down to half, so that the work of merging is spread over the next half of the bound.
+            covering = collapse(self.all_spans(), limit=max(1, self._limit // 2))
+            self._keys.clear()
+            self._spans = {(span.start, span.end): None for span in covering}
+        level("txn.spans", len(self), self._limit)

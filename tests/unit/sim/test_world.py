@@ -150,6 +150,8 @@ def test_every_fault_begins_ends_and_leaves_the_world_whole(kind):
         run_in(w, "n2", lambda runtime: runtime.net.listen("n2:1", lambda c: _Deaf()))
         run_in(w, "n1", lambda runtime: runtime.net.connect("n2:1", lambda c: _Deaf()))
     advance(w, 1)
+    for machine in w.nodes:
+        machine.stopper = _end_well
     fault = inject(w, kind)
     assert fault is not None
     advance(w, 60)
@@ -160,6 +162,10 @@ def test_every_fault_begins_ends_and_leaves_the_world_whole(kind):
     assert all(not link.cuts and not link.slow_ns and not link.loss_percent for link in w.net.links.values())
     assert all(vars(link) == vars(type(link)()) for link in w.log.links.values())
     w.loop.dispose()
+
+
+async def _end_well():
+    """A program that has nothing to do before it ends."""
 
 
 class _Deaf:
@@ -180,7 +186,7 @@ def test_every_kind_has_an_injector_and_a_nemesis_shows_all_it_was_given():
         w.add_node(name, idle)
     w.add_client("c1", idle)
     w.calm_clients = lambda: False
-    kinds = frozenset(FaultKind) - {FaultKind.RESET}
+    kinds = frozenset(FaultKind) - {FaultKind.RESET, FaultKind.STOP}
     w.spawn(nemesis(w, kinds, mean_ns=NS, upto_ns=120 * NS), name="nemesis")
     advance(w, 100)
     assert {f.kind for f in w.faults} == kinds

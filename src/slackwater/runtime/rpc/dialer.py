@@ -21,6 +21,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.errors import ConnectionLost, Overloaded, SlackwaterError
+from slackwater.hooks import level
 from slackwater.runtime.rpc.peer import Peer
 from slackwater.runtime.rpc.session import leave
 
@@ -158,6 +159,7 @@ class Dialer:
         if line is None:
             self._make_room()
             line = self._lines[address] = _Line()
+            level("rpc.dialed", len(self._lines), self._settings["rpc.connections_max"])
         if line.dial is None and self._runtime.clock.monotonic_ns() < line.rest_until_ns:
             raise ConnectionLost(
                 f"{address} could not be reached a moment ago: {line.error}", address=address, sent=False

@@ -32,6 +32,7 @@ from slackwater.errors import (
     ProtocolError,
     SlackwaterError,
 )
+from slackwater.hooks import level
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import unpack
 from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
@@ -194,6 +195,7 @@ class Peer(Session):
             )
         if timeout is not None and not timeout > 0:
             raise DeadlineExceeded(f"no time left for {method}", peer=self.peer, sent=False)
+        level("rpc.calls", len(self._calls) + 1, self._in_flight_max)
         self._last_id += 1
         return self._last_id
 

@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from slackwater.errors import Overloaded, SlackwaterError, UsageError
+from slackwater.hooks import level
 from slackwater.runtime.rpc.method import ClockHook, Context, Identity, Method, StreamMethod
 from slackwater.runtime.rpc.serving import ASYNC, STREAM, SYNC, ServerSession
 from slackwater.runtime.rpc.session import Session, leave
@@ -96,6 +97,7 @@ class RpcServer:
             session.turn_away(error)
         else:
             self._sessions[session] = None
+            level("rpc.accepted", len(self._sessions), limit)
         return session
 
     async def close(self) -> None:

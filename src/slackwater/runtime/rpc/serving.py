@@ -33,6 +33,7 @@ from slackwater.errors import (
     SlackwaterError,
     UnavailableError,
 )
+from slackwater.hooks import level
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import fault, unpack, without_facts
 from slackwater.runtime.rpc.method import Context
@@ -209,6 +210,7 @@ class ServerSession(Session):
         if message.timeout_us > 0:
             context.deadline_ns = self._deadlines.add(message.id, message.timeout_us / 1e6)
         self._running[message.id] = context
+        level("rpc.serving", len(self._running), self._in_flight_max)
         try:
             context.task = self._scope.spawn(work, name=message.method)
         except SlackwaterError:  # the server is closing

@@ -5,5 +5,6 @@ replication.py   I-04 I-05 I-06 I-08 I-09 I-10      one log, one order, one stat
 leases.py        I-01 I-07                          who serves when, in true time
 versions.py      I-02, and V for the others         what is closed does not change
 history.py       I-03 I-15 I-18 I-19 I-20           what clients were told
+stopping.py      I-31                               graceful stops
 settled.py       I-21 I-31                          what must be gone and equal in the end
 """

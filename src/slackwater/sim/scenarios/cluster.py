@@ -20,6 +20,7 @@ from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import leases, replication, settled
 from slackwater.sim.oracles.history import Told
+from slackwater.sim.oracles.stopping import Stops
 from slackwater.sim.oracles.versions import ClosedStays, Versions
 from slackwater.sim.oracles.witness import Witness
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
@@ -36,6 +37,7 @@ from slackwater.sim.scenarios.cluster_plan import (
 )
 from slackwater.sim.scenarios.cluster_programs import Client, node_program
 from slackwater.sim.scenarios.cluster_sever import sever
+from slackwater.sim.scenarios.cluster_stops import rolling_restart
 from slackwater.sim.scenarios.cluster_worker import Worker
 
 if TYPE_CHECKING:
@@ -101,6 +103,8 @@ class Traffic:
         world.add_client("op", _operator(cluster))
         if plan.severs:
             world.spawn(sever(cluster), name="sever")
+        if plan.rolling:
+            world.spawn(rolling_restart(cluster), name="rolling restart")
 
     def unsettled(self, world: World) -> str | None:
         """See `oracles.settled`."""
@@ -170,6 +174,7 @@ def _oracles() -> list[Oracle]:
         versions,
         ClosedStays(),
         Told(versions),
+        Stops(),
         settled.Equal(),
     ]
 
@@ -254,6 +259,19 @@ for _bug in (
         play="cluster",
         expected=("I-05",),
         faults=_AMBIGUOUS_LOG,
+    ),
+    PlantedBug(
+        "X-UNBOUNDED",
+        "finished transactions queue for resolution without bound",
+        play="cluster",
+        expected=("I-31",),
+    ),
+    PlantedBug(
+        "X-STOP-UNFLUSHED",
+        "a node that stops does not make durable what it applied",
+        play="cluster",
+        expected=("I-31",),
+        faults=frozenset({FaultKind.STOP}),
     ),
     PlantedBug(
         "X-LATE-APPEND",

@@ -91,6 +91,8 @@ class Plan:
     """Whether faults begin with the first event: nodes are born, join and get their first ranges under fire."""
     late: tuple[tuple[str, int], ...] = ()
     """Nodes that are switched on only after so many ns."""
+    rolling: bool = False
+    """Whether all nodes are restarted, one after the other, once the world is well (`cluster_stops`)."""
     retires: tuple[str, int] | None = None
     """A node that is decommissioned, and when."""
 
@@ -110,6 +112,7 @@ def draw_plan(tape: Tape, *, nodes: int) -> Plan:
         merges=draw.chance(1, 2),
         moves=draw.chance(1, 2),
         rough=tape.stream("cluster/rough").chance(1, 4),
+        rolling=tape.stream("cluster/rolling").chance(1, 4),
         late=_late(tape.stream("cluster/late"), nodes),
         retires=_retires(tape.stream("cluster/retires"), nodes),
     )

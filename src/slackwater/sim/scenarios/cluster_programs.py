@@ -54,6 +54,7 @@ async def node_program(runtime: SimRuntime, cluster: Cluster, listener: ApplyLis
     )
     cluster.nodes[name] = node
     cluster.world.facts["witness"].engines[name] = engine.engine  # type: ignore[attr-defined] # a SimEngine
+    runtime.on_stop(node.stop)
     await node.start()
     while name == founder and read_identity(engine) is None:
         try:
