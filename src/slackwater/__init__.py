@@ -15,6 +15,69 @@ The layers, lowest first; each imports only what stands below it (checked by imp
     routing   which replica gets a request
     txn       serializable transactions
     …         jobs, protect, feeds, catalog, sql, server, and the simulator on top
+
+For applications: `connect` (a running cluster), `open` (a whole node in this process), `aconnect` (the same as `connect`, to
+be awaited). Both import what they need when they are called: `import slackwater` alone costs next to nothing.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from slackwater.client import AsyncDatabase, Database
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "aconnect", "connect", "open"]
+
+
+def connect(
+    url: str,
+    *,
+    certs: str | Path | None = None,
+    user: str | None = None,
+    timeout: float | str | None = None,
+    locality: str | None = None,
+) -> Database:
+    """A session with a cluster: `connect("slackwater://h1:7400,h2:7400")`. Close it, or use it in a `with`.
+
+    Args:
+        url: one or more nodes; options may follow, as in `?user=ada&certs=DIR&timeout=10s&locality=region=eu`.
+        certs: the directory of certificates (`slackwater cert`); without it only loopback addresses are dialed.
+        user: whose certificate to present; default root.
+        timeout: how long one operation may take, in seconds or as "500ms"; default 30 s.
+        locality: where this client is, e.g. "region=eu,zone=a"; parallel reads prefer what is near.
+    """
+    from slackwater.client import connect as connect_to
+
+    return connect_to(url, certs=certs, user=user, timeout=timeout, locality=locality)
+
+
+def aconnect(
+    url: str,
+    *,
+    certs: str | Path | None = None,
+    user: str | None = None,
+    timeout: float | str | None = None,
+    locality: str | None = None,
+) -> AbstractAsyncContextManager[AsyncDatabase]:
+    """`connect` for asynchronous programs: `async with slackwater.aconnect(url) as db`."""
+    from slackwater.client import aconnect as connect_to
+
+    return connect_to(url, certs=certs, user=user, timeout=timeout, locality=locality)
+
+
+def open(path: str | Path, *, listen: str = "", timeout: float | str | None = None) -> Database:  # noqa: A001 - as in sqlite and shelve
+    """A whole node in this process, its data in a directory that is made if it is not there.
+
+    Args:
+        path: the data directory. One process at a time may have it open.
+        listen: a loopback address such as "127.0.0.1:7400" to serve as well; without it no port is opened.
+        timeout: how long one operation may take, in seconds or as "500ms"; default 30 s.
+    """
+    from slackwater.server.embedded import open_database
+
+    return open_database(path, listen=listen, timeout=timeout)

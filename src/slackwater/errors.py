@@ -4,6 +4,7 @@
     ├── RetryableError             safe to retry the whole transaction
     │   ├── WriteTooOld            a newer version exists; retry above it
     │   ├── ReadWithinUncertainty  a value may or may not precede the read; retry above it
+    │   ├── SchemaChanged          the table has another version than the caller knows; learn it and retry
     │   └── TransactionAborted     another transaction wounded this one
     ├── ConflictError              an intent of another transaction is in the way; push it or wait
     ├── ConditionFailed            a conditional put found another value; carries it
@@ -85,6 +86,10 @@ class ReadWithinUncertainty(RetryableError):
 
 class TransactionAborted(RetryableError):
     """The transaction was aborted by a pusher or by its own record's expiry."""
+
+
+class SchemaChanged(RetryableError):
+    """The table has another version than the caller knows, or is gone; facts: `table_id`, `version`."""
 
 
 class ConflictError(SlackwaterError):

@@ -66,6 +66,11 @@ def encode_batch(codec: RowCodec, batch: Any) -> tuple[list[bytes], list[bytes]]
     return keys, _values(codec.layout, columns, batch.num_rows)
 
 
+def check_columns(codec: RowCodec, batch: Any) -> None:
+    """Refuse what `encode_batch` would refuse, without encoding: for callers who send a batch in parts."""
+    _columns(codec, batch)
+
+
 def _columns(codec: RowCodec, batch: Any) -> list[Any]:
     """The batch's columns in schema order, cast and checked."""
     names = set(batch.schema.names)

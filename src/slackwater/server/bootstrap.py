@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.catalog.records import FIRST_TABLE_ID, TABLE_ID_KEY
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.layout import KEY_MAX, KEY_MIN, KV, SYSTEM, meta, prefix_end, system
 from slackwater.replica.state import RangeState, encode_state, state_key
@@ -29,10 +30,8 @@ if TYPE_CHECKING:
     from slackwater.server.identity import StoreIdentity
 
 FIRST_FREE_RANGE_ID = 4
-FIRST_TABLE_ID = 100
 RANGE_ID_KEY = system("alloc", b"range")
 NODE_ID_KEY = system("alloc", b"node")
-TABLE_ID_KEY = system("alloc", b"table")
 
 _LIVENESS_END = prefix_end(SYSTEM + b"m")
 """r1 ends after every system record whose name starts with a letter up to `m`: alloc, liveness, and room for more."""

@@ -6,6 +6,7 @@
     ├── Store ── Replica …                the ranges here
     ├── NodeLiveness                      heartbeat
     ├── RangeSender ── KV                 requests to any range, transactions
+    ├── TableCatalog, Gateway             tables, and what clients ask for
     ├── NodeFeeds, FeedClient             change feeds: served and read
     └── Queues                            split, merge, replicate, lease, trim, check
 
@@ -40,6 +41,7 @@ from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
 from slackwater.server.drain import drain
 from slackwater.server.feeds import feed_client, node_feeds, serve_feeds
+from slackwater.server.gateway.service import Gateway, table_catalog
 from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
@@ -216,6 +218,7 @@ class Node:
         self.feeds = node_feeds(self, self.store)
         self.feed_client = feed_client(self, self.feeds)
         self._administer(self.store, self.liveness)
+        self.catalog = table_catalog(self)
         self.store.start()
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
         self.book.recall(self.engine)
@@ -297,6 +300,7 @@ class Node:
         server.handle_sync(sv.QUARANTINE, self._on_quarantine)
         server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
         AdminService(self)
+        self.gateway = Gateway(self)
         serve_updates(server, self._here)
         serve_feeds(self)
 

@@ -1,0 +1,31 @@
+"""Which tables there are, and were: versioned descriptors in a system table of the store itself.
+
+    system("table", id ++ version)  ->  {schema, dropped, next_column_id}        written once, never changed
+    system("table_name", name)      ->  id                                       the names of tables that exist now
+    system("alloc", "table")        ->  the last id given out                    ids are never used again
+
+Creating, dropping and publishing a version are ordinary serializable transactions over these records: two that create one
+name, or publish one version, conflict like any others and one of them is told. The time since when a version holds (its
+*modification time*) is not written anywhere: it is the commit timestamp of the record, which the store keeps anyway. So
+it cannot disagree with what a reader at that timestamp sees.
+
+Every node keeps all descriptors in memory (`Tables`), complete up to a timestamp:
+
+    node ──► TableCatalog ──► Tables            name, id, timestamp → descriptor: no message
+                 │ not found, or a value of an unknown version met: read what is new
+                 └ every `catalog.poll_interval`, or when a `Watch` rings (a feed): read what is new
+
+How far a node may lag. A table made through another gateway is found at once: a name that is not known is looked for
+before it is refused. A table dropped, or a version published, through another gateway is seen after at most the poll
+interval; until then this node still accepts rows for the old version. Nothing is corrupted by that: rows say which
+version wrote them, and ids are never used again. To rule it out takes leases on descriptors, which the schema-change
+work brings; `Transaction.deadline` is the hook for it.
+
+Files. Pure: `records` (keys and codec), `tables` (the cache), `definition` (what a table may look like). Awaiting:
+`driver` (transactions, polling).
+"""
+
+from slackwater.catalog.driver import TableCatalog, Watch
+from slackwater.catalog.tables import Tables
+
+__all__ = ["TableCatalog", "Tables", "Watch"]

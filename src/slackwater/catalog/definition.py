@@ -1,0 +1,94 @@
+"""What a table may look like when it is made, and what may change in the next version. Pure.
+
+Names of columns that a change feed or a staged write adds are refused here, at creation, and not when somebody reads:
+`_change_type`, `_commit_version`, `_commit_timestamp`, and everything that begins like them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.catalog.records import TableRecord
+from slackwater.errors import UsageError
+from slackwater.model.schema import Column, KeyColumn, TableSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.model.native import ColumnSpec, KeySpec
+    from slackwater.model.tables import TableDescriptor
+
+RESERVED_PREFIXES = ("_change_", "_commit_", "_from", "_to")
+NAME_CHARS_MAX = 128
+_TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def check_table_name(name: str) -> str:
+    """`name`, when a table may be called that."""
+    if not _TABLE_NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX:
+        raise UsageError(
+            f"a table's name has 1 to {NAME_CHARS_MAX} letters, digits, '_', '.' or '-', and begins with a letter or '_'",
+            name=name[: 2 * NAME_CHARS_MAX],
+        )
+    return name
+
+
+def first_version(
+    table_id: int, name: str, columns: Sequence[ColumnSpec], primary_key: Sequence[KeySpec]
+) -> TableRecord:
+    """The record of a new table. Key columns are NOT NULL whether or not that was said."""
+    check_table_name(name)
+    if not primary_key:
+        raise UsageError(f"table {name} needs a primary key; name one or more of its columns")
+    keys = {part.column for part in primary_key}
+    made = tuple(_column(i, spec, key=spec.name in keys) for i, spec in enumerate(columns, 1))
+    ids = {column.name: column.id for column in made}
+    for part in primary_key:
+        if part.column not in ids:
+            raise UsageError(
+                f"the primary key of table {name} names {part.column!r}, which is none of its columns"
+                f" ({', '.join(ids)})"
+            )
+    parts = tuple(KeyColumn(ids[part.column], part.descending) for part in primary_key)
+    return TableRecord(TableSchema(table_id, name, 1, made, parts), next_column_id=len(made) + 1)
+
+
+def with_column(now: TableDescriptor, spec: ColumnSpec) -> TableRecord:
+    """The next version, with one column more. Rows that are there get its default, or NULL."""
+    if not spec.nullable and spec.default is None:
+        raise UsageError(f"column {spec.name} is NOT NULL: rows that are there need a default for it")
+    column = _column(now.next_column_id, spec, key=False)
+    return _next(now, (*now.schema.columns, column), next_column_id=now.next_column_id + 1)
+
+
+def without_column(now: TableDescriptor, name: str) -> TableRecord:
+    """The next version, with one column less."""
+    gone = now.schema.column(name)
+    if any(part.column_id == gone.id for part in now.schema.primary_key):
+        raise UsageError(f"column {name} is part of the primary key of {now.name}; it cannot be dropped")
+    return _next(now, tuple(c for c in now.schema.columns if c.id != gone.id), next_column_id=now.next_column_id)
+
+
+def dropped(now: TableDescriptor) -> TableRecord:
+    """The last version: the table is no more."""
+    return msgspec.structs.replace(_next(now, now.schema.columns, next_column_id=now.next_column_id), dropped=True)
+
+
+def _next(now: TableDescriptor, columns: tuple[Column, ...], *, next_column_id: int) -> TableRecord:
+    schema = msgspec.structs.replace(now.schema, version=now.version + 1, columns=columns)
+    return TableRecord(schema, next_column_id)
+
+
+def _column(column_id: int, spec: ColumnSpec, *, key: bool) -> Column:
+    for prefix in RESERVED_PREFIXES:
+        if spec.name.startswith(prefix):
+            raise UsageError(
+                f"column names that begin with {prefix!r} are reserved for change feeds; call it something else",
+                column=spec.name,
+            )
+    if len(spec.name) > NAME_CHARS_MAX:
+        raise UsageError(f"a column's name has at most {NAME_CHARS_MAX} characters", column=spec.name[:NAME_CHARS_MAX])
+    return Column(column_id, spec.name, spec.type, nullable=spec.nullable and not key, default=spec.default)

@@ -1,0 +1,90 @@
+"""The catalog's records as keys and bytes. Pure.
+
+Ids and versions are big-endian, so a table's versions are neighbours in order, and one scan reads a table's history.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.errors import DecodeError
+from slackwater.model.keys import escape, unescape
+from slackwater.model.layout import SYSTEM, prefix_span, system
+from slackwater.model.schema import TableSchema
+from slackwater.model.spans import Span
+from slackwater.model.tables import TableDescriptor
+
+if TYPE_CHECKING:
+    from slackwater.clock.timestamp import Timestamp
+
+TABLE_ID_KEY = system("alloc", b"table")
+FIRST_TABLE_ID = 100
+"""Lower ids are kept for tables of the system's own."""
+
+_TABLE = "table"
+_NAME = "table_name"
+_NUMBER_BYTES = 4
+
+
+class TableRecord(msgspec.Struct, frozen=True):
+    """What is written for one version of a table."""
+
+    schema: TableSchema
+    next_column_id: int
+    dropped: bool = False
+
+
+_decoder = msgspec.msgpack.Decoder(TableRecord)
+
+
+def descriptor_key(table_id: int, version: int) -> bytes:
+    """Where one version of a table lives."""
+    return system(_TABLE, table_id.to_bytes(_NUMBER_BYTES, "big") + version.to_bytes(_NUMBER_BYTES, "big"))
+
+
+def descriptors_span() -> Span:
+    """Every version of every table."""
+    return prefix_span(SYSTEM + escape(_TABLE.encode()))
+
+
+def versions_span(table_id: int) -> Span:
+    """Every version of one table."""
+    return Span(descriptor_key(table_id, 0), descriptor_key(table_id + 1, 0))
+
+
+def name_key(name: str) -> bytes:
+    """Where a table's name is claimed."""
+    return system(_NAME, name.encode())
+
+
+def encode_id(table_id: int) -> bytes:
+    """A table id as the value of a name."""
+    return table_id.to_bytes(_NUMBER_BYTES, "big")
+
+
+def decode_id(value: bytes) -> int:
+    """The table id that a name stands for."""
+    if len(value) != _NUMBER_BYTES:
+        raise DecodeError("a table's name does not hold an id", value=value[:16])
+    return int.from_bytes(value, "big")
+
+
+def encode_record(record: TableRecord) -> bytes:
+    """The bytes of one version."""
+    return msgspec.msgpack.encode(record)
+
+
+def decode_record(key: bytes, value: bytes, ts: Timestamp) -> TableDescriptor:
+    """The descriptor in a record that was committed at `ts`."""
+    try:
+        record = _decoder.decode(value)
+        rest, _ = unescape(key, len(SYSTEM + escape(_TABLE.encode())))
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise DecodeError(f"a table's record does not decode: {error}", key=key) from None
+    stored = record.schema
+    named = int.from_bytes(rest[:_NUMBER_BYTES], "big"), int.from_bytes(rest[_NUMBER_BYTES:], "big")
+    if named != (stored.table_id, stored.version):
+        raise DecodeError("a table's record lies under another table's key", key=key, table_id=stored.table_id)
+    return TableDescriptor(stored, ts, record.next_column_id, record.dropped)

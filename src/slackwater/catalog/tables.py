@@ -1,0 +1,81 @@
+"""Every known descriptor of every table, by id, by name, and by time. Pure.
+
+    learn(descriptor)          in any order, any number of times
+    complete_upto(ts)          everything committed at or below `ts` has been learned
+
+Names are found among the versions that hold at the time asked for: a table that was dropped is found by whoever reads
+before the drop, and a name used twice means the table that had it then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import invariant
+from slackwater.model.tables import TableDescriptor, TableHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TABLES_MAX = 100_000
+"""Tables of one cluster, dropped ones included: all of them are in every node's memory."""
+
+
+class Tables:
+    """A cache of the catalog that is complete up to `upto`."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, TableHistory] = {}
+        self._ids_by_name: dict[str, list[int]] = {}
+        self.upto = MIN
+
+    def learn(self, descriptors: Iterable[TableDescriptor]) -> None:
+        """Take descriptors, known or new."""
+        for descriptor in descriptors:
+            known = self._by_id.get(descriptor.table_id)
+            old = {} if known is None else {v.version: v for v in known.versions}
+            same = old.get(descriptor.version)
+            if same is not None:
+                # a version is written once: whoever learns it learns the same
+                invariant(same == descriptor, "A-descriptor", table=descriptor.name, version=descriptor.version)
+                continue
+            old[descriptor.version] = descriptor
+            versions = tuple(old[v] for v in sorted(old))
+            self._by_id[descriptor.table_id] = TableHistory(versions)
+            ids = self._ids_by_name.setdefault(descriptor.name, [])
+            if descriptor.table_id not in ids:
+                ids.append(descriptor.table_id)
+
+    def complete_upto(self, ts: Timestamp) -> None:
+        """Everything committed at or below `ts` has been learned."""
+        self.upto = Timestamp(max(self.upto, ts))
+
+    def by_id(self, table_id: int) -> TableHistory | None:
+        """A table's versions."""
+        return self._by_id.get(table_id)
+
+    def by_name(self, name: str, *, at: Timestamp | None = None) -> TableHistory | None:
+        """The table that has this name now, or had it at a time."""
+        for table_id in reversed(self._ids_by_name.get(name, [])):
+            history = self._by_id[table_id]
+            held = history.latest if at is None else history.at(at)
+            if held is not None and not held.dropped and held.name == name:
+                return history
+        return None
+
+    def names(self, *, at: Timestamp | None = None) -> list[TableHistory]:
+        """Every table that exists now, or existed at a time, by name."""
+        found = []
+        for history in self._by_id.values():
+            held = history.latest if at is None else history.at(at)
+            if held is not None and not held.dropped:
+                found.append(history)
+        return sorted(found, key=lambda h: h.latest.name)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def status(self) -> str:
+        """One line for logs and scripts."""
+        return f"catalog tables={len(self._by_id)} upto={self.upto}"

@@ -1,0 +1,112 @@
+"""Opening a session: from a URL to a database.
+
+connect   ── LoopThread ──┐
+aconnect  ────────────────┴─► session(target) ─► Gateways.greet ─► AsyncDatabase
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from slackwater.client.database import AsyncDatabase
+from slackwater.client.gateways import Gateways, client_net
+from slackwater.client.sync import Database
+from slackwater.client.url import Target, locality_of, parse_url, seconds_of
+from slackwater.errors import UsageError
+from slackwater.runtime.loop_thread import LoopThread
+from slackwater.runtime.real import RealRuntime
+from slackwater.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from slackwater.runtime.seam import Disk
+
+
+def target_of(
+    url: str,
+    *,
+    certs: str | Path | None = None,
+    user: str | None = None,
+    timeout: float | str | None = None,
+    locality: str | None = None,
+) -> Target:
+    """What a URL and arguments say together; arguments win."""
+    target = parse_url(url)
+    changes: dict[str, Any] = {}
+    if certs is not None:
+        changes["certs"] = Path(certs)
+    if user is not None:
+        changes["user"] = user
+    if timeout is not None:
+        changes["timeout_s"] = seconds_of(timeout)
+    if locality is not None:
+        changes["locality"] = locality_of(locality)
+    target = msgspec.structs.replace(target, **changes)
+    if target.certs is not None and not target.certs.is_dir():
+        raise UsageError(f"{target.certs} is no directory of certificates; see `slackwater cert`")
+    return target
+
+
+@asynccontextmanager
+async def session(target: Target) -> AsyncIterator[AsyncDatabase]:
+    """A database for the length of a block."""
+    settings = Settings()
+    net = client_net(settings, target)
+    runtime = RealRuntime(disk=cast("Disk", None), net=net, settings=settings)  # a client keeps nothing
+    scope = runtime.scope("client")
+    gateways = Gateways(
+        runtime, scope, target.addresses, settings=settings, timeout_s=target.timeout_s, locality=target.locality
+    )
+    try:
+        await gateways.greet()
+        yield AsyncDatabase(gateways, scope, url=target.url())
+    finally:
+        await gateways.close()
+        await scope.close()
+        runtime.close()
+
+
+def aconnect(
+    url: str,
+    *,
+    certs: str | Path | None = None,
+    user: str | None = None,
+    timeout: float | str | None = None,
+    locality: str | None = None,
+) -> AbstractAsyncContextManager[AsyncDatabase]:
+    """A session with a cluster for `async with`; see `client.url` for what the URL may say."""
+    return session(target_of(url, certs=certs, user=user, timeout=timeout, locality=locality))
+
+
+def connect(
+    url: str,
+    *,
+    certs: str | Path | None = None,
+    user: str | None = None,
+    timeout: float | str | None = None,
+    locality: str | None = None,
+) -> Database:
+    """A session with a cluster; see `client.url` for what the URL may say. Close it, or use it in a `with`."""
+    target = target_of(url, certs=certs, user=user, timeout=timeout, locality=locality)
+    return opened(session(target))
+
+
+def opened(block: AbstractAsyncContextManager[AsyncDatabase]) -> Database:
+    """Enter a session on a loop thread of its own."""
+    loop = LoopThread()
+    try:
+        twin = loop.run(_enter(block))
+    except BaseException:
+        loop.close()
+        raise
+    return Database(loop, twin, block)
+
+
+async def _enter(block: AbstractAsyncContextManager[AsyncDatabase]) -> AsyncDatabase:
+    return await block.__aenter__()

@@ -1,0 +1,395 @@
+"""A cluster as an asynchronous application sees it: tables, rows, transactions, snapshots.
+
+    async with slackwater.aconnect("slackwater://127.0.0.1:7400") as db:
+        await db.create_table("orders", {"id": "int8", "price": "decimal(10,2)"}, primary_key=["id"])
+        await db.upsert("orders", [{"id": 1, "price": Decimal("9.50")}])
+        rows = await db.scan("orders", where=[("id", ">=", 1)])
+
+`sync.Database` has the same methods for programs that do not await. Operations may run at the same time; a Database is one
+*session*: snapshots that it negotiates never go back behind what it has read or written.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow
+
+from slackwater.client import reads, staging
+from slackwater.client.definitions import column_specs, key_specs
+from slackwater.client.gateways import Again
+from slackwater.client.inputs import key_of
+from slackwater.client.snapshot import AsyncSnapshot
+from slackwater.client.staging import AsyncPart, staged_kind
+from slackwater.client.tables import KnownTables, table_name
+from slackwater.client.transaction import AsyncTransaction, Attempts
+from slackwater.client.writes import Writer, WriteResult
+from slackwater.clock.timestamp import MIN, Timestamp, from_us, parse
+from slackwater.errors import DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
+from slackwater.model import native as nt
+from slackwater.model.native import WriteKind
+from slackwater.model.spans import Span
+from slackwater.runtime.sync import CancelledError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+    from slackwater.client.gateways import Gateways
+    from slackwater.model.native_staging import PartRef, Published
+    from slackwater.model.schema import TableSchema
+    from slackwater.model.tables import TableHistory
+    from slackwater.runtime.seam import TaskScope
+
+T = TypeVar("T")
+pa: Any = pyarrow
+SCAN_ATTEMPTS_MAX = 20
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class AsyncDatabase:
+    """A session with a cluster. Made by `slackwater.aconnect`."""
+
+    def __init__(self, gateways: Gateways, scope: TaskScope, *, url: str = "") -> None:
+        self.url = url
+        """How another process reaches the same cluster; empty when it cannot."""
+        self._gateways = gateways
+        self._tables = KnownTables(gateways)
+        self._writer = Writer(gateways, self._tables, scope)
+        self._seen = MIN
+
+    # --- tables
+
+    async def create_table(
+        self, name: str, columns: Mapping[str, Any] | Sequence[Any] | Any, *, primary_key: str | Sequence[str]
+    ) -> TableSchema:
+        """Make a table; see `client.definitions` for how columns and keys are written."""
+        request = nt.CreateTable(table_name(name), column_specs(columns), key_specs(primary_key))
+        reply = await self._gateways.call(nt.CREATE_TABLE, request, again=Again.IF_UNSENT)
+        return self._tables.remember(reply.table).latest.schema
+
+    async def drop_table(self, name: str) -> None:
+        """Drop a table. Its rows can still be read as of a time before."""
+        await self._gateways.call(nt.DROP_TABLE, nt.DropTable(table_name(name)), again=Again.IF_UNSENT)
+        self._tables.forget()
+
+    async def tables(self) -> list[TableSchema]:
+        """Every table, by name."""
+        reply = await self._gateways.call(nt.LIST_TABLES, nt.ListTables())
+        return [self._tables.remember(history).latest.schema for history in reply.tables]
+
+    async def table(self, name: str) -> TableSchema:
+        """What a table looks like now."""
+        return (await self.history(name)).latest.schema
+
+    async def history(self, name: str) -> TableHistory:
+        """Every version of a table, with the time since when each holds. Asks: the answer is of now."""
+        self._tables.forget(name)
+        return await self._tables.by_name(name)
+
+    # --- rows
+
+    async def upsert(self, table: str, rows: Any) -> WriteResult:
+        """Write rows, replacing those with the same key.
+
+        Up to 10 000 rows (and 4 MiB) are one transaction; more are a bulk load, written block by block (`client.writes`).
+        """
+        return await self._writer.write(WriteKind.UPSERT, table, rows)
+
+    async def insert(self, table: str, rows: Any) -> WriteResult:
+        """Write rows whose keys must be new; `ConditionFailed` if one is not, and then (up to 10 000 rows) none is."""
+        return await self._writer.write(WriteKind.INSERT, table, rows)
+
+    async def delete(self, table: str, rows: Any) -> WriteResult:
+        """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns. Missing rows are fine."""
+        return await self._writer.write(WriteKind.DELETE, table, rows)
+
+    async def get(self, table: str, key: object) -> dict[str, Any] | None:
+        """A row by its primary key: a value, a tuple of values, or a dict. The newest; None when there is none."""
+        history = await self._tables.by_name(table)
+        codec = self._tables.codec(history)
+        request = nt.GetRows(history.latest.table_id, [key_of(codec, key)])
+        (value,) = (await self._gateways.call(nt.GET_ROWS, request)).values
+        if value is None:
+            return None
+        try:
+            return codec.decode(value)
+        except DecodeError:  # of a version that was published since
+            fresh = await self._tables.by_id(history.latest.table_id, fresh=True)
+            return self._tables.codec(fresh).decode(value)
+
+    async def scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+    ) -> Any:
+        """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`.
+
+        `where` is a list of `(column, operator, value)`, joined by AND; conditions on the primary key read less.
+        """
+        for tries in range(SCAN_ATTEMPTS_MAX):
+            try:
+                history = await self._tables.by_name(table)
+                asked = reads.query(history, columns=columns, where=where, limit=limit)
+                found = [batch async for batch in self._batches(asked)]
+                return pa.Table.from_batches(found, schema=asked.schema)
+            except (RetryableError, DecodeError) as error:
+                self._tables.forget(table)
+                if tries + 1 == SCAN_ATTEMPTS_MAX or (isinstance(error, DecodeError) and tries):
+                    raise
+                await self._gateways.pause(tries)
+        raise AssertionError("unreachable")
+
+    async def scan_batches(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """The same, batch by batch, as they come. If the scan must begin again, that is a `RetryableError`."""
+        asked = reads.query(await self._tables.by_name(table), columns=columns, where=where, limit=limit)
+        async for batch in self._batches(asked):
+            yield batch
+
+    async def _batches(self, asked: reads.Query) -> AsyncGenerator[Any, None]:
+        try:
+            async for _, batches in reads.scan(self._gateways, asked, nt.ReadPolicy()):
+                for batch in batches:
+                    yield batch
+        except SchemaChanged:
+            self._tables.forget(asked.history.latest.name)
+            raise
+
+    # --- transactions
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncTransaction]:
+        """A transaction for the length of a block: committed at its end, rolled back if it raises."""
+        tx = AsyncTransaction(self._gateways, self._tables)
+        await tx.begin()
+        try:
+            yield tx
+        except BaseException:
+            await tx.rollback()
+            raise
+        await self._commit(tx)
+
+    async def run(self, function: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
+        """Run a function in a transaction and commit; again, after others were in the way, until it succeeds.
+
+        The function must have no effects outside the transaction: it may run many times, and only the last one counts.
+        """
+        attempts = await self.attempts()
+        while True:
+            try:
+                value = await function(attempts.tx)
+                await attempts.tx.commit()
+            except (Exception, CancelledError) as error:
+                await attempts.failed(error)
+            else:
+                self.wrote(attempts.tx.commit_timestamp)
+                return value
+
+    async def attempts(self) -> Attempts:
+        """A transaction that may be tried several times; for `run` and its twin."""
+        tx = AsyncTransaction(self._gateways, self._tables)
+        await tx.begin()
+        return Attempts(tx, self._gateways)
+
+    async def _commit(self, tx: AsyncTransaction) -> None:
+        try:
+            await tx.commit()
+        except SlackwaterError:
+            await tx.rollback()
+            raise
+        self.wrote(tx.commit_timestamp)
+
+    def wrote(self, ts: Timestamp) -> None:
+        """This session has written at `ts`: it does not go back behind that."""
+        self._writer.latest = Timestamp(max(self._writer.latest, ts))
+
+    # --- time
+
+    async def snapshot(
+        self,
+        *,
+        as_of: Timestamp | dt.datetime | str | int | None = None,
+        max_staleness: float | None = None,
+        min_timestamp: Timestamp | dt.datetime | str | int | None = None,
+        nearest_only: bool = False,
+        tables: Sequence[str] = (),
+        read_from: str = "any",
+        wait: float | None = None,
+    ) -> AsyncSnapshot:
+        """The database at one timestamp, chosen in one of these ways.
+
+        Args:
+            as_of: exactly then: a timestamp, an aware datetime, ISO-8601, or an interval such as "-5s".
+            max_staleness: the freshest that the nearest replicas serve without waiting, at most so many seconds old.
+            min_timestamp: the same, at or after that time. Without any of the three: the same, at or after everything
+                this session has written or read.
+            nearest_only: with the negotiated forms, fail rather than ask leaseholders.
+            tables: what the negotiation is about; all tables when none is named.
+            read_from: "leader", "any" (the nearest replica if it can), "follower" (the nearest replica, waiting for it).
+            wait: how many seconds a follower may wait for the timestamp to close before the leaseholder is asked.
+        """
+        if sum(form is not None for form in (as_of, max_staleness, min_timestamp)) > 1:
+            raise UsageError("give one of as_of, max_staleness and min_timestamp, not several")
+        if isinstance(tables, str):
+            raise UsageError("tables are a list of names", tables=tables)
+        reads.read_policy(MIN, read_from=read_from, wait=wait)
+        at = MIN if as_of is None else self._time(as_of)
+        least = MIN if min_timestamp is None else self._time(min_timestamp)
+        if as_of is None and max_staleness is None and min_timestamp is None:
+            least = self._writer.latest
+        request = nt.ChooseSnapshot(tuple(tables), at, max_staleness, least, nearest_only, self._seen)
+        reply = await self._gateways.call(nt.SNAPSHOT, request)
+        for history in reply.tables:
+            self._tables.remember(history)
+        if as_of is None:
+            self._seen = Timestamp(max(self._seen, reply.ts))
+        return AsyncSnapshot(
+            self._gateways,
+            self._tables,
+            reply.ts,
+            by_followers=reply.by_followers,
+            read_from=read_from,
+            wait=wait,
+        )
+
+    async def resolved(self, tables: str | Sequence[str]) -> Timestamp:
+        """The timestamp up to which nothing in these tables will ever change, on the replicas nearest to the gateway."""
+        return (await self._gateways.call(nt.RESOLVED, nt.OfTables(_names(tables)))).ts
+
+    async def close_now(self, tables: str | Sequence[str]) -> Timestamp:
+        """Have the present of these tables closed, so that followers serve it; returns that timestamp."""
+        return (await self._gateways.call(nt.CLOSE, nt.OfTables(_names(tables)))).ts
+
+    async def frontier(self, tables: str | Sequence[str] = ()) -> list[nt.FrontierRow]:
+        """How far every replica of every range of these tables (all, when none is named) is closed, and why not further."""
+        return (await self._gateways.call(nt.FRONTIER, nt.OfTables(_names(tables)))).rows
+
+    # --- parallel reads
+
+    async def partitions(
+        self, table: str, num: int | None = None, *, at: Timestamp | None = None
+    ) -> list[nt.Partition]:
+        """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
+        history = await self._tables.by_name(table)
+        ts = self._gateways.clock.now() if at is None else at
+        return (
+            await self._gateways.call(nt.PARTITIONS, nt.GetPartitions(history.latest.table_id, ts, num or 0))
+        ).partitions
+
+    async def read_partition(
+        self,
+        partition: nt.Partition,
+        *,
+        at: Timestamp,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        read_from: str = "follower",
+        wait: float | None = None,
+        on_read: Callable[[nt.RangeRead], None] | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then."""
+        ts = self._time(at)
+        history = await self._fresh_enough(partition.table_id, ts)
+        within = Span(partition.start, partition.end)
+        asked = reads.query(history, at=ts, columns=columns, where=where, within=within)
+        policy = reads.read_policy(ts, read_from=read_from, wait=wait)
+        near = self._gateways.near(partition.replicas)
+        async for page, batches in reads.scan(self._gateways, asked, policy, near=near):
+            for read in page.reads if on_read is not None else ():
+                on_read(read)  # type: ignore[misc]  # by the line above
+            for batch in batches:
+                yield batch
+
+    async def read_changes(
+        self,
+        partition: nt.Partition,
+        *,
+        after: Timestamp,
+        upto: Timestamp,
+        diff: bool = False,
+        columns: Sequence[str] | None = None,
+        read_from: str = "follower",
+        wait: float | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """Every change of a partition with after < commit <= upto, as record batches with the change columns.
+
+        The same call gives the same changes, in key order, oldest first within a key, for as long as history is kept.
+        With `columns`, only those of the table's; with an empty list, none but the change columns.
+        """
+        first, last = self._time(after), self._time(upto)
+        history = await self._fresh_enough(partition.table_id, last)
+        policy = reads.read_policy(last, read_from=read_from, wait=wait)
+        request = nt.ReadChanges(partition.table_id, b"", partition.start, partition.end, first, last, diff, policy)
+        near = self._gateways.near(partition.replicas)
+        async for _, batches in reads.changes(self._gateways, history, request, columns=columns, near=near):
+            for batch in batches:
+                yield batch
+
+    # --- one commit from many processes
+
+    async def staging(self, table: str, operation: str = "upsert") -> AsyncPart:
+        """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""
+        history = await self.history(table)
+        return AsyncPart(self._gateways, self._tables.codec(history), staged_kind(operation))
+
+    async def publish(
+        self,
+        table: str,
+        parts: Sequence[PartRef],
+        operation: str = "upsert",
+        *,
+        app: tuple[str, int] | None = None,
+    ) -> Published:
+        """Write the rows of all parts at one timestamp. Under a name, `app`, at most once for each version."""
+        schema = await self.table(table)
+        done = await staging.publish(self._gateways, schema, parts, staged_kind(operation), app)
+        self.wrote(done.ts)
+        return done
+
+    async def drop_staged(self, parts: Sequence[PartRef]) -> None:
+        """Forget parts. What was published from them stays."""
+        await staging.drop_staged(self._gateways, parts)
+
+    async def _fresh_enough(self, table_id: int, at: Timestamp) -> TableHistory:
+        """A table's history that is certain to hold every version up to `at`: asked for after that time."""
+        return await self._tables.by_id(table_id, fresh=True)
+
+    # --- this session
+
+    def now(self) -> Timestamp:
+        """A timestamp above everything this session has heard of."""
+        return self._gateways.clock.now()
+
+    async def nodes(self) -> list[nt.ReplicaPlace]:
+        """The nodes of the cluster, as the gateway knows them."""
+        reply = await self._gateways.call(nt.CLUSTER, nt.AskCluster())
+        self._gateways.learn(reply.nodes)
+        return [nt.ReplicaPlace(n.node_id, n.address, n.locality) for n in reply.nodes]
+
+    def _time(self, when: Timestamp | dt.datetime | str | int) -> Timestamp:
+        """A point in time, however it was written."""
+        if isinstance(when, dt.datetime):
+            if when.tzinfo is None:
+                raise UsageError("a datetime needs a time zone, such as datetime.UTC", value=str(when))
+            return from_us((when - _EPOCH) // dt.timedelta(microseconds=1))
+        if isinstance(when, bool) or not isinstance(when, str | int):
+            raise UsageError("a time is a timestamp, an aware datetime, ISO-8601 or '-5s'", got=type(when).__name__)
+        found = parse(when, now=self._gateways.clock.now())
+        if found == MIN:
+            raise UsageError("a time is after 1970", value=when)
+        return found
+
+
+def _names(tables: str | Sequence[str]) -> tuple[str, ...]:
+    return (tables,) if isinstance(tables, str) else tuple(tables)

@@ -1,0 +1,250 @@
+"""The nodes that a client talks to: one at a time, another when that one fails.
+
+    call(again=ALWAYS)        reads, lookups: a lost answer is asked for again, of the next gateway
+    call(again=IF_UNSENT)     writes: asked again only when the request certainly never left; otherwise the caller is told,
+                              and settles what became of it
+    stream                    opened on one gateway; who reads it goes on elsewhere from where it broke
+
+Any node will do. The list given to `connect` is where to begin; the answer to `db.cluster` names all others, which are tried
+after those. Every call is bounded by its timeout; between rounds over all gateways there is a growing, jittered pause.
+
+The client follows the cluster's clocks (`HybridClock`), so that what it does after an answer is after it for everybody.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from slackwater.clock.hlc import HybridClock
+from slackwater.clock.timestamp import Timestamp
+from slackwater.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    SlackwaterError,
+    UnavailableError,
+    UsageError,
+)
+from slackwater.model import native as nt
+from slackwater.runtime.rpc.dialer import Dialer
+from slackwater.runtime.rpc.method import Identity
+from slackwater.runtime.tcp import TcpNet, parse_address
+from slackwater.runtime.tls import client_context, client_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.client.url import Locality, Target
+    from slackwater.model.descriptors import NodeDescriptor
+    from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
+    from slackwater.runtime.rpc.stream import Stream
+    from slackwater.runtime.seam import Address, Runtime, TaskScope
+    from slackwater.settings import Settings
+
+Req = TypeVar("Req")
+Res = TypeVar("Res")
+
+PAUSE_S_MIN = 0.01
+PAUSE_S_MAX = 0.5
+GREET_TIMEOUT_S = 10.0
+GATEWAYS_MAX = 256
+"""Addresses a client remembers."""
+
+
+class Again(enum.Enum):
+    """When a call may be made a second time."""
+
+    ALWAYS = "always"
+    IF_UNSENT = "if unsent"
+
+
+class FollowClock:
+    """Implements `runtime.rpc.ClockHook`: stamps what is sent and follows what is received."""
+
+    def __init__(self, clock: HybridClock) -> None:
+        self._clock = clock
+
+    def stamp(self) -> int:
+        """For a message that is about to be sent."""
+        return self._clock.now()
+
+    def update(self, ts: int) -> None:
+        """Follow a received message."""
+        self._clock.update(Timestamp(ts))
+
+    def measured(self, peer: str, measurement: Measurement) -> None:
+        """A client judges nobody's clock."""
+
+
+class Gateways:
+    """Calls to whichever node answers. Owned by `scope`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        scope: TaskScope,
+        addresses: Sequence[Address],
+        *,
+        settings: Settings,
+        timeout_s: float,
+        locality: Locality = (),
+    ) -> None:
+        self.runtime = runtime
+        self.settings = settings
+        self.timeout_s = timeout_s
+        self.locality = locality
+        self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=settings["clock.max_offset"])
+        self.identity = Identity()
+        self._dialer = Dialer(runtime, scope, identity=self.identity, settings=settings, hook=FollowClock(self.clock))
+        self._addresses = list(addresses)
+        self._at = 0
+        self.nodes: dict[int, NodeDescriptor] = {}
+
+    async def greet(self) -> None:
+        """Find one node that answers and take its cluster for ours; the error says what each address said."""
+        reasons = []
+        for index, address in enumerate(self._addresses):
+            try:
+                reply = await self._dialer.call(address, nt.CLUSTER, nt.AskCluster(), timeout=GREET_TIMEOUT_S)
+            except SlackwaterError as error:
+                reasons.append(f"{address}: {error.message}")
+                continue
+            if not reply.cluster_id:
+                reasons.append(f"{address}: the node belongs to no cluster yet; run `slackwater init`")
+                continue
+            self.identity.cluster_id = reply.cluster_id
+            self._at = index
+            self.learn(reply.nodes)
+            return
+        raise UnavailableError("no node of the cluster answers; " + "; ".join(reasons))
+
+    def learn(self, nodes: Sequence[NodeDescriptor]) -> None:
+        """Remember nodes, to be tried after those that are known."""
+        for node in nodes:
+            self.nodes[node.node_id] = node
+            if node.address not in self._addresses and len(self._addresses) < GATEWAYS_MAX:
+                self._addresses.append(node.address)
+
+    @property
+    def current(self) -> Address:
+        """The gateway that the next call goes to."""
+        return self._addresses[self._at % len(self._addresses)]
+
+    def move_on(self, failed: Address) -> None:
+        """Use the next gateway, unless somebody has moved on already."""
+        if self.current == failed:
+            self._at = (self._at + 1) % len(self._addresses)
+
+    async def call(
+        self,
+        method: Method[Req, Res],
+        request: Req,
+        *,
+        again: Again = Again.ALWAYS,
+        timeout: float | None = None,
+        at: Address | None = None,
+    ) -> Res:
+        """Ask the current gateway, or `at`; others, and again, as far as `again` and the timeout allow."""
+        return (await self.call_where(method, request, again=again, timeout=timeout, at=at))[1]
+
+    async def call_where(
+        self,
+        method: Method[Req, Res],
+        request: Req,
+        *,
+        again: Again = Again.ALWAYS,
+        timeout: float | None = None,
+        at: Address | None = None,
+    ) -> tuple[Address, Res]:
+        """`call`, and which gateway answered."""
+        seconds = self.timeout_s if timeout is None else timeout
+        deadline_ns = self.runtime.clock.monotonic_ns() + int(seconds * 1e9)
+        tries = 0
+        while True:
+            address = self.current if at is None else at
+            try:
+                return address, await self._dialer.call(address, method, request, timeout=self._left(deadline_ns))
+            except (ConnectionLost, DeadlineExceeded) as error:
+                if again is Again.IF_UNSENT and error.facts.get("sent") is not False:
+                    self.move_on(address)
+                    raise
+                last: SlackwaterError = error
+            except UnavailableError as error:
+                last = error
+            if at is not None:
+                raise last
+            self.move_on(address)
+            tries += 1
+            if tries % len(self._addresses) == 0:
+                await self._pause(tries // len(self._addresses), deadline_ns, last)
+
+    async def stream(
+        self, method: StreamMethod[Req, Res], request: Req, *, at: Address | None = None
+    ) -> tuple[Address, Stream[Res]]:
+        """Open a stream on the current gateway, or on `at`; says which one it was."""
+        address = self.current if at is None else at
+        return address, await self._dialer.stream(address, method, request)
+
+    def near(self, places: Sequence[nt.ReplicaPlace]) -> list[Address]:
+        """Addresses of copies, the nearest first: most shared locality, then by chance."""
+        ranked = [(-_shared(self.locality, p.locality), self.runtime.rng.below(1 << 16), p.address) for p in places]
+        return [address for _, _, address in sorted(ranked)]
+
+    async def pause(self, tries: int) -> None:
+        """A growing, jittered pause."""
+        longest = min(PAUSE_S_MAX, PAUSE_S_MIN * 2 ** min(tries, 10))
+        await self.runtime.clock.sleep(longest * (512 + self.runtime.rng.below(512)) / 1024)
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self._dialer.close()
+
+    async def refresh(self) -> None:
+        """Learn nodes that have joined; whoever does not answer is no reason to worry."""
+        with suppress(SlackwaterError):
+            reply = await self.call(nt.CLUSTER, nt.AskCluster(), timeout=GREET_TIMEOUT_S)
+            self.learn(reply.nodes)
+
+    async def _pause(self, rounds: int, deadline_ns: int, last: SlackwaterError) -> None:
+        if self.runtime.clock.monotonic_ns() + int(PAUSE_S_MIN * 1e9) >= deadline_ns:
+            raise last
+        await self.pause(rounds)
+
+    def _left(self, deadline_ns: int) -> float:
+        left = (deadline_ns - self.runtime.clock.monotonic_ns()) / 1e9
+        if left <= 0:
+            raise DeadlineExceeded("no gateway answered in time", timeout_s=self.timeout_s, sent=False)
+        return left
+
+
+def client_net(settings: Settings, target: Target) -> TcpNet:
+    """The network of a client: under TLS, or on loopback only."""
+    if target.certs is not None:
+        return TcpNet(settings, client_tls=client_context(client_files(target.certs, target.user)))
+    far = [address for address in target.addresses if not _is_loopback(address)]
+    if far:
+        raise UsageError(
+            "a node on a network is reached with certificates: connect(..., certs=DIR) or ?certs=DIR", address=far[0]
+        )
+    return TcpNet(settings)
+
+
+def _is_loopback(address: Address) -> bool:
+    host, _ = parse_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _shared(a: Locality, b: Locality) -> int:
+    count = 0
+    for mine, theirs in zip(a, b, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count

@@ -1,0 +1,191 @@
+"""Rows as applications have them, brought to the form they are sent in: sorted, unique keys and row values.
+
+    list of dicts          RowCodec.encode, row by row            exact Python types, named in errors
+    Arrow table or batch   RowCodec.encode_batch                  whole columns, no Python object per row
+    pandas.DataFrame       through Arrow; its index is left out
+
+Columns meet *by name*. One that the table does not have is refused; one that is left out takes its default or NULL, or is
+refused if it is NOT NULL. Nothing is rounded, truncated or cast with loss. All rows are checked before any is sent, so
+that bad input writes nothing. Two rows with one key in one call are refused: which of them should win?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+
+from slackwater.errors import UsageError
+from slackwater.model.arrow import cast_array
+from slackwater.model.encode_arrow import check_columns
+from slackwater.model.keys_arrow import encode_keys
+from slackwater.model.native import WriteKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackwater.model.rows import RowCodec
+
+pa: Any = pyarrow
+Encoded = tuple[list[bytes], list[bytes]]
+"""Keys and values."""
+KINDS_OF_ROWS = "a list of dicts, a pyarrow.Table or RecordBatch, or a pandas.DataFrame"
+
+
+class Input:
+    """The rows of one call, checked, and encoded piece by piece."""
+
+    def __init__(self, codec: RowCodec, rows: Any, kind: WriteKind) -> None:
+        self._codec = codec
+        self._kind = kind
+        self._dicts: list[Any] = []
+        self._batch: Any = None
+        table = _as_arrow(rows)
+        if table is None:
+            self._dicts = _as_dicts(rows, codec, kind)
+            self.count = len(self._dicts)
+        else:
+            self._batch = self._checked(_one_batch(table))
+            self.count = self._batch.num_rows
+
+    def pieces(self, rows_max: int) -> Iterator[Encoded]:
+        """Everything, in pieces of at most so many rows, each sorted by key."""
+        for low in range(0, self.count, rows_max):
+            yield self.piece(low, rows_max)
+
+    def piece(self, low: int, rows_max: int) -> Encoded:
+        """One piece, sorted by key."""
+        if self._batch is None:
+            return in_order(*self._encode_dicts(self._dicts[low : low + rows_max]))
+        batch = self._batch.slice(low, rows_max)
+        if self._kind is WriteKind.DELETE:
+            return in_order(self._arrow_keys(batch), [])
+        return in_order(*self._codec.encode_batch(batch))
+
+    def check_unique(self) -> None:
+        """Refuse two rows of one key, wherever they are. Whole columns at a time, so it is cheap."""
+        if self._batch is None:
+            keys = {key for keys, _ in self.pieces(self.count or 1) for key in keys}
+            if len(keys) != self.count:
+                raise duplicate_keys(self._codec)
+            return
+        names = [column.name for column, _ in self._codec.schema.key_columns()]
+        keys = pa.Table.from_batches([self._batch.select(names)])
+        if keys.group_by(names).aggregate([]).num_rows != self.count:
+            raise duplicate_keys(self._codec)
+
+    def _checked(self, batch: Any) -> Any:
+        if self._kind is not WriteKind.DELETE:
+            check_columns(self._codec, batch)
+            return batch
+        schema = self._codec.schema
+        for name in batch.schema.names:
+            schema.column(name)
+        for column, _ in schema.key_columns():
+            if column.name not in batch.schema.names:
+                raise UsageError(f"to delete rows of {schema.name}, give its key column {column.name}")
+            if batch.column(column.name).null_count:
+                raise UsageError(f"key column {column.name} is NOT NULL; give it a value")
+        return batch
+
+    def _arrow_keys(self, batch: Any) -> list[bytes]:
+        codec = self._codec
+        arrays = [
+            cast_array(batch.column(column.name), column.type, name=column.name)
+            for column, _ in codec.schema.key_columns()
+        ]
+        return encode_keys(codec.prefix, codec.key_types, arrays)
+
+    def _encode_dicts(self, rows: Sequence[Any]) -> Encoded:
+        if self._kind is WriteKind.DELETE:
+            return [key_of(self._codec, row) for row in rows], []
+        encoded = [self._codec.encode(row) for row in rows]
+        return [key for key, _ in encoded], [value for _, value in encoded]
+
+
+def in_order(keys: list[bytes], values: list[bytes]) -> Encoded:
+    """Rows sorted by key; those that are in order already are left as they are."""
+    if all(map(bytes.__lt__, keys, keys[1:])):
+        return keys, values
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return [keys[i] for i in order], [values[i] for i in order] if values else []
+
+
+def key_of(codec: RowCodec, key: object) -> bytes:
+    """The key of one row, from its only key value, its key values in order, or a dict with its key columns."""
+    names = [column.name for column, _ in codec.schema.key_columns()]
+    if isinstance(key, Mapping):
+        for name in key:
+            codec.schema.column(name)
+        missing = [name for name in names if name not in key]
+        if missing:
+            raise UsageError(f"the key of {codec.schema.name} needs a value for {', '.join(missing)}")
+        values: list[object] = [key[name] for name in names]
+    elif isinstance(key, tuple | list):
+        values = list(key)
+    else:
+        values = [key]
+    if len(values) != len(names):
+        raise UsageError(
+            f"the key of {codec.schema.name} is ({', '.join(names)}): give {len(names)} values", given=len(values)
+        )
+    for name, value in zip(names, values, strict=True):
+        if value is None:
+            raise UsageError(f"key column {name} is NOT NULL; give it a value")
+    try:
+        return codec.key(values)
+    except UsageError as error:
+        raise UsageError(f"the key of {codec.schema.name} ({', '.join(names)}): {error}") from None
+
+
+def duplicate_keys(codec: RowCodec) -> UsageError:
+    """The error for two rows of one key."""
+    names = ", ".join(column.name for column, _ in codec.schema.key_columns())
+    return UsageError(f"two rows have the same primary key ({names}); keep one of them", table=codec.schema.name)
+
+
+def _as_arrow(rows: Any) -> Any:
+    """An Arrow table, when rows come in columns; None when they come one by one."""
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pa.Table):
+        return rows
+    if type(rows).__module__.split(".")[0] == "pandas" and hasattr(rows, "columns"):
+        try:
+            return pa.Table.from_pandas(rows, preserve_index=False)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise UsageError(f"the DataFrame does not convert to Arrow: {error}") from None
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    return None
+
+
+def _as_dicts(rows: Any, codec: RowCodec, kind: WriteKind) -> list[Any]:
+    if isinstance(rows, Mapping):
+        rows = [rows]
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        if kind is WriteKind.DELETE:
+            return [rows]
+        raise UsageError(f"rows are {KINDS_OF_ROWS}", got=type(rows).__name__)
+    found = list(rows)
+    if kind is WriteKind.DELETE:
+        return found
+    for row in found:
+        if not isinstance(row, Mapping):
+            raise UsageError(
+                f"rows are {KINDS_OF_ROWS}; a row of {codec.schema.name} is a dict", got=type(row).__name__
+            )
+    return found
+
+
+def _one_batch(table: Any) -> Any:
+    """One record batch of a whole table. The columns of most are whole already, and then nothing is copied."""
+    whole = table.combine_chunks()
+    batches = whole.to_batches()
+    if len(batches) == 1:
+        return batches[0]
+    arrays = [column.combine_chunks() if column.num_chunks else pa.array([], column.type) for column in whole.columns]
+    if any(isinstance(array, pa.ChunkedArray) for array in arrays):
+        raise UsageError("a text column has more than 2 GiB; write the table in parts")
+    return pa.RecordBatch.from_arrays(arrays, schema=whole.schema)

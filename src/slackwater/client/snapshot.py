@@ -1,0 +1,124 @@
+"""A database at one timestamp: every read of every table sees exactly what was committed then.
+
+    snap = await db.snapshot(max_staleness=5)
+    snap.timestamp                              when
+    await snap.scan("orders"); await snap.get("customers", 7)
+    snap.reads                                  who answered: node, by a follower or not, how old, and why not a follower
+
+A snapshot holds nothing open: it is a timestamp. Reading it again, here or in another process, gives the same rows, for as
+long as the history of that time is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+
+from slackwater.client.inputs import key_of
+from slackwater.client.reads import Query, query, read_policy, scan
+from slackwater.model import native as nt
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from slackwater.client.gateways import Gateways
+    from slackwater.client.tables import KnownTables
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.schema import TableSchema
+
+pa: Any = pyarrow
+READS_KEPT_MAX = 10_000
+"""Ranges whose last read a snapshot remembers."""
+
+
+class AsyncSnapshot:
+    """Made by `AsyncDatabase.snapshot`."""
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        tables: KnownTables,
+        timestamp: Timestamp,
+        *,
+        by_followers: bool,
+        read_from: str,
+        wait: float | None,
+    ) -> None:
+        self._gateways = gateways
+        self._tables = tables
+        self.timestamp = timestamp
+        self.by_followers = by_followers
+        """Whether the nearest replicas said that they can serve it without waiting."""
+        self._policy = read_policy(timestamp, read_from=read_from, wait=wait)
+        self._reads: dict[int, nt.RangeRead] = {}
+
+    @property
+    def reads(self) -> list[nt.RangeRead]:
+        """Per range, the last read of it: timestamp, node, lag, and why the leaseholder had to answer."""
+        return [self._reads[range_id] for range_id in sorted(self._reads)]
+
+    async def table(self, name: str) -> TableSchema:
+        """What a table looked like then."""
+        history = await self._tables.by_name_at(name, self.timestamp)
+        return history.readable_at(self.timestamp).schema
+
+    async def get(self, table: str, key: object) -> dict[str, Any] | None:
+        """A row by its primary key as it was, or None."""
+        history = await self._tables.by_name_at(table, self.timestamp)
+        codec = self._tables.codec(history, at=self.timestamp)
+        request = nt.GetRows(history.latest.table_id, [key_of(codec, key)], self._policy)
+        reply = await self._gateways.call(nt.GET_ROWS, request)
+        self._note(reply.reads)
+        (value,) = reply.values
+        return None if value is None else codec.decode(value)
+
+    async def scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+    ) -> Any:
+        """Rows as they were, as a `pyarrow.Table`."""
+        asked = await self._query(table, columns=columns, where=where, limit=limit)
+        batches = [batch async for batch in self._batches(asked)]
+        return pa.Table.from_batches(batches, schema=asked.schema)
+
+    async def scan_batches(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """The same, batch by batch, as they come."""
+        asked = await self._query(table, columns=columns, where=where, limit=limit)
+        async for batch in self._batches(asked):
+            yield batch
+
+    async def partitions(self, table: str, num: int | None = None) -> list[nt.Partition]:
+        """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
+        history = await self._tables.by_name_at(table, self.timestamp)
+        request = nt.GetPartitions(history.latest.table_id, self.timestamp, num or 0)
+        return (await self._gateways.call(nt.PARTITIONS, request)).partitions
+
+    async def _query(self, table: str, **asked: Any) -> Query:
+        history = await self._tables.by_name_at(table, self.timestamp)
+        return query(history, at=self.timestamp, **asked)
+
+    async def _batches(self, asked: Query) -> AsyncGenerator[Any, None]:
+        async for page, batches in scan(self._gateways, asked, self._policy):
+            self._note(page.reads)
+            for batch in batches:
+                yield batch
+
+    def _note(self, found: Sequence[nt.RangeRead]) -> None:
+        for read in found:
+            if len(self._reads) < READS_KEPT_MAX or read.range_id in self._reads:
+                self._reads[read.range_id] = read
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.timestamp})"

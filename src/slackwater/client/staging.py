@@ -1,0 +1,122 @@
+"""Writing one commit from many processes: each stages its part, one of them publishes all parts (`model.native_staging`).
+
+    part = db.staging("orders", "upsert")        in every process, on rows of its own
+    part.add(batch); part.add(batch); ref = part.finish()
+    db.publish("orders", [ref, …], "upsert", app=("nightly", 7))        in one process, as often as it likes
+    db.drop_staged([ref, …])                                            instead; harmless afterwards
+
+References are plain data and may be sent between processes. `publish` is safe to repeat: if its answer is lost it asks
+again, under the same name, and is told what happened.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from slackwater.client.gateways import Again
+from slackwater.client.inputs import Input
+from slackwater.clock.timestamp import us_of
+from slackwater.errors import AmbiguousResult, UsageError
+from slackwater.model import native_staging as ns
+from slackwater.model.native import WriteKind
+from slackwater.model.native_staging import StagedKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from slackwater.client.gateways import Gateways
+    from slackwater.model.rows import RowCodec
+    from slackwater.model.schema import TableSchema
+
+PUBLISH_TIMEOUT_S = 600.0
+PUBLISH_TRIES_MAX = 8
+ROWS_PER_PIECE = 16_384
+
+
+def staged_kind(operation: str) -> StagedKind:
+    """What an operation's name means."""
+    try:
+        return StagedKind(operation)
+    except ValueError:
+        known = ", ".join(kind.value for kind in StagedKind)
+        raise UsageError(f"there is no operation {operation!r}; there are {known}") from None
+
+
+class AsyncPart:
+    """One part on its way into the cluster."""
+
+    def __init__(self, gateways: Gateways, codec: RowCodec, kind: StagedKind) -> None:
+        self._gateways = gateways
+        self._codec = codec
+        self._kind = WriteKind.DELETE if kind is StagedKind.DELETE else WriteKind.UPSERT
+        self._part = ns.part_id(us_of(gateways.clock.now()), gateways.runtime.rng.bytes(8))
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._sent = 0
+        self._rows = 0
+
+    async def add(self, rows: Any) -> None:
+        """Stage rows: an Arrow batch or table, a DataFrame, dicts."""
+        given = Input(self._codec, rows, self._kind)
+        for keys, values in given.pieces(ROWS_PER_PIECE):
+            for chunk in cut(keys, values):
+                encoded = ns.encode_chunk(chunk)
+                self._rows += len(chunk.keys)
+                self._waiting.append(encoded)
+                self._waiting_bytes += len(encoded)
+                if self._waiting_bytes >= ns.CALL_BYTES_MAX:
+                    await self._send()
+
+    async def finish(self) -> ns.PartRef:
+        """Everything is in the cluster; what to publish."""
+        await self._send()
+        return ns.PartRef(self._part, self._sent, self._rows)
+
+    async def _send(self) -> None:
+        chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if chunks:
+            request = ns.StageChunks(self._part, self._sent, chunks)
+            await self._gateways.call(ns.STAGE, request, again=Again.ALWAYS)
+            self._sent += len(chunks)
+
+
+def cut(keys: list[bytes], values: list[bytes]) -> Iterator[ns.Chunk]:
+    """Sorted rows in chunks of about `CHUNK_BYTES_MAX`; a row is never divided."""
+    sizes = map(len, keys) if not values else (len(k) + len(v) for k, v in zip(keys, values, strict=True))
+    low, base = 0, 0
+    for at, total in enumerate(accumulate(sizes), 1):
+        if total - base >= ns.CHUNK_BYTES_MAX or at == len(keys):
+            yield ns.Chunk(keys[low:at], values[low:at])
+            low, base = at, total
+
+
+async def publish(
+    gateways: Gateways,
+    schema: TableSchema,
+    parts: Sequence[ns.PartRef],
+    kind: StagedKind,
+    app: tuple[str, int] | None,
+) -> ns.Published:
+    """Make staged rows visible, once; without a name of its own the job gets one for this call."""
+    name, version = app or (new_job(gateways), 0)
+    request = ns.Publish(schema.table_id, schema.version, kind, list(parts), name, version, lasting=app is not None)
+    for tried in range(1, PUBLISH_TRIES_MAX + 1):
+        try:
+            return await gateways.call(ns.PUBLISH, request, again=Again.ALWAYS, timeout=PUBLISH_TIMEOUT_S)
+        except AmbiguousResult:
+            if tried == PUBLISH_TRIES_MAX:
+                raise
+            await gateways.pause(tried)
+    raise AssertionError("unreachable")
+
+
+def new_job(gateways: Gateways) -> str:
+    """A name that is used once; it begins with the time, so that its mark can be swept."""
+    return ns.part_id(us_of(gateways.clock.now()), gateways.runtime.rng.bytes(8)).hex()
+
+
+async def drop_staged(gateways: Gateways, parts: Sequence[ns.PartRef]) -> None:
+    """Forget parts; what was published from them stays."""
+    if parts:
+        await gateways.call(ns.DROP_PARTS, ns.DropParts([ref.part for ref in parts]), again=Again.ALWAYS)

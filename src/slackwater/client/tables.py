@@ -1,0 +1,94 @@
+"""The tables that a client has met: their histories, and the codecs made from them.
+
+A client learns a table when it first names it and keeps what it learned. It finds out that a table has changed when a
+gateway refuses its version (`SchemaChanged`) or a row's version is not among those it knows; then it asks again, once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import UsageError
+from slackwater.model import native as nt
+from slackwater.model.rows import RowCodec
+
+if TYPE_CHECKING:
+    from slackwater.client.gateways import Gateways
+    from slackwater.model.tables import TableHistory
+
+TABLES_MAX = 10_000
+"""Tables a client remembers; beyond it all are forgotten and learned again."""
+
+
+class KnownTables:
+    """A cache of histories by name and by id."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        self._gateways = gateways
+        self._by_name: dict[str, TableHistory] = {}
+        self._by_id: dict[int, TableHistory] = {}
+        self._codecs: dict[tuple[int, int, int], RowCodec] = {}
+
+    def remember(self, history: TableHistory) -> TableHistory:
+        """Keep what a gateway told."""
+        if len(self._by_id) >= TABLES_MAX:
+            self.forget()
+        known = self._by_id.get(history.latest.table_id)
+        if known is not None and known.latest.version > history.latest.version:
+            history = known
+        self._by_id[history.latest.table_id] = history
+        if not history.latest.dropped:
+            self._by_name[history.latest.name] = history
+        return history
+
+    def forget(self, name: str = "") -> None:
+        """Ask again next time: for one table, or for all."""
+        if name:
+            self._by_name.pop(name, None)
+            return
+        self._by_name.clear()
+        self._by_id.clear()
+        self._codecs.clear()
+
+    async def by_name(self, name: str) -> TableHistory:
+        """The table that has this name now, as far as is known."""
+        found = self._by_name.get(name)
+        if found is None:
+            reply = await self._gateways.call(nt.FIND_TABLE, nt.FindTable(name=table_name(name)))
+            found = self.remember(reply.table)
+        return found
+
+    async def by_name_at(self, name: str, at: Timestamp) -> TableHistory:
+        """The table that had this name at a time."""
+        known = self._by_name.get(name)
+        if known is not None:
+            held = known.at(at)
+            if held is not None and held.name == name and known.latest.modified <= at:
+                return known
+        reply = await self._gateways.call(nt.FIND_TABLE, nt.FindTable(name=table_name(name), at=at))
+        return self.remember(reply.table)
+
+    async def by_id(self, table_id: int, *, fresh: bool = False) -> TableHistory:
+        """A table by its id; with `fresh`, as its gateway knows it now."""
+        found = self._by_id.get(table_id)
+        if found is None or fresh:
+            reply = await self._gateways.call(nt.FIND_TABLE, nt.FindTable(table_id=table_id))
+            found = self.remember(reply.table)
+        return found
+
+    def codec(self, history: TableHistory, *, at: Timestamp = MIN) -> RowCodec:
+        """Encodes rows of the newest version, or decodes rows as of a time."""
+        read = history.latest if at == MIN else history.readable_at(at)
+        name = (read.table_id, read.version, history.latest.version)
+        found = self._codecs.get(name)
+        if found is None:
+            found = self._codecs[name] = RowCodec(read.schema, history.by_version())
+        return found
+
+
+def table_name(name: object) -> str:
+    """`name`, when it can be one."""
+    if not isinstance(name, str) or not name:
+        raise UsageError("a table is named by a text", got=type(name).__name__)
+    return name

@@ -1,0 +1,214 @@
+"""A transaction, as an application holds it: serializable, on one gateway, retried by whoever can.
+
+    async with db.transaction() as tx:          commit at the end of the block; roll back if it raises
+        row = await tx.get("accounts", 7)
+        await tx.upsert("accounts", [{**row, "balance": row["balance"] - 10}])
+
+    await db.run(transfer)                      the same, run again as long as others are in the way
+
+Writes are seen by the transaction's own reads at once and by nobody else before the commit. An error that makes it
+impossible to go on is a `RetryableError`: run the whole block again, or use `run`. When the answer to a commit is lost,
+another gateway is asked what became of it; the caller gets a definite answer, or `AmbiguousResult` when nobody can tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+
+from slackwater.client.gateways import Again
+from slackwater.client.inputs import Input, key_of
+from slackwater.client.reads import query
+from slackwater.client.writes import WriteResult, already_there, settle, unique
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import (
+    ConditionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    RetryableError,
+    SchemaChanged,
+    SlackwaterError,
+    UsageError,
+)
+from slackwater.model import native as nt
+from slackwater.model.native import WriteKind
+from slackwater.model.rows_arrow import BlockDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.client.gateways import Gateways
+    from slackwater.client.tables import KnownTables
+    from slackwater.runtime.rpc.method import Method
+
+pa: Any = pyarrow
+PAGE_ROWS = 10_000
+RUN_ATTEMPTS_MAX = 100
+"""Times `run` tries before it gives up."""
+TXN_ROWS_MAX = 100_000
+"""Rows that one call may write in a transaction."""
+
+
+class AsyncTransaction:
+    """Made by `AsyncDatabase.transaction` and `run`."""
+
+    def __init__(self, gateways: Gateways, tables: KnownTables) -> None:
+        self._gateways = gateways
+        self._tables = tables
+        self._name = b""
+        self._gateway = ""
+        self._mark: nt.TxnMark | None = None
+        self._lost: SlackwaterError | None = None
+        self.commit_timestamp = MIN
+        """When it happened; known after the commit."""
+
+    # --- life
+
+    async def begin(self) -> None:
+        """Open it on the current gateway."""
+        self._gateway, reply = await self._gateways.call_where(nt.BEGIN, nt.Begin())
+        self._name, self._mark = reply.txn, reply.mark
+
+    async def commit(self) -> Timestamp:
+        """Make every write visible at one timestamp, at which every read holds too; returns it."""
+        mark = self._usable()
+        name, self._name = self._name, b""
+        try:
+            ended = await self._gateways.call(nt.COMMIT, nt.EndTxn(name), again=Again.IF_UNSENT, at=self._gateway)
+        except (ConnectionLost, DeadlineExceeded) as error:
+            settled = await settle(self._gateways, mark, error)
+            if not settled.committed:
+                raise RetryableError("the commit was lost on the way and is now ruled out; run it again") from error
+            self.commit_timestamp = settled.ts
+        except RetryableError:
+            self._name = name  # it can be restarted
+            raise
+        else:
+            self.commit_timestamp = ended.ts
+        return self.commit_timestamp
+
+    async def rollback(self) -> None:
+        """Undo everything. Never fails: a gateway that cannot be reached rolls it back by itself."""
+        name, self._name = self._name, b""
+        if name:
+            try:
+                await self._gateways.call(nt.ROLLBACK, nt.EndTxn(name), at=self._gateway)
+            except SlackwaterError as error:
+                self._lost = error
+
+    async def restart(self) -> None:
+        """Begin again after a `RetryableError`, with the age of the first try, so that it wins in the end."""
+        if self._name and self._lost is None:
+            try:
+                reply = await self._gateways.call(nt.RESTART, nt.EndTxn(self._name), at=self._gateway)
+            except SlackwaterError:
+                self._name = b""
+            else:
+                self._mark = reply.mark
+                return
+        self._lost = None
+        await self.begin()
+
+    # --- operations
+
+    async def get(self, table: str, key: object) -> dict[str, Any] | None:
+        """A row by its primary key, or None."""
+        history = await self._tables.by_name(table)
+        codec = self._tables.codec(history)
+        request = nt.GetRows(history.latest.table_id, [key_of(codec, key)], txn=self._name)
+        (value,) = (await self._call(nt.GET_ROWS, request, table)).values
+        return None if value is None else codec.decode(value)
+
+    async def scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+    ) -> Any:
+        """Rows as a `pyarrow.Table`, the transaction's own writes included."""
+        asked = query(await self._tables.by_name(table), columns=columns, where=where, limit=limit)
+        read = asked.plan.schema()
+        decoder = BlockDecoder(read, asked.history.by_version(), asked.plan.columns, asked.plan.predicates)
+        batches: list[Any] = []
+        start = asked.span.start if asked.span is not None else None
+        while start is not None and asked.span is not None:
+            request = nt.TxnScan(self._name, read.table_id, start, asked.span.end, PAGE_ROWS)
+            page = await self._call(nt.TXN_SCAN, request, table)
+            self._mark = page.mark
+            batches.append(decoder.decode(page.values))
+            start = page.resume
+            if asked.limit and sum(batch.num_rows for batch in batches) >= asked.limit:
+                break
+        found = pa.Table.from_batches(batches, schema=asked.schema)
+        return found.slice(0, asked.limit) if asked.limit else found
+
+    async def upsert(self, table: str, rows: Any) -> WriteResult:
+        """Write rows, replacing those with the same key."""
+        return await self._write(WriteKind.UPSERT, table, rows)
+
+    async def insert(self, table: str, rows: Any) -> WriteResult:
+        """Write rows whose keys must be new; `ConditionFailed` if one is not, and then none is written."""
+        return await self._write(WriteKind.INSERT, table, rows)
+
+    async def delete(self, table: str, rows: Any) -> WriteResult:
+        """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns."""
+        return await self._write(WriteKind.DELETE, table, rows)
+
+    # --- inside
+
+    async def _write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
+        history = await self._tables.by_name(table)
+        codec = self._tables.codec(history)
+        given = Input(codec, rows, kind)
+        if given.count == 0:
+            return WriteResult(0, MIN)
+        if given.count > TXN_ROWS_MAX:
+            raise UsageError(f"one call in a transaction writes at most {TXN_ROWS_MAX} rows", rows=given.count)
+        keys, values = unique(codec, *given.piece(0, given.count), kind)
+        request = nt.Write(history.latest.table_id, history.latest.version, kind, keys, values, txn=self._name)
+        try:
+            reply = await self._call(nt.WRITE, request, table)
+        except ConditionFailed as error:
+            raise already_there(codec, error) from None
+        self._mark = reply.mark or self._mark
+        return WriteResult(reply.rows, MIN)
+
+    async def _call(self, method: Method[Any, Any], request: Any, table: str) -> Any:
+        self._usable()
+        try:
+            return await self._gateways.call(method, request, again=Again.IF_UNSENT, at=self._gateway)
+        except SchemaChanged:
+            self._tables.forget(table)
+            raise
+        except (ConnectionLost, DeadlineExceeded) as error:
+            self._lost = RetryableError(f"the transaction's gateway was lost; run it again: {error.message}")
+            self._gateways.move_on(self._gateway)
+            raise self._lost from error
+
+    def _usable(self) -> nt.TxnMark:
+        if self._lost is not None:
+            raise self._lost
+        if not self._name or self._mark is None:
+            raise UsageError("the transaction has ended; begin another one")
+        return self._mark
+
+
+class Attempts:
+    """The tries of one function that runs in a transaction: what `run` does between them, for both twins."""
+
+    def __init__(self, tx: AsyncTransaction, gateways: Gateways) -> None:
+        self.tx = tx
+        self._gateways = gateways
+        self._tries = 0
+
+    async def failed(self, error: BaseException) -> None:
+        """Make ready for another try, if the error says that this may help; otherwise roll back and raise it."""
+        self._tries += 1
+        if not isinstance(error, RetryableError) or self._tries >= RUN_ATTEMPTS_MAX:
+            await self.tx.rollback()
+            raise error
+        await self._gateways.pause(self._tries)
+        await self.tx.restart()

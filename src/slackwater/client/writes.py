@@ -1,0 +1,225 @@
+"""Writing rows: a small write is one transaction, a large one is a bulk load.
+
+    up to ATOMIC_ROWS_MAX rows and about ATOMIC_BYTES_MAX bytes     all at one timestamp, or none
+    above                                                           blocks, each row written at least once; an error leaves
+                                                                    what was written before it (`rows_written` says how much)
+
+A small write is known by an id that the client chose. When its answer is lost (the gateway died, the connection broke), the
+client asks another gateway what became of that id: committed, and then the write is done; or not, and then it never will be
+and is made again. So a write returns, or fails with nothing written, or says that nobody can tell (`AmbiguousResult`).
+
+A block of a bulk upsert whose answer is lost is sent again: writing a row twice leaves the same row, unless somebody else
+wrote it in between. That is what "bulk load" means; use a transaction where it matters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from slackwater.client.gateways import Again, Gateways
+from slackwater.client.inputs import Input, duplicate_keys
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import (
+    AmbiguousResult,
+    ConditionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    RetryableError,
+    SchemaChanged,
+    SlackwaterError,
+)
+from slackwater.model import native as nt
+from slackwater.model.native import WriteKind
+from slackwater.model.txns import TXN_ID_BYTES
+
+if TYPE_CHECKING:
+    from slackwater.client.tables import KnownTables
+    from slackwater.model.rows import RowCodec
+    from slackwater.model.tables import TableHistory
+    from slackwater.runtime.seam import TaskHandle, TaskScope
+
+ATOMIC_ROWS_MAX = 10_000
+ATOMIC_BYTES_MAX = 4 << 20
+BULK_ROWS = 20_000
+"""Rows of one block of a bulk upsert; encoded while the block before is on its way."""
+BULK_CHECKED_ROWS = 2_000
+"""Rows of one block of a bulk insert or delete, each a transaction."""
+BLOCKS_AHEAD_MAX = 2
+ATTEMPTS_MAX = 100
+SCHEMA_ATTEMPTS_MAX = 4
+
+
+class WriteResult(msgspec.Struct, frozen=True):
+    """What a write did: how many rows, and when. A bulk load was finished at that time; its rows are at or below it."""
+
+    rows: int
+    timestamp: Timestamp
+
+
+class Writer:
+    """Writes of one client."""
+
+    def __init__(self, gateways: Gateways, tables: KnownTables, scope: TaskScope) -> None:
+        self._gateways = gateways
+        self._tables = tables
+        self._scope = scope
+        self.latest = MIN
+        """The newest timestamp this client has written at."""
+
+    async def write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
+        """Write rows of one table, by its newest version."""
+        for attempt in range(SCHEMA_ATTEMPTS_MAX):
+            history = await self._tables.by_name(table)
+            try:
+                result = await self._write(kind, history, rows)
+            except SchemaChanged:
+                self._tables.forget(table)
+                if attempt + 1 == SCHEMA_ATTEMPTS_MAX:
+                    raise
+            else:
+                self.latest = Timestamp(max(self.latest, result.timestamp))
+                return result
+        raise AssertionError("unreachable")
+
+    async def _write(self, kind: WriteKind, history: TableHistory, rows: Any) -> WriteResult:
+        codec = self._tables.codec(history)
+        given = Input(codec, rows, kind)
+        if given.count == 0:
+            return WriteResult(0, self._gateways.clock.now())
+        if given.count <= ATOMIC_ROWS_MAX:
+            keys, values = given.piece(0, ATOMIC_ROWS_MAX)
+            keys, values = unique(codec, keys, values, kind)
+            if sum(map(len, values)) <= ATOMIC_BYTES_MAX:
+                request = nt.Write(history.latest.table_id, history.latest.version, kind, keys, values)
+                return await self._atomic(codec, request)
+        if kind is not WriteKind.DELETE:
+            given.check_unique()
+        return await _Bulk(self._gateways, self._scope, history, codec, given, kind).run()
+
+    async def _atomic(self, codec: RowCodec, request: nt.Write) -> WriteResult:
+        """One transaction, made again until it is known to have committed or must not be repeated."""
+        for tries in range(ATTEMPTS_MAX):
+            txn_id = self._gateways.runtime.rng.bytes(TXN_ID_BYTES)
+            start = self._gateways.clock.now()
+            try:
+                reply = await self._gateways.call(
+                    nt.WRITE, msgspec.structs.replace(request, txn_id=txn_id), again=Again.IF_UNSENT
+                )
+            except ConditionFailed as error:
+                raise already_there(codec, error) from None
+            except SchemaChanged:
+                raise
+            except RetryableError:
+                await self._gateways.pause(tries)
+            except (ConnectionLost, DeadlineExceeded) as error:
+                mark = nt.TxnMark(txn_id, request.keys[0], start, 0, start)
+                settled = await settle(self._gateways, mark, error)
+                if settled.committed:
+                    return WriteResult(len(request.keys), settled.ts)
+                await self._gateways.pause(tries)
+            else:
+                return WriteResult(reply.rows, reply.ts)
+        raise RetryableError("the write met others again and again; try again later", tries=ATTEMPTS_MAX)
+
+
+class _Bulk:
+    """One bulk load: a block is encoded while others are on their way."""
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        scope: TaskScope,
+        history: TableHistory,
+        codec: RowCodec,
+        given: Input,
+        kind: WriteKind,
+    ) -> None:
+        self._gateways = gateways
+        self._scope = scope
+        self._table = history.latest
+        self._codec = codec
+        self._given = given
+        self._kind = kind
+        self._written = 0
+        self._ts = MIN
+
+    async def run(self) -> WriteResult:
+        """Send everything; on an error, wait for what is on its way and say how much was written."""
+        size = BULK_ROWS if self._kind is WriteKind.UPSERT else BULK_CHECKED_ROWS
+        under_way: deque[TaskHandle[nt.Written | SlackwaterError]] = deque()
+        try:
+            for low in range(0, self._given.count, size):
+                keys, values = await self._gateways.runtime.offload(self._given.piece, low, size)
+                keys, values = unique(self._codec, keys, values, self._kind)
+                under_way.append(self._scope.spawn(self._send(keys, values), name="bulk block"))
+                if len(under_way) >= BLOCKS_AHEAD_MAX:
+                    self._landed(await under_way.popleft())
+            while under_way:
+                self._landed(await under_way.popleft())
+        except SlackwaterError as error:
+            error.facts["rows_written"] = self._written
+            raise
+        finally:
+            for block in under_way:
+                block.cancel()
+        return WriteResult(self._written, self._ts)
+
+    async def _send(self, keys: list[bytes], values: list[bytes]) -> nt.Written | SlackwaterError:
+        request = nt.Write(self._table.table_id, self._table.version, self._kind, keys, values, bulk=True)
+        again = Again.IF_UNSENT if self._kind is WriteKind.INSERT else Again.ALWAYS
+        try:
+            for tries in range(ATTEMPTS_MAX):
+                try:
+                    return await self._gateways.call(nt.WRITE, request, again=again)
+                except SchemaChanged:
+                    raise
+                except RetryableError:
+                    await self._gateways.pause(tries)
+            return RetryableError("a block met others again and again; try again later")
+        except ConditionFailed as error:
+            return already_there(self._codec, error)
+        except (ConnectionLost, DeadlineExceeded) as error:
+            return AmbiguousResult(f"the answer to a block was lost: {error}")
+        except SlackwaterError as error:
+            return error
+
+    def _landed(self, outcome: nt.Written | SlackwaterError) -> None:
+        if isinstance(outcome, SlackwaterError):
+            raise outcome
+        self._written += outcome.rows
+        self._ts = Timestamp(max(self._ts, outcome.ts))
+
+
+def unique(codec: RowCodec, keys: list[bytes], values: list[bytes], kind: WriteKind) -> tuple[list[bytes], list[bytes]]:
+    """Sorted keys without duplicates: refused, unless they are deleted."""
+    if not any(map(bytes.__eq__, keys, keys[1:])):
+        return keys, values
+    if kind is not WriteKind.DELETE:
+        raise duplicate_keys(codec)
+    return list(dict.fromkeys(keys)), []
+
+
+async def settle(gateways: Gateways, mark: nt.TxnMark, lost: SlackwaterError) -> nt.Settled:
+    """What became of a transaction whose answer was lost; if nobody can tell, the caller is told that."""
+    try:
+        return await gateways.call(nt.SETTLE, nt.Settle(mark))
+    except SlackwaterError as error:
+        raise AmbiguousResult(
+            f"the write may or may not have happened: its answer was lost ({lost.message}), and nobody can tell"
+            f" ({error.message}); look before you write again"
+        ) from error
+
+
+def already_there(codec: RowCodec, error: ConditionFailed) -> ConditionFailed:
+    """The error of an insert, with the key that was there in words."""
+    raw = error.facts.get("key")
+    try:
+        key: object = codec.decode_key(raw) if isinstance(raw, bytes) else raw
+    except SlackwaterError:
+        key = raw
+    return ConditionFailed(
+        f"table {codec.schema.name} has a row with this key already; use upsert to replace it", key=key
+    )

@@ -1,0 +1,158 @@
+"""Rows in and out: writes as one transaction or as a bulk load, and point reads.
+
+    no transaction   all rows at one timestamp or none: a transaction of its own, in one phase where one range has them all.
+                     The client chose its id, so that it can ask any gateway what became of it, should the answer be lost.
+    transaction      handed to the transaction that is open here
+    bulk             every row at least once, many blocks at a time, not at one timestamp
+
+A transaction whose id the client chose is never reborn under another one: when a rival aborts it, the client is told and
+comes again with a new id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN
+from slackwater.errors import RetryableError, SlackwaterError, TransactionAborted, UsageError
+from slackwater.model import native as nt
+from slackwater.model.layout import schema_span
+from slackwater.model.requests import Get, Header, Value
+from slackwater.model.rows import FORMAT, HEADER_BYTES
+from slackwater.model.txns import TXN_ID_BYTES
+from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.sync import CancelledError
+from slackwater.txn.buffer import chunks
+from slackwater.txn.check import rows_ok
+from slackwater.txn.coordinator import Phase
+
+if TYPE_CHECKING:
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.requests import BatchResult, Request
+    from slackwater.model.tables import TableDescriptor
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.gateway.service import Gateway
+    from slackwater.txn import Transaction
+
+KEYS_PER_GET_MAX = 10_000
+
+
+class Rows:
+    """Writes and point reads of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def write(self, request: nt.Write, context: Context) -> nt.Written:
+        """Write rows of one table."""
+        history = await self._gateway.current(request.table_id, request.version)
+        check_rows(history.latest, request)
+        if request.txn:
+            return await self._in_txn(request)
+        if request.bulk:
+            return nt.Written(len(request.keys), await self._bulk(request, context))
+        return nt.Written(len(request.keys), await self._alone(request, context))
+
+    async def get(self, request: nt.GetRows, context: Context) -> nt.RowsReply:
+        """Values by key."""
+        if not 0 < len(request.keys) <= KEYS_PER_GET_MAX:
+            raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(request.keys))
+        await self._gateway.inside(request.table_id, min(request.keys), max(request.keys) + b"\x00")
+        gets: list[Request] = [Get(key) for key in request.keys]
+        if request.txn:
+            async with self._gateway.txns.using(request.txn) as open_txn:
+                results = await open_txn.txn.batch(gets)
+            return nt.RowsReply([v.value for v in results if isinstance(v, Value)], open_txn.txn.state.read_ts)
+        policy = request.policy
+        header = Header(
+            NO_RANGE,
+            ts=policy.at,
+            follower_ok=policy.follower_ok and policy.at != MIN,
+            wait_ms=policy.wait_ms,
+        )
+        answer = await self._gateway.node.kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN)
+        values = [v.value for v in answer.results if isinstance(v, Value)]
+        return nt.RowsReply(values, answer.ts, [self._facts(answer)])
+
+    # --- writes
+
+    async def _in_txn(self, request: nt.Write) -> nt.Written:
+        txns = self._gateway.txns
+        async with txns.using(request.txn) as open_txn:
+            await lay_down(open_txn.txn, request, block_bytes=self._block_bytes())
+            return nt.Written(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
+
+    async def _bulk(self, request: nt.Write, context: Context) -> Timestamp:
+        node = self._gateway.node
+        if request.kind is nt.WriteKind.UPSERT:
+            await node.kv.put_rows(request.keys, request.values, timeout=context.remaining())
+        else:
+            await self._alone(request, context)
+        return node.clock.now()
+
+    async def _alone(self, request: nt.Write, context: Context) -> Timestamp:
+        kv = self._gateway.node.kv
+        if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
+            raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
+        txn = kv.begin(timeout=context.remaining())
+        if request.txn_id:
+            txn.state.txn_id = request.txn_id
+        try:
+            return await self._until_done(txn, request)
+        except SlackwaterError:
+            if txn.phase is Phase.OPEN:
+                await txn.rollback()
+            raise
+        except CancelledError:
+            txn.abandon()
+            raise
+
+    async def _until_done(self, txn: Transaction, request: nt.Write) -> Timestamp:
+        kernel = self._gateway.node.kv.kernel
+        backoff = kernel.backoff()
+        left = int(kernel.settings["txn.max_retries"])
+        while True:
+            try:
+                await lay_down(txn, request, block_bytes=self._block_bytes())
+                return await txn.commit()
+            except TransactionAborted:
+                raise
+            except RetryableError:
+                if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0:
+                    raise
+            left -= 1
+            await kernel.runtime.clock.sleep(backoff.next())
+            await txn.restart()
+
+    def _block_bytes(self) -> int:
+        return max(1, int(self._gateway.node.settings["log.entry_bytes_max"]) // 4)
+
+    def _facts(self, answer: BatchResult) -> nt.RangeRead:
+        lag = self._gateway.lag_s(answer.ts)
+        return nt.RangeRead(0, answer.ts, answer.served_by, answer.by_follower, lag)
+
+
+async def lay_down(txn: Transaction, request: nt.Write, *, block_bytes: int) -> None:
+    """Give a transaction the rows of a request, in blocks that fit a log entry. Its record lives with its first key."""
+    if not txn.state.anchor:
+        txn.state.anchor = request.keys[0]
+    if request.kind is nt.WriteKind.DELETE:
+        for key in request.keys:
+            await txn.delete(key)
+    elif request.kind is nt.WriteKind.UPSERT:
+        await txn.put_rows(request.keys, request.values)
+    else:
+        for keys, values in chunks(request.keys, request.values, bytes_max=block_bytes):
+            await txn.put_rows(keys, values, must_be_new=True)
+
+
+def check_rows(table: TableDescriptor, request: nt.Write) -> None:
+    """Refuse keys that are not in order or not of the table, and values that are not of its present version."""
+    deleting = request.kind is nt.WriteKind.DELETE
+    rows_ok(request.keys, request.keys if deleting else request.values)
+    span = schema_span(table.schema)
+    if request.keys[0] < span.start or request.keys[-1] >= span.end:
+        raise UsageError(f"a key does not belong to table {table.name}", key=request.keys[0][:32])
+    header = bytes([FORMAT]) + table.version.to_bytes(HEADER_BYTES - 1, "little")
+    if not deleting and not all(value.startswith(header) for value in request.values):
+        raise UsageError(f"a value is not a row of table {table.name} in version {table.version}")

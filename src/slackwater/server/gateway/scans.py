@@ -1,0 +1,181 @@
+"""Scans and changes as streams of pages, each of one range and at one timestamp for all.
+
+    start ──► range of start ──► ScanArrow ──► page ──► resume ──► …          one page is made while another is sent
+
+A scan of the present picks the gateway's now, with an uncertainty interval. Should a later page meet a value that may have
+been written before the scan began, the scan moves up to it, provided that nothing it has already sent has changed since: a
+refresh over what was read, as in a transaction. Where that fails the client is told to scan again.
+
+A scan at a timestamp reads there and nowhere else. With `follower_ok` the nearest replica answers if the timestamp is closed
+there, or closes within `wait_ms`; otherwise the leaseholder does, and the page says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, show
+from slackwater.errors import ReadWithinUncertainty, RetryableError, SlackwaterError, UsageError
+from slackwater.hooks import probe
+from slackwater.model import native as nt
+from slackwater.model.bulk import Blocks, ExportArrow, ScanArrow
+from slackwater.model.requests import Header, Refresh
+from slackwater.routing.facts import timestamp_of
+from slackwater.routing.sender import NO_RANGE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.requests import BatchResult, Request
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.runtime.seam import TaskHandle
+    from slackwater.server.gateway.service import Gateway
+
+MOVES_MAX = 100
+"""Times one scan of the present may move up."""
+
+
+class Scans:
+    """Pages for clients."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def scan(self, request: nt.Scan, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+        """Rows of a span."""
+        await self._gateway.inside(request.table_id, request.start, request.end)
+        node, policy = self._gateway.node, request.policy
+        if policy.at == MIN:
+            await self._gateway.current(request.table_id, request.version)
+            now = node.clock.now()
+            limit = add_seconds(now, node.clock.max_offset_us / 1e6)
+            header = Header(NO_RANGE, ts=now, uncertainty_limit=limit)
+        else:
+            self.check_past(policy.at)
+            header = Header(NO_RANGE, ts=policy.at, follower_ok=policy.follower_ok, wait_ms=policy.wait_ms)
+
+        def piece(start: bytes, end: bytes) -> Request:
+            return ScanArrow(start, end, request.plan)
+
+        pages = Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
+        async for page in pages.run(context):
+            yield page
+
+    async def changes(self, request: nt.ReadChanges, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+        """Changes in a span."""
+        await self._gateway.inside(request.table_id, request.start, request.end)
+        if request.after > request.upto:
+            raise UsageError("changes are read from an earlier timestamp to a later one")
+        self.check_past(request.upto)
+        policy = request.policy
+        header = Header(NO_RANGE, ts=request.upto, follower_ok=policy.follower_ok, wait_ms=policy.wait_ms)
+
+        def piece(start: bytes, end: bytes) -> Request:
+            return ExportArrow(start, end, request.after, request.upto, request.plan, request.diff)
+
+        pages = Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=0)
+        async for page in pages.run(context):
+            yield page
+
+    def check_past(self, ts: Timestamp) -> None:
+        """Nobody can read the future: what is there may still change."""
+        now = self._gateway.node.clock.now()
+        if ts > now:
+            raise UsageError(f"nobody can read the future: {show(ts)} is after now, {show(now)}", timestamp=ts)
+
+
+class Pages:
+    """One scan on its way."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        header: Header,
+        piece: Callable[[bytes, bytes], Request],
+        *,
+        start: bytes,
+        end: bytes,
+        limit: int,
+    ) -> None:
+        self._gateway = gateway
+        self._header = structs.replace(header, max_bytes=int(gateway.node.settings["gateway.page_bytes"]))
+        self._piece = piece
+        self._start = start
+        self._end = end
+        self._limit = limit
+
+    async def run(self, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+        """Every page, in key order; the next one is made while one is being sent."""
+        scope = self._gateway.node.scope
+        work: TaskHandle[nt.ScanPage | SlackwaterError] | None
+        work = scope.spawn(self._page_or_error(self._start, context), name="scan page")
+        rows = 0
+        try:
+            while work is not None:
+                page = await work
+                work = None
+                if isinstance(page, SlackwaterError):
+                    raise page
+                rows += page.rows
+                if self._limit and rows >= self._limit:
+                    page = structs.replace(page, resume=None)
+                if page.resume is not None:
+                    work = scope.spawn(self._page_or_error(page.resume, context), name="scan page")
+                yield page
+        finally:
+            if work is not None:
+                work.cancel()
+
+    async def _page_or_error(self, start: bytes, context: Context) -> nt.ScanPage | SlackwaterError:
+        """A failed page fails the scan, not the node that owns the task."""
+        try:
+            return await self._page(start, context)
+        except SlackwaterError as error:
+            return error
+
+    async def _page(self, start: bytes, context: Context) -> nt.ScanPage:
+        node = self._gateway.node
+        for _ in range(MOVES_MAX):
+            descriptor = await node.sender.range_of(start, timeout=context.remaining())
+            end = min(self._end, descriptor.end)
+            try:
+                answer = await node.kv.read([self._piece(start, end)], self._header, timeout=context.remaining())
+            except ReadWithinUncertainty as error:
+                await self._move(Timestamp(timestamp_of(error, "existing") + 1), start, context)
+                continue
+            return self._made(answer, descriptor, end)
+        raise RetryableError("the scan met new rows again and again; scan again, or at a timestamp")
+
+    async def _move(self, upto: Timestamp, start: bytes, context: Context) -> None:
+        """Go on at `upto`, if what has been sent is still the same there."""
+        probe("gateway.scan_moved")
+        if start > self._start:
+            refresh = Refresh(self._start, start, self._header.ts, upto)
+            await self._gateway.node.kv.read([refresh], Header(NO_RANGE, ts=upto), timeout=context.remaining())
+        self._header = structs.replace(self._header, ts=upto)
+
+    def _made(self, answer: BatchResult, descriptor: RangeDescriptor, end: bytes) -> nt.ScanPage:
+        (found,) = answer.results
+        assert isinstance(found, Blocks), found
+        resume = found.resume or (end if end < self._end else None)
+        header = self._header
+        read = nt.RangeRead(
+            descriptor.range_id,
+            header.ts,
+            answer.served_by,
+            answer.by_follower,
+            self._gateway.lag_s(header.ts),
+            self._why(answer),
+        )
+        return nt.ScanPage(found.blocks, found.rows, header.ts, resume, [read])
+
+    def _why(self, answer: BatchResult) -> str:
+        """Why no follower answered, where one might have."""
+        if answer.by_follower or not self._header.follower_ok:
+            return ""
+        if answer.served_by == self._gateway.node.node_id:
+            return "the nearest replica holds the lease"
+        return "no nearer replica had closed the timestamp in time"

@@ -1,0 +1,119 @@
+"""The gateway of a node: one object per topic, and the table of methods they serve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.catalog import TableCatalog
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN
+from slackwater.errors import SchemaChanged, UnavailableError, UsageError
+from slackwater.model import native as nt
+from slackwater.model.descriptors import NodeDescriptor
+from slackwater.model.layout import schema_span
+from slackwater.model.spans import Span
+from slackwater.server.gateway.partitions import Partitions
+from slackwater.server.gateway.rows import Rows
+from slackwater.server.gateway.scans import Scans
+from slackwater.server.gateway.staging import Staging
+from slackwater.server.gateway.tables import TableService
+from slackwater.server.gateway.times import Times
+from slackwater.server.gateway.txns import Txns
+
+if TYPE_CHECKING:
+    from slackwater.model.tables import TableHistory
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.node import Node
+
+
+def table_catalog(node: Node) -> TableCatalog:
+    """The catalog of a node that belongs to a cluster."""
+    return TableCatalog(
+        node.kv,
+        clock=node.clock,
+        runtime=node.runtime,
+        settings=node.settings,
+        scope=node.scope.child("catalog"),
+    )
+
+
+class Gateway:
+    """Serves clients on one node. What every topic needs is here."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.tables = TableService(self)
+        self.rows = Rows(self)
+        self.scans = Scans(self)
+        self.txns = Txns(self)
+        self.times = Times(self)
+        self.partitions = Partitions(self)
+        self.staging = Staging(self)
+        self._serve()
+
+    def _serve(self) -> None:
+        server = self.node.server
+        server.handle(nt.CREATE_TABLE, self.tables.create)
+        server.handle(nt.DROP_TABLE, self.tables.drop)
+        server.handle(nt.FIND_TABLE, self.tables.find)
+        server.handle(nt.LIST_TABLES, self.tables.all)
+        server.handle(nt.WRITE, self.rows.write)
+        server.handle(nt.GET_ROWS, self.rows.get)
+        server.handle_stream(nt.SCAN, self.scans.scan)
+        server.handle_stream(nt.READ_CHANGES, self.scans.changes)
+        server.handle(nt.BEGIN, self.txns.begin)
+        server.handle(nt.TXN_SCAN, self.txns.scan)
+        server.handle(nt.COMMIT, self.txns.commit)
+        server.handle(nt.ROLLBACK, self.txns.rollback)
+        server.handle(nt.RESTART, self.txns.restart)
+        server.handle(nt.SETTLE, self.txns.settle)
+        server.handle(nt.SNAPSHOT, self.times.snapshot)
+        server.handle(nt.RESOLVED, self.times.resolved)
+        server.handle(nt.CLOSE, self.times.close)
+        server.handle(nt.FRONTIER, self.times.frontier)
+        server.handle(nt.PARTITIONS, self.partitions.partitions)
+        server.handle_sync(nt.CLUSTER, self._on_cluster)
+        self.staging.serve()
+
+    def _on_cluster(self, request: nt.AskCluster, context: Context) -> nt.ClusterReply:
+        node = self.node
+        own = node.book.own or NodeDescriptor(node.node_id, node.address, node.locality)
+        return nt.ClusterReply(node.identity.cluster_id, own, list(node.book.nodes.values()), node.clock.now())
+
+    # --- what the topics share
+
+    @property
+    def catalog(self) -> TableCatalog:
+        """The tables, once there is a cluster."""
+        if self.node.store is None:
+            raise UnavailableError("this node belongs to no cluster yet; run `slackwater init` or start it with --join")
+        return self.node.catalog
+
+    async def current(self, table_id: int, version: int) -> TableHistory:
+        """A table whose newest version is the one that a client used."""
+        history = await self.catalog.find_id(table_id, version=version)
+        latest = history.latest
+        if latest.dropped or latest.version != version:
+            what = "was dropped" if latest.dropped else "has a newer version"
+            raise SchemaChanged(f"table {latest.name} {what}; look it up again", table_id=table_id, version=version)
+        return history
+
+    async def inside(self, table_id: int, start: bytes, end: bytes) -> TableHistory:
+        """A table, dropped or not, that a span lies in."""
+        history = await self.catalog.find_id(table_id)
+        whole = schema_span(history.latest.schema)
+        if not whole.covers(Span(start, end)):
+            raise UsageError(f"the span does not lie inside table {history.latest.name}", start=start, end=end)
+        return history
+
+    async def spans_of(self, names: tuple[str, ...]) -> list[Span]:
+        """The rows of some tables; of all when none is named."""
+        if not names:
+            found = await self.catalog.names()
+        else:
+            found = [await self.catalog.find(name) for name in names]
+        return [schema_span(history.latest.schema) for history in found]
+
+    def lag_s(self, ts: int) -> float:
+        """How old a timestamp is."""
+        now = self.node.clock.peek()
+        return max(0.0, (now - ts) / (1_000_000 << LOGICAL_BITS)) if ts != MIN else 0.0

@@ -1,0 +1,46 @@
+"""Definitions of tables: create, drop, look up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN
+from slackwater.model import native as nt
+
+if TYPE_CHECKING:
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.gateway.service import Gateway
+
+
+class TableService:
+    """Answers from this node's catalog."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def create(self, request: nt.CreateTable, context: Context) -> nt.TableReply:
+        """Make a table."""
+        catalog = self._gateway.catalog
+        made = await catalog.create(request.name, request.columns, request.primary_key)
+        return nt.TableReply(await catalog.find_id(made.table_id))
+
+    async def drop(self, request: nt.DropTable, context: Context) -> nt.TableReply:
+        """Drop a table."""
+        catalog = self._gateway.catalog
+        gone = await catalog.drop(request.name)
+        return nt.TableReply(await catalog.find_id(gone.table_id))
+
+    async def find(self, request: nt.FindTable, context: Context) -> nt.TableReply:
+        """A table by id, or by name at a time. Asked for by name, the answer is of now: what is new is read first."""
+        catalog = self._gateway.catalog
+        if request.table_id:
+            await catalog.refresh()
+            return nt.TableReply(await catalog.find_id(request.table_id))
+        if request.at == MIN:
+            await catalog.refresh()
+        return nt.TableReply(await catalog.find(request.name, at=None if request.at == MIN else request.at))
+
+    async def all(self, request: nt.ListTables, context: Context) -> nt.TablesReply:
+        """Every table."""
+        at = None if request.at == MIN else request.at
+        return nt.TablesReply(await self._gateway.catalog.names(at=at))

@@ -1,0 +1,166 @@
+"""Transactions that clients have open on this gateway.
+
+    begin ──► open ── get, scan, write ──► commit | rollback ──► gone
+                │ nobody used it for `gateway.txn_idle_timeout`      ▲
+                └────────────────────────────────────────────────────┘ rolled back; the client is told when it comes again
+
+The gateway is the coordinator: it heartbeats, pushes and refreshes. A client that loses its gateway in the middle loses the
+transaction, which is safe to run again: nothing of it was committed. A client that loses it during *commit* asks another
+gateway (`settle`), with what every answer told it (`TxnMark`): that gateway forces the record to a decision, as the
+coordinator itself would. A transaction that has not committed by then never will.
+
+The anchor, where the record lives, is fixed with the first write, not with the first message to a range, so that the client
+knows it before it asks for the commit.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from slackwater.errors import AmbiguousResult, Overloaded, RetryableError, UsageError
+from slackwater.hooks import probe
+from slackwater.model import native as nt
+from slackwater.model.requests import Pushed, PushTxn
+from slackwater.model.txns import Intent, TxnStatus
+from slackwater.txn.coordinator import SETTLE_ATTEMPTS_MAX, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.gateway.service import Gateway
+    from slackwater.txn import Transaction
+
+TXN_NAME_BYTES = 16
+SCAN_ROWS_MAX = 10_000
+SWEEPS_PER_TIMEOUT = 4
+
+
+class OpenTxn:
+    """One transaction of one client."""
+
+    def __init__(self, txn: Transaction, *, now_ns: int) -> None:
+        self.txn = txn
+        self.used_ns = now_ns
+        self.in_use = 0
+
+    def mark(self) -> nt.TxnMark:
+        """How the ranges know it."""
+        state = self.txn.state
+        return nt.TxnMark(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
+
+
+class Txns:
+    """The open transactions of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._open: dict[bytes, OpenTxn] = {}
+        self._sweeping = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # --- what clients ask
+
+    async def begin(self, request: nt.Begin, context: Context) -> nt.TxnReply:
+        """Open one, if there is room."""
+        node = self._gateway.node
+        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
+        limit = int(node.settings["gateway.txns_max"])
+        if len(self._open) >= limit:
+            raise Overloaded("this gateway has as many open transactions as it may; end some", limit=limit)
+        if not self._sweeping:
+            self._sweeping = True
+            node.scope.spawn(self._sweep(), name="idle transactions")
+        name = node.runtime.rng.bytes(TXN_NAME_BYTES)
+        self._open[name] = OpenTxn(node.kv.begin(), now_ns=self._now_ns())
+        return nt.TxnReply(name, self._open[name].mark())
+
+    async def scan(self, request: nt.TxnScan, context: Context) -> nt.TxnRows:
+        """Rows as the transaction sees them."""
+        await self._gateway.inside(request.table_id, request.start, request.end)
+        max_rows = min(request.max_rows or SCAN_ROWS_MAX, SCAN_ROWS_MAX)
+        max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])
+        async with self.using(request.txn) as open_txn:
+            rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
+            return nt.TxnRows(rows.values, rows.resume, open_txn.mark())
+
+    async def commit(self, request: nt.EndTxn, context: Context) -> nt.Ended:
+        """Commit. On an error that can be mended by running it again the transaction stays open, to be restarted."""
+        async with self.using(request.txn) as open_txn:
+            try:
+                return nt.Ended(await open_txn.txn.commit())
+            finally:
+                if open_txn.txn.phase is not Phase.OPEN:
+                    self._open.pop(request.txn, None)
+
+    async def rollback(self, request: nt.EndTxn, context: Context) -> nt.NativeOk:
+        """Roll back. One that is not here any more was rolled back already, or never will commit."""
+        found = self._open.pop(request.txn, None)
+        if found is not None and found.txn.phase is Phase.OPEN:
+            await found.txn.rollback()
+        return nt.NativeOk()
+
+    async def restart(self, request: nt.EndTxn, context: Context) -> nt.TxnReply:
+        """Begin again, with the age of the first try."""
+        async with self.using(request.txn) as open_txn:
+            await open_txn.txn.restart()
+            return nt.TxnReply(request.txn, open_txn.mark())
+
+    async def settle(self, request: nt.Settle, context: Context) -> nt.Settled:
+        """Find out whether a transaction committed; if it did not, make sure that it never will."""
+        mark, kernel = request.mark, self._gateway.node.kv.kernel
+        if not mark.anchor:
+            return nt.Settled(committed=True, ts=mark.write_ts)  # it wrote nothing: there is nothing to decide
+        me = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
+        push = PushTxn(me, mark.start, mark.txn_id, mark.write_ts, abort=True, force=True)
+        deadline = kernel.deadline(context.remaining())
+        for _ in range(SETTLE_ATTEMPTS_MAX):
+            (pushed,) = (await kernel.ask([push], deadline=deadline)).results
+            if not isinstance(pushed, Pushed):
+                break
+            if pushed.resolution.status is TxnStatus.COMMITTED:
+                return nt.Settled(committed=True, ts=pushed.resolution.ts)
+            if pushed.ambiguous:
+                raise AmbiguousResult("the transaction's record was collected; it may or may not have committed")
+            if pushed.resolution.status is TxnStatus.ABORTED:
+                return nt.Settled(committed=False, ts=pushed.resolution.ts)
+        raise AmbiguousResult("the commit may or may not have happened; its record gives no answer")
+
+    # --- inside the gateway
+
+    @asynccontextmanager
+    async def using(self, name: bytes) -> AsyncIterator[OpenTxn]:
+        """A client's transaction, for the length of one operation."""
+        found = self._open.get(name)
+        if found is None:
+            raise RetryableError(
+                "the transaction is not open on this gateway: it ended, was idle for too long, or the node was"
+                " restarted; run it again"
+            )
+        if found.txn.phase is not Phase.OPEN:
+            raise UsageError(f"the transaction is {found.txn.phase.value}; begin another one")
+        found.in_use += 1
+        try:
+            yield found
+        finally:
+            found.in_use -= 1
+            found.used_ns = self._now_ns()
+
+    def _now_ns(self) -> int:
+        return self._gateway.node.runtime.clock.monotonic_ns()
+
+    async def _sweep(self) -> None:
+        """Roll back what nobody has used for too long."""
+        node = self._gateway.node
+        while True:
+            timeout_s = node.settings["gateway.txn_idle_timeout"]
+            await node.runtime.clock.sleep(timeout_s / SWEEPS_PER_TIMEOUT)
+            oldest_ns = self._now_ns() - int(timeout_s * 1e9)
+            for name, found in list(self._open.items()):
+                if not found.in_use and found.used_ns < oldest_ns:
+                    probe("gateway.idle_transaction")
+                    del self._open[name]
+                    found.txn.abandon()
