@@ -46,6 +46,7 @@ from slackwater.server.identity import StoreIdentity, check_log, read_identity, 
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
 from slackwater.server.queues.desk import Desk
+from slackwater.server.reports import capacity, replica_status, report
 from slackwater.server.span_watch import span_watch
 from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
@@ -456,46 +457,3 @@ class Node:
         if self.liveness is not None and self.store is not None:
             lines += [self.liveness.status(), self.store.status(), self.queues.status()]
         return "\n".join(lines)
-
-
-def report(node: Node) -> sv.ReportReply:
-    """What a node knows of itself and of the others."""
-    own = NodeDescriptor(node.node_id, node.address, node.locality)
-    replicas = list(node.store.replicas.values()) if node.store else []
-    return sv.ReportReply(
-        cluster_id=node.identity.cluster_id,
-        node=node.book.nodes.get(node.node_id, own),
-        nodes=list(node.book.nodes.values()),
-        liveness=node.liveness.all() if node.liveness else [],
-        now=node.clock.peek(),
-        ranges=len(replicas),
-        leases=sum(1 for r in replicas if r.state.lease.holder == node.node_id),
-        quarantined=dict(node.store.quarantined) if node.store else {},
-        offsets_us=node.offsets.latest(),
-    )
-
-
-def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:
-    """Where one replica of a store stands."""
-    replica = store.replicas[range_id]
-    state = replica.state
-    return sv.ReplicaStatus(
-        descriptor=state.descriptor,
-        lease=state.lease,
-        lai=state.lai,
-        position=state.position,
-        durable=store.durable.get(range_id, state.position.__class__(0)),
-        closed=state.closed,
-        stats=state.stats,
-        frozen=state.frozen is not None,
-        failure=str(replica.failure) if replica.failure else "",
-        load=replica.load.rate(now_ns=store.context.runtime.clock.monotonic_ns()),
-    )
-
-
-def capacity(store: Store, node_id: NodeId) -> sv.CapacityReply:
-    """How much a store holds."""
-    now_ns = store.context.runtime.clock.monotonic_ns()
-    replicas = list(store.replicas.values())
-    led = [r for r in replicas if r.state.lease.holder == node_id]
-    return sv.CapacityReply(node_id, len(replicas), len(led), sum(r.load.rate(now_ns=now_ns) for r in replicas))
