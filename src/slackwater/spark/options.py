@@ -8,7 +8,7 @@ stream, write); a name that does not exist, a value that does not parse, and two
 `UsageError` that says what to write instead. An option that would be ignored silently is worse than one that fails: a
 misspelled `versionAsOf` would read another time than the one meant.
 
-    connection   endpoint, certs, user, connectTimeout
+    connection   endpoint, certs, user, timeout
     what         table (or `load("table")`), columns, filters
     when         versionAsOf | timestampAsOf | maxStaleness, waitForTimestamp
     where from   readFrom, numPartitions
@@ -42,7 +42,7 @@ PARTITIONS_MAX = 10_000
 ROWS_MAX = 1 << 40
 FILTERS_MAX = 1_000
 WAIT_S_DEFAULT = 30.0
-CONNECT_S_DEFAULT = 10.0
+TIMEOUT_S_DEFAULT = 30.0
 
 
 class Use(enum.Enum):
@@ -85,7 +85,7 @@ _NAMES: dict[str, Name] = {
         ("endpoint", _ALL),
         ("certs", _ALL),
         ("user", _ALL),
-        ("connectTimeout", _ALL),
+        ("timeout", _ALL),
         ("table", _ALL),
         ("path", _ALL),  # `load("accounts")`
         ("checkpointLocation", _ALL),  # Spark's own; it comes along with a stream's
@@ -136,7 +136,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     certs: str | None = None
     user: str | None = None
-    connect_timeout: float = CONNECT_S_DEFAULT
+    timeout: float = TIMEOUT_S_DEFAULT
     columns: tuple[str, ...] = ()
     filters: tuple[Filter, ...] = ()
     as_of: Timestamp | None = None
@@ -202,7 +202,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         table=_table(raw),
         certs=raw.take("certs", _text, None),
         user=raw.take("user", _text, None),
-        connect_timeout=raw.take("connectTimeout", _duration, CONNECT_S_DEFAULT),
+        timeout=raw.take("timeout", _duration, TIMEOUT_S_DEFAULT),
         columns=raw.take("columns", _columns, ()),
         filters=raw.take("filters", _filters, ()),
         as_of=raw.take("timestampAsOf", _moment, raw.take("versionAsOf", _version, None)),

@@ -1,0 +1,38 @@
+"""One connection to a cluster for each process that works for Spark.
+
+A Spark job is many processes: the driver's planner, a worker for every running task, forked from a daemon and used again for
+the next task. Each opens a connection when it first needs one and keeps it, so that a hundred small tasks in a row cost one
+handshake. A connection belongs to the process that opened it: after a fork the child opens its own.
+
+Nothing is closed on purpose: a worker is killed when Spark has no more use for it, and the cluster forgets it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from slackwater.client import connect
+
+if TYPE_CHECKING:
+    from slackwater.client import Database
+    from slackwater.spark.options import Options
+
+CONNECTIONS_MAX = 8
+"""Clusters (or users) that one process stays connected to."""
+
+_open: dict[tuple[int, str, str | None, str | None, float], Database] = {}
+
+
+def database(options: Options) -> Database:
+    """The connection that these options name."""
+    key = (os.getpid(), options.endpoint, options.certs, options.user, options.timeout)
+    found = _open.get(key)
+    if found is None:
+        for old in [k for k in _open if k[0] != key[0]]:
+            del _open[old]  # the parent's: its loop did not come along
+        while len(_open) >= CONNECTIONS_MAX:
+            _open.pop(next(iter(_open))).close()
+        found = connect(options.endpoint, certs=options.certs, user=options.user, timeout=options.timeout)
+        _open[key] = found
+    return found

@@ -1,0 +1,107 @@
+"""Batch reads: a snapshot, or the changes of an interval, one Spark partition per part of the table.
+
+    driver   partitions() ── snapshot.partitions ──► key ranges with the places of their replicas
+    task     read(part)   ── nearest replica ──► Arrow pages ──► Spark
+
+A task reads its key range at the plan's timestamp and nothing less: a follower that is not there yet waits or is passed over,
+and when the range has split, merged or moved since it was planned, the client finds where it is now. A retried task reads
+the same rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from slackwater.spark.plan import changes_after
+from slackwater.spark.types import arrow_target, check_schema, conform, where_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.native import Partition
+    from slackwater.spark.plan import Plan
+
+
+class RangePart(InputPartition):
+    """A part of the table, for one task."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__(None)
+        self.partition = partition
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads a table at one timestamp. Has no `pushFilters` on purpose: Spark 4.3 mixes filters of different scans up."""
+
+    def __init__(self, plan: Plan, schema: StructType) -> None:
+        self._plan = plan
+        self._columns = check_schema(schema, plan.table, changes=False)
+        self._where = where_of(plan.table, plan.options.filters)
+        self._schema = schema
+
+    def partitions(self) -> list[RangePart]:
+        """Once per `load()`; Spark keeps the answer."""
+        return parts_of(self._plan, self._plan.at)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Rows of one part, in a task."""
+        assert isinstance(partition, RangePart)
+        plan, target = self._plan, arrow_target(self._schema)
+        batches = plan.db.read_partition(
+            partition.partition,
+            at=plan.at,
+            columns=self._columns,
+            where=self._where,
+            read_from=plan.options.read_from.value,
+            wait=plan.options.wait,
+        )
+        for batch in batches:
+            yield conform(batch, target)
+
+
+class ChangesReader(DataSourceReader):
+    """Reads every change of an interval, oldest first within a key."""
+
+    def __init__(self, plan: Plan, schema: StructType) -> None:
+        self._plan = plan
+        self._columns = check_schema(schema, plan.table, changes=True)
+        self._after = changes_after(plan)
+        self._schema = schema
+
+    def partitions(self) -> list[RangePart]:
+        """Once per `load()`."""
+        return parts_of(self._plan, self._plan.at)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Changes of one part, in a task."""
+        assert isinstance(partition, RangePart)
+        target = arrow_target(self._schema)
+        for batch in changes_of(self._plan, partition.partition, self._columns, after=self._after, upto=self._plan.at):
+            yield conform(batch, target)
+
+
+def parts_of(plan: Plan, at: Timestamp) -> list[RangePart]:
+    """The table in parts, as it lies now."""
+    snapshot = plan.db.snapshot(as_of=at, tables=[plan.table.name], read_from=plan.options.read_from.value)
+    return [RangePart(found) for found in snapshot.partitions(plan.table.name, plan.options.partitions)]
+
+
+def changes_of(
+    plan: Plan, partition: Partition, columns: list[str], *, after: Timestamp, upto: Timestamp
+) -> Iterator[Any]:
+    """The changes of one part, as the client reads them."""
+    return plan.db.read_changes(
+        partition,
+        after=after,
+        upto=upto,
+        diff=plan.options.diff,
+        columns=columns,
+        read_from=plan.options.read_from.value,
+        wait=plan.options.wait,
+    )

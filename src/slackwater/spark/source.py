@@ -1,0 +1,74 @@
+"""The data source behind `format("slackwater")`. Spark finds it by way of the little package `pyspark_slackwater`.
+
+    load()        ──► plan (`plan.py`): options checked, table looked up, timestamp pinned
+    reader        ──► SnapshotReader or ChangesReader (`reading.py`)
+    streamReader  ──► ChangeStream (`streaming.py`)
+    writer, streamWriter ──► `writing.py`
+
+An object of this class is pickled into every process of a job. What the user got wrong is one `UsageError`, raised before
+any task runs wherever that is possible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import UsageError
+from slackwater.spark.options import Use, parse_options
+from slackwater.spark.plan import make_plan
+from slackwater.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class Source:
+    """One `load()` or `save()`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = parse_options(options)
+        self.plan = make_plan(self.options)
+
+    def schema(self) -> StructType:
+        """The table's columns, or those asked for; of a change feed, three more."""
+        return spark_schema(self.plan.table, self.options.columns, changes=self.options.changes)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        from slackwater.spark.reading import ChangesReader, SnapshotReader
+
+        self.options.check_use(Use.CHANGES if self.options.changes else Use.READ)
+        return ChangesReader(self.plan, schema) if self.options.changes else SnapshotReader(self.plan, schema)
+
+    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream."""
+        from slackwater.spark.streaming import ChangeStream
+
+        if not self.options.changes:
+            raise UsageError('a stream reads changes; say so: .option("readChangeFeed", "true")')
+        self.options.check_use(Use.CHANGES)
+        return ChangeStream(self.plan, schema)
+
+    def writer(self, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+        """A batch write."""
+        from slackwater.spark.writing import BatchWriter, table_of, writer_options
+
+        self.options.check_use(Use.WRITE)
+        options = writer_options(self.options, overwrite=overwrite)
+        return BatchWriter(options, table_of(options), schema)
+
+    def stream_writer(self, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
+        """The sink of a stream."""
+        from slackwater.spark.writing import StreamWriter, table_of, writer_options
+
+        self.options.check_use(Use.WRITE)
+        options = writer_options(self.options, overwrite=overwrite)
+        return StreamWriter(options, table_of(options), schema)

@@ -1,0 +1,170 @@
+"""Writes from Spark: every task stages its rows in the cluster, the driver publishes all of them in one commit.
+
+    task      write(rows)  ──► part in the cluster (seen by nobody) ──► message: which part
+    driver    commit(messages) ──► publish: one transaction, one timestamp, and the mark (txnAppId, txnVersion)
+              abort(messages)  ──► drop the parts; what was published stays
+
+Why it is safe
+    - Spark runs tasks twice, and only one attempt's message reaches `commit`: the other's part is never published.
+    - Spark runs `commit` twice, or `abort` after a commit that succeeded: the mark makes the second publish a no-op, and
+      dropping parts drops no rows.
+    - A stream's batch has a name of its own, query id and batch id, so that a replay after a lost commit file is a no-op.
+      The id of a query lives in its checkpoint; `txnAppId` may be given to survive a change of checkpoint.
+
+With `atomic=false` tasks commit by themselves, batch by batch, and a task that is run again writes again: at least once.
+Upserts and deletes do not mind; inserts may fail on their own rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from slackwater.errors import UsageError
+from slackwater.spark.connection import database
+from slackwater.spark.options import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from slackwater.client import Database
+    from slackwater.model.native_staging import PartRef
+    from slackwater.model.schema import TableSchema
+    from slackwater.spark.options import Options
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+class Staged(WriterCommitMessage):
+    """What one attempt of one task staged, and for which query."""
+
+    def __init__(self, part: PartRef | None, query: str = "") -> None:
+        self.part = part
+        self.query = query
+
+
+class _Writing:
+    """What batch and stream writers share."""
+
+    def __init__(self, options: Options, table: TableSchema, schema: StructType) -> None:
+        check_columns(table, schema, options.operation)
+        self._options = options
+        self._table = table
+
+    @property
+    def _db(self) -> Database:
+        return database(self._options)
+
+    def _write(self, batches: Iterator[pa.RecordBatch], query: str) -> Staged:
+        """In a task."""
+        if not self._options.atomic:
+            return self._write_through(batches)
+        part = self._db.staging(self._table.name, self._options.operation.value)
+        for batch in batches:
+            if batch.num_rows:
+                part.add(batch)
+        return Staged(part.finish(), query)
+
+    def _write_through(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        db, name = self._db, self._table.name
+        write = {Operation.UPSERT: db.upsert, Operation.INSERT: db.insert, Operation.DELETE: db.delete}
+        for batch in batches:
+            if batch.num_rows:
+                write[self._options.operation](name, batch)
+        return Staged(None)
+
+    def _publish(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
+        """In the driver. A task without a message failed, and then Spark does not commit."""
+        parts = _parts(messages)
+        if parts or app is not None:
+            self._db.publish(self._table.name, parts, self._options.operation.value, app=app)
+
+    def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._db.drop_staged(_parts(messages))
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    """`df.write.format("slackwater").mode("append")`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # pyspark's own twist
+        """In a task: stage."""
+        return self._write(iterator, "")
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver: publish."""
+        if self._options.atomic:
+            self._publish(messages, self._options.txn)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver, after a failure; perhaps one that came after the commit."""
+        self._drop(messages)
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("slackwater")`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # pyspark's own twist
+        """In a task: stage. Only tasks know the query's id; the message carries it."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        if not query:
+            raise UsageError("Spark does not say which query this is; use foreachBatch with txnAppId and txnVersion")
+        return self._write(iterator, query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """In the driver: publish under the name of the batch."""
+        if not self._options.atomic:
+            return
+        queries = {message.query for message in messages if isinstance(message, Staged)}
+        if not queries:
+            return  # a batch without tasks has no rows
+        app = self._options.txn[0] if self._options.txn else f"spark-query:{queries.pop()}"
+        self._publish(messages, (f"{app}:{self._table.table_id}", batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """In the driver, after a failure; perhaps one that came after the commit."""
+        self._drop(messages)
+
+
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[PartRef]:
+    return [m.part for m in messages if isinstance(m, Staged) and m.part is not None and m.part.rows]
+
+
+def check_columns(table: TableSchema, schema: StructType, operation: Operation) -> None:
+    """Refuse a frame whose columns do not fit the table, before any task runs."""
+    names = schema.fieldNames()
+    for name in names:
+        table.column(name)  # an unknown one is refused with the names there are
+    keys = {column.name for column, _ in table.key_columns()}
+    needed = [
+        column.name
+        for column in table.columns
+        if column.name in keys or (operation is not Operation.DELETE and not column.nullable and column.default is None)
+    ]
+    missing = [name for name in needed if name not in names]
+    if missing:
+        raise UsageError(
+            f"the frame has no column {', '.join(missing)}, which table {table.name} needs for {operation.value}",
+            columns=names,
+        )
+
+
+def writer_options(options: Options, *, overwrite: bool) -> Options:
+    """Refuse what a write cannot do."""
+    if overwrite:
+        raise UsageError('this source has no overwrite; use .mode("append") with operation=upsert or operation=delete')
+    if not options.atomic and options.operation is Operation.INSERT_IGNORE:
+        raise UsageError("insertIgnore needs atomic=true")
+    if not options.atomic and options.txn is not None:
+        raise UsageError("txnAppId and txnVersion need atomic=true: without it a write may happen more than once")
+    return options
+
+
+def table_of(options: Options) -> Any:
+    """The table to write to, as it is now."""
+    return database(options).table(options.table)
