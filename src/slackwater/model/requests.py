@@ -27,6 +27,7 @@ from slackwater.model.bulk import Blocks as Blocks
 from slackwater.model.bulk import ExportArrow as ExportArrow
 from slackwater.model.bulk import ScanArrow as ScanArrow
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, RangeDescriptor
+from slackwater.model.served import Served
 from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.runtime.seam import NodeId, Position, RangeId
 
@@ -475,6 +476,8 @@ class BatchResult(msgspec.Struct, frozen=True, array_like=True):
     """Where the transaction's writes now are, if they had to move up."""
     served_by: NodeId = NodeId(0)
     by_follower: bool = False
+    served: tuple[Served, ...] = ()
+    """How each range served a read at a given timestamp, or one that allows followers."""
 
 
 READS = (Get, Scan, ReverseScan, Export, Refresh, QueryTxn, LeaseInfo, ScanArrow, ExportArrow)

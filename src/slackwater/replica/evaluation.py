@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slackwater.model.commands import Trigger
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import Header
+    from slackwater.model.served import Served
     from slackwater.model.txns import Txn
     from slackwater.replica.evaluate_bulk import BulkReads
     from slackwater.replica.state import RangeState
@@ -141,12 +142,20 @@ class Evaluation:
         """Note a change of the range's statistics."""
         self.stats = add_stats(self.stats, delta)
 
-    def result(self, state: RangeState, node_id: NodeId, *, now: Timestamp, by_follower: bool = False) -> BatchResult:
+    def result(
+        self,
+        state: RangeState,
+        node_id: NodeId,
+        *,
+        now: Timestamp,
+        by_follower: bool = False,
+        served: tuple[Served, ...] = (),
+    ) -> BatchResult:
         """The answer to the caller, once the command has applied (or needed no command)."""
         results = self.results
         if self.finish is not None:
             results = [*results, self.finish(state, now)]
-        return BatchResult(results, self.ts, self.txn_write_ts, node_id, by_follower)
+        return BatchResult(results, self.ts, self.txn_write_ts, node_id, by_follower, served)
 
 
 class Work:

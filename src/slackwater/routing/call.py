@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.served import Why
     from slackwater.runtime.seam import Clock, Rng
     from slackwater.settings import Settings
 
@@ -32,7 +33,9 @@ class RoundOver(Exception):
 class Call:
     """Bounds and bookkeeping of one batch, or of one share of it."""
 
-    __slots__ = ("_backoff", "_clock", "_rng", "_settings", "deadline", "home", "last", "repeatable", "rounds", "told")
+    __slots__ = (
+        "_backoff", "_clock", "_rng", "_settings", "deadline", "home", "last", "repeatable", "rounds", "told", "why",
+    )  # fmt: skip
 
     def __init__(
         self, clock: Clock, rng: Rng, settings: Settings, *, deadline: Deadline, home: bytes, repeatable: bool
@@ -47,6 +50,8 @@ class Call:
         """The caller vouches that executing the batch twice does no harm."""
         self.rounds = 0
         self.last: SlackwaterError | None = None
+        self.why: Why | None = None
+        """Why a follower did not serve this read: the first reason there was."""
         self.told: RangeCache | None = None
         """Ranges that replicas have told this call about; shared with its forks."""
 

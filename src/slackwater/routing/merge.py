@@ -55,6 +55,7 @@ def combine(results: list[Result], answers: Sequence[BatchResult]) -> BatchResul
         txn_write_ts=max((a.txn_write_ts for a in answers), default=MIN),
         served_by=answers[0].served_by,
         by_follower=any(a.by_follower for a in answers),
+        served=tuple(served for answer in answers for served in answer.served),
     )
 
 

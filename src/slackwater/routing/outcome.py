@@ -22,6 +22,7 @@ from slackwater.errors import (
     ConflictError,
     ConnectionLost,
     DeadlineExceeded,
+    NotLeaseholder,
     Overloaded,
     ProtocolError,
     RetryableError,
@@ -52,6 +53,7 @@ from slackwater.model.requests import (
     ResolveIntents,
     Thaw,
 )
+from slackwater.model.served import Why
 from slackwater.routing.facts import intents_of, maybe_sent
 
 if TYPE_CHECKING:
@@ -123,6 +125,22 @@ def follower_may_serve(requests: Sequence[Request], header: Header) -> bool:
     if not all(type(request) in _FOLLOWER_READS for request in requests):
         return False
     return header.txn is not None or header.ts != 0
+
+
+def why_no_follower(error: SlackwaterError, header: Header) -> Why:
+    """What a failed try to have a read served by a follower says."""
+    if not isinstance(error, NotLeaseholder):
+        return Why.UNREACHABLE
+    if error.facts.get("intent"):
+        return Why.INTENT
+    return Why.WAITED if header.wait_ms else Why.NOT_CLOSED
+
+
+def why_leaseholder(requests: Sequence[Request], header: Header, met: Why | None) -> Why:
+    """Why a read was served by the leaseholder; `met` is what was met on the way there."""
+    if not header.follower_ok:
+        return Why.NOT_ALLOWED
+    return met or (Why.LEADS if follower_may_serve(requests, header) else Why.KIND)
 
 
 def lost(error: SlackwaterError) -> bool:

@@ -39,6 +39,7 @@ from slackwater.hooks import buggify, probe
 from slackwater.model.bulk import BULK_BYTES_DEFAULT
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
+from slackwater.model.served import explained
 from slackwater.routing import outcome
 from slackwater.routing.call import Call, RoundOver
 from slackwater.routing.choose import Candidate, order
@@ -304,6 +305,8 @@ class RangeSender:
                 answer = await self._transport.batch(node_id, batch)
             except NotLeaseholder as error:
                 self._heard(node_id, started_ns)
+                if batch.header.follower_ok:
+                    call.why = call.why or outcome.why_no_follower(error, header)
                 self._refused(descriptor, node_id, error, route, call)
             except SlackwaterError as error:
                 self._failed(descriptor, node_id, error, started_ns)
@@ -314,11 +317,16 @@ class RangeSender:
                     break
                 if not outcome.try_on(error) and not (outcome.lost(error) and isinstance(error, AmbiguousResult)):
                     raise
+                if batch.header.follower_ok:
+                    call.why = call.why or outcome.why_no_follower(error, header)
                 call.last = error
             else:
                 self._heard(node_id, started_ns)
                 self._served(descriptor, node_id, answer, requests)
-                return answer
+                if not answer.served:
+                    return answer
+                why = outcome.why_leaseholder(requests, header, call.why)
+                return structs.replace(answer, served=tuple(explained(served, why) for served in answer.served))
         raise RoundOver
 
     def _route(self, descriptor: RangeDescriptor, *, by_follower: bool) -> Route:

@@ -4,6 +4,10 @@ One round: every transaction whose intents were met is pushed, all at the same t
 have ended or moved are resolved. The caller then simply repeats its batch, whatever the round brought: the intent may
 be gone for a different reason, and if it is not, the next round finds out. A push that has to wait is parked at the
 pushee's range, which answers as soon as the pushee ends, so waiting costs one message per second and no polling.
+
+A point read that meets an intent on a follower is sent to the leaseholder. A bulk read stays: it would be a pity to move a
+large read for one intent. It pushes from here, waits until the follower has applied the resolution, and tries again
+there, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -11,9 +15,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.requests import Pushed
+from slackwater.model.served import Why, explained
 from slackwater.routing.facts import intents_of
 from slackwater.routing.parallel import in_parallel
 from slackwater.txn.pushing import Pusher, Step, after, plan, resolve
@@ -23,13 +30,15 @@ if TYPE_CHECKING:
 
     from slackwater.clock.timestamp import Timestamp
     from slackwater.errors import ConflictError
-    from slackwater.model.requests import Request
+    from slackwater.model.requests import BatchResult, Header, Request
     from slackwater.routing.call import Call
     from slackwater.routing.retry import Deadline
     from slackwater.txn.kernel import Kernel
     from slackwater.txn.pushing import Push
 
 PUSHES_AT_ONCE_MAX = 16
+FOLLOWER_CONFLICTS_MAX = 16
+"""Times a bulk read meets intents on followers before it goes to the leaseholder (pitfall 21)."""
 
 
 class Waiting:
@@ -41,6 +50,7 @@ class Waiting:
         self._backoff = kernel.backoff()
         self._left = int(kernel.settings["txn.push_attempts_max"])
         self._known: dict[bytes, None] = {}  # transactions that have been given time to end
+        self._met_on_followers = 0
         self.deadline = deadline
 
     async def clear(self, error: ConflictError, requests: Sequence[Request], pusher: Pusher) -> None:
@@ -64,6 +74,23 @@ class Waiting:
             await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
         if self.deadline.passed:
             raise error
+
+    async def until_heard(self, error: ConflictError, header: Header) -> Header:
+        """What to try again with, after a round. A follower that met the intent must first hear that it was resolved."""
+        if not error.facts.get("by_follower"):
+            return header
+        self._met_on_followers += 1
+        if self._met_on_followers > FOLLOWER_CONFLICTS_MAX:
+            probe("txn.bulk_left_follower")
+            return structs.replace(header, follower_ok=False)
+        await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
+        return header
+
+    def explain(self, answer: BatchResult) -> BatchResult:
+        """The answer that came in the end; with the reason, if it was the leaseholder's because of intents."""
+        if self._met_on_followers <= FOLLOWER_CONFLICTS_MAX:
+            return answer
+        return structs.replace(answer, served=tuple(explained(served, Why.INTENT) for served in answer.served))
 
     async def _push(self, push: Push) -> Step:
         answer = await self._kernel.ask([push.request], deadline=self.deadline)

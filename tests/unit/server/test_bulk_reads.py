@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import BelowGcThreshold, UsageError
+from slackwater.errors import BelowGcThreshold, ConflictError, UsageError
 from slackwater.model.bulk import Blocks, ExportArrow, ScanArrow, ScanPlan
 from slackwater.model.bulk_arrow import change_schema, plan_schema, unpack
 from slackwater.model.kinds import ColumnType, Kind
@@ -15,6 +15,7 @@ from slackwater.model.layout import schema_span
 from slackwater.model.requests import Get, Header, RaiseGcThreshold
 from slackwater.model.rows import RowCodec
 from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.model.served import Why
 from slackwater.model.txns import Txn
 from slackwater.routing.sender import NO_RANGE
 from slackwater.txn.columns import read_columns
@@ -143,6 +144,76 @@ def test_a_follower_serves_columns_once_the_timestamp_is_closed_there():
             got, answers = await rows(follower, ts=ts, follower_ok=True, wait_ms=10_000)
             assert got == [row(n) for n in range(200)]
             assert all(a.by_follower and a.served_by == follower.node_id for a in answers)
+            (served,) = answers[0].served
+            assert (served.node_id, served.ts, served.by_follower, served.why) == (
+                follower.node_id,
+                ts,
+                True,
+                Why.FOLLOWER,
+            )
+            assert served.closed >= ts
+            assert served.now >= served.closed
+
+    run(test())
+
+
+def test_an_answer_says_why_no_follower_served_it():
+    async def test():
+        async with Cluster(3, closed_timestamp__target_duration=300.0) as cluster:
+            leader, follower = cluster.nodes[0], cluster.nodes[2]
+            await fill(leader, range(20))
+            await leader.admin.change_replicas(key(0), [n.node_id for n in cluster.nodes])
+            await leader.admin.transfer_lease(key(0), leader.node_id)
+            follower.sender.cache.clear()
+            ts = leader.clock.now()
+
+            async def why(node, **options):
+                _, answers = await rows(node, ts=ts, **options)
+                assert all(a.served[0].node_id == leader.node_id and a.served[0].ts == ts for a in answers)
+                (reason,) = {served.why for a in answers for served in a.served}
+                return reason
+
+            assert await why(follower) is Why.NOT_ALLOWED
+            assert await why(follower, follower_ok=True) is Why.NOT_CLOSED
+            assert await why(follower, follower_ok=True, wait_ms=20) is Why.WAITED
+            assert await why(leader, follower_ok=True) is Why.LEADS
+            answer = await follower.kv.read([Get(key(1))], Header(NO_RANGE, ts=ts, follower_ok=True))
+            assert [served.why for served in answer.served] == [Why.NOT_CLOSED]
+            assert "not closed" in answer.served[0].status()
+
+    run(test())
+
+
+def test_on_an_intent_a_point_read_leaves_the_follower_and_a_bulk_read_pushes_and_stays():
+    async def test():
+        async with Cluster(3, closed_timestamp__target_duration=0.2) as cluster:
+            leader, follower = cluster.nodes[0], cluster.nodes[2]
+            await fill(leader, range(20))
+            await leader.admin.change_replicas(key(0), [n.node_id for n in cluster.nodes])
+            await leader.admin.transfer_lease(key(0), leader.node_id)
+            txn = leader.kv.begin()
+            await txn.put(*CODEC.encode(row(3, "unfinished")))
+            await txn.get(key(3))  # the write is an intent now
+            await fill(leader, [30])
+            follower.sender.cache.clear()
+            ts = leader.clock.now()
+            replica = follower.store.replicas[(await leader.sender.range_of(key(0))).range_id]
+            await cluster.until(lambda: replica.closing.closed() >= ts)
+            header = Header(NO_RANGE, ts=ts, follower_ok=True)
+            answer = await follower.sender.send([Get(key(4))], header)
+            assert answer.served[0].by_follower
+            with pytest.raises(ConflictError) as conflict:  # the leaseholder's word, not the follower's
+                await follower.sender.send([Get(key(3))], header)
+            assert "by_follower" not in conflict.value.facts
+            with pytest.raises(ConflictError) as conflict:
+                await follower.sender.send([SCAN], header)
+            assert conflict.value.facts["by_follower"]
+            got, answers = await rows(follower, ts=ts, follower_ok=True)
+            assert got == [row(n) for n in [*range(20), 30]]
+            assert all(served.by_follower for a in answers for served in a.served)
+            # The writer was moved above the read, not aborted.
+            await txn.commit()
+            assert (await rows(leader))[0] == [row(n, "unfinished" if n == 3 else "x") for n in [*range(20), 30]]
 
     run(test())
 

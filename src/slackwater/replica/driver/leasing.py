@@ -243,6 +243,6 @@ class Leasing:
         # A node trusts its own record only while its heartbeats succeed.
         return view.own() if lease.holder == self._context.node_id else view.get(lease.holder)
 
-    def elsewhere(self, reason: str, hint: int) -> NotLeaseholder:
+    def elsewhere(self, reason: str, hint: int, **facts: object) -> NotLeaseholder:
         """The refusal that sends the caller to another replica."""
-        return NotLeaseholder(reason, range_id=self._state().descriptor.range_id, hint=hint, reason=reason)
+        return NotLeaseholder(reason, range_id=self._state().descriptor.range_id, hint=hint, reason=reason, **facts)

@@ -5,6 +5,9 @@
 
 The order of the checks is what makes a follower's answer right: the closed timestamp first, then the state of the engine,
 then bounds and GC threshold (pitfalls 16–18). All of it is one step here: nothing can be applied between.
+
+On an intent, a point read is sent to the leaseholder. A bulk read is told which intents are in the way; its client pushes
+them and comes back (`txn.contention`).
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN
-from slackwater.errors import ConflictError, Overloaded
+from slackwater.errors import ConflictError, Overloaded, SlackwaterError
 from slackwater.hooks import probe, tap
+from slackwater.model.bulk import BULK
+from slackwater.model.served import Served
 from slackwater.replica import declare
 from slackwater.replica.evaluate import View, evaluate
 
 if TYPE_CHECKING:
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.model.requests import Batch, BatchResult, Result
     from slackwater.replica.driver.context import Context
     from slackwater.replica.driver.replica import Replica
@@ -43,16 +49,31 @@ async def follower_read(replica: Replica, batch: Batch) -> BatchResult:
         evaluation = evaluate(batch, view)
         if evaluation.bulk is not None:
             evaluation.results = await read_bulk(context, evaluation.bulk, context.engine.snapshot())
-    except ConflictError:
-        # A follower resolves nothing: the leaseholder knows more (pitfall 21).
-        probe("replica.follower_met_intent")
-        tap("replica.follower_refused", replica, batch)
-        raise replica.leasing.elsewhere(
-            "an intent is in the way on this follower", replica.state.lease.holder
-        ) from None
-    answer = evaluation.result(view.state, context.node_id, now=now, by_follower=True)
+    except ConflictError as error:
+        raise _in_the_way(replica, batch, error) from None
+    served = served_here(replica, evaluation.ts)
+    answer = evaluation.result(view.state, context.node_id, now=now, by_follower=True, served=served)
     tap("replica.read_served", replica, batch, view.read_at, answer)
     return answer
+
+
+def _in_the_way(replica: Replica, batch: Batch, error: ConflictError) -> SlackwaterError:
+    """A follower resolves nothing: the leaseholder knows more (pitfall 21). Bulk readers push by themselves, and stay."""
+    probe("replica.follower_met_intent")
+    tap("replica.follower_refused", replica, batch)
+    if isinstance(batch.requests[0], BULK):
+        error.facts["by_follower"] = True
+        return error
+    holder = replica.state.lease.holder
+    return replica.leasing.elsewhere("an intent is in the way on this follower", holder, intent=True)
+
+
+def served_here(replica: Replica, ts: Timestamp) -> tuple[Served, ...]:
+    """How this replica served a read at `ts`."""
+    state, context = replica.state, replica.context
+    led = state.lease.holder == context.node_id
+    closed, now = replica.closing.closed(), context.clock.peek()
+    return (Served(state.descriptor.range_id, context.node_id, ts, closed, now, by_follower=not led),)
 
 
 async def read_bulk(context: Context, bulk: BulkReads, frozen: Snapshot) -> list[Result]:

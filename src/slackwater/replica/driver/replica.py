@@ -38,7 +38,7 @@ from slackwater.replica.driver.checksums import Checksums
 from slackwater.replica.driver.closing import Closing
 from slackwater.replica.driver.leasing import Leasing
 from slackwater.replica.driver.pipeline import Pipeline, Waiter
-from slackwater.replica.driver.reading import follower_read, read_bulk
+from slackwater.replica.driver.reading import follower_read, read_bulk, served_here
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.evaluate import Evaluation, View, evaluate
 from slackwater.replica.latches import Latch, LatchManager, RequestId
@@ -51,6 +51,7 @@ from slackwater.storage.stats import recompute
 if TYPE_CHECKING:
     from slackwater.model.commands import Packet
     from slackwater.model.requests import Batch, BatchResult
+    from slackwater.model.served import Served
     from slackwater.replica.apply import Aftermath, Applied
     from slackwater.replica.driver.context import Context, Gone, ReplicaFollower
     from slackwater.replica.state import RangeState
@@ -195,7 +196,9 @@ class Replica:
                 latch = NO_LATCH
                 if evaluation.bulk is not None and frozen is not None:
                     evaluation.results = await read_bulk(self.context, evaluation.bulk, frozen)
-                answer = self._answer(evaluation, self.state)
+                header = batch.header
+                served = served_here(self, evaluation.ts) if header.follower_ok or header.ts else ()
+                answer = self._answer(evaluation, self.state, served)
                 tap("replica.read_served", self, batch, read_at, answer)
                 return answer, evaluation.parked
             waiter = self._propose(evaluation)
@@ -206,7 +209,7 @@ class Replica:
         waiter.when_decided(lambda _: self._command_decided(latch, evaluation.records))
         return self._answer(evaluation, await waiter.wait()), None
 
-    def _answer(self, evaluation: Evaluation, state: RangeState) -> BatchResult:
+    def _answer(self, evaluation: Evaluation, state: RangeState, served: tuple[Served, ...] = ()) -> BatchResult:
         now = self.context.clock.now() if evaluation.finish is not None else MIN
         return evaluation.result(state, self.context.node_id, now=now, served=served)
 
