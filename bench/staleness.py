@@ -6,6 +6,9 @@
                    which passes the same log
     write cost     writes per second with closing on beside off, switched in turns on the same two nodes (goal: 2 % at most)
     50 ms link     a read by the nearest replica beside the same read at a leaseholder 50 ms away
+    leading span   what the policy `lead` costs and gives: a write waits for its time to come (the peer is the lead itself:
+                   that wait is the price, the rest is ours); reads of the present that a follower serves without asking
+                   anybody, under writes, and one of them beside the leaseholder's 50 ms away
 
 Two nodes with their clients in this one process, over loopback TCP, with a log and engines in memory: what is measured
 is the protocol, not a disk. The link's delay is added around every message to the other node.
@@ -19,14 +22,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from bench.harness import Figure, figure
-from slackwater.clock.timestamp import seconds_between
+from slackwater.clock.timestamp import add_seconds, seconds_between
+from slackwater.closedts.policy import Kind, lead_s, terms_of
+from slackwater.errors import NotLeaseholder, ReadWithinUncertainty
 from slackwater.log.memory import MemoryLog
 from slackwater.model import requests as rq
-from slackwater.model.layout import kv
+from slackwater.model.layout import KV, kv
 from slackwater.runtime import RealRuntime, TcpNet
 from slackwater.runtime import run as run_main
 from slackwater.runtime.seam import RangeId
 from slackwater.server.node import Node
+from slackwater.server.span_config import SpanConfig, write_config
 from slackwater.settings import Settings
 from slackwater.storage.memory import MemoryDisk, MemoryEngine
 from slackwater.txn.staleness import Staleness
@@ -54,6 +60,7 @@ def run(*, quick: bool) -> Iterator[Figure]:
         yield from run_main(_staleness(target_s, seconds=3.0 if quick else 15.0))
     yield from run_main(_on_demand(rounds=20 if quick else 200))
     yield run_main(_write_cost(rounds=6 if quick else 20))
+    yield from run_main(_leading(rounds=10 if quick else 60))
 
 
 class Far:
@@ -234,3 +241,64 @@ async def _on_demand(*, rounds: int) -> list[Figure]:
             peer="leaseholder read", peer_value=by_leaseholder, goal=0.1, better="lower",
         ),
     ]  # fmt: skip
+
+
+async def _leading(*, rounds: int) -> list[Figure]:
+    """The range of IDLE leads; the one of BUSY goes on as before."""
+    async with two_nodes(closed_timestamp__target_duration=1.0, span_config__poll_interval=0.1) as (first, second):
+        await write_config(first.kv, SpanConfig(KV, kv(b"m"), policy=Kind.LEAD))
+        replica = _follower(second, IDLE)
+        assert replica is not None
+        await _until(
+            lambda: replica.closing.closed() > add_seconds(second.clock.physical(), first.clock.max_offset_us / 1e6)
+        )
+        lead = lead_s(0, terms_of(first.settings)) * 1e3
+        writing = await _median_ms(lambda: first.kv.put(IDLE, b"4"), rounds)
+        by_follower = await _present_served(first, second, reads=50 * rounds)
+        transport = second.sender._transport
+        second.sender._transport = Far(transport, second.node_id)
+        near = await _median_ms(lambda: second.kv.get(IDLE, nearest=True), 20 * rounds)
+        far = await _median_ms(lambda: second.kv.get(IDLE), rounds)
+        second.sender._transport = transport
+    return [
+        figure(
+            "staleness", "write to a leading span, until its time has come", writing, "ms",
+            peer="the lead", peer_value=lead, goal=1.1, better="lower",
+        ),
+        figure(
+            "staleness", "reads of the present served by the follower, under writes", by_follower, "of all",
+            peer="all", peer_value=1.0, goal=0.99,
+        ),
+        figure(
+            "staleness", "read of the present by the follower, leaseholder 50 ms away", near, "ms",
+            peer="leaseholder read", peer_value=far, goal=0.1, better="lower",
+        ),
+    ]  # fmt: skip
+
+
+async def _present_served(first: Node, second: Node, *, reads: int) -> float:
+    """Which part of reads at present time the follower answers itself while somebody writes."""
+
+    async def write() -> None:
+        while True:
+            await first.kv.put(IDLE, b"5")
+
+    writer = asyncio.get_running_loop().create_task(write())
+    store, replica, served = second.store, _follower(second, IDLE), 0
+    assert store is not None
+    assert replica is not None
+    range_id = replica.state.descriptor.range_id
+    for _ in range(reads):
+        now = second.clock.now()
+        header = rq.Header(range_id, ts=now, uncertainty_limit=second.kv.uncertain_upto(now), follower_ok=True)
+        try:
+            await store.execute(rq.Batch(header, [rq.Get(IDLE)]))
+        except ReadWithinUncertainty:
+            served += 1  # answered: the present has moved on, read just above it
+        except NotLeaseholder:
+            pass
+        else:
+            served += 1
+        await asyncio.sleep(SAMPLE_S)
+    writer.cancel()
+    return served / reads
