@@ -92,6 +92,9 @@ class TableCatalog:
             await self.refresh()
             found = self.tables.by_name(name, at=at)
         if found is None:
+            later = self.tables.by_name(name)
+            if later is not None and at is not None:
+                later.readable_at(at)  # raises, with the time since when the table is there
             known = ", ".join(h.latest.name for h in self.tables.names(at=at)[:20]) or "none"
             raise UsageError(f"there is no table {name!r}; tables: {known}", table=name)
         return found

@@ -133,8 +133,7 @@ class AsyncDatabase:
         """
         for tries in range(SCAN_ATTEMPTS_MAX):
             try:
-                history = await self._tables.by_name(table)
-                asked = reads.query(history, columns=columns, where=where, limit=limit)
+                asked = await self._query(table, columns=columns, where=where, limit=limit)
                 found = [batch async for batch in self._batches(asked)]
                 return pa.Table.from_batches(found, schema=asked.schema)
             except (RetryableError, DecodeError) as error:
@@ -153,9 +152,12 @@ class AsyncDatabase:
         limit: int | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The same, batch by batch, as they come. If the scan must begin again, that is a `RetryableError`."""
-        asked = reads.query(await self._tables.by_name(table), columns=columns, where=where, limit=limit)
+        asked = await self._query(table, columns=columns, where=where, limit=limit)
         async for batch in self._batches(asked):
             yield batch
+
+    async def _query(self, table: str, **asked: Any) -> reads.Query:
+        return await self._tables.prepared(table, lambda history: reads.query(history, **asked))
 
     async def _batches(self, asked: reads.Query) -> AsyncGenerator[Any, None]:
         try:

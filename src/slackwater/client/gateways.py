@@ -162,15 +162,17 @@ class Gateways:
         seconds = self.timeout_s if timeout is None else timeout
         deadline_ns = self.runtime.clock.monotonic_ns() + int(seconds * 1e9)
         tries = 0
+        last: SlackwaterError | None = None
         while True:
             address = self.current if at is None else at
+            left = self._left(deadline_ns, last)
             try:
-                return address, await self._dialer.call(address, method, request, timeout=self._left(deadline_ns))
+                return address, await self._dialer.call(address, method, request, timeout=left)
             except (ConnectionLost, DeadlineExceeded) as error:
                 if again is Again.IF_UNSENT and error.facts.get("sent") is not False:
                     self.move_on(address)
                     raise
-                last: SlackwaterError = error
+                last = error
             except UnavailableError as error:
                 last = error
             if at is not None:
@@ -212,10 +214,11 @@ class Gateways:
             raise last
         await self.pause(rounds)
 
-    def _left(self, deadline_ns: int) -> float:
+    def _left(self, deadline_ns: int, last: SlackwaterError | None) -> float:
+        """Seconds that are left; when there are none, what the last gateway said."""
         left = (deadline_ns - self.runtime.clock.monotonic_ns()) / 1e9
         if left <= 0:
-            raise DeadlineExceeded("no gateway answered in time", timeout_s=self.timeout_s, sent=False)
+            raise last or DeadlineExceeded("no gateway answered in time", timeout_s=self.timeout_s, sent=False)
         return left
 
 

@@ -6,7 +6,7 @@ gateway refuses its version (`SchemaChanged`) or a row's version is not among th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import UsageError
@@ -14,9 +14,12 @@ from slackwater.model import native as nt
 from slackwater.model.rows import RowCodec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slackwater.client.gateways import Gateways
     from slackwater.model.tables import TableHistory
 
+T = TypeVar("T")
 TABLES_MAX = 10_000
 """Tables a client remembers; beyond it all are forgotten and learned again."""
 
@@ -58,6 +61,18 @@ class KnownTables:
             reply = await self._gateways.call(nt.FIND_TABLE, nt.FindTable(name=table_name(name)))
             found = self.remember(reply.table)
         return found
+
+    async def prepared(self, name: str, prepare: Callable[[TableHistory], T]) -> T:
+        """What `prepare` makes from a table. What it refuses may be right for a newer version: that is looked for first."""
+        history = await self.by_name(name)
+        try:
+            return prepare(history)
+        except UsageError:
+            fresh = await self.by_id(history.latest.table_id, fresh=True)
+            if fresh.latest.version == history.latest.version:
+                raise
+            self.forget(name)
+            return prepare(await self.by_name(name))
 
     async def by_name_at(self, name: str, at: Timestamp) -> TableHistory:
         """The table that had this name at a time."""

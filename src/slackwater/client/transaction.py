@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from slackwater.client.gateways import Gateways
     from slackwater.client.tables import KnownTables
+    from slackwater.model.tables import TableHistory
     from slackwater.runtime.rpc.method import Method
 
 pa: Any = pyarrow
@@ -129,7 +130,9 @@ class AsyncTransaction:
         limit: int | None = None,
     ) -> Any:
         """Rows as a `pyarrow.Table`, the transaction's own writes included."""
-        asked = query(await self._tables.by_name(table), columns=columns, where=where, limit=limit)
+        asked = await self._tables.prepared(
+            table, lambda history: query(history, columns=columns, where=where, limit=limit)
+        )
         read = asked.plan.schema()
         decoder = BlockDecoder(read, asked.history.by_version(), asked.plan.columns, asked.plan.predicates)
         batches: list[Any] = []
@@ -160,21 +163,25 @@ class AsyncTransaction:
     # --- inside
 
     async def _write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
-        history = await self._tables.by_name(table)
-        codec = self._tables.codec(history)
-        given = Input(codec, rows, kind)
-        if given.count == 0:
+        history, keys, values = await self._tables.prepared(table, lambda known: self._encoded(kind, known, rows))
+        if not keys:
             return WriteResult(0, MIN)
-        if given.count > TXN_ROWS_MAX:
-            raise UsageError(f"one call in a transaction writes at most {TXN_ROWS_MAX} rows", rows=given.count)
-        keys, values = unique(codec, *given.piece(0, given.count), kind)
         request = nt.Write(history.latest.table_id, history.latest.version, kind, keys, values, txn=self._name)
         try:
             reply = await self._call(nt.WRITE, request, table)
         except ConditionFailed as error:
-            raise already_there(codec, error) from None
+            raise already_there(self._tables.codec(history), error) from None
         self._mark = reply.mark or self._mark
         return WriteResult(reply.rows, MIN)
+
+    def _encoded(
+        self, kind: WriteKind, history: TableHistory, rows: Any
+    ) -> tuple[TableHistory, list[bytes], list[bytes]]:
+        codec = self._tables.codec(history)
+        given = Input(codec, rows, kind)
+        if given.count > TXN_ROWS_MAX:
+            raise UsageError(f"one call in a transaction writes at most {TXN_ROWS_MAX} rows", rows=given.count)
+        return history, *unique(codec, *given.piece(0, given.count), kind)
 
     async def _call(self, method: Method[Any, Any], request: Any, table: str) -> Any:
         self._usable()

@@ -72,9 +72,9 @@ class Writer:
     async def write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
         """Write rows of one table, by its newest version."""
         for attempt in range(SCHEMA_ATTEMPTS_MAX):
-            history = await self._tables.by_name(table)
+            history, given, small = await self._tables.prepared(table, lambda known: self._checked(kind, known, rows))
             try:
-                result = await self._write(kind, history, rows)
+                result = await self._write(kind, history, given, small)
             except SchemaChanged:
                 self._tables.forget(table)
                 if attempt + 1 == SCHEMA_ATTEMPTS_MAX:
@@ -84,20 +84,30 @@ class Writer:
                 return result
         raise AssertionError("unreachable")
 
-    async def _write(self, kind: WriteKind, history: TableHistory, rows: Any) -> WriteResult:
+    def _checked(
+        self, kind: WriteKind, history: TableHistory, rows: Any
+    ) -> tuple[TableHistory, Input, tuple[list[bytes], list[bytes]] | None]:
+        """The rows, checked, and encoded if they are few: everything that can be wrong with them is said here."""
         codec = self._tables.codec(history)
         given = Input(codec, rows, kind)
-        if given.count == 0:
-            return WriteResult(0, self._gateways.clock.now())
-        if given.count <= ATOMIC_ROWS_MAX:
-            keys, values = given.piece(0, ATOMIC_ROWS_MAX)
-            keys, values = unique(codec, keys, values, kind)
+        if 0 < given.count <= ATOMIC_ROWS_MAX:
+            keys, values = unique(codec, *given.piece(0, ATOMIC_ROWS_MAX), kind)
             if sum(map(len, values)) <= ATOMIC_BYTES_MAX:
-                request = nt.Write(history.latest.table_id, history.latest.version, kind, keys, values)
-                return await self._atomic(codec, request)
+                return history, given, (keys, values)
         if kind is not WriteKind.DELETE:
             given.check_unique()
-        return await _Bulk(self._gateways, self._scope, history, codec, given, kind).run()
+        return history, given, None
+
+    async def _write(
+        self, kind: WriteKind, history: TableHistory, given: Input, small: tuple[list[bytes], list[bytes]] | None
+    ) -> WriteResult:
+        codec = self._tables.codec(history)
+        if given.count == 0:
+            return WriteResult(0, self._gateways.clock.now())
+        if small is None:
+            return await _Bulk(self._gateways, self._scope, history, codec, given, kind).run()
+        request = nt.Write(history.latest.table_id, history.latest.version, kind, *small)
+        return await self._atomic(codec, request)
 
     async def _atomic(self, codec: RowCodec, request: nt.Write) -> WriteResult:
         """One transaction, made again until it is known to have committed or must not be repeated."""
