@@ -306,3 +306,33 @@ def test_the_settings_make_the_terms() -> None:
         assert terms_of(c.settings).target_duration_s == 1.0
 
     play(story, settings=SETTINGS)
+
+
+def test_a_transaction_reads_nearby_until_it_writes() -> None:
+    async def story(c: Cluster) -> None:
+        await global_span(c)
+        client = c.nodes["n2"].kv
+        await client.put(A, b"1")
+        sent: list[bool] = []
+        inner = client.kernel.sender._transport
+
+        class Watching:
+            async def batch(self, node_id: NodeId, batch: rq.Batch) -> rq.BatchResult:
+                answer = await inner.batch(node_id, batch)
+                sent.extend(answer.by_follower for r in batch.requests if isinstance(r, rq.Get) and r.key in (A, B))
+                return answer
+
+        client.kernel.sender._transport = Watching()
+
+        async def work(txn: Transaction) -> None:
+            assert await txn.get(A) == b"1"
+            await txn.put(B, b"2")
+            assert await txn.get(B) == b"2", "its own write"
+            assert await txn.get(A) == b"1"
+
+        await client.run(work, nearest=True)
+        assert sent[0], "the first read needs nobody else"
+        assert not any(sent[1:]), "what has written reads at the leaseholder"
+        assert await c.kv.get(B) == b"2"
+
+    play(story, settings=SETTINGS)

@@ -80,11 +80,14 @@ class Phase(enum.Enum):
 class Transaction(Operations):
     """A serializable transaction. Made by `KV.begin` or handed to the function given to `KV.run`."""
 
-    def __init__(self, kernel: Kernel, finisher: Finisher, *, timeout: float | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, finisher: Finisher, *, timeout: float | None = None, nearest: bool = False
+    ) -> None:
         settings = kernel.settings
         self._kernel = kernel
         self._finisher = finisher
         self._timeout = timeout
+        self._nearest = nearest
         self._turn = Lock()
         self._reads = SpanBook(limit=int(settings["txn.refresh_spans_max"]))
         self._locks = SpanBook(limit=int(settings["txn.lock_keys_max"]))
@@ -430,6 +433,8 @@ class Transaction(Operations):
             uncertainty_limit=state.uncertainty_limit,
             max_keys=max_keys,
             max_bytes=max_bytes,
+            # Its own intents may not have reached a follower (pitfall 19), so only before there are any.
+            follower_ok=self._nearest and not self._intents,
         )
 
     def _pusher(self) -> Pusher:

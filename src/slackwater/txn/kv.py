@@ -216,13 +216,22 @@ class KV:
 
     # --- transactions
 
-    def begin(self, *, timeout: float | None = None) -> Transaction:
-        """A transaction whose caller commits, rolls back and restarts; `timeout` bounds each operation."""
-        return Transaction(self.kernel, self.finisher, timeout=timeout)
+    def begin(self, *, timeout: float | None = None, nearest: bool = False) -> Transaction:
+        """A transaction whose caller commits, rolls back and restarts; `timeout` bounds each operation.
 
-    async def run(self, function: Callable[[Transaction], Awaitable[T]], *, timeout: float | None = None) -> T:
+        With `nearest` it reads from the nearest replicas until it writes, wherever they can tell the present: see `get`.
+        """
+        return Transaction(self.kernel, self.finisher, timeout=timeout, nearest=nearest)
+
+    async def run(
+        self,
+        function: Callable[[Transaction], Awaitable[T]],
+        *,
+        timeout: float | None = None,
+        nearest: bool = False,
+    ) -> T:
         """Run `function` in a transaction and commit, again and again until it succeeds or must not be repeated."""
-        txn = self.begin(timeout=timeout)
+        txn = self.begin(timeout=timeout, nearest=nearest)
         backoff = self.kernel.backoff()
         left = int(self.kernel.settings["txn.max_retries"])
         try:

@@ -122,7 +122,9 @@ class Worker:
         if self.draw.chance(1, 4):
             await self.client.runtime.clock.sleep(self.draw.decay(DAWDLE_MEAN_NS) / NS)
 
-    async def txn(self, body: Callable[[Transaction, TxnPen], Awaitable[None]], timeout: float) -> None:
+    async def txn(
+        self, body: Callable[[Transaction, TxnPen], Awaitable[None]], timeout: float, *, nearest: bool = False
+    ) -> None:
         """Run a recorded transaction with retries; each attempt starts a clean page."""
         pen = self.cluster.recorder.txn(client=self.number)
         told: list[tuple[int, int]] = []
@@ -140,4 +142,4 @@ class Worker:
             else:
                 pen.ok(read_ts=read_ts)
 
-        await finish(pen, self.kv.run(attempt, timeout=timeout), ok)
+        await finish(pen, self.kv.run(attempt, timeout=timeout, nearest=nearest), ok)

@@ -2,7 +2,7 @@
 
     switcher   gives one of a few spans another policy every few seconds: lead most often, another lag, off, none
     global     reads the present through whichever replica is nearest: single keys (linearizable in true time, I-19),
-               and all accounts at one timestamp (a transaction that only reads, I-18)
+               all accounts at one timestamp, and transactions that begin to read nearby and may go on to write (I-18)
     audit      the past, as everywhere (I-15)
 
 Everything else goes on as in `cluster`: transactions cross spans of different policies, leases move, nodes crash, ranges
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.closedts.policy import Kind
@@ -37,17 +38,20 @@ from slackwater.sim.scenarios.cluster_plan import (
     register_keys,
 )
 from slackwater.sim.scenarios.cluster_programs import Client
+from slackwater.sim.scenarios.cluster_work import balance
 from slackwater.sim.scenarios.cluster_worker import operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from slackwater.sim.checkers import TxnPen
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenario import Scenario, Workload
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.scenarios.cluster_worker import Worker
     from slackwater.sim.tape import Stream, Tape
     from slackwater.sim.world import SimRuntime, World
+    from slackwater.txn import Transaction
 
 SETTINGS = {
     "clock.max_offset": 0.25,
@@ -77,8 +81,12 @@ RANGES = 6
 @operation("global")
 async def read_globally(me: Worker, timeout: float) -> None:
     """One key, or all accounts, at present time, by the nearest replica that can."""
-    if me.draw.chance(1, 3):
+    what = me.draw.below(4)
+    if what == 0:
         await _all_accounts(me, timeout)
+        return
+    if what == 1:
+        await me.txn(partial(_move, me), timeout, nearest=True)
         return
     key = me.draw.pick(register_keys())
     pen = me.cluster.recorder.read(key, client=me.number)
@@ -109,6 +117,23 @@ async def _all_accounts(me: Worker, timeout: float) -> None:
     assert isinstance(rows, rq.Rows)
     pen.scan(start=start, end=end, rows=list(zip(rows.keys, rows.values, strict=True)))
     pen.ok(read_ts=answer.ts)
+
+
+async def _move(me: Worker, txn: Transaction, pen: TxnPen) -> None:
+    """Read two accounts from wherever is near; sometimes move money between them."""
+    giver, taker = me.draw.shuffled(account_keys())[:2]
+    held = {}
+    for key in (giver, taker):
+        value = await txn.get(key)
+        pen.read(key, value)
+        held[key] = balance(value or b"0")
+    if me.draw.chance(1, 2):
+        return
+    some = min(me.draw.between(1, 20), held[giver])
+    for key, change in ((giver, -some), (taker, some)):
+        value = b"%d:%s" % (held[key] + change, me.unique())
+        pen.write(key, value)
+        await txn.put(key, value)
 
 
 # --- the switcher -----------------------------------------------------------------------------------------------------
