@@ -211,7 +211,8 @@ class _Run:
             if not missing:
                 return
             if world.loop.now_ns >= latest_ns:
-                self._failed(EXIT_LIVENESS, Violation("liveness", "unsettled", "; ".join(missing), {}), None)
+                rule = missing[0].split()[0] if missing[0].startswith("I-") else "liveness"
+                self._failed(EXIT_LIVENESS, Violation(rule, "unsettled", "; ".join(missing), {}), None)
                 return
             world.loop.run(upto_ns=world.loop.now_ns + SETTLE_STEP_NS)
 

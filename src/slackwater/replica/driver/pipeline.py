@@ -123,7 +123,7 @@ class Pipeline:
                 if planted("M30"):
                     self._acknowledge(flight)
                     return
-                if planted("M05"):
+                if planted("M05") and all(p.trigger is None for p in flight.proposals):
                     self.buffer.repropose(flight)
                     return
             except Overloaded:

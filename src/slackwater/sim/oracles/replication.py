@@ -1,11 +1,9 @@
-"""One log, one order, one state (I-04, I-05, I-06, I-08, I-09, I-10), watched on every replica as it applies.
+"""One log, one order, one state (I-04, I-05, I-06, I-08), watched on every replica as it applies.
 
     I-04   after the entry at p comes the same next entry on every replica, the one that is in the log
     I-05   a command is accepted at one position and one index, however often it stands in the log
     I-06   the state record at each position is equal everywhere; every so often the whole content is too
     I-08   an accepted command was proposed under the lease in force
-    I-09   closed timestamps and indexes never go back, neither on a replica nor from left to right side of a split
-    I-10   an accepted command writes above everything closed before it
 
 The state *before* an entry is compared as well: that is what a restart or a snapshot brought back.
 """
@@ -15,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from slackwater.model.commands import LeaseTrigger, SplitTrigger
+from slackwater.model.commands import LeaseTrigger
 from slackwater.replica.apply import Verdict
 from slackwater.replica.snapshot import range_digest
 from slackwater.sim.oracles.witness import witness_of
@@ -170,47 +168,3 @@ class OwnLease(_Watcher):
                 self.violated("wrong-lease", text)
             if isinstance(command.trigger, LeaseTrigger):
                 sequence = command.trigger.lease.sequence
-
-
-class NeverBack(_Watcher):
-    """I-09."""
-
-    name = "I-09"
-
-    def applied(self, event: Applied) -> None:
-        """Closed timestamp, index and thresholds move on only."""
-        before, after = event.before, event.after
-        for what in ("closed", "lai", "read_floor", "gc_threshold", "txn_floor"):
-            if getattr(after, what) < getattr(before, what):
-                text = f"{event.node} r{after.descriptor.range_id} moved {what} back at {event.position}"
-                self.violated("went-back", text, before=before.status(), after=after.status())
-        for command, verdict in event.outcomes:
-            if verdict is Verdict.ACCEPTED and isinstance(command.trigger, SplitTrigger) and event.engine is not None:
-                self._split(event, command.trigger)
-
-    def _split(self, event: Applied, trigger: SplitTrigger) -> None:
-        node = self.world.facts["cluster"].nodes.get(event.node)
-        right = node.store.replicas.get(trigger.right.range_id) if node is not None and node.store else None
-        if right is not None and right.state.position == 0 and right.state.closed < event.before.closed:
-            text = f"{event.node} r{trigger.right.range_id} starts below what its left side had closed"
-            self.violated("split-reopened", text)
-
-
-class AboveClosed(_Watcher):
-    """I-10."""
-
-    name = "I-10"
-
-    def applied(self, event: Applied) -> None:
-        """New versions and intents lie above what was closed before them."""
-        closed = event.before.closed
-        for command, verdict in event.outcomes:
-            if verdict is not Verdict.ACCEPTED:
-                continue
-            if command.min_write_ts and command.min_write_ts <= closed:
-                text = (
-                    f"{event.node} r{event.after.descriptor.range_id} applied a write at {command.min_write_ts} at or below "
-                    f"closed {closed}, position {event.position}"
-                )
-                self.violated("below-closed", text)
-            closed = max(closed, command.closed)

@@ -87,7 +87,8 @@ class ClosedStays(_Watcher):
         if descriptor.start < KV_SPAN[0] or not closed:
             return
         for look in self._looks:
-            if look.ts <= closed and look.start < descriptor.end and descriptor.start < look.end:
+            kept = event.after.gc_threshold <= look.ts <= closed
+            if kept and look.start < descriptor.end and descriptor.start < look.end:
                 self._again(event, look)
         fresh = _Look(event.node, event.engine, descriptor.start, descriptor.end, closed)
         if len(self._looks) < LOOKS_KEPT_MAX:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from slackwater.sim.checkers import Recorder
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
-from slackwater.sim.oracles import leases, replication, settled
+from slackwater.sim.oracles import following, leases, replication, settled
 from slackwater.sim.oracles.history import Told
 from slackwater.sim.oracles.stopping import Stops
 from slackwater.sim.oracles.versions import ClosedStays, Versions
@@ -167,8 +167,7 @@ def _oracles() -> list[Oracle]:
         replication.OnceOnly(),
         replication.OneState(),
         replication.OwnLease(),
-        replication.NeverBack(),
-        replication.AboveClosed(),
+        *following.watchers(versions),
         leases.Clocks(),
         leases.OneHolder(),
         versions,
@@ -180,7 +179,7 @@ def _oracles() -> list[Oracle]:
 
 
 def _workloads(plan: Callable[..., Plan]) -> Callable[[], list[Workload]]:
-    return lambda: [Traffic(plan)]
+    return lambda: [Traffic(plan), following.Advances()]
 
 
 register(

@@ -69,7 +69,7 @@ def all_keys() -> list[bytes]:
     return sorted([*register_keys(), *account_keys(), *ring_keys(), *list_keys(), *groups])
 
 
-WORKLOADS = ("register", "bank", "ring", "list", "fork", "audit")
+WORKLOADS = ("register", "bank", "ring", "list", "fork", "audit", "follow")
 
 
 @dataclass(frozen=True, kw_only=True)
