@@ -1,0 +1,220 @@
+"""Reads of the past on any replica (I-14, I-15, I-16, I-17), watched as they are served and as time goes on.
+
+    I-14   after healing, every replica closes: no further behind than the target, one tick, the way there and some slack
+    I-15   what a follower answers at ts is V at ts, at that very moment and on whichever replica; `history.py` holds what
+           clients were told against V once more in the end
+    I-16   a follower serves nothing above what it may believe. A *resolved* timestamp, once reported, is a promise too:
+           no intent lies at or below it, nothing appears there any more anywhere, and the replica that reported it serves
+           such reads for as long as it lives, without sending them elsewhere. (Bounds and sessions: `follower_work.py`,
+           which knows what was asked for)
+    I-17   nothing is served at or below the threshold of garbage collection
+
+V is complete up to what a follower may serve: a promise is usable only once every command it speaks of is applied, and
+an intent that is still there sends the read away.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp, from_us, seconds_between
+from slackwater.closedts.policy import target, terms_of
+from slackwater.model import requests as rq
+from slackwater.model.layout import split_version
+from slackwater.replica import declare
+from slackwater.runtime.seam import Family
+from slackwater.sim.clocks import EPOCH_NS
+from slackwater.sim.oracles.closing import (
+    AboveClosed,
+    Ledger,
+    NeverBack,
+    NotTooEarly,
+    Published,
+    listen,
+    name_of,
+)
+from slackwater.sim.oracles.replication import _Watcher
+from slackwater.sim.oracles.versions import _blocked
+from slackwater.sim.oracles.witness import witness_of
+from slackwater.sim.scenarios.cluster_plan import KV_SPAN, all_keys, cluster_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.closedts.negotiate import Resolved
+    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.replica.driver import Replica
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.oracles.versions import Versions
+    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.scenario import Oracle, Scenario
+    from slackwater.sim.world import World
+
+REPORTS_KEPT_MAX = 16
+"""Resolved timestamps remembered per replica, for reads that are sent elsewhere."""
+DELAY_S, SLACK_S = 1.0, 1.0
+"""Of a healed world: the slowest way from a leaseholder to a follower, and what timers are late by."""
+
+
+class Follows(_Watcher):
+    """I-15."""
+
+    name = "I-15"
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._times: dict[bytes, list[int]] = {}
+
+    def attach(self, world: World) -> None:
+        """Look at every read that is served."""
+        super().attach(world)
+        listen(world, "replica.read_served", self._served)
+
+    def _served(self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult) -> None:
+        if not answer.by_follower or batch.header.txn is not None:
+            return
+        for request, result in zip(batch.requests, answer.results, strict=True):
+            if isinstance(request, rq.Get) and isinstance(result, rq.Value):
+                found = {} if result.value is None else {request.key: result.value}
+                self._compare(replica, read_at, (request.key, request.key + b"\x00"), found)
+            elif isinstance(request, rq.Scan) and isinstance(result, rq.Rows):
+                span = (request.start, result.resume or request.end)
+                self._compare(replica, read_at, span, dict(zip(result.keys, result.values, strict=True)))
+
+    def _compare(self, replica: Replica, ts: Timestamp, span: tuple[bytes, bytes], found: dict[bytes, bytes]) -> None:
+        start, end = span
+        if start < KV_SPAN[0]:
+            return
+        expected = {k: value for k in self._versions.found if start <= k < end and (value := self._at(k, ts))}
+        for key in expected.keys() | found.keys() if found != expected else ():
+            if found.get(key) != expected.get(key):
+                where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
+                text = f"{where} served {key!r} at {ts} as {found.get(key)!r}, V has {expected.get(key)!r}"
+                self.violated("not-what-was", text, state=replica.state.status())
+                return
+
+    def _at(self, key: bytes, ts: int) -> bytes:
+        """The value of a key at `ts`; empty when it has none."""
+        written = self._versions.found[key]
+        times = self._times.get(key)
+        if times is None or len(times) != len(written):
+            times = self._times[key] = sorted(written)
+        at = bisect_right(times, ts)
+        return written[times[at - 1]] if at else b""
+
+
+class WithinBounds(_Watcher):
+    """I-16."""
+
+    name = "I-16"
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._resolved: dict[bytes, tuple[Timestamp, str]] = {}
+        self._reports: dict[Replica, list[tuple[bytes, bytes, Timestamp]]] = {}
+
+    def attach(self, world: World) -> None:
+        """Look at reads, refusals and reports."""
+        super().attach(world)
+        listen(world, "replica.read_served", self._served)
+        listen(world, "replica.follower_refused", self._refused)
+        listen(world, "closedts.resolved", self._reported)
+
+    def _served(self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult) -> None:
+        if answer.by_follower and declare.required_frontier(batch) > self._ledger.allowed(replica.state):
+            where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
+            self.violated("above-closed", f"{where} served a follower read at {read_at}, above what is closed there")
+
+    def _reported(self, replica: Replica, request: rq.QueryResolved, found: Resolved) -> None:
+        where, ts = name_of(replica.context), found.ts
+        if ts > self._ledger.allowed(replica.state):
+            self.violated("resolved-not-closed", f"{where} reports {ts} as resolved, above what is closed there")
+        engine = witness_of(self.world).engines[where]
+        for key in sorted(_blocked(engine, request.start, request.end, ts))[:1]:
+            self.violated("resolved-over-intent", f"{where} reports {ts} as resolved, but {key!r} has an older intent")
+        reports = self._reports.setdefault(replica, [])
+        reports.append((request.start, request.end, ts))
+        del reports[:-REPORTS_KEPT_MAX]
+        for key in all_keys():
+            if request.start <= key < request.end and ts > self._resolved.get(key, (MIN, ""))[0]:
+                self._resolved[key] = (ts, where)
+
+    def _refused(self, replica: Replica, batch: Batch) -> None:
+        required, span = declare.required_frontier(batch), declare.bounds(batch)
+        for start, end, ts in self._reports.get(replica, ()):
+            if span is not None and start <= span.start and span.end <= end and required <= ts:
+                where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
+                text = f"{where} sends a read at {required} elsewhere, although it reported {ts} as resolved"
+                self.violated("resolved-redirected", text)
+
+    def applied(self, event: Applied) -> None:
+        """Nothing new at or below what was reported as resolved."""
+        for stored, value in event.batch.writes[Family.DATA].items() if event.first else ():
+            if value is None or not KV_SPAN[0] <= stored < KV_SPAN[1]:
+                continue
+            key, ts = split_version(stored)
+            known, who = self._resolved.get(key, (MIN, ""))
+            if ts <= known:
+                text = f"{event.node} applied {key!r} at {ts}, although {who} had reported {known} as resolved"
+                self.violated("resolved-changed", text, position=event.position)
+
+
+class NotCollected(_Watcher):
+    """I-17."""
+
+    name = "I-17"
+
+    def attach(self, world: World) -> None:
+        """Look at every read that is served."""
+        super().attach(world)
+        listen(world, "replica.read_served", self._served)
+
+    def _served(self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult) -> None:
+        threshold = replica.state.gc_threshold
+        if read_at <= threshold and any(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests):
+            where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
+            self.violated("below-threshold", f"{where} served a read at {read_at}, collected up to {threshold}")
+
+
+class Advances:
+    """I-14, as a workload without programs: what is missing is named while the world recovers."""
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """Nothing to run."""
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """Judged while waiting."""
+        return ()
+
+    def unsettled(self, world: World) -> str | None:
+        """A replica that is too far behind, if there is one."""
+        terms, now = terms_of(world.settings), from_us((EPOCH_NS + world.loop.now_ns) // 1000)
+        spare_s = terms.interval_s + 2 * terms.max_offset_s + DELAY_S + SLACK_S
+        for name, node in cluster_of(world).up():
+            for replica in node.store.replicas.values() if node.store else ():
+                aim = target(replica.closing.policy(), now, terms)
+                if aim is None or replica.failure is not None:
+                    continue
+                behind_s = seconds_between(replica.closing.closed(), aim)
+                if behind_s > spare_s:
+                    return (
+                        f"I-14 {name} r{replica.state.descriptor.range_id} is closed {behind_s:.1f} s behind its target; "
+                        f"allowed are {spare_s:.1f} s"
+                    )
+        return None
+
+
+def watchers(versions: Versions) -> list[Oracle]:
+    """All oracles of closed timestamps and follower reads, in the order in which they are to speak."""
+    ledger = Ledger()
+    return [
+        ledger,
+        NeverBack(ledger),
+        AboveClosed(ledger),
+        Published(),
+        NotTooEarly(ledger),
+        Follows(versions),
+        WithinBounds(ledger),
+        NotCollected(),
+    ]
