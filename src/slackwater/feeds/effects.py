@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 LOCKS_TRACKED_MAX = 1 << 20
 """Locks that one range's feed remembers; beyond it feeds end (TOO_MANY_LOCKS) and may come back later."""
 _MASK = (1 << 64) - 1
+NO_CHANGES = Changes([], [], [])
+from_bytes = int.from_bytes
 
 
 class _LockHead(msgspec.Struct, frozen=True, array_like=True):
@@ -95,16 +97,25 @@ class Effects(NamedTuple):
 def read_effects(batch: WriteBatch) -> Effects:
     """The new versions and the lock changes of an applied batch, in the order of its writes."""
     data, locks = batch.writes[Family.DATA], batch.writes[Family.LOCK]
-    stored = [key for key, value in data.items() if value is not None]
-    values = [value for value in data.values() if value is not None]
-    marks = unpack(f">{len(stored)}Q", b"".join([key[-VERSION_BYTES:] for key in stored]))
-    changes = Changes([key[:-VERSION_BYTES] for key in stored], [~mark & _MASK for mark in marks], values)
+    changes = _changes(data) if data else NO_CHANGES
+    if not locks:
+        return Effects(changes, [], [], batch.ranges[Family.LOCK])
     return Effects(
         changes,
         [lock_of(key, raw) for key, raw in locks.items() if raw is not None],
         [key for key, raw in locks.items() if raw is None],
         batch.ranges[Family.LOCK],
     )
+
+
+def _changes(data: dict[bytes, bytes | None]) -> Changes:
+    values = [value for value in data.values() if value is not None]
+    stored = list(data) if len(values) == len(data) else [key for key, value in data.items() if value is not None]
+    if len(stored) == 1:  # most entries of a range with few writers
+        (key,) = stored
+        return Changes([key[:-VERSION_BYTES]], [~from_bytes(key[-VERSION_BYTES:], "big") & _MASK], values)
+    marks = unpack(f">{len(stored)}Q", b"".join([key[-VERSION_BYTES:] for key in stored]))
+    return Changes([key[:-VERSION_BYTES] for key in stored], [~mark & _MASK for mark in marks], values)
 
 
 def with_befores(changes: Changes, reader: Reader) -> Changes:

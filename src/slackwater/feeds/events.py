@@ -95,8 +95,8 @@ class Changes(_Event, frozen=True):
 
     def size(self) -> int:
         """Bytes that it takes in a buffer."""
-        size = sum(map(len, self.keys)) + sum(map(len, self.values)) + EVENT_BYTES * len(self.keys)
-        return size + (sum(map(len, self.befores)) if self.befores is not None else 0)
+        size = len(b"".join(self.keys)) + len(b"".join(self.values)) + EVENT_BYTES * len(self.keys)
+        return size if self.befores is None else size + len(b"".join(self.befores))
 
     def rows(self) -> Iterator[Value]:
         """One `Value` per version."""

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Reader
     from slackwater.storage.batch import WriteBatch
 
+_NOBODY: dict[bytes, bytes] = {}
 REGISTRATIONS_MAX = 256
 """Consumers of one range on one replica."""
 
@@ -123,6 +124,8 @@ class RangeFeed:
         self.over = False
         """Whether this feed has ended for everybody: the driver forgets it and makes another for whoever comes."""
         self._scan_asked = False
+        self._befores = False
+        """Whether any consumer ever wanted before-images."""
 
     # --- consumers -------------------------------------------------------------------------------------------------
 
@@ -145,6 +148,7 @@ class RangeFeed:
             raise Overloaded("too many feeds on one range; share one", limit=REGISTRATIONS_MAX)
         made = Registration(span, after=after, befores=befores, budget_bytes=budget_bytes, account=account)
         self.registrations[registration] = made
+        self._befores = self._befores or befores
         if self._too_old(made):
             return [Wake(registration)]
         if self.queue.complete:
@@ -231,21 +235,28 @@ class RangeFeed:
         self, batch: WriteBatch, *, closed: Timestamp, lai: LeaseAppliedIndex, reader: Reader | None = None
     ) -> list[Effect]:
         """One log entry was applied, and left this closed timestamp. `reader` is for those who want before-images."""
-        effects = read_effects(batch)
-        changes = effects.changes  # a range writes inside its span, and `split` follows at once when that shrinks
-        self.resolved.check_new(changes.timestamps, what="version")
-        try:
-            followed = self.locks.apply(effects)
-        except Overloaded as error:
-            return self.end_all(EndReason.TOO_MANY_LOCKS, str(error))
-        self.resolved.check_new(followed.fresh, what="lock")
-        woken: list[int] = []
-        if len(changes):
-            woken = self._deliver(self._completed(changes, followed.went, reader))
-        self.resolved.forward_closed(closed)
-        dead = self.resolved.applied(lai)
-        self.resolved.advance()
-        return self._wakes(woken) + self._clean_up(dead)
+        changes, locked, unlocked, cleared = effects = read_effects(batch)
+        resolved, went, moved = self.resolved, _NOBODY, False
+        resolved.check_new(changes.timestamps, what="version")
+        if locked or unlocked or cleared:
+            try:
+                followed = self.locks.apply(effects)
+            except Overloaded as error:
+                return self.end_all(EndReason.TOO_MANY_LOCKS, str(error))
+            resolved.check_new(followed.fresh, what="lock")
+            went, moved = followed.went, True
+        woken: list[Effect] = []
+        if changes.timestamps:  # a range writes inside its span, and `split` follows at once when that shrinks
+            woken = self._deliver(self._completed(changes, went, reader))
+        if closed > resolved.closed:
+            resolved.forward_closed(closed)
+            moved = True
+        if resolved.in_doubt and (dead := resolved.applied(lai)):
+            woken += self._clean_up(dead)
+            moved = True
+        if moved:
+            resolved.advance()
+        return woken
 
     def forward_closed(self, closed: Timestamp) -> None:
         """The side transport has closed more, and the index it names is applied here (I-12)."""
@@ -331,16 +342,24 @@ class RangeFeed:
         if went:
             ids = [went.get(key, b"") for key in changes.keys]
             changes = msgspec.structs.replace(changes, txn_ids=ids)
-        if any(r.befores and r.phase in (Phase.SCANNING, Phase.LIVE) for r in self.registrations.values()):
+        if self._befores and any(
+            r.befores and r.phase in (Phase.SCANNING, Phase.LIVE) for r in self.registrations.values()
+        ):
             if reader is None:
                 raise UsageError("a consumer wants before-images; pass the engine to applied()")
             changes = with_befores(changes, reader)
         return changes
 
-    def _deliver(self, changes: Changes) -> list[int]:
-        for registration in self.registrations.values():
-            registration.live(changes)
-        return list(self.registrations)
+    def _deliver(self, changes: Changes) -> list[Effect]:
+        size, lowest, woken = changes.size(), min(changes.timestamps), list[Effect]()
+        for id_, registration in self.registrations.items():
+            if registration.span == self.span and lowest > registration.after:
+                registration.live_all(changes, size)
+            else:
+                registration.live(changes)
+            if registration.pending():
+                woken.append(Wake(id_))
+        return woken
 
     def _clean_up(self, dead: list[bytes]) -> list[Effect]:
         """The intents of transactions that turned out to be dead: nobody else may come by to remove them."""

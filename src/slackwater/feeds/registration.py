@@ -68,6 +68,9 @@ class Phase(enum.Enum):
     ENDED = "ended"
 
 
+_SILENT = (Phase.WAITING, Phase.ENDED)
+
+
 class Registration:
     """The state machine of one consumer. Pure: whoever drives it moves bytes."""
 
@@ -133,16 +136,21 @@ class Registration:
 
     def live(self, changes: Changes) -> None:
         """What was committed just now."""
-        if self.phase in (Phase.WAITING, Phase.ENDED) or self._overflowed:
-            return  # before `open` it will be in the snapshot
+        if self.phase in _SILENT or self._overflowed:
+            return
         changes = changes.within(self.span)
         if changes.timestamps and min(changes.timestamps) <= self.after:
             changes = changes.pick([i for i, ts in enumerate(changes.timestamps) if ts > self.after])
-        if not len(changes):
-            return
+        if len(changes):
+            self.live_all(changes, changes.size())
+
+    def live_all(self, changes: Changes, size: int) -> None:
+        """What was committed just now, all of it inside the span and after `after`; `size` as `Changes.size` says."""
+        if self.phase in _SILENT or self._overflowed:
+            return  # before `open` it will be in the snapshot
         if not self.befores and changes.befores is not None:
             changes = msgspec.structs.replace(changes, befores=None)
-        size = changes.size()
+            size = changes.size()
         if self.bytes + size > self.budget_bytes or self._account.bytes + size > self._account.limit:
             self._overflow()
         elif self.phase is Phase.SCANNING:

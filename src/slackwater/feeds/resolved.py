@@ -70,9 +70,8 @@ class ResolvedTimestamp:
 
     def check_new(self, timestamps: list[int], *, what: str) -> None:
         """What is committed or locked now lies above everything resolved (I-23)."""
-        if timestamps:
-            lowest = min(timestamps)
-            invariant(lowest > self.value, "I-23", what=what, ts=lowest, resolved=self.value)
+        if timestamps and (lowest := min(timestamps)) <= self.value:
+            invariant(False, "I-23", what=what, ts=lowest, resolved=self.value)  # noqa: FBT003
 
     def pushed(self, outcome: Resolution, *, ambiguous: bool) -> bool:
         """What came of a push; True when a barrier is needed before an abort can be believed."""
@@ -112,9 +111,9 @@ class ResolvedTimestamp:
         return dead
 
     @property
-    def in_doubt(self) -> list[bytes]:
-        """Transactions that wait for a barrier."""
-        return list(self._doubted)
+    def in_doubt(self) -> dict[bytes, LeaseAppliedIndex | None]:
+        """Transactions that wait for a barrier, and for which index."""
+        return self._doubted
 
     def status(self) -> str:
         """One line for logs, scripts, console and simulator."""

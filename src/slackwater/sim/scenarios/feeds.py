@@ -1,0 +1,192 @@
+"""Feeds on a cluster under fire: a mirror, a restarter, and who makes trouble for them.
+
+    feeds        the cluster's own traffic and operator, with all its faults, and everything closing soon
+    feeds_tight  a mirror alone, with buffers that a pause of its reader fills
+    feeds_lag    followers that lag behind a log they cannot read, and records that are collected quickly (M11)
+    feeds_gc     history that is collected right behind a deletion (M18)
+
+Planted bugs are switches in product code; each must be killed by the oracle named beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from slackwater.sim.faults import FaultKind
+from slackwater.sim.handles import NS
+from slackwater.sim.oracles.feeds import FeedHistory
+from slackwater.sim.oracles.versions import Versions
+from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenarios import cluster as base
+from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_programs import Client
+from slackwater.sim.scenarios.feeds_work import EDGE, Consumer, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.scenarios.cluster_plan import Plan
+    from slackwater.sim.tape import Tape
+    from slackwater.sim.world import SimRuntime, World
+
+_SOON = {
+    "closed_timestamp.target_duration": 0.5,
+    "feed.push_after": 1.0,
+    "feed.push_interval": 0.5,
+    "feed.stall_timeout": 5.0,
+}
+_TIGHT = {
+    **_SOON,
+    "feed.consumer_bytes_max": 1 << 12,
+    "feed.client_bytes_max": 1 << 10,
+    "feed.message_bytes": 1 << 10,
+    "rpc.stream_window": 1,
+}
+"""A reader that pauses for a second falls behind."""
+_LAG = {
+    **_SOON,
+    "closed_timestamp.target_duration": 0.2,
+    "feed.push_after": 0.2,
+    "feed.push_interval": 0.1,
+    "txn.record_retention": 1.0,
+    "txn.expiration": 0.5,
+    "queue.interval": 0.2,
+}
+_LAGGING = frozenset({FaultKind.READER_LAG})
+_PROGRAMS = {
+    "mirror": Consumer.mirror,
+    "restarter": Consumer.restarter,
+    "dawdler1": Consumer.dawdler,
+    "dawdler2": Consumer.dawdler,
+}
+_MIRRORING = {name: program for name, program in _PROGRAMS.items() if name != "restarter"}
+_COLLECTING = {"mirror": Consumer.mirror, "collector": Consumer.collector}
+
+
+class FeedTraffic:
+    """The cluster's traffic, with consumers of feeds beside it."""
+
+    def __init__(self, plan: Callable[..., Plan], programs: dict[str, Any]) -> None:
+        self._traffic = base.Traffic(plan)
+        self._programs = programs
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """Add every machine."""
+        self._traffic.setup(world, scenario)
+        for name, program in self._programs.items():
+            world.add_client(name, self._boot(world, name, program))
+
+    def _boot(self, world: World, name: str, program: Any) -> Any:
+        async def boot(runtime: SimRuntime) -> None:
+            cluster = cluster_of(world)
+            draw = world.tape.stream(f"workload/{name}")
+            await program(Consumer(Client(runtime, cluster), cluster, Seen(name), draw))
+
+        return boot
+
+    def unsettled(self, world: World) -> str | None:
+        """What the cluster says; consumers count among its clients."""
+        return self._traffic.unsettled(world)
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """All is judged by oracles."""
+        return ()
+
+
+def _collecting_plan(tape: Tape, *, nodes: int) -> Plan:
+    plan = draw_plan(tape, nodes=nodes)
+    # What is collected is collected in a range of its own, which must not become part of another.
+    return replace(plan, splits=(*plan.splits, EDGE), ranges=plan.ranges + 1, merges=False, operator_mean_ns=60 * NS)
+
+
+def _draw(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(1, 4), clients=(1, 4), duration_s=duration_s)
+    return replace(drawn, settings={**drawn.settings, **_SOON})
+
+
+def _draw_tight(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(1, 3), clients=(3, 6), duration_s=duration_s)
+    return replace(drawn, settings=dict(_TIGHT))
+
+
+def _draw_lag(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(3, 3), clients=(2, 4), duration_s=duration_s)
+    return replace(drawn, settings=dict(_LAG), faults=_LAGGING, fault_mean_ns=NS)
+
+
+def _draw_gc(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(1, 3), clients=(1, 1), duration_s=duration_s)
+    return replace(drawn, settings=dict(_SOON), faults=frozenset())
+
+
+def _oracles() -> list[Oracle]:
+    return [*base._oracles(), FeedHistory()]
+
+
+def _oracles_gc() -> list[Oracle]:
+    return [Versions(), FeedHistory()]  # others compare what a collected deletion leaves behind with what it was
+
+
+def _workloads(plan: Callable[..., Plan], programs: dict[str, Any]) -> Callable[[], list[Workload]]:
+    return lambda: [FeedTraffic(plan, programs)]
+
+
+for _play in (
+    Play(
+        name="feeds",
+        summary="the cluster with change feeds: a mirror, a restarter, writers at resolved + 1",
+        draw=_draw,
+        workloads=_workloads(draw_plan, _PROGRAMS),
+        oracles=_oracles,
+        settle_s=base.SETTLE_S,
+    ),
+    Play(
+        name="feeds_tight",
+        summary="one feed that is never restarted, with buffers that a pause of its reader fills",
+        draw=_draw_tight,
+        workloads=_workloads(draw_plan, _MIRRORING),
+        oracles=_oracles,
+        settle_s=base.SETTLE_S,
+    ),
+    Play(
+        name="feeds_lag",
+        summary="feeds on followers that lag behind, while records of transactions are collected",
+        draw=_draw_lag,
+        workloads=_workloads(draw_plan, _PROGRAMS),
+        oracles=_oracles,
+        settle_s=base.SETTLE_S,
+    ),
+    Play(
+        name="feeds_gc",
+        summary="feeds that begin where history has been collected",
+        draw=_draw_gc,
+        workloads=_workloads(_collecting_plan, _COLLECTING),
+        oracles=_oracles_gc,
+        settle_s=base.SETTLE_S,
+    ),
+):
+    register(_play)
+
+for _bug in (
+    PlantedBug("M10", "resolved = closed, ignoring unresolved intents", play="feeds", expected=("I-23",)),
+    PlantedBug(
+        "M11",
+        "a missing record is taken for an abort by a follower that lags",
+        play="feeds_lag",
+        expected=("I-22", "I-23"),
+    ),
+    PlantedBug("M12", "a feed resumes one tick late", play="feeds", expected=("I-25",)),
+    PlantedBug("M13", "a resumed initial scan skips what was not scanned", play="feeds", expected=("I-22", "I-25")),
+    PlantedBug("M14", "done is reported before the sink has everything", play="feeds", expected=("I-25",)),
+    PlantedBug("M15", "a retried block is emitted behind its successor", play="feeds", expected=("I-24",)),
+    PlantedBug("M16", "resolved timestamps overtake events", play="feeds_tight", expected=("I-23",)),
+    PlantedBug(
+        "M17", "events are dropped when a slow consumer's buffer is full", play="feeds_tight", expected=("I-22",)
+    ),
+    PlantedBug(
+        "M18", "a feed from just below the GC threshold misses a deletion", play="feeds_gc", expected=("I-22", "I-17")
+    ),
+):
+    plant(_bug)

@@ -1,0 +1,286 @@
+"""What the consumers of change feeds do in the simulator, and what stands beside them to make trouble.
+
+    mirror      one feed from the beginning of history to the end of the run, whatever happens to who serves it
+    restarter   an initial scan, then a feed, through a sink that often fails; at every checkpoint it flushes, saves its
+                token and comes back from it, sometimes from an older one, as after a crash
+    dawdler     transactions that write long after they have read: their writes are moved to just above what is closed,
+                which is where feeds have just resolved: commits at resolved + 1 (pitfall 25)
+    collector   deletes a key, collects the deletion, and asks for a feed from just before: it must be refused (M18)
+
+Everything a consumer receives goes through `feeds.validate`, and at every resolved timestamp its mirror is compared with V,
+what was committed, by `oracles.feeds`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import AmbiguousResult, BelowGcThreshold, SlackwaterError, UnavailableError
+from slackwater.feeds.client import Checkpoint, FeedClient
+from slackwater.feeds.events import Changes, Resolved
+from slackwater.feeds.frontier import Frontier, decode_token, frontier_from
+from slackwater.feeds.initial import InitialScan
+from slackwater.feeds.links import RpcLinks
+from slackwater.feeds.sink import Sink
+from slackwater.feeds.validate import Validators
+from slackwater.hooks import probe
+from slackwater.model import requests as rq
+from slackwater.model.layout import kv
+from slackwater.model.spans import Span
+from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.sync import timeout
+from slackwater.sim.handles import NS
+from slackwater.sim.scenarios.cluster_plan import KV_SPAN, all_keys
+
+if TYPE_CHECKING:
+    from slackwater.feeds.client import SpanFeed
+    from slackwater.sim.scenarios.cluster_plan import Cluster
+    from slackwater.sim.scenarios.cluster_programs import Client
+    from slackwater.sim.tape import Stream
+    from slackwater.txn import Transaction
+
+WHOLE = Span(*KV_SPAN)
+CONSUMERS = ("mirror", "restarter")
+TIMEOUT_S = 5.0
+PAGE_KEYS = 4
+RESTART_ONE_IN = 3
+OLDER_ONE_IN = 4
+SINK_FAILS_ONE_IN = 4
+DAWDLE_MEAN_NS = 2 * NS
+PATIENCE_S = 5.0
+DAWDLER = 999
+"""The client number under which dawdlers write down what they do."""
+
+
+class Seen:
+    """What one consumer has received, for the oracles."""
+
+    def __init__(self, name: str, *, after: Timestamp = MIN) -> None:
+        self.name = name
+        self.after = after
+        """Everything after this has to be delivered version by version; at it, the table as a whole."""
+        self.validators = Validators([WHOLE], after=MIN)
+        self.resolved = MIN
+        self.claimed = MIN
+        """What was resolved at the last checkpoint but one."""
+        self.checked = MIN
+        self.restarts = 0
+
+    def changes(self, changes: Changes) -> None:
+        """A block arrived."""
+        self.validators.event(changes, WHOLE)
+
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Everything up to here arrived."""
+        for span, ts in checkpoint.progress:
+            self.validators.event(Resolved(ts), span)
+        self.resolved = Timestamp(max(self.resolved, checkpoint.resolved))
+
+
+class Consumer:
+    """A machine that reads feeds."""
+
+    def __init__(self, client: Client, cluster: Cluster, seen: Seen, draw: Stream) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._seen = seen
+        self._draw = draw
+        self._kv = client.kv
+        self.feeds = FeedClient(
+            sender=client.sender,
+            links=RpcLinks(client.dialer, client.book.resolve),
+            runtime=client.runtime,
+            settings=client.runtime.settings,
+            scope=client.scope.child("feeds"),
+        )
+
+    async def begin(self) -> None:
+        """Wait until there is a cluster to follow."""
+        self._cluster.busy[self._seen.name] = "waiting for the cluster"
+        await self._client.meet(1)
+        while not self._cluster.ready:
+            await self._client.runtime.clock.sleep(0.1)
+
+    @property
+    def enough(self) -> bool:
+        """Whether everything that was committed while there was traffic has arrived."""
+        last = self._cluster.world.facts["feed history"].last
+        return not self._cluster.traffic and self._settled() and self._seen.resolved >= last
+
+    def _settled(self) -> bool:
+        return not any(doing for name, doing in self._cluster.busy.items() if name not in CONSUMERS)
+
+    def finish(self) -> None:
+        """Nothing more to do."""
+        self._cluster.busy[self._seen.name] = ""
+
+    def look(self, *, last: bool = False) -> None:
+        """Let the oracles look at what has arrived."""
+        self._cluster.world.facts["feed history"].look(self._seen, last=last)
+
+    # --- mirror ------------------------------------------------------------------------------------------------------
+
+    async def mirror(self) -> None:
+        """Follow everything, from the beginning of history."""
+        await self.begin()
+        async with self.feeds.watch([WHOLE], name="mirror") as feed:
+            while not self.enough:
+                self._cluster.busy[self._seen.name] = f"mirroring: {feed.status()}"
+                event = await self._next(feed)
+                if isinstance(event, Changes):
+                    self._seen.changes(event)
+                elif event is not None:
+                    self._seen.checkpoint(event)
+                    self.look()
+                    if self._draw.chance(1, 20):  # a reader that does something else for a while
+                        await self._client.runtime.clock.sleep(self._draw.decay(NS) / NS)
+        self.look(last=True)
+        self.finish()
+
+    async def _next(self, feed: SpanFeed) -> Changes | Checkpoint | None:
+        with suppress(TimeoutError):
+            async with timeout(PATIENCE_S):
+                return await anext(feed)
+        return None
+
+    # --- restarter ---------------------------------------------------------------------------------------------------
+
+    async def restarter(self) -> None:
+        """Scan, then follow, and come back from a token again and again."""
+        await self.begin()
+        token, saved = await self._scan_all(), [""]
+        sink: Sink[Changes] = Sink(
+            self._emit, runtime=self._client.runtime, scope=self._client.scope.child("sink"), blocks_max=4
+        )
+        while not self.enough:
+            async with self.feeds.watch([WHOLE], after=token, name="restarter") as feed:
+                while not self.enough:
+                    self._cluster.busy[self._seen.name] = f"restarting: {feed.status()}"
+                    event = await self._next(feed)
+                    if isinstance(event, Changes):
+                        await sink.put(event)
+                    elif event is not None:
+                        await sink.flush()
+                        self._seen.checkpoint(event)
+                        self.look()
+                        saved = [token, feed.token()]
+                        if self._draw.chance(1, RESTART_ONE_IN):
+                            break
+            token = self._draw.pick(saved) if self._draw.chance(1, OLDER_ONE_IN) else saved[-1]
+            token = token or saved[-1]
+            probe("feeds.restarted")
+            self._seen.restarts += 1
+            self._seen.validators.restarted()
+        self.look(last=True)
+        self.finish()
+
+    async def _emit(self, changes: Changes) -> None:
+        """The far end: slow, and often not there."""
+        await self._client.runtime.clock.sleep(self._draw.decay(NS // 50) / NS)
+        if self._draw.chance(1, SINK_FAILS_ONE_IN):
+            raise UnavailableError("the sink is not there just now")
+        self._seen.changes(changes)
+
+    async def _scan_all(self) -> str:
+        """The table as of now, page by page; resumed from a token after any page."""
+        scan_ts = self._client.clock.now()
+        frontier = Frontier([WHOLE])
+        self._seen.after = scan_ts
+        scan = InitialScan(self._kv, frontier, scan_ts=scan_ts, page_keys=PAGE_KEYS)
+        while not scan.done:
+            try:
+                changes = await anext(scan)
+            except SlackwaterError:
+                probe("feeds.scan_again")
+                await self._client.runtime.clock.sleep(0.2)
+                continue
+            self._seen.changes(changes)
+            if self._draw.chance(1, RESTART_ONE_IN):
+                token = decode_token(scan.token())
+                scan = InitialScan(
+                    self._kv, frontier_from(token, [WHOLE]), scan_ts=token.scan_ts or scan_ts, page_keys=PAGE_KEYS
+                )
+        self._seen.checkpoint(Checkpoint(tuple(scan.frontier.entries()), scan.frontier.resolved, True))  # noqa: FBT003
+        self._cluster.world.facts["feed history"].scanned(self._seen, scan_ts)
+        return scan.token()
+
+    # --- trouble -----------------------------------------------------------------------------------------------------
+
+    async def dawdler(self) -> None:
+        """Write long after reading."""
+        await self.begin()
+        while self._cluster.traffic:
+            self._cluster.busy[self._seen.name] = "dawdling"
+            with suppress(SlackwaterError):
+                await self._dawdle()
+            await self._client.runtime.clock.sleep(self._draw.decay(NS // 4) / NS)
+        self.finish()
+
+    async def _dawdle(self) -> None:
+        """One transaction on keys of its own beside everybody's, so that no other workload's accounts are upset."""
+        draw, facts = self._draw, self._cluster.world.facts
+        facts["dawdles"] = number = facts.get("dawdles", 0) + 1
+        near = draw.pick(all_keys())[1:-2]
+        keys = [kv(near + b"~%s%d" % (self._seen.name.encode(), i)) for i in range(draw.between(1, 3))]
+        values = [None if draw.chance(1, 6) else b"%s.%d" % (self._seen.name.encode(), number) for _ in keys]
+        pen = self._cluster.recorder.txn(client=DAWDLER)
+        told: list[int] = []
+
+        async def attempt(txn: Transaction) -> None:
+            pen.restart()
+            pen.read(keys[0], await txn.get(keys[0]))
+            await self._client.runtime.clock.sleep(draw.decay(DAWDLE_MEAN_NS) / NS)
+            for key, value in zip(keys, values, strict=True):
+                pen.write(key, value)
+                await (txn.delete(key) if value is None else txn.put(key, value))
+                if draw.chance(1, 3):
+                    await self._client.runtime.clock.sleep(draw.decay(NS) / NS)
+            told.append(await txn.commit())
+
+        try:
+            await self._kv.run(attempt, timeout=2 * TIMEOUT_S)
+        except AmbiguousResult:
+            pen.unknown()
+            raise
+        except SlackwaterError:
+            pen.failed()
+            raise
+        pen.ok(commit_ts=told[-1])
+
+    async def collector(self) -> None:
+        """Delete, collect, and ask for what is gone."""
+        await self.begin()
+        while self._cluster.traffic:
+            self._cluster.busy[self._seen.name] = "collecting"
+            with suppress(SlackwaterError, TimeoutError):
+                async with timeout(4 * TIMEOUT_S):
+                    await self._collect_once()
+            await self._client.runtime.clock.sleep(self._draw.decay(4 * NS) / NS)
+        self.finish()
+
+    async def _collect_once(self) -> None:
+        """A key of its own, far from all others: the threshold of everybody's ranges must stay where it is."""
+        key, sender = COLLECTED, self._client.sender
+        await self._kv.put(key, b"%d" % self._draw.below(1 << 30), timeout=TIMEOUT_S)
+        gone = await self._kv.delete(key, timeout=TIMEOUT_S)
+        for request in (rq.RaiseGcThreshold(gone), rq.GcVersions(((key, gone),))):
+            await sender.send([request], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
+        seen = Seen(self._seen.name, after=Timestamp(gone - 1))
+        async with self.feeds.watch([Span.point(key)], after=seen.after, name="too old") as feed:
+            try:
+                while feed.resolved < gone:
+                    event = await anext(feed)
+                    if isinstance(event, Changes):
+                        seen.changes(event)
+            except BelowGcThreshold:
+                probe("feeds.too_old_refused")
+                return
+        self._cluster.world.facts["feed history"].compare(seen, after=seen.after, upto=gone, span=Span.point(key))
+
+
+COLLECTED = b"\x04zzz/collected\x00\x01"
+"""`kv(b"zzz/collected")`: above everybody's keys."""
+EDGE = kv(b"zzz")
+"""Where the collector's range begins: its threshold is raised, and nobody else's."""

@@ -1,0 +1,29 @@
+"""Change feeds on whole clusters in the simulator: a few seeds, and planted bugs that their oracles must name."""
+
+from __future__ import annotations
+
+import pytest
+
+from slackwater.sim.run import Job, run_job
+from slackwater.sim.scenario import PLANTED, load
+
+load()
+SHORT_S = 24.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_feeds_deliver_what_was_committed(seed: int) -> None:
+    result = run_job(Job(seed=seed, play="feeds", duration_s=SHORT_S))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+    assert result.probes.get("feeds.restarted", 0) >= 1, "something must have been resumed, or nothing was tested"
+
+
+@pytest.mark.parametrize("name", ["M12", "M13", "M14"])
+def test_a_planted_bug_is_killed_by_its_oracle(name: str) -> None:
+    bug = PLANTED[name]
+    for seed in range(4):
+        result = run_job(Job(seed=seed, play=bug.play, planted=(name,), duration_s=SHORT_S))
+        if not result.passed:
+            assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
+            return
+    pytest.fail("it survived")
