@@ -19,7 +19,7 @@ from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.descriptors import NodeDescriptor, RangeDescriptor
 from slackwater.model.layout import prefix_end, range_local, system
-from slackwater.runtime.seam import Family
+from slackwater.runtime.seam import Family, NodeId
 from slackwater.runtime.sync import Event
 from slackwater.server.services import HELLO, HelloReply, HelloRequest
 from slackwater.storage.batch import WriteBatch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from slackwater.replica.driver import SystemKv
     from slackwater.runtime.rpc.dialer import Dialer
-    from slackwater.runtime.seam import Address, Engine, NodeId
+    from slackwater.runtime.seam import Address, Engine
 
 NODES_MAX = 4096
 HELLO_TIMEOUT_S = 2.0
@@ -62,6 +62,7 @@ class AddressBook:
         self._local_first_range = local_first_range
         self._first_range: RangeDescriptor | None = None
         self._kept: dict[NodeId, NodeDescriptor] = {}
+        self._greeted = NodeId(0)
         self.own: NodeDescriptor | None = None
         """This node, once it is one."""
         self.missed = Event()
@@ -95,13 +96,15 @@ class AddressBook:
         if raw is not None:
             self.learn(msgspec.msgpack.decode(raw, type=list[NodeDescriptor]))
 
-    def keep(self, engine: Engine) -> None:
-        """Write down what is known, if that is news."""
+    async def keep(self, engine: Engine) -> None:
+        """Write down what is known, if that is news. Durably: a node without replicas has no other reason to flush."""
         if self._kept != self.nodes:
+            known = dict(self.nodes)
             batch = WriteBatch()
-            batch.put(Family.LOCAL, BOOK_KEY, msgspec.msgpack.encode(list(self.nodes.values())))
+            batch.put(Family.LOCAL, BOOK_KEY, msgspec.msgpack.encode(list(known.values())))
             engine.write(batch)
-            self._kept = dict(self.nodes)
+            await engine.flush()
+            self._kept = known
 
     async def refresh(self, kv: SystemKv) -> None:
         """Read every node's descriptor."""
@@ -147,6 +150,15 @@ class AddressBook:
     async def greet_all(self) -> None:
         """Ask everybody who might know something, one after the other; who does not answer is passed over."""
         for address in self._candidates():
+            with suppress(SlackwaterError):
+                await self.greet(address)
+
+    async def greet_next(self) -> None:
+        """Greet one of the known nodes, each in its turn: one that has lost every address learns ours from it."""
+        others = [n for n in sorted(self.nodes) if self.nodes[n].address != self._own_address]
+        self._greeted = next((n for n in others if n > self._greeted), others[0] if others else NodeId(0))
+        address = self.resolve(self._greeted) if others else None
+        if address is not None:
             with suppress(SlackwaterError):
                 await self.greet(address)
 

@@ -42,6 +42,22 @@ def test_a_greeting_introduces_both_sides() -> None:
     run(main())
 
 
+def test_nodes_greet_each_other_in_turn_so_that_one_who_lost_every_address_is_found() -> None:
+    """Found by seed 124: the founder knows nobody to join, range 1 had moved away, and a power cut took its notes."""
+
+    async def main() -> None:
+        async with Cluster(3) as cluster:
+            one, two, three = cluster.nodes
+            two.book.nodes.clear()
+            three.book.nodes.clear()
+            await one.book.greet_next()
+            await one.book.greet_next()
+            assert N1 in two.book.nodes
+            assert N1 in three.book.nodes
+
+    run(main())
+
+
 def test_a_client_meets_a_node_that_joined_later() -> None:
     async def main() -> None:
         async with Cluster(2) as cluster:
