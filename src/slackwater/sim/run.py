@@ -32,7 +32,7 @@ from slackwater.sim.edits import NO_EDITS, Edits
 from slackwater.sim.fence import fenced
 from slackwater.sim.handles import NS, describe
 from slackwater.sim.loop import EscapedSimulation, Livelock
-from slackwater.sim.scenario import Play, Scenario, find_planted, find_play, with_faults
+from slackwater.sim.scenario import Play, Scenario, find_planted, find_play, with_bug
 from slackwater.sim.tape import Tape
 from slackwater.sim.world import OracleFailure, World
 
@@ -125,7 +125,7 @@ def run_job(job: Job, *, tape: Tape | None = None, trace: Callable[[str], None] 
     tape = tape or Tape(job.seed)
     scenario = play.draw(tape, job.duration_s)
     for bug in bugs:
-        scenario = with_faults(scenario, bug.faults)
+        scenario = with_bug(scenario, bug)
     scenario = job.edits.apply(scenario)
     began = perf_counter()
     with fenced():

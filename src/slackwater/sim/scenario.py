@@ -165,6 +165,8 @@ class PlantedBug:
     expected: tuple[str, ...]
     faults: frozenset[FaultKind] = field(default_factory=frozenset)
     """Fault kinds forced on for its runs, where it cannot show without them."""
+    settings: dict[str, float] = field(default_factory=dict)
+    """Settings that make it show sooner."""
 
 
 PLAYS: dict[str, Play] = {}
@@ -202,9 +204,10 @@ def find_planted(name: str) -> PlantedBug:
     return PLANTED[name]
 
 
-def with_faults(scenario: Scenario, faults: frozenset[FaultKind]) -> Scenario:
-    """The same scenario with more fault kinds."""
-    return replace(scenario, faults=scenario.faults | faults)
+def with_bug(scenario: Scenario, bug: PlantedBug) -> Scenario:
+    """The same scenario with what a planted bug needs to show."""
+    settings = {**scenario.settings, **bug.settings}
+    return replace(scenario, faults=scenario.faults | bug.faults, settings=settings)
 
 
 def load() -> None:

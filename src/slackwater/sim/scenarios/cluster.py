@@ -264,6 +264,7 @@ for _bug in (
         "finished transactions queue for resolution without bound",
         play="cluster",
         expected=("I-31",),
+        settings={"txn.resolve_queue_max": 1, "txn.resolve_concurrency": 1},
     ),
     PlantedBug(
         "X-STOP-UNFLUSHED",
