@@ -437,7 +437,8 @@ class Node:
                     await self.book.publish(self.system, self.descriptor)
                     published = True
                 await self.book.refresh(self.system)
-                self.book.keep(self.engine)
+                await self.book.keep(self.engine)
+                await self.book.greet_next()
             except SlackwaterError:
                 await self.runtime.clock.sleep(JOIN_PAUSE_S)
                 await self.book.greet_all()
