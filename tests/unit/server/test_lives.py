@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -81,6 +82,54 @@ def test_one_snapshot_at_a_time_until_it_is_durable() -> None:
             replica.quarantine("for a test")
             await cluster.until(lambda: second.store.replicas.get(3) not in (None, replica))
             assert len(await cluster.keys()) == 10
+
+    run(main())
+
+
+@pytest.mark.parametrize("cut", [b"k000007", b"k000005"], ids=["inside what was absorbed", "where the two met"])
+def test_the_remains_of_an_absorbed_range_do_not_keep_a_snapshot_out(cut: bytes, monkeypatch: Any) -> None:
+    """The left side failed after the right side was frozen and before it was absorbed, on this node only."""
+
+    async def main() -> None:
+        async with Cluster(2) as cluster:
+            first, second = cluster.nodes
+            await cluster.fill(10)
+            await first.admin.change_replicas(kv(b""), [1, 2])
+            left, right = await first.admin.split(kv(b"k000005"))
+            await cluster.until(lambda: right.range_id in second.store.replicas)
+            frozen = await first.admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
+            await cluster.until(lambda: second.store.replicas[right.range_id].state.frozen is not None)
+            with monkeypatch.context() as patch:
+                patch.setattr(second.store, "_on_trimmed", None)
+                second.store.replicas[left.range_id].quarantine("its log is gone")
+            await first.admin.ask(rq.Merge(right, frozen), at=left.start)
+            await first.admin.meta.publish((await first.admin.describe(left.start)).descriptor)
+            _, third = await first.admin.split(kv(cut))
+            await second.fetch(left.range_id, 1)
+            await second.fetch(third.range_id, 1)
+            assert right.range_id not in second.store.replicas
+            for descriptor in (left, third):
+                await first.admin.transfer_lease(descriptor.start, 2)
+            assert second.store.replicas[third.range_id].state.lease.holder == 2
+            assert len(await cluster.keys()) == 10
+
+    run(main())
+
+
+def test_a_frozen_range_that_is_still_awaited_is_not_replaced() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await cluster.fill(10)
+            left, right = await node.admin.split(kv(b"k000005"))
+            await node.admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
+            replica = node.store.replicas[right.range_id]
+            newer = RangeDescriptor(99, right.start, kv(b"k000007"), (1,), Generation(right.generation + 5))
+            assert not node.store._left_behind(replica, newer), "the left side lives and will absorb it"
+            node.store.replicas[left.range_id].quarantine("broken")
+            assert node.store._left_behind(replica, newer)
+            elsewhere = RangeDescriptor(99, kv(b"k000006"), kv(b"k000007"), (1,), Generation(right.generation + 5))
+            assert not node.store._left_behind(replica, elsewhere), "it may have split since"
 
     run(main())
 

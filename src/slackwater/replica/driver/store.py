@@ -354,13 +354,15 @@ class Store:
             state = receiver.state
             if state is None or not receiver.complete:
                 raise StorageError("a snapshot stream ended early; ask for it again")
+            if planted("X-TWO-SNAPSHOTS"):
+                self._installing.pop(state.descriptor.range_id, None)
             await self.context.engine.flush()
             self.durable[state.descriptor.range_id] = state.position
             self._add(state)
             return state
         finally:
             if taken is not None:
-                del self._installing[taken]
+                self._installing.pop(taken, None)
 
     def _make_room(self, incoming: RangeState) -> None:
         """Drop local replicas that the incoming range replaces; refuse if one of them is not older."""
@@ -380,7 +382,7 @@ class Store:
             if same and (incoming.position < here or (incoming.position == here and not failed)):
                 raise StorageError(f"the replica of r{new.range_id} here is already as new as the snapshot")
             # What has failed for good never splits or merges by itself: it goes, even if only a part of it is replaced.
-            replaced = new.covers(old.start, old.end) or replica.failure is not None
+            replaced = new.covers(old.start, old.end) or replica.failure is not None or self._left_behind(replica, new)
             if not same and not (replaced and old.generation < new.generation):
                 probe("store.snapshot_overlaps")
                 raise StorageError(
@@ -393,6 +395,24 @@ class Store:
                 self._drop(old.range_id, Gone.REPLACED)
                 clear(batch, old)
         self.context.engine.write(batch)
+
+    def _left_behind(self, replica: Replica, new: RangeDescriptor) -> bool:
+        """Whether a frozen replica waits here for a merge that will not come.
+
+        A range keeps its first key for life. So one whose first key is in a newer range has been absorbed; and if the
+        left side here has failed, or went past the merge by a snapshot, nobody will absorb what is left of it here.
+        """
+        old, frozen = replica.state.descriptor, replica.state.frozen
+        if frozen is None or not new.contains(old.start):
+            return False
+        left = self.replicas.get(frozen.left_id)
+        probe("store.left_behind")
+        return (
+            left is None
+            or left.failure is not None
+            or frozen.left_id == new.range_id
+            or left.state.descriptor.generation > frozen.left_generation
+        )
 
     def remove(self, range_id: RangeId) -> None:
         """Remove a replica that its range no longer counts."""
