@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.runtime.seam import NodeId
     from slackwater.sim.scenarios.cluster_worker import Worker
     from slackwater.txn.staleness import Chosen
 
@@ -173,7 +174,7 @@ async def resolved(me: Worker, timeout: float) -> None:
         await read_from(me, found, node, result.ts, wait_ms=0)
 
 
-async def read_from(me: Worker, found: RangeDescriptor, node: int, ts: Timestamp, *, wait_ms: int) -> None:
+async def read_from(me: Worker, found: RangeDescriptor, node: NodeId, ts: Timestamp, *, wait_ms: int) -> None:
     """Scan a range on one node, and write it down."""
     if ts <= me.cluster.loaded_ts:
         return
