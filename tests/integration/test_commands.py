@@ -104,6 +104,15 @@ def test_a_node_from_its_first_start_to_its_second(shell):
     assert ranges[2]["copies"][0]["live_keys"] == 1
     assert "n1" in shell.inside("status", "--host", here).stdout
     assert "r3" in shell.inside("ranges", "--host", here).stdout
+    frontier = json.loads(shell.inside("frontier", "--json", "--host", here).stdout)
+    assert [r["range_id"] for r in frontier["replicas"]] == [1, 2, 3]
+    assert (frontier["replicas"][2]["leads"], frontier["replicas"][2]["policy"]) == (True, "lag")
+    assert frontier["unreachable"] == []
+    listed = shell.inside("frontier", "--host", here, "--from", "a", "--to", "b").stdout
+    assert "held back by" in listed
+    assert "leads" in listed
+    assert shell.inside("frontier", "--host", here, "--table", "4711").stdout.count("\n") == 2
+    assert shell.inside("frontier", "--host", here, "--from", "b", "--to", "a").returncode != 0
 
     node.send_signal(signal.SIGTERM)
     assert node.wait(READY_S) == 0
@@ -208,7 +217,7 @@ def test_a_second_signal_does_not_wait(shell):
     assert node.wait(READY_S) in (0, 130)
 
 
-@pytest.mark.parametrize("command", ["start", "init", "status", "ranges", "drain", "decommission", "kv", "cert"])
+@pytest.mark.parametrize("command", ["start", "init", "status", "ranges", "frontier", "drain", "decommission", "kv", "cert"])
 def test_every_command_teaches(shell, command):
     done = shell(command, "--help")
     assert done.returncode == 0

@@ -1,23 +1,73 @@
-"""`explain frontier`: how far a replica's range is closed and resolved, and what holds it back.
+"""`explain frontier`: how far a replica's range is closed and resolved, what holds it back, and since when.
 
     r7 n1 leads     closed 3.1 s ago, resolved 3.1 s ago
     r7 n2 follows   closed 9.4 s ago, resolved 9.4 s ago; the side transport offers 3.1 s ago at index 12, applied 11
     r8 n1 leads     closed 62.0 s ago, resolved 62.0 s ago; proposals in flight for 61.8 s
     r9 n2 follows   closed 3.1 s ago, resolved 40.2 s ago; transaction 5f3a… has had an intent on 'k4' for 40.2 s
 
-What holds a frontier back is one of four things, looked for in this order: an intent (resolved is behind closed); an index
-that this replica has not applied yet; a leaseholder that refuses to close, with its named reason; or nobody closing at
-all, because there is no lease. The first is a property of the span, the others of the range.
+What holds a frontier back is looked for in this order; the first that is found is the answer:
+
+    replica       this replica is quarantined: it applies and serves nothing
+    transaction   an intent: resolved is behind closed. A property of the span, all others are of the range
+    apply         something is closed at an index that this replica has not applied yet
+    merge         the range is frozen: nothing about its closed timestamp may move
+    lease         nobody holds it, or it is on its way
+    node          the leaseholder has ended, as far as its liveness record says
+    request       the leaseholder has requests that are not in the log yet, or not yet applied
+    policy        closing is off for this span
+
+A follower knows only the first six: why its leaseholder does not close is the leaseholder's to tell, so a reader of all
+replicas finds it there.
 """
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
+from slackwater.closedts.side_transport import CannotClose
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.txns import Intent
 from slackwater.runtime.seam import NodeId, RangeId
+
+
+class Kind(enum.Enum):
+    """What sort of thing holds a frontier back."""
+
+    NOTHING = ""
+    REPLICA = "replica"
+    TRANSACTION = "transaction"
+    APPLY = "apply"
+    MERGE = "merge"
+    LEASE = "lease"
+    NODE = "node"
+    REQUEST = "request"
+    POLICY = "policy"
+
+
+BEHIND_S = 0.5
+"""A leaseholder that is less than this behind its policy's target is not held back by its requests."""
+_KINDS = {
+    CannotClose.NO_VALID_LEASE.value: Kind.LEASE,
+    CannotClose.LEASE_MOVING.value: Kind.LEASE,
+    CannotClose.OVER_LEASE_END.value: Kind.LEASE,
+    CannotClose.MERGE_IN_PROGRESS.value: Kind.MERGE,
+    CannotClose.PROPOSALS_IN_FLIGHT.value: Kind.REQUEST,
+    CannotClose.EVALUATING_BELOW.value: Kind.REQUEST,
+    CannotClose.REPLICA_GONE.value: Kind.REPLICA,
+    CannotClose.POLICY_OFF.value: Kind.POLICY,
+    CannotClose.TOO_MANY_POLICIES.value: Kind.POLICY,
+}
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """What holds a frontier back, and since when (MIN: not known)."""
+
+    kind: Kind
+    what: str = ""
+    since: Timestamp = MIN
 
 
 class ReplicaFrontier(msgspec.Struct, frozen=True):
@@ -37,30 +87,79 @@ class ReplicaFrontier(msgspec.Struct, frozen=True):
     refusal: str = ""
     refused_since: Timestamp = MIN
     """Why the leaseholder, if that is here, did not close at the last tick."""
+    start: bytes = b""
+    end: bytes = b""
+    policy: str = ""
+    target: Timestamp = MIN
+    """What the policy wants closed now; MIN: nothing, or not known."""
+    evaluating: Timestamp = MIN
+    """The lowest timestamp of a write that is not in the log yet."""
+    in_flight: int = 0
+    """Commands that are not applied yet."""
+    frozen: bool = False
+    leaseholder_ended: Timestamp = MIN
+    """When the leaseholder's liveness record expired; MIN while it lives, and when that is not known."""
+    failure: str = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica holds the lease."""
+        return self.leaseholder == self.node_id
+
+    def holding(self) -> Holding:
+        """What holds it back."""
+        if self.failure:
+            return Holding(Kind.REPLICA, f"this replica is quarantined: {self.failure}")
+        if self.held_by is not None:
+            who = self.held_by.txn_id.hex()[:8]
+            return Holding(
+                Kind.TRANSACTION, f"transaction {who} has had an intent on {self.held_by.key!r}", self.held_by.ts
+            )
+        if self.offered_lai > self.applied:
+            what = f"index {self.offered_lai} is closed further on but only {self.applied} is applied here"
+            return Holding(Kind.APPLY, what, self.closed)
+        return self._of_the_range()
+
+    def _of_the_range(self) -> Holding:
+        if not self.leaseholder:
+            return Holding(Kind.LEASE, "nobody holds the lease, so nobody closes")
+        if self.leaseholder_ended:
+            what = f"n{self.leaseholder}, which holds the lease, has not been alive"
+            return Holding(Kind.NODE, what, self.leaseholder_ended)
+        if self.refusal and self.leads:
+            kind = _KINDS.get(self.refusal, Kind.REQUEST)
+            if kind is Kind.REQUEST and self.target and seconds_between(self.closed, self.target) < BEHIND_S:
+                return Holding(Kind.NOTHING)  # a busy range closes with its commands, not at ticks
+            more = f" ({self.in_flight} commands)" if kind is Kind.REQUEST and self.in_flight else ""
+            return Holding(kind, f"{self.refusal}{more}", self.refused_since)
+        if self.frozen:
+            return Holding(Kind.MERGE, "the range is frozen by a merge")
+        return Holding(Kind.NOTHING)
 
     def status(self, now: Timestamp) -> str:
         """One line for people."""
-        role = "leads  " if self.leaseholder == self.node_id else "follows"
-        line = f"r{self.range_id} n{self.node_id} {role} closed {_ago(self.closed, now)}, resolved {_ago(self.resolved, now)}"
+        role = "leads  " if self.leads else "follows"
+        line = f"r{self.range_id} n{self.node_id} {role} closed {ago(self.closed, now)}, resolved {ago(self.resolved, now)}"
         reason = self.reason(now)
         return f"{line}; {reason}" if reason else line
 
     def reason(self, now: Timestamp) -> str:
-        """What holds it back; empty when nothing unusual does."""
-        if self.held_by is not None:
-            who, since = self.held_by.txn_id.hex()[:8], _for(self.held_by.ts, now)
-            return f"transaction {who} has had an intent on {self.held_by.key!r} {since}"
-        if self.offered_lai > self.applied:
-            offer = _ago(self.offered_ts, now)
+        """What holds it back, in words; empty when nothing unusual does."""
+        found = self.holding()
+        if found.kind is Kind.APPLY:
+            offer = ago(self.offered_ts, now)
             return f"the side transport offers {offer} at index {self.offered_lai}, applied {self.applied}"
-        if self.refusal and self.leaseholder == self.node_id:
-            return f"{self.refusal} {_for(self.refused_since, now)}"
-        return "" if self.leaseholder else "nobody holds the lease, so nobody closes"
+        return f"{found.what} {lasting(found.since, now)}".rstrip() if found.kind is not Kind.NOTHING else ""
 
 
-def _ago(ts: Timestamp, now: Timestamp) -> str:
-    return "never" if ts == MIN else f"{seconds_between(ts, now):.1f} s ago"
+def ago(ts: Timestamp, now: Timestamp) -> str:
+    """How long ago, for people; ahead of now, where the future is closed."""
+    if ts == MIN:
+        return "never"
+    seconds = seconds_between(ts, now)
+    return f"{seconds:.1f} s ago" if seconds >= 0 else f"{-seconds:.1f} s ahead"
 
 
-def _for(since: Timestamp, now: Timestamp) -> str:
-    return f"for {max(0.0, seconds_between(since, now)):.1f} s"
+def lasting(since: Timestamp, now: Timestamp) -> str:
+    """For how long, for people."""
+    return "" if since == MIN else f"for {max(0.0, seconds_between(since, now)):.1f} s"

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.driver import UPDATES, SideTransport
 from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.update import Subscribe, Update
 from slackwater.errors import UnavailableError
+from slackwater.model.layout import KEY_MAX
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.seam import RangeId
 
@@ -34,18 +36,35 @@ FRONTIERS_MAX = 1_000
 
 
 class FrontierRequest(msgspec.Struct, frozen=True):
-    """How far replicas here are closed and resolved; no names: as many as one reply holds."""
+    """How far replicas here are closed and resolved: of these ranges, or of those that meet a span, by id."""
 
     ranges: list[RangeId] = []
+    start: bytes = b""
+    end: bytes = KEY_MAX
+    beyond: RangeId = RangeId(0)
+    """Only ranges with a higher id: where the last reply ended."""
 
 
 class FrontierReply(msgspec.Struct, frozen=True):
-    """One per replica that is here."""
+    """One per replica that is here, by id, and the clock of the node."""
 
     replicas: list[ReplicaFrontier]
+    now: Timestamp = MIN
+    more: bool = False
+    """Whether there are others beyond the last."""
 
 
 FRONTIER: Method[FrontierRequest, FrontierReply] = Method("closedts.frontier", FrontierRequest, FrontierReply)
+
+
+def _meeting(here: Store, request: FrontierRequest) -> list[RangeId]:
+    return sorted(
+        range_id
+        for range_id, replica in here.replicas.items()
+        if range_id > request.beyond
+        and replica.state.descriptor.start < request.end
+        and request.start < replica.state.descriptor.end
+    )
 
 
 def side_transport(node: Node) -> SideTransport:
@@ -80,8 +99,10 @@ def serve_updates(server: RpcServer, store: Callable[[], Store]) -> None:
 
     def frontier(request: FrontierRequest, context: Context) -> FrontierReply:
         here = store()
-        wanted = request.ranges or sorted(here.replicas)[:FRONTIERS_MAX]
-        return FrontierReply([here.replicas[r].closing.explain() for r in wanted if r in here.replicas])
+        wanted = request.ranges or _meeting(here, request)
+        replicas = [here.replicas[r] for r in wanted[:FRONTIERS_MAX] if r in here.replicas]
+        found = [replica.closing.explain() for replica in replicas]
+        return FrontierReply(found, here.context.clock.peek(), more=len(wanted) > FRONTIERS_MAX)
 
     server.handle_stream(UPDATES, updates)
     server.handle_sync(FRONTIER, frontier)

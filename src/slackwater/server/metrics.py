@@ -103,7 +103,7 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     yield gauge("slackwater_versions", "Versions of all keys.", total.versions)
     yield gauge("slackwater_intents", "Unfinished writes of transactions.", total.intents)
     now = node.clock.peek()
-    lags = sorted(max(0.0, seconds_between(r.state.closed, now)) for r in replicas if r.state.closed)
+    lags = sorted(max(0.0, seconds_between(closed, now)) for r in replicas if (closed := r.closing.closed()))
     samples = [Sample(_quantile(lags, q), (("quantile", f"{q:g}"),)) for q in QUANTILES] if lags else []
     help_text = "How far behind now the replicas of this node are closed."
     yield Metric("slackwater_closed_lag_seconds", "gauge", help_text, samples)

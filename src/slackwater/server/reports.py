@@ -40,7 +40,7 @@ def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:
         lai=state.lai,
         position=state.position,
         durable=store.durable.get(range_id, state.position.__class__(0)),
-        closed=state.closed,
+        closed=replica.closing.closed(),
         stats=state.stats,
         frozen=state.frozen is not None,
         failure=str(replica.failure) if replica.failure else "",

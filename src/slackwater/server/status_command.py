@@ -96,7 +96,7 @@ def status_main(argv: list[str]) -> int:
         state = row.state if row.answers else f"{row.state}, no answer"
         counts = ["-" if n is None else str(n) for n in (row.ranges, row.leases, row.quarantined)]
         table.append([f"n{row.node}", row.address, state, str(row.epoch), *counts, offset, row.locality or "-"])
-    _print(table)
+    print_table(table)
     return 0
 
 
@@ -116,7 +116,7 @@ def ranges_main(argv: list[str]) -> int:
             note = f" QUARANTINED: {copy.failure}" if copy.failure else " frozen" if copy.frozen else ""
             numbers = [str(copy.lai), str(copy.position), lag, str(copy.live_keys), str(copy.total_bytes)]
             table.append([*head, f"n{copy.node}{note}", *numbers, span])
-    _print(table)
+    print_table(table)
     return 0
 
 
@@ -141,7 +141,7 @@ async def _status(options: argparse.Namespace) -> list[NodeRow]:
         async def ask(node: NodeDescriptor) -> ReportReply:
             return await dialer.call(node.address, REPORT, ReportRequest(), timeout=ASK_TIMEOUT_S)
 
-        answers = await _ask_all([partial(ask, node) for node in nodes])
+        answers = await ask_all([partial(ask, node) for node in nodes])
     liveness = {record.node_id: record for record in first.liveness}
     return [
         _node_row(node, liveness.get(node.node_id), first, answer) for node, answer in zip(nodes, answers, strict=True)
@@ -172,7 +172,7 @@ async def _ranges(options: argparse.Namespace) -> list[RangeRow]:
     async with calling(options) as dialer:
         first = await dialer.call(options.host, REPORT, ReportRequest(), timeout=CALL_TIMEOUT_S)
         nodes = sorted(first.nodes or [first.node], key=lambda node: node.node_id)
-        answers = await _ask_all([partial(_replicas_of, dialer, node) for node in nodes])
+        answers = await ask_all([partial(_replicas_of, dialer, node) for node in nodes])
     found: dict[int, list[tuple[int, ReplicaStatus]]] = {}
     for node, answer in zip(nodes, answers, strict=True):
         for replica in answer or ():
@@ -216,7 +216,7 @@ def _replica_row(node: int, replica: ReplicaStatus, first: ReportReply) -> Repli
     )
 
 
-async def _ask_all(questions: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+async def ask_all(questions: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
     """The answers in order; None for whoever did not answer."""
     scope = Scope("ask")
     try:
@@ -226,7 +226,8 @@ async def _ask_all(questions: Sequence[Callable[[], Awaitable[Any]]]) -> list[An
     return [None if isinstance(answer, SlackwaterError) else answer for answer in answers]
 
 
-def _print(table: list[list[str]]) -> None:
+def print_table(table: list[list[str]]) -> None:
+    """Columns as wide as they need to be."""
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

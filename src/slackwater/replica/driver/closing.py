@@ -185,6 +185,9 @@ class Closing:
         if transport is not None:
             offer = transport.receiver.waiting_for(descriptor.range_id, state.lai)
             refusal = transport.sender.refusal(descriptor.range_id)
+        buffer = self._replica.pipeline.buffer
+        record = self._context.liveness.get(state.lease.holder)
+        ended = record is not None and not record.live_at(self._context.clock.peek())
         return ReplicaFrontier(
             range_id=descriptor.range_id,
             node_id=self._context.node_id,
@@ -197,4 +200,13 @@ class Closing:
             offered_lai=offer.lai if offer else LeaseAppliedIndex(0),
             refusal=refusal.reason.value if refusal else "",
             refused_since=refusal.since if refusal else MIN,
+            start=descriptor.start,
+            end=descriptor.end,
+            policy=self.policy().status(),
+            target=target(self.policy(), self._context.clock.physical(), terms_of(self._context.settings)) or MIN,
+            evaluating=buffer.tracker.lower_bound() or MIN,
+            in_flight=buffer.in_flight,
+            frozen=state.frozen is not None,
+            leaseholder_ended=record.expiration if record is not None and ended else MIN,
+            failure=str(self._replica.failure) if self._replica.failure else "",
         )
