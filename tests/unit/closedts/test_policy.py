@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from slackwater.clock.timestamp import add_seconds, from_us, logical_of, seconds_between
+from slackwater.clock.timestamp import MIN, add_seconds, from_us, logical_of, seconds_between
 from slackwater.closedts.policy import (
+    LEASE_GAP_S,
+    RTT_STEPS_MAX,
     Kind,
     Policy,
     SpanPolicies,
     Terms,
+    closable_upto,
     follower_read_timestamp,
     lead_s,
+    longest_lead_s,
     rtt_step,
     target,
+    terms_of,
 )
 from slackwater.errors import UsageError
+from slackwater.settings import Settings
 
 NOW = from_us(1_000_000_000, 7)
 LAG = Policy()
@@ -87,3 +93,23 @@ def test_a_range_takes_the_policy_that_promises_least_of_those_it_touches() -> N
 def test_overlapping_spans_are_refused() -> None:
     with pytest.raises(UsageError):
         SpanPolicies([(b"a", b"d", LEAD), (b"c", b"f", OFF)])
+
+
+def test_a_gap_is_left_before_the_end_of_a_lease() -> None:
+    end = from_us(10_000_000)
+    assert closable_upto(end) < add_seconds(end, -LEASE_GAP_S)
+    assert seconds_between(closable_upto(end), end) < LEASE_GAP_S + 0.001
+    assert closable_upto(MIN) == MIN, "no lease, nothing to close"
+
+
+def test_no_lead_is_longer_than_the_longest() -> None:
+    for terms in (Terms(), Terms(lead_override_s=2.0)):
+        assert all(lead_s(step, terms) <= longest_lead_s(terms) for step in range(RTT_STEPS_MAX))
+
+
+def test_terms_are_the_settings() -> None:
+    settings = Settings(
+        {"closed_timestamp.target_duration": 7.0, "clock.max_offset": 0.1, "closed_timestamp.lead": 1.5}
+    )
+    terms = terms_of(settings)
+    assert (terms.target_duration_s, terms.max_offset_s, terms.lead_override_s) == (7.0, 0.1, 1.5)

@@ -126,3 +126,16 @@ def test_a_summary_that_cannot_be_is_refused(bad: object) -> None:
 
     with pytest.raises(DecodeError):
         decode(msgspec.msgpack.encode(bad))
+
+
+def test_the_highest_read_is_remembered_whatever_is_forgotten() -> None:
+    cache = TimestampCache(low_water=Timestamp(5), bytes_max=4 * (POINT_BYTES + 1))
+    assert cache.highest == 5
+    cache.add(b"a", ts=Timestamp(90))
+    cache.add(b"b", b"c", ts=Timestamp(70))
+    for n in range(20):
+        cache.add(b"k%d" % n, ts=Timestamp(10 + n))
+    assert cache.evictions
+    assert cache.highest == 90
+    cache.raise_floor(Timestamp(200))
+    assert cache.highest == 200

@@ -1,0 +1,116 @@
+"""What follows from span configurations, and what the command makes of its options."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+import pytest
+
+from slackwater.closedts.policy import Kind, Policy, PolicyBook, Terms
+from slackwater.errors import DecodeError, SlackwaterError, UnavailableError, UsageError
+from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.layout import kv, table_span
+from slackwater.runtime import run
+from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.server.span_config import SpanConfig, config_of, decode_config, factor_of, policies_of
+from slackwater.server.span_config_command import main, span_of
+from slackwater.server.span_watch import SpanWatch
+from slackwater.settings import Settings
+
+A, C, F, M = kv(b"a"), kv(b"c"), kv(b"f"), kv(b"m")
+CONFIGS = [
+    SpanConfig(policy=Kind.LAG, duration_ms=500, replication_factor=5),
+    SpanConfig(A, C, policy=Kind.LEAD),
+    SpanConfig(C, F, replication_factor=1),
+]
+
+
+def described(start: bytes, end: bytes) -> RangeDescriptor:
+    return RangeDescriptor(RangeId(7), start, end, (NodeId(1),), Generation(1))
+
+
+def test_what_a_record_leaves_open_the_rest_decides() -> None:
+    assert config_of(CONFIGS, described(A, C)) == SpanConfig(b"", b"", 5, Kind.LEAD, 0)
+    assert config_of(CONFIGS, described(C, F)) == SpanConfig(b"", b"", 1, Kind.LAG, 500)
+    assert config_of(CONFIGS, described(F, M)) == CONFIGS[0]
+    assert config_of([], described(F, M)) == SpanConfig()
+    assert factor_of(CONFIGS, described(F, M), default=3) == 5
+    assert factor_of([], described(F, M), default=3) == 3
+
+
+def test_policies_are_those_of_the_spans_with_leads_of_the_measured_step() -> None:
+    terms = Terms()
+    policies = policies_of(CONFIGS, rtt_step=4)
+    assert policies.of(A, C, terms) == Policy(Kind.LEAD, 0, 4)
+    assert policies.of(C, F, terms) == policies.of(F, M, terms) == Policy(Kind.LAG, 500)
+    assert policies.of(A, F, terms) == Policy(Kind.LAG, 500), "a range over two spans obeys the more careful policy"
+    assert policies_of([], rtt_step=4).of(A, C, terms) == Policy()
+
+
+def test_records_of_an_earlier_version_are_read_and_rubbish_is_not() -> None:
+    old = msgspec.msgpack.encode({"start": A, "end": C, "replication_factor": 4})
+    assert decode_config(old) == SpanConfig(A, C, 4)
+    with pytest.raises(DecodeError):
+        decode_config(b"\x93")
+
+
+def options(**given: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"table": None, "start": None, "end": None, "rest": False} | given)
+
+
+def test_the_command_names_exactly_one_span() -> None:
+    assert span_of(options(rest=True)) == (b"", b"")
+    assert span_of(options(table=7)) == (table_span(7).start, table_span(7).end)
+    assert span_of(options(start="a", end="c")) == (A, C)
+    for wrong in ({}, {"rest": True, "table": 7}, {"start": "a"}, {"end": "a"}):
+        with pytest.raises(UsageError):
+            span_of(options(**wrong))
+
+
+def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("lag", "lead", "off", "examples:", "span-config set --table 7 --policy lead"))
+
+
+class Records:
+    """A system store of which one scan may fail."""
+
+    def __init__(self) -> None:
+        self.configs: list[SpanConfig] = []
+        self.fails = False
+
+    async def scan(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        if self.fails:
+            raise UnavailableError("not now")
+        return [(c.start, msgspec.msgpack.encode(c)) for c in self.configs]
+
+
+def test_a_copy_changes_the_book_when_the_records_or_the_round_trip_do_and_only_then() -> None:
+    async def story() -> None:
+        records, book, told, rtt = Records(), PolicyBook(), [], [0.0]
+        watch = SpanWatch(
+            book=book,
+            system=records,  # type: ignore[arg-type]
+            settings=Settings(),
+            furthest_s=lambda: rtt[0],
+            changed=lambda: told.append(book.version),
+        )
+        await watch.read()
+        assert told == [], "nothing new"
+        records.configs = CONFIGS
+        await watch.read()
+        await watch.read()
+        assert told == [1]
+        rtt[0] = 0.1
+        await watch.read()
+        assert told == [1, 2]
+        assert book.spans.of(A, C, Terms()) == Policy(Kind.LEAD, 0, 5)
+        records.fails = True
+        with pytest.raises(SlackwaterError):
+            await watch.read()
+        assert book.version == 2, "what was known stays in force"
+
+    run(story())
