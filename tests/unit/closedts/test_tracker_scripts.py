@@ -1,7 +1,8 @@
 """Golden scripts of the tracker: `tests/scripts/closedts/tracker_*.txt`.
 
-`compare` scripts run two rules side by side on the same requests: ours (the tracker's lower bound at the moment a
-proposal leaves) and the one of seed 000, whose two buckets carry policy timestamps and close the previous one's.
+`enter` and `leave` run two rules side by side on the same requests: ours, in a real proposal buffer (what a request
+carries is read from the log entry that its flush made), and the one of seed 000, whose two buckets carry policy
+timestamps and close the previous one's.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slackwater.clock.timestamp import Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.closedts import BucketTracker, HeapTracker, Token
+from slackwater.model.commands import COMMAND_ID_BYTES, decode_packet
+from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
+from slackwater.replica.propose import OVERHEAD_BYTES, Proposal, ProposalBuffer
+from slackwater.runtime.seam import RangeId
 from tests import golden
 
 if TYPE_CHECKING:
@@ -56,7 +61,8 @@ class Runner:
         self.heap = HeapTracker()
         self.tokens: dict[str, tuple[Token, Token]] = {}
         self.document = DocumentTracker(0)
-        self.assigned = 0
+        self.buffer: ProposalBuffer[str] = ProposalBuffer(RangeId(1), self.bucket, entry_bytes_max=OVERHEAD_BYTES)
+        self.buffer.start_lease(sequence=LeaseSequence(1), lai=LeaseAppliedIndex(0), closed=MIN)
 
     def do_track(self, name: str, at: str) -> None:
         ts = Timestamp(int(at))
@@ -76,22 +82,38 @@ class Runner:
     def do_enter(self, *names: str, now: str) -> str:
         for name in names:
             self.document.enter(name, int(now))
-            # A request writes at now, and in any case above what is closed already.
-            self.do_track(name, at=str(max(int(now), self.assigned + 1)))
+            self.buffer.insert(
+                Proposal(
+                    command_id=name.encode().ljust(COMMAND_ID_BYTES, b"."),
+                    lease_sequence=LeaseSequence(1),
+                    # A request writes at now, and in any case above what is closed already.
+                    min_write_ts=Timestamp(max(int(now), self.buffer.floor)),
+                    effects=b"",
+                    stats=(),
+                    trigger=None,
+                    generation=0,
+                    waiter=name,
+                )
+            )
         return f"enter {' '.join(names)} at {now}\n{self._both()}"
 
     def do_leave(self, name: str, now: str) -> str:
         theirs = self.document.leave(name)
-        # Leaving the tracker and taking the closed timestamp are one step, with the lease applied index: a proposal's
-        # own write need not hold back what it carries, because that binds only the commands after it.
-        self.do_untrack(name)
-        target = int(now) - self.document.target
-        low = self.bucket.lower_bound()
-        self.assigned = max(self.assigned, target if low is None else min(target, low - 1))
-        return f"{name} leaves at {now} carrying closed: document={theirs} ours={self.assigned}\n{self._both()}"
+        # The document's requests overtake each other; our buffer keeps their order, so the one that leaves is put first.
+        self.buffer._buffered.sort(key=lambda proposal: proposal.waiter != name)
+        # Leaving the tracker, the index and the closed timestamp are one step. A proposal's own write does not hold back
+        # what it carries, because that binds only the commands after it.
+        target = Timestamp(int(now) - self.document.target)
+        flight = self.buffer.flush(close_target=target, close_limit=Timestamp(MAX - 1))
+        assert flight is not None
+        (command,) = decode_packet(flight.payload).commands
+        assert self.buffer.settle(command.command_id) is not None
+        carried = f"{name} leaves at {now} as command {command.lai} carrying closed:"
+        return f"{carried} document={theirs} ours={command.closed}\n{self._both()}"
 
     def _both(self) -> str:
-        return f"  document {self.document.status()}\n  ours     {self.bucket.status()} closed={self.assigned}"
+        ours = f"{self.bucket.status()} closed={self.buffer.assigned_closed}"
+        return f"  document {self.document.status()}\n  ours     {ours}"
 
 
 SCRIPTS = [path for path in golden.scripts("closedts") if path.stem.startswith("tracker_")]
