@@ -163,7 +163,8 @@ class _Bulk:
         try:
             for low in range(0, self._given.count, size):
                 keys, values = await self._gateways.runtime.offload(self._given.piece, low, size)
-                keys, values = unique(self._codec, keys, values, self._kind)
+                if self._kind is WriteKind.DELETE:  # of rows to be written it is known that no two have one key
+                    keys, values = unique(self._codec, keys, values, self._kind)
                 under_way.append(self._scope.spawn(self._send(keys, values), name="bulk block"))
                 if len(under_way) >= BLOCKS_AHEAD_MAX:
                     self._landed(await under_way.popleft())

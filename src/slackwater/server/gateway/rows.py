@@ -11,6 +11,7 @@ comes again with a new id.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from slackwater.txn import Transaction
 
 KEYS_PER_GET_MAX = 10_000
+_HEADER = itemgetter(slice(HEADER_BYTES))
+"""What a value begins with."""
 
 
 class Rows:
@@ -149,10 +152,11 @@ async def lay_down(txn: Transaction, request: nt.Write, *, block_bytes: int) -> 
 def check_rows(table: TableDescriptor, request: nt.Write) -> None:
     """Refuse keys that are not in order or not of the table, and values that are not of its present version."""
     deleting = request.kind is nt.WriteKind.DELETE
-    rows_ok(request.keys, request.keys if deleting else request.values)
+    if request.kind is not nt.WriteKind.UPSERT or not request.keys:  # blocks of those are checked where they are taken
+        rows_ok(request.keys, request.keys if deleting else request.values)
     span = schema_span(table.schema)
     if request.keys[0] < span.start or request.keys[-1] >= span.end:
         raise UsageError(f"a key does not belong to table {table.name}", key=request.keys[0][:32])
     header = bytes([FORMAT]) + table.version.to_bytes(HEADER_BYTES - 1, "little")
-    if not deleting and not all(value.startswith(header) for value in request.values):
+    if not deleting and set(map(_HEADER, request.values)) != {header}:
         raise UsageError(f"a value is not a row of table {table.name} in version {table.version}")
