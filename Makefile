@@ -3,16 +3,21 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 SEEDS ?= 25
 BENCH ?=
+DEMO ?=
 FAULT_SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint sim sim-replay sim-planted faults bench rewrite-scripts lock wheelhouse clean
+.PHONY: help setup demo test lint sim sim-replay sim-planted faults bench rewrite-scripts lock wheelhouse clean
 
 help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: ## make .venv with what development needs (uv if installed, else venv + pip)
 	@scripts/setup.sh dev nats spark
+
+demo: ## the main job: three nodes, a shop, Spark, a kill -9; DEMO="--no-spark", "--log nats", "--serve"
+	@scripts/setup.sh nats spark
+	@.venv/bin/slackwater demo $(DEMO)
 
 test: setup ## lint, then every test (minutes)
 	@$(MAKE) --no-print-directory lint
@@ -29,6 +34,9 @@ sim: setup ## simulate SEEDS=n seeds; 5 % run twice to prove determinism
 
 sim-replay: setup ## replay one seed: make sim-replay SEED=s
 	@.venv/bin/slackwater sim --seed $(SEED) --replay
+
+sim-shrink: setup ## make a failing seed small: make sim-shrink SEED=s
+	@.venv/bin/slackwater sim --replay $(SEED) --shrink
 
 sim-planted: setup ## run every planted bug; each must be killed by its named oracle
 	@.venv/bin/slackwater sim --planted

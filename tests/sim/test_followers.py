@@ -138,10 +138,13 @@ def test_close_works_while_closing_is_off_and_over_several_ranges() -> None:
         await c.kv.put(c.key(b"a"), b"1")
         await c.kv.put(c.key(b"p"), b"2")
         now = c.clock.now()
-        answer = await c.sender.send([rq.CloseNow(c.key(b"a"), c.key(b"z"), now)], rq.Header(RangeId(0)))
-        (result,) = answer.results
-        assert isinstance(result, rq.ClosedResult)
-        assert result.closed >= now, "the least of all ranges"
+        spans = [(b"a", b"c"), (b"b", b"z"), (b"p", b"q")]  # several in one range, one over both
+        asked = [rq.CloseNow(c.key(start), c.key(end), now) for start, end in spans]
+        answer = await c.sender.send(asked, rq.Header(RangeId(0)))
+        assert len(answer.results) == len(spans)
+        for result in answer.results:
+            assert isinstance(result, rq.ClosedResult)
+            assert result.closed >= now, "the least of all ranges"
 
     play(story, settings={**QUEUES_OFF, "closed_timestamp.target_duration": 0.0})
 

@@ -78,7 +78,7 @@ def subsume(work: Work, request: rq.Subsume) -> None:
             stats=state.stats,
         )
 
-    work.evaluation.finish = frozen
+    work.evaluation.finishers.append(frozen)
 
 
 def thaw(work: Work, request: rq.Thaw) -> Result:
@@ -175,7 +175,7 @@ def compute_checksum(work: Work, request: rq.ComputeChecksum) -> Result:
 
 def barrier(work: Work, request: rq.Barrier) -> None:
     """An empty command; answers with the range and the index at which it applied."""
-    work.evaluation.finish = lambda state, _: rq.Passed(state.descriptor.range_id, state.lai)
+    work.evaluation.finishers.append(lambda state, _: rq.Passed(state.descriptor.range_id, state.lai))
 
 
 def close_now(work: Work, request: rq.CloseNow) -> Result | None:
@@ -183,6 +183,6 @@ def close_now(work: Work, request: rq.CloseNow) -> Result | None:
     state = work.view.state
     if state.closed >= request.at:
         return rq.ClosedResult(state.lai, state.closed)
-    work.evaluation.close_at = request.at
-    work.evaluation.finish = lambda applied, _: rq.ClosedResult(applied.lai, applied.closed)
+    work.evaluation.close_at = Timestamp(max(work.evaluation.close_at, request.at))
+    work.evaluation.finishers.append(lambda applied, _: rq.ClosedResult(applied.lai, applied.closed))
     return None

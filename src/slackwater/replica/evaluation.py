@@ -98,7 +98,7 @@ class Evaluation:
     """Everything one batch decided."""
 
     __slots__ = (
-        "batch", "bulk", "close_at", "effects", "finish", "generation", "min_write_ts", "parked", "records", "results", "stats",
+        "batch", "bulk", "close_at", "effects", "finishers", "generation", "min_write_ts", "parked", "records", "results", "stats",
         "transfer_to", "trigger", "ts", "txn_write_ts",
     )  # fmt: skip
 
@@ -122,8 +122,8 @@ class Evaluation:
         self.records: tuple[bytes, ...] = ()
         """Transactions whose records change when this applies."""
         self.transfer_to: NodeId | None = None
-        self.finish: Callable[[RangeState, Timestamp], Result] | None = None
-        """Makes the last result from the state in which the command applied and the clock thereafter."""
+        self.finishers: list[Callable[[RangeState, Timestamp], Result]] = []
+        """Make the last results from the state in which the command applied and the clock thereafter."""
 
     @property
     def read_only(self) -> bool:
@@ -153,8 +153,8 @@ class Evaluation:
     ) -> BatchResult:
         """The answer to the caller, once the command has applied (or needed no command)."""
         results = self.results
-        if self.finish is not None:
-            results = [*results, self.finish(state, now)]
+        if self.finishers:
+            results = [*results, *(finish(state, now) for finish in self.finishers)]
         return BatchResult(results, self.ts, self.txn_write_ts, node_id, by_follower, served)
 
 

@@ -210,7 +210,7 @@ class Replica:
         return self._answer(evaluation, await waiter.wait()), None
 
     def _answer(self, evaluation: Evaluation, state: RangeState, served: tuple[Served, ...] = ()) -> BatchResult:
-        now = self.context.clock.now() if evaluation.finish is not None else MIN
+        now = self.context.clock.now() if evaluation.finishers else MIN
         return evaluation.result(state, self.context.node_id, now=now, served=served)
 
     def _latch(self, batch: Batch, read_at: Timestamp) -> tuple[RequestId, bool]:

@@ -1,0 +1,114 @@
+"""The same through Spark: a snapshot of several tables at one timestamp, and streams that mirror them.
+
+Spark starts in the background while other steps run: a JVM takes its time. `local[2]` on a small machine.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import slackwater.spark
+from slackwater.demo.screen import Check
+from slackwater.demo.shop import MONEY, TABLES, Books
+from slackwater.demo.steps import RECOVERY_S, WAIT_S, Mirror, Stage, independent_reads, kill_a_node, mirror_checks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SNAPSHOTS = 3
+PARTITIONS = 4
+POLL_S = 0.3
+TRIGGER = "1 second"
+
+
+def start() -> Future[SparkSession]:
+    """A session, some seconds from now."""
+    with ThreadPoolExecutor(1, thread_name_prefix="spark") as pool:
+        started: Future[SparkSession] = pool.submit(slackwater.spark.session, app="slackwater demo", master="local[2]")
+        pool.shutdown(wait=False)
+    return started
+
+
+def snapshots(stage: Stage, spark: SparkSession) -> list[Check]:
+    """Two tables and their orders in Spark, each time at one timestamp."""
+    rows, good = [], 0
+    for _ in range(SNAPSHOTS):
+        began = time.monotonic()
+        snapshot = slackwater.spark.snapshot(spark, stage.cluster.url, tables=list(TABLES))
+        books = _books(snapshot)
+        good += books.balanced
+        took = f"{time.monotonic() - began:.1f} s"
+        rows.append([str(snapshot.timestamp), f"{books.wallets:,}", f"{books.tills:,}", f"{books.off:+d}", took])
+    stage.screen.table(["timestamp", "wallets", "tills", "off", "took"], rows)
+    independent_reads(stage)
+    return [Check("Spark snapshots balance", good == SNAPSHOTS, f"{good} of {SNAPSHOTS} equal {MONEY:,}")]
+
+
+def _books(snapshot: slackwater.spark.SparkSnapshot) -> Books:
+    wallets = _sum(snapshot.table("wallets", columns=["balance"], numPartitions=PARTITIONS), "balance")
+    tills = _sum(snapshot.table("tills", columns=["balance"], numPartitions=PARTITIONS), "balance")
+    orders = snapshot.table("orders", columns=["amount"], numPartitions=PARTITIONS)
+    row = orders.selectExpr("count(*) as n", "coalesce(sum(amount), 0) as amount").collect()[0]
+    return Books(wallets=wallets, tills=tills, orders=row["amount"], number=row["n"])
+
+
+def _sum(frame: DataFrame, column: str) -> int:
+    return int(frame.selectExpr(f"sum({column}) as total").collect()[0]["total"])
+
+
+def mirror_by_streams(stage: Stage, spark: SparkSession, checkpoints: Path) -> list[Check]:
+    """Two streams keep two mirrors, compared at resolved timestamps, while a node dies and comes back."""
+    mirrors = [Mirror(stage.db, "wallets"), Mirror(stage.db, "tills")]
+    queries = [_stream(stage, spark, mirror, checkpoints / mirror.table) for mirror in mirrors]
+    try:
+        _wait(queries, mirrors, rounds=1)
+        kill_a_node(stage, lambda: _alive(queries))
+        _wait(queries, mirrors, rounds=2)
+    finally:
+        for query in queries:
+            query.stop()
+    return mirror_checks(stage, mirrors)
+
+
+def _stream(stage: Stage, spark: SparkSession, mirror: Mirror, checkpoint: Path) -> StreamingQuery:
+    changes = (
+        spark.readStream.format("slackwater")
+        .option("endpoint", stage.cluster.url)
+        .option("readChangeFeed", "true")
+        .option("waitForTimestamp", f"{WAIT_S:g}s")
+        .load(mirror.table)
+        .select("id", "balance", "_change_type", "_commit_version")
+    )
+
+    def batch(frame: DataFrame, number: int) -> None:
+        table: Any = frame.toArrow()
+        if table.num_rows:
+            mirror.apply(table)
+            # Nothing else happened up to the end of the batch: the newest change is as good a moment to compare.
+            mirror.compare(max(table["_commit_version"].to_pylist()))
+
+    writer = changes.writeStream.foreachBatch(batch).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(processingTime=TRIGGER).start()
+
+
+def _alive(queries: list[StreamingQuery]) -> None:
+    for query in queries:
+        error = query.exception()
+        if error is not None:
+            raise error
+
+
+def _wait(queries: list[StreamingQuery], mirrors: list[Mirror], *, rounds: int) -> None:
+    """Until every mirror was compared so many times from now on."""
+    wanted = [mirror.compared + rounds for mirror in mirrors]
+    deadline = time.monotonic() + RECOVERY_S
+    while any(mirror.compared < want for mirror, want in zip(mirrors, wanted, strict=True)):
+        _alive(queries)
+        if time.monotonic() > deadline:
+            return  # the checks will say that it was not compared often enough
+        time.sleep(POLL_S)
