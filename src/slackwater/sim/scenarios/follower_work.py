@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PAST_S = (0.0, 0.1, 0.5, 2.0, 4.0, 8.0)
 STALENESS_S = (0.0, 0.2, 1.0, 4.0, 10.0)
 WAITS_MS = (0, 0, 50, 500, 3_000)
-COLLECTED_S = (1.0, 4.0, 12.0)
+COLLECTED_S = (2.0, 6.0, 15.0)
 """How much history a collection leaves."""
 BANK_SPAN = (account_keys()[0], prefix_end(account_keys()[-1]))
 
@@ -199,7 +199,7 @@ async def collect(me: Worker, timeout: float) -> None:
     key, client = me.draw.pick(all_keys()), me.client
     found = await client.sender.range_of(key, timeout=timeout)
     threshold = add_seconds(client.clock.now(), -me.draw.pick(COLLECTED_S))
-    if not me.draw.chance(1, 4) or threshold <= me.cluster.loaded_ts or found.start < KV_SPAN[0]:
+    if not me.draw.chance(1, 2) or threshold <= me.cluster.loaded_ts or found.start < KV_SPAN[0]:
         return
     send, facts = client.sender.send, me.cluster.world.facts
     window = rq.Export(found.start, found.end, facts.get("collected", MIN), threshold)

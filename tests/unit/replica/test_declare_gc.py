@@ -1,0 +1,18 @@
+"""Versions to be collected are checked against the range like any other keys (pitfall 36).
+
+Found by the frontier play: versions chosen before a split were collected in a range that no longer held them, and a
+neighbor lost live data on every replica.
+"""
+
+from __future__ import annotations
+
+from slackwater.clock.timestamp import Timestamp
+from slackwater.model import requests as rq
+from slackwater.model.spans import Span
+from slackwater.replica import declare
+from slackwater.runtime.seam import RangeId
+
+
+def test_collected_keys_count_as_addressed() -> None:
+    batch = rq.Batch(rq.Header(RangeId(7)), [rq.GcVersions(((b"b", Timestamp(5)), (b"p", Timestamp(9))))])
+    assert declare.bounds(batch) == Span(b"b", b"p\x00")
