@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from slackwater.errors import LogTrimmed
 from slackwater.model import requests as rq
 from slackwater.model.layout import anchored_span, kv
 from slackwater.model.spans import Span
@@ -201,6 +204,33 @@ def test_logs_are_trimmed_and_a_replica_that_missed_too_much_takes_a_snapshot() 
                 )
             )
             assert len(await cluster.keys()) == 100
+
+    run(main())
+
+
+def test_the_logs_of_absorbed_ranges_are_trimmed_even_after_a_restart() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            node = cluster.nodes[0]
+            await cluster.fill(30)
+            ranges = [(await node.admin.split(kv(b"k%06d" % at)))[1].range_id for at in (5, 10, 20)]
+            await node.kv.put(kv(b"k000015"), b"again")
+            await node.admin.merge(kv(b"k000012"))  # the second absorbs the third, and then is absorbed itself
+            await node.admin.merge(kv(b"k000007"))
+            left = node.store.holding(kv(b"k000007")).state.descriptor.range_id
+            assert [node.store.graves.of(r) for r in (left, *ranges[1:])] == [True, False, False]
+            await node.store.flush()
+            await cluster.kill(node)
+            again = await cluster.add(node.engine, 0)  # type: ignore[arg-type]
+            assert again.store.graves.of(left), "it is in the engine"
+            assert [await again.log.head(r) > 0 for r in ranges[1:]] == [True, True]
+            await cluster.until(
+                lambda: not again.store.graves.of(left), poke=lambda: sweep_all(cluster, "nudge", "trim")
+            )
+            for absorbed in ranges[1:]:
+                with pytest.raises(LogTrimmed):
+                    await anext(aiter(again.log.tail(absorbed, after=0)))
+            assert len(await cluster.keys()) == 30
 
     run(main())
 

@@ -20,6 +20,7 @@ from slackwater.hooks import planted, probe
 from slackwater.model.layout import LOCAL, prefix_span, range_local
 from slackwater.replica import declare
 from slackwater.replica.driver.context import Context, Gone
+from slackwater.replica.driver.graves import Graves
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.evaluation import LeftSide
@@ -47,8 +48,6 @@ NEIGHBOUR_WAIT_S = 1.0
 NEIGHBOUR_WAITS_MAX = 60
 """A merge waits this long for the right side to be here; then the merged range is fetched whole."""
 DESCRIPTORS_HINTED_MAX = 16
-GRAVES_MAX = 64
-"""Absorbed ranges remembered per range, for trimming their logs."""
 
 
 class Store:
@@ -76,7 +75,7 @@ class Store:
         self._scope = scope
         self._on_trimmed = on_trimmed
         self._arrived: Waiters[RangeId] = Waiters()
-        self._graves: dict[RangeId, list[tuple[RangeId, Position]]] = {}
+        self.graves = Graves(engine)
         self._installing: dict[RangeId, RangeDescriptor] = {}
         self._reached = MIN
         self.context = Context(
@@ -103,6 +102,7 @@ class Store:
             if self.context.node_id not in state.descriptor.replicas:
                 # It was removed, and the node ended before its store did the same.
                 self.remove(replica.state.descriptor.range_id)
+        self.graves.load(self.replicas.keys())
         self._scope.spawn(self._keep_leases(), name="leases")
         self._scope.spawn(self._keep_flushing(), name="flusher")
         if self.context.transport is not None:
@@ -219,15 +219,7 @@ class Store:
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""
         self._drop(right.range_id, Gone.ABSORBED)
-        graves = self._graves.setdefault(into, [])
-        graves.append((right.range_id, self.replicas[into].state.position))
-        del graves[:-GRAVES_MAX]
-
-    def take_graves(self, range_id: RangeId, *, upto: Position) -> list[tuple[RangeId, Position]]:
-        """Ranges that merged into this one at or before `upto`, whose logs nobody will read again; told once."""
-        graves = self._graves.get(range_id, [])
-        self._graves[range_id] = [g for g in graves if g[1] > upto]
-        return [g for g in graves if g[1] <= upto]
+        self.graves.bury(right.range_id, into=into, at=self.replicas[into].state.position)
 
     def replica_removed(self, range_id: RangeId) -> None:
         """The range no longer counts this replica."""

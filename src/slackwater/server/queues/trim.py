@@ -4,7 +4,8 @@ The bound is the lowest *durable* position over all replicas: an applied positio
 crash and is replayed from the log (pitfall 59). A replica that cannot be asked, or is named and not there yet, counts as
 position 0. Only one on a node that has been dead for long is left out: if it comes back, it takes a snapshot.
 
-A range that was merged into this one leaves a log behind; it goes once everybody has durably applied the merge.
+A range that was merged into this one leaves a log behind; it goes once everybody has durably applied the merge
+(`replica/driver/graves.py`).
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ class TrimQueue:
         self.trimmed: dict[RangeId, Position] = {}
 
     async def process(self, visit: Visit) -> bool:
-        """Trim as far as is safe."""
-        if not visit.leading:
-            return False
+        """Trim as far as is safe: the leaseholder its range's log, and everybody those he knows to have been absorbed."""
         desk, range_id = visit.desk, visit.descriptor.range_id
-        upto = trim_upto(await visit.members(), visit.picture.state)
-        if upto <= self.trimmed.get(range_id, 0):
+        leading, graves = visit.leading, desk.store.graves
+        if not leading and not graves.of(range_id):
             return False
-        probe("queues.trim")
-        await desk.log.trim(range_id, upto=upto)
-        self.trimmed[range_id] = upto
-        for right, merged_at in desk.store.take_graves(range_id, upto=upto):
+        upto = trim_upto(await visit.members(), visit.picture.state)
+        if leading and upto > self.trimmed.get(range_id, 0):
+            probe("queues.trim")
+            await desk.log.trim(range_id, upto=upto)
+            self.trimmed[range_id] = upto
+        for right in graves.due(range_id, upto=upto):
             probe("queues.trim_grave")
             await desk.log.trim(right, upto=await desk.log.head(right))
+            graves.forget(right, into=range_id)
             self.trimmed.pop(right, None)
-            del merged_at
         return False
