@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from slackwater.errors import NotLeaseholder, StorageError
+from slackwater.errors import AmbiguousResult, NotLeaseholder, StorageError
 from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.layout import kv
+from slackwater.replica.apply import apply_packet
 from slackwater.runtime import run
 from slackwater.storage.batch import WriteBatch
 from tests.unit.server.cluster import Cluster
+
+if TYPE_CHECKING:
+    from slackwater.replica.state import RangeState
 
 
 def test_a_lease_of_a_former_life_is_not_used() -> None:
@@ -159,5 +163,30 @@ def test_what_a_store_saw_of_the_left_side() -> None:
             assert store.left_of(right).seen == (first + 10, first + 11), (
                 "a snapshot came between: nothing is known of that"
             )
+
+    run(main())
+
+
+def test_a_bug_met_while_applying_stops_the_range_and_not_the_node(monkeypatch: Any) -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await cluster.fill(10)
+            reported: list[dict[str, Any]] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+            def broken(state: RangeState, *rest: Any) -> Any:
+                if state.descriptor.range_id == 3:
+                    raise KeyError("a bug")
+                return apply_packet(state, *rest)
+
+            monkeypatch.setattr("slackwater.replica.driver.replica.apply_packet", broken)
+            with pytest.raises(AmbiguousResult):
+                await node.kv.put(kv(b"a"), b"1", timeout=5)
+            assert set(node.store.quarantined) == {3}
+            assert "KeyError" in node.store.quarantined[3]
+            assert isinstance(reported[0]["exception"], KeyError), "the trace is kept"
+            assert node.scope.failure is None
+            await node.system.put(b"\x03still here", b"1")
 
     run(main())

@@ -39,7 +39,7 @@ from slackwater.replica.driver.closing import Closing
 from slackwater.replica.driver.leasing import Leasing
 from slackwater.replica.driver.pipeline import Pipeline, Waiter
 from slackwater.replica.driver.reading import follower_read, read_bulk, served_here
-from slackwater.replica.driver.waiting import Waiters
+from slackwater.replica.driver.waiting import Waiters, as_known
 from slackwater.replica.evaluate import Evaluation, View, evaluate
 from slackwater.replica.latches import Latch, LatchManager, RequestId
 from slackwater.replica.load import LoadMeter
@@ -340,8 +340,8 @@ class Replica:
                     # waits for a command goes on waiting; the node answers nothing new that would need this entry.
                     probe("replica.tail_again")
                 await self.context.runtime.clock.sleep(TAIL_AGAIN_S)
-        except SlackwaterError as error:
-            self._fail(error)
+        except Exception as error:  # also a bug: it would be met again after a restart, and the other ranges go on
+            self._fail(as_known(error, doing=f"applying r{self.state.descriptor.range_id}"))
 
     def _fail(self, error: SlackwaterError) -> None:
         probe("replica.quarantined")

@@ -1,9 +1,10 @@
-"""The futures behind latches, proposals and pushes: who waits for what, and who is told when."""
+"""The futures behind latches, proposals and pushes: who waits for what, who is told when, and of which errors."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from slackwater.errors import InvariantViolation, SlackwaterError
 from slackwater.runtime.sync import Future, get_running_loop, timeout
 
 if TYPE_CHECKING:
@@ -48,3 +49,11 @@ class Waiters(Generic[K]):
 
     def __len__(self) -> int:
         return sum(map(len, self._futures.values()))
+
+
+def as_known(error: Exception, *, doing: str) -> SlackwaterError:
+    """The error itself, or, for one that is not of our tree and so a bug, a violation; its trace goes to the loop's handler."""
+    if isinstance(error, SlackwaterError):
+        return error
+    get_running_loop().call_exception_handler({"message": f"{doing} crashed", "exception": error})
+    return InvariantViolation("A-crash", {"doing": doing, "error": repr(error)})
