@@ -336,3 +336,34 @@ def test_a_transaction_reads_nearby_until_it_writes() -> None:
         assert await c.kv.get(B) == b"2"
 
     play(story, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("how", ["transfer", "merge", "leave"])
+def test_what_was_read_in_the_future_binds_whoever_leads_next(how: str) -> None:
+    """A transaction over a lagging and a leading span commits ahead of time: its reads hold up to there, on both."""
+
+    async def story(c: Cluster) -> None:
+        await global_span(c)
+        x = kv(b"x")
+        await c.node.admin.change_replicas(x, [N1, N2])
+        await c.node.admin.split(kv(b"w"))
+        await c.node.admin.split(kv(b"y"))
+        await c.kv.put(x, b"old")
+        txn = c.kv.begin()
+        assert await txn.get(x) == b"old"
+        await txn.put(A, b"because x was old")
+        committing = c.scope.spawn(txn.commit(), name="commit")
+        await c.settle(0.2)
+        assert txn.commit_ts > c.clock.now(), "its time has not come yet"
+        if how == "transfer":
+            await c.transfer(b"x", N2)
+        elif how == "merge":
+            await c.node.admin.merge(kv(b"i"))
+        else:
+            await c.node.liveness.leave(horizon=c.node.store.horizon)
+        _, other = c.new_client()
+        written = await other.put(x, b"new", timeout=60)
+        assert written > txn.commit_ts, "it would change what the transaction has read"
+        await committing
+
+    play(story, settings=SETTINGS)
