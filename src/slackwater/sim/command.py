@@ -17,7 +17,9 @@ from slackwater.sim.report import failure_report, headline
 from slackwater.sim.run import DEFAULT_DURATION_S, EXIT_NONDETERMINISM, Job, Result, run_job
 from slackwater.sim.runner import Runner, Summary
 from slackwater.sim.scenario import PLANTED, PLAYS, PlantedBug, default_play, find_planted, load
+from slackwater.sim.shrink import RUNS_MAX, Shrinker
 from slackwater.sim.tape import Tape
+from slackwater.sim.timeline import page, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_SEEDS = 25
 PLANTED_SEEDS_MAX = 200
 PLANTED_BATCH = 8
+TIMELINE_LINES_MAX = 60
 EXIT_USAGE = 64
 EXIT_SURVIVED = 1
 
@@ -35,6 +38,8 @@ seed on the same commit does the same, step by step, on every machine; the trace
   slackwater sim --seeds 100              100 seeds on all cores; 5 % of them twice, in other processes
   slackwater sim --seeds 100 --start 5000 the seeds 5000 … 5099
   slackwater sim --seed 42 --replay       seed 42 alone, with its timeline, and again in another process
+  slackwater sim --replay 42 --shrink     seed 42 made as small as it still fails: a case file and a timeline
+  slackwater sim --case FILE --replay     a saved case
   slackwater sim --seed 42 --trace FILE   every step of seed 42, one line each (diff two files to find a divergence)
   slackwater sim --planted                every planted bug; each must be killed by its named oracle
   slackwater sim --planted K02            one planted bug
@@ -57,7 +62,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, metavar="N", help=f"how many seeds to run (default {DEFAULT_SEEDS})")
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first of them (default 0)")
     parser.add_argument("--seed", type=int, metavar="S", help="run this one seed, in this process")
-    parser.add_argument("--replay", action="store_true", help="with --seed: show the timeline and run it twice")
+    parser.add_argument(
+        "--replay",
+        nargs="?",
+        type=int,
+        const=True,
+        metavar="S",
+        help="run seed S, show its faults, and run it twice more",
+    )
+    parser.add_argument("--shrink", action="store_true", help="with one seed: leave out what its failure does not need")
+    parser.add_argument("--runs", type=int, default=RUNS_MAX, metavar="N", help=f"budget of --shrink ({RUNS_MAX})")
+    parser.add_argument("--case", type=Path, metavar="FILE", help="run a case that --shrink saved")
+    parser.add_argument(
+        "--save", type=Path, default=Path("sim-failures"), metavar="DIR", help="where --shrink saves (sim-failures)"
+    )
     parser.add_argument("--scenario", metavar="NAME", help=f"what to run (default: mostly cluster). {scenarios}")
     parser.add_argument(
         "--planted", nargs="?", const="all", metavar="NAME", help="switch on planted bugs; with --seed, in that run"
@@ -79,7 +97,9 @@ def main(argv: list[str]) -> int:
     load()
     options = _parser().parse_args(argv)
     try:
-        if options.seed is not None:
+        if options.replay is not None and options.replay is not True:
+            options.seed = options.replay
+        if options.seed is not None or options.case is not None:
             return _one(options)
         if options.planted:
             return _planted(options)
@@ -108,7 +128,9 @@ def _show(value: object) -> None:
 
 def _one(options: argparse.Namespace) -> int:
     planted = (options.planted,) if options.planted and options.planted != "all" else ()
-    job = _job(options, options.seed, planted)
+    job = _case(options.case) if options.case else _job(options, options.seed, planted)
+    if options.shrink:
+        return _shrink(options, job)
     tape = Tape.load(options.tape.read_text()) if options.tape else Tape(job.seed, record=options.record is not None)
     lines: list[str] = []
     result = run_job(job, tape=tape, trace=lines.append if options.trace else None)
@@ -117,16 +139,51 @@ def _one(options: argparse.Namespace) -> int:
     if options.record:
         options.record.write_text(tape.save())
     repeats = []
-    if options.replay:
+    replaying = options.replay is not None
+    if replaying:
         with Runner(workers=2) as runner:
             repeats = [again for again, _ in runner.map([job, job], avoiding={0: 0, 1: 1})]
     if options.json:
         _show(result)
     else:
-        _tell(result, repeats, timeline=options.replay)
+        _tell(result, repeats, timeline=replaying)
     if any(again.trace_hash != result.trace_hash for again in repeats):
         return EXIT_NONDETERMINISM
     return result.exit_code
+
+
+def _case(path: Path) -> Job:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Job)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path} is no saved case: {error}") from error
+
+
+def _shrink(options: argparse.Namespace, job: Job) -> int:
+    """Make a failing seed small, and save what is left of it."""
+    with Runner(workers=options.workers) as runner:
+
+        def run(jobs: Sequence[Job]) -> list[Result]:
+            return [result for result, _ in runner.map(jobs)]
+
+        failure = run([job])[0]
+        if failure.passed:
+            print(headline(failure))
+            print("nothing to shrink: it passes")
+            return 0
+        shrunk = Shrinker(failure, run, width=runner.width, runs_max=options.runs).shrink()
+        told = run([msgspec.structs.replace(shrunk.job, story=True)])[0]
+    options.save.mkdir(parents=True, exist_ok=True)
+    stem = options.save / f"{job.seed}.{job.play}"
+    case, timeline = stem.with_suffix(stem.suffix + ".json"), stem.with_suffix(stem.suffix + ".html")
+    case.write_bytes(msgspec.json.format(msgspec.json.encode(shrunk.job)))
+    timeline.write_text(page(told))
+    print(failure_report(told))
+    print(f"shrunk   {shrunk.sentence()}")
+    print(f"saved    {case}   {timeline}   (slackwater sim --case {case} --replay)")
+    lines = text(told).splitlines()
+    print("\n".join(["timeline", *(f"  {line}" for line in lines[-TIMELINE_LINES_MAX:])]))
+    return told.exit_code
 
 
 def _tell(result: Result, repeats: Sequence[Result], *, timeline: bool) -> None:
@@ -134,6 +191,8 @@ def _tell(result: Result, repeats: Sequence[Result], *, timeline: bool) -> None:
         print(f"scenario {result.scenario}")
         for fault in result.faults:
             print(f"  {fault}")
+        for name, (size, bound) in result.levels.items():
+            print(f"  at most {size:g} of {bound:g} in {name}")
     if result.passed:
         agree = sum(again.trace_hash == result.trace_hash for again in repeats)
         print(headline(result))

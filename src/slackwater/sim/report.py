@@ -37,8 +37,8 @@ def replay_command(job: Job, *, default_duration_s: float = 60.0) -> str:
     if job.duration_s != default_duration_s:
         extras.append(f"--duration {job.duration_s:g}")
     if extras:
-        return f"slackwater sim --seed {job.seed} --replay {' '.join(extras)}"
-    return f"make sim-replay SEED={job.seed}"
+        return f"slackwater sim --replay {job.seed} {' '.join(extras)}   (--shrink makes it small)"
+    return f"make sim-replay SEED={job.seed}   (make sim-shrink SEED={job.seed} makes it small)"
 
 
 def headline(result: Result) -> str:

@@ -85,6 +85,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     strays: int = 0
     operations: tuple[str, ...] = ()
     """What clients and operators began, by name."""
+    nodes: int = 0
+    settings: tuple[str, ...] = ()
+    """Settings that are not at their defaults."""
     fault_names: tuple[str, ...] = ()
     """The names of `faults`, in order."""
     levels: dict[str, tuple[float, float]] = {}
@@ -267,6 +270,8 @@ class _Run:
             probes=dict(sorted(world.probes.items())),
             strays=world.tape.strays,
             operations=tuple(world.operations),
+            nodes=self.scenario.nodes,
+            settings=tuple(self.scenario.settings),
             fault_names=tuple(fault.name for fault in world.faults),
             levels=dict(sorted(world.levels.items())),
             events=tuple(world.events) if self.job.story else (),

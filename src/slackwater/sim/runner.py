@@ -94,6 +94,11 @@ class Runner:
         count = max(WORKERS_MIN, workers or len(os.sched_getaffinity(0)))
         self._workers = [Worker(number) for number in range(count)]
 
+    @property
+    def width(self) -> int:
+        """How many jobs run at the same time."""
+        return len(self._workers)
+
     def __enter__(self) -> Runner:
         return self
 

@@ -249,18 +249,22 @@ class ClientProgram:
 
     async def main(self) -> None:
         """Append numbered entries until the run's time is over."""
-        runtime, witness, draw = self._runtime, self._witness, self._draw
+        runtime, witness = self._runtime, self._witness
         scope = runtime.scope(f"{runtime.name}/app")
         dialer = Dialer(runtime, scope, identity=Identity(cluster_id="kernel"), settings=runtime.settings)
         number = 0
         while self._world.loop.now_ns < witness.traffic_upto_ns:
             number += 1
+            draw = self._draw = self._world.tape.stream(f"op/{runtime.name}/{number}")
             request = AppendRequest(1 + draw.below(witness.ranges), self._client, number)
-            witness.asking(self._client, number)
-            while not await self._try(dialer, request):
-                await runtime.clock.sleep(draw.decay(RETRY_MEAN_NS) / NS)
-            witness.acknowledged(request.range_id, self._client, number)
-            await runtime.clock.sleep(draw.decay(THINK_MEAN_NS) / NS)
+            think_ns = draw.decay(THINK_MEAN_NS)
+            if self._world.allows_operation(runtime.name, number):
+                self._world.story(f"{runtime.name} #{number} append to r{request.range_id}")
+                witness.asking(self._client, number)
+                while not await self._try(dialer, request):
+                    await runtime.clock.sleep(draw.decay(RETRY_MEAN_NS) / NS)
+                witness.acknowledged(request.range_id, self._client, number)
+            await runtime.clock.sleep(think_ns / NS)
         witness.asking(self._client, 0)
 
     async def _try(self, dialer: Dialer, request: AppendRequest) -> bool:
