@@ -234,6 +234,7 @@ async def test_a_feed_is_restarted_at_every_checkpoint() -> None:
         token: Timestamp | str = MIN
         reader = Reader(None)
         restarts = 0
+        last = node.clock.now()
         while not done.is_set() or reader.feed.resolved < last:
             last = node.clock.now() if not done.is_set() else last
             async with node.feed_client.watch([WHOLE], after=token) as feed:

@@ -50,6 +50,7 @@ _LAG = {
     "closed_timestamp.target_duration": 0.2,
     "feed.push_after": 0.2,
     "feed.push_interval": 0.1,
+    "txn.buffer_bytes_max": 0,
     "txn.record_retention": 1.0,
     "txn.expiration": 0.5,
     "queue.interval": 0.2,
@@ -61,7 +62,7 @@ _PROGRAMS = {
     "dawdler1": Consumer.dawdler,
     "dawdler2": Consumer.dawdler,
 }
-_MIRRORING = {name: program for name, program in _PROGRAMS.items() if name != "restarter"}
+_MIRRORING = {"mirror": Consumer.slow_mirror, "dawdler1": Consumer.dawdler, "dawdler2": Consumer.dawdler}
 _COLLECTING = {"mirror": Consumer.mirror, "collector": Consumer.collector}
 
 

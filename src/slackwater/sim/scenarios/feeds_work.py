@@ -1,7 +1,7 @@
 """What the consumers of change feeds do in the simulator, and what stands beside them to make trouble.
 
     mirror      one feed from the beginning of history to the end of the run, whatever happens to who serves it
-    restarter   an initial scan, then a feed, through a sink that often fails; at every checkpoint it flushes, saves its
+    restarter   an initial scan, then a feed, through a sink that often fails; at any checkpoint it flushes, saves its
                 token and comes back from it, sometimes from an older one, as after a crash
     dawdler     transactions that write long after they have read: their writes are moved to just above what is closed,
                 which is where feeds have just resolved: commits at resolved + 1 (pitfall 25)
@@ -14,6 +14,7 @@ what was committed, by `oracles.feeds`.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
@@ -35,6 +36,8 @@ from slackwater.sim.handles import NS
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN, all_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from slackwater.feeds.client import SpanFeed
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.scenarios.cluster_programs import Client
@@ -45,10 +48,14 @@ WHOLE = Span(*KV_SPAN)
 CONSUMERS = ("mirror", "restarter")
 TIMEOUT_S = 5.0
 PAGE_KEYS = 4
+FLUSH_ONE_IN = 8
 RESTART_ONE_IN = 3
 OLDER_ONE_IN = 4
-SINK_FAILS_ONE_IN = 4
+SINK_FAILS_ONE_IN = 3
 DAWDLE_MEAN_NS = 2 * NS
+PADDING_MAX = 600
+"""Some of what dawdlers write is large enough to fill a small buffer."""
+PAUSE_ONE_IN, PAUSE_MEAN_NS, LONG_PAUSE_MEAN_NS = 16, 2 * NS, 12 * NS
 PATIENCE_S = 5.0
 DAWDLER = 999
 """The client number under which dawdlers write down what they do."""
@@ -120,22 +127,17 @@ class Consumer:
         """Let the oracles look at what has arrived."""
         self._cluster.world.facts["feed history"].look(self._seen, last=last)
 
-    # --- mirror ------------------------------------------------------------------------------------------------------
-
-    async def mirror(self) -> None:
-        """Follow everything, from the beginning of history."""
+    async def _from_now_on(self, follow: Callable[[str], Awaitable[None]]) -> None:
+        """The table, then its changes; from the beginning when history has been collected before it was read."""
         await self.begin()
-        async with self.feeds.watch([WHOLE], name="mirror") as feed:
-            while not self.enough:
-                self._cluster.busy[self._seen.name] = f"mirroring: {feed.status()}"
-                event = await self._next(feed)
-                if isinstance(event, Changes):
-                    self._seen.changes(event)
-                elif event is not None:
-                    self._seen.checkpoint(event)
-                    self.look()
-                    if self._draw.chance(1, 20):  # a reader that does something else for a while
-                        await self._client.runtime.clock.sleep(self._draw.decay(NS) / NS)
+        while True:
+            try:
+                await follow(await self._scan_all())
+            except BelowGcThreshold:
+                probe("feeds.began_again")
+                self._seen = Seen(self._seen.name)
+            else:
+                break
         self.look(last=True)
         self.finish()
 
@@ -145,12 +147,39 @@ class Consumer:
                 return await anext(feed)
         return None
 
+    # --- mirror ------------------------------------------------------------------------------------------------------
+
+    async def mirror(self) -> None:
+        """Follow everything."""
+        await self._from_now_on(partial(self._mirror, PAUSE_MEAN_NS))
+
+    async def slow_mirror(self) -> None:
+        """Follow everything, with pauses in which buffers fill."""
+        await self._from_now_on(partial(self._mirror, LONG_PAUSE_MEAN_NS))
+
+    async def _mirror(self, pause_ns: int, token: str) -> None:
+        async with self.feeds.watch([WHOLE], after=token, name="mirror") as feed:
+            while not self.enough:
+                self._cluster.busy[self._seen.name] = f"mirroring: {feed.status()}"
+                event = await self._next(feed)
+                if isinstance(event, Changes):
+                    self._seen.changes(event)
+                elif event is not None:
+                    self._seen.checkpoint(event)
+                    self.look()
+                    if self._cluster.traffic and self._draw.chance(
+                        1, PAUSE_ONE_IN
+                    ):  # it does something else for a while
+                        await self._client.runtime.clock.sleep(self._draw.decay(pause_ns) / NS)
+
     # --- restarter ---------------------------------------------------------------------------------------------------
 
     async def restarter(self) -> None:
-        """Scan, then follow, and come back from a token again and again."""
-        await self.begin()
-        token, saved = await self._scan_all(), [""]
+        """Follow everything, and come back from a token again and again."""
+        await self._from_now_on(self._restart)
+
+    async def _restart(self, token: str) -> None:
+        saved = [token]
         sink: Sink[Changes] = Sink(
             self._emit, runtime=self._client.runtime, scope=self._client.scope.child("sink"), blocks_max=4
         )
@@ -161,24 +190,22 @@ class Consumer:
                     event = await self._next(feed)
                     if isinstance(event, Changes):
                         await sink.put(event)
-                    elif event is not None:
+                    elif event is not None and self._draw.chance(1, FLUSH_ONE_IN):
                         await sink.flush()
-                        self._seen.checkpoint(event)
+                        self._seen.checkpoint(Checkpoint(tuple(feed.frontier.entries()), feed.resolved, event.moved))
                         self.look()
-                        saved = [token, feed.token()]
+                        saved = [saved[-1], feed.token()]
                         if self._draw.chance(1, RESTART_ONE_IN):
                             break
-            token = self._draw.pick(saved) if self._draw.chance(1, OLDER_ONE_IN) else saved[-1]
-            token = token or saved[-1]
+            await sink.flush()
+            token = saved[0] if self._draw.chance(1, OLDER_ONE_IN) else saved[-1]
             probe("feeds.restarted")
             self._seen.restarts += 1
             self._seen.validators.restarted()
-        self.look(last=True)
-        self.finish()
 
     async def _emit(self, changes: Changes) -> None:
         """The far end: slow, and often not there."""
-        await self._client.runtime.clock.sleep(self._draw.decay(NS // 50) / NS)
+        await self._client.runtime.clock.sleep(self._draw.decay(NS // 10) / NS)
         if self._draw.chance(1, SINK_FAILS_ONE_IN):
             raise UnavailableError("the sink is not there just now")
         self._seen.changes(changes)
@@ -192,6 +219,8 @@ class Consumer:
         while not scan.done:
             try:
                 changes = await anext(scan)
+            except BelowGcThreshold:
+                raise
             except SlackwaterError:
                 probe("feeds.scan_again")
                 await self._client.runtime.clock.sleep(0.2)
@@ -224,7 +253,8 @@ class Consumer:
         facts["dawdles"] = number = facts.get("dawdles", 0) + 1
         near = draw.pick(all_keys())[1:-2]
         keys = [kv(near + b"~%s%d" % (self._seen.name.encode(), i)) for i in range(draw.between(1, 3))]
-        values = [None if draw.chance(1, 6) else b"%s.%d" % (self._seen.name.encode(), number) for _ in keys]
+        text = b"%s.%d" % (self._seen.name.encode(), number) + b"." * draw.below(PADDING_MAX)
+        values = [None if draw.chance(1, 6) else text for _ in keys]
         pen = self._cluster.recorder.txn(client=DAWDLER)
         told: list[int] = []
 
