@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from slackwater.client.gateways import Again
-from slackwater.client.inputs import Input
+from slackwater.client.inputs import Input, duplicate_keys
 from slackwater.clock.timestamp import us_of
 from slackwater.errors import AmbiguousResult, UsageError
 from slackwater.model import native_staging as ns
@@ -60,6 +60,8 @@ class AsyncPart:
         """Stage rows: an Arrow batch or table, a DataFrame, dicts."""
         given = Input(self._codec, rows, self._kind)
         for keys, values in given.pieces(ROWS_PER_PIECE):
+            if any(map(bytes.__eq__, keys, keys[1:])):
+                raise duplicate_keys(self._codec)
             for chunk in cut(keys, values):
                 encoded = ns.encode_chunk(chunk)
                 self._rows += len(chunk.keys)

@@ -150,7 +150,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     diff: bool = False
     rows_per_trigger: int | None = None
     operation: Operation = Operation.UPSERT
-    txn: tuple[str, int] | None = None
+    txn_app: str | None = None
+    txn_version: int | None = None
     atomic: bool = True
     given: tuple[str, ...] = ()
 
@@ -216,7 +217,8 @@ def parse_options(options: Mapping[str, str]) -> Options:
         diff=raw.take("computeUpdates", _flag, otherwise=False),
         rows_per_trigger=raw.take("maxRowsPerTrigger", _count(ROWS_MAX), None),
         operation=raw.take("operation", _choice(Operation), Operation.UPSERT),
-        txn=_txn(raw),
+        txn_app=raw.take("txnAppId", _text, None),
+        txn_version=raw.take("txnVersion", _number, None),
         atomic=raw.take("atomic", _flag, otherwise=True),
         given=tuple(raw.values),
     )
@@ -252,13 +254,6 @@ def _upto(raw: _Raw) -> Timestamp | None:
     inclusive = raw.take("endingBoundInclusive", _flag, otherwise=True)
     last = raw.take("endingTimestamp", _moment, raw.take("endingVersion", _version, None))
     return last if last is None or inclusive else Timestamp(max(tsm.MIN, last - 1))
-
-
-def _txn(raw: _Raw) -> tuple[str, int] | None:
-    app, version = raw.take("txnAppId", _text, None), raw.take("txnVersion", _number, None)
-    if (app is None) != (version is None):
-        raise UsageError("txnAppId and txnVersion belong together; give both or neither")
-    return None if app is None or version is None else (app, version)
 
 
 def _text(text: str) -> str | None:

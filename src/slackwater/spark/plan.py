@@ -34,6 +34,8 @@ class Plan(msgspec.Struct, frozen=True):
     table: TableSchema
     at: Timestamp
     """The snapshot's timestamp; for changes, where they end."""
+    since: Timestamp = tsm.MIN
+    """When the table was made; known for changes."""
 
     @property
     def db(self) -> Database:
@@ -57,10 +59,10 @@ def make_plan(options: Options) -> Plan:
 
 
 def _plan_changes(db: Database, options: Options) -> Plan:
-    table = db.table(options.table)
-    if options.upto is not None:
-        return Plan(options, table, options.upto)
-    return Plan(options, table, db.resolved([options.table]))
+    history = db.history(options.table)
+    since = history.versions[0].modified
+    upto = options.upto if options.upto is not None else max(since, db.resolved([options.table]))
+    return Plan(options, history.latest.schema, Timestamp(upto), since)
 
 
 def changes_after(plan: Plan) -> Timestamp:

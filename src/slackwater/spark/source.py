@@ -62,7 +62,7 @@ class Source:
         from slackwater.spark.writing import BatchWriter, table_of, writer_options
 
         self.options.check_use(Use.WRITE)
-        options = writer_options(self.options, overwrite=overwrite)
+        options = writer_options(self.options, overwrite=overwrite, stream=False)
         return BatchWriter(options, table_of(options), schema)
 
     def stream_writer(self, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
@@ -70,5 +70,5 @@ class Source:
         from slackwater.spark.writing import StreamWriter, table_of, writer_options
 
         self.options.check_use(Use.WRITE)
-        options = writer_options(self.options, overwrite=overwrite)
+        options = writer_options(self.options, overwrite=overwrite, stream=True)
         return StreamWriter(options, table_of(options), schema)

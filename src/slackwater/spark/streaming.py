@@ -90,7 +90,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the batch that begins at `start` may end."""
         first = self._checked(start)
         upto = self._target if self._target is not None else batch_end(self._resolved())
-        if upto <= first.resolved:
+        if upto <= max(first.resolved, self._plan.since):  # nothing new, or not even a table yet
             return first.encode()
         if isinstance(limit, ReadMaxRows) and not first.snapshot:
             upto = limited_end(self._versions, after=first.resolved, upto=upto, rows=limit.max_rows)

