@@ -515,6 +515,33 @@ def test_a_moved_write_refreshes_reads_that_still_hold() -> None:
     assert world.probes["txn.refreshed"] >= 1
 
 
+def test_a_refresh_pushes_a_younger_writer_aside_and_needs_no_second_run() -> None:
+    async def story(c: Cluster) -> None:
+        a, b = c.key(b"a"), c.key(b"b")
+        await c.kv.increment(a)
+        runs = 0
+        younger: list[Transaction] = []
+
+        async def copy(txn: Transaction) -> None:
+            nonlocal runs
+            runs += 1
+            value = await txn.get(a)
+            if runs == 1:
+                younger.append(c.kv.begin())
+                await younger[0].increment(a)  # an intent on what was read, above the read
+                await c.kv.get(b)  # and the write of b has to move above that
+            await txn.put(b, value or b"")
+
+        await c.kv.run(copy)
+        assert runs == 1, "the intent was no reason to begin again"
+        await younger[0].rollback()
+        assert await c.kv.get(b) == await c.kv.get(a)
+
+    world = play(story)
+    assert world.probes["evaluate.refresh_met_intent"] >= 1
+    assert world.probes["txn.restart"] == 0
+
+
 def test_a_read_that_no_longer_holds_runs_the_function_again() -> None:
     async def story(c: Cluster) -> None:
         a, b = c.key(b"a"), c.key(b"b")

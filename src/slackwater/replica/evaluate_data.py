@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import BelowGcThreshold, RetryableError
-from slackwater.hooks import planted
+from slackwater.hooks import planted, probe
 from slackwater.model import requests as rq
 from slackwater.storage import gc, reads, writes
+from slackwater.storage.intents import conflict, conflicts_in
 
 if TYPE_CHECKING:
     from slackwater.model.requests import Result
@@ -89,15 +90,20 @@ def export(work: Work, request: rq.Export) -> Result:
 
 
 def refresh(work: Work, request: rq.Refresh) -> Result:
-    """Whether an earlier read still holds at a later timestamp; if so, it counts as read there."""
-    change = reads.refresh(
-        work.reader, request.start, request.end, after=request.after, upto=request.upto, txn=work.txn
-    )
+    """Whether an earlier read still holds at a later timestamp; if so, it counts as read there.
+
+    An intent in the window is no change yet: whoever refreshes may push it out of the window, or wait for its end.
+    """
+    start, end, after, upto = request.start, request.end, request.after, request.upto
+    change = reads.refresh(work.reader, start, end, after=after, upto=upto, txn=work.txn)
+    if change is not None and change.intent is not None:
+        probe("evaluate.refresh_met_intent")
+        raise conflict(conflicts_in(work.reader, start, end, after=after, upto=upto, txn=work.txn))
     if change is not None:
         raise RetryableError(
             "something was written where the transaction had read; restart it", key=change.key, existing=change.ts
         )
-    note_read(work, request.start, request.end, request.upto)
+    note_read(work, start, end, upto)
     return rq.Done()
 
 

@@ -237,6 +237,18 @@ def test_refresh_fails_where_something_was_written_and_protects_what_it_covers()
     assert bench.run(rq.Put(b"q", b"v")).ts == 301
 
 
+def test_refresh_names_the_intents_in_its_window() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"k", b"v"), txn=txn(read=95, write=95))
+    other = txn("other")
+    with pytest.raises(ConflictError) as met:
+        bench.run(rq.Refresh(b"a", b"z", Timestamp(90), Timestamp(99)), txn=other)
+    (intent,) = met.value.facts["intents"]
+    assert (intent.key, intent.ts) == (b"k", 95)
+    bench.run(rq.Refresh(b"a", b"z", Timestamp(90), Timestamp(94)), txn=other)
+    bench.run(rq.Refresh(b"a", b"z", Timestamp(90), Timestamp(99)), txn=txn())
+
+
 def test_limits_end_a_scan_and_what_lies_beyond_was_not_read() -> None:
     bench = Bench()
     for key in (b"b", b"c", b"d"):
