@@ -7,6 +7,9 @@ nullability is part of a field. See the table in `kinds.py`. Importing this modu
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +22,31 @@ if TYPE_CHECKING:
 
     from slackwater.model.kinds import ColumnType
     from slackwater.model.schema import Column, TableSchema
+
+
+def leave_pandas_out() -> None:
+    """Let pyarrow decide about pandas now, and against it unless the program uses pandas already.
+
+    Where pandas is installed, pyarrow imports it at its first conversion of anything, just to be able to recognize a
+    Series: a second or more (14 s were seen on a busy machine) in which a node keeps no leases, and a race when two
+    threads convert at once. A pandas too old to be used is what it is shown instead, for this one look. Whoever hands
+    pyarrow a DataFrame afterwards gets the real one: `from_pandas` looks again.
+    """
+    if "pandas" in sys.modules:
+        pa.array([0])
+        return
+    old: Any = ModuleType("pandas")
+    old.__version__ = "0.0.0"
+    sys.modules["pandas"] = old
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pa.array([0])
+    finally:
+        del sys.modules["pandas"]
+
+
+leave_pandas_out()
 
 _TYPES: dict[Kind, Any] = {
     Kind.INT2: pa.int16(),

@@ -15,8 +15,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow
-
 from slackwater.client.connect import opened
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
@@ -93,7 +91,6 @@ async def embedded(
 def open_database(path: str | Path, *, listen: str = "", timeout: float | str | None = None) -> Database:
     """A node on a loop thread of its own, and a session with it."""
     seconds = DEFAULT_TIMEOUT_S if timeout is None else seconds_of(timeout)
-    pyarrow.array([0])  # imports pandas where it is installed: here, and not on the loop, with leases to keep
     return opened(embedded(Path(path), listen=listen, timeout_s=seconds))
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -91,15 +90,6 @@ async def serve(options: StartOptions, settings: Settings) -> int:
         await scope.close()
         engine.close()
         runtime.close()
-
-
-def leave_pandas_out() -> None:
-    """Keep pyarrow from importing pandas, for the life of this process.
-
-    Where pandas is installed, pyarrow imports it at its first conversion of anything, just to be able to recognize a
-    Series. A node never has one; it would stand still for a second or more, with leases to keep.
-    """
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]  # how Python says: not to be imported
 
 
 def open_store(store: Path, runtime: RealRuntime) -> Engine:

@@ -10,7 +10,7 @@ from slackwater.runtime.real import run
 from slackwater.runtime.tcp import format_address, parse_address
 from slackwater.server.arguments import DEFAULT_ADDRESS, address_of, addresses_of, locality_of, settings_of
 from slackwater.server.journal import Format, Level
-from slackwater.server.process import StartOptions, leave_pandas_out, serve
+from slackwater.server.process import StartOptions, serve
 
 HTTP_PORT_ABOVE = 80
 PORT_MAX = 65535
@@ -61,7 +61,6 @@ def main(argv: list[str]) -> int:
         log_format=Format(options.log_format),
         log_level=Level[options.log_level.upper()],
     )
-    leave_pandas_out()
     return run(serve(start, settings_of(options.set)))
 
 
