@@ -32,7 +32,7 @@ from slackwater.errors import (
     ProtocolError,
     SlackwaterError,
 )
-from slackwater.hooks import level
+from slackwater.hooks import buggify, level, probe
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import unpack
 from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
@@ -335,7 +335,7 @@ class Peer(Session):
         self._end(error)
 
     def _tick(self) -> None:
-        if self._greeted:
+        if self._greeted and not buggify("rpc.skip_heartbeat"):
             ts = self._hook.stamp() if self._hook is not None else 0
             self._send(encode(Ping(ts, self._clock.monotonic_ns())))
 
@@ -343,6 +343,7 @@ class Peer(Session):
         now = self._clock.monotonic_ns()
         rtt = now - pong.sent_ns
         if not 0 <= rtt <= OFFSET_RTT_MAX_NS:
+            probe("rpc.late_heartbeat")
             return
         offset_ns = pong.wall_ns - (self._clock.wall_ns() - rtt // 2)
         error_us = -(-rtt // 2000)

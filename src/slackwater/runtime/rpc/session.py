@@ -23,6 +23,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from slackwater.errors import ConnectionLost, ProtocolError, SlackwaterError
+from slackwater.hooks import probe
 from slackwater.runtime.rpc.faults import goodbye
 from slackwater.runtime.rpc.wire import MAGIC, VERSION, Hello, encode
 
@@ -141,6 +142,7 @@ class Session(abc.ABC):
     def _on_timer(self) -> None:
         self._silent_s += self._tick_s
         if self._silent_s >= self._timeout_s() * 0.999:
+            probe("rpc.silence")
             error = ConnectionLost(
                 f"the connection to {self.peer} was silent for longer than rpc.heartbeat_timeout", peer=self.peer
             )
