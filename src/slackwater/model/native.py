@@ -158,7 +158,9 @@ class RangeRead(msgspec.Struct, frozen=True):
     lag_s: float
     """How old what was read was when it was read."""
     why: str = ""
-    """Why the leaseholder had to be asked, where a follower would have done."""
+    """Why the leaseholder had to be asked, where a follower would have done (`served.Why`)."""
+    closed_lag_s: float = 0.0
+    """How far that replica's closed timestamp was behind its clock."""
 
 
 class RowsReply(msgspec.Struct, frozen=True):

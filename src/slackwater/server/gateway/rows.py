@@ -23,13 +23,14 @@ from slackwater.model.rows import FORMAT, HEADER_BYTES
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import CancelledError
+from slackwater.server.gateway.scans import range_reads
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import rows_ok
 from slackwater.txn.coordinator import Phase
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.requests import BatchResult, Request
+    from slackwater.model.requests import Request
     from slackwater.model.tables import TableDescriptor
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.gateway.service import Gateway
@@ -75,7 +76,7 @@ class Rows:
         )
         answer = await self._gateway.node.kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN)
         values = [v.value for v in answer.results if isinstance(v, Value)]
-        return nt.RowsReply(values, answer.ts, [self._facts(answer)])
+        return nt.RowsReply(values, answer.ts, range_reads(answer))
 
     # --- writes
 
@@ -129,10 +130,6 @@ class Rows:
 
     def _block_bytes(self) -> int:
         return max(1, int(self._gateway.node.settings["log.entry_bytes_max"]) // 4)
-
-    def _facts(self, answer: BatchResult) -> nt.RangeRead:
-        lag = self._gateway.lag_s(answer.ts)
-        return nt.RangeRead(0, answer.ts, answer.served_by, answer.by_follower, lag)
 
 
 async def lay_down(txn: Transaction, request: nt.Write, *, block_bytes: int) -> None:

@@ -28,7 +28,6 @@ from slackwater.routing.sender import NO_RANGE
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import BatchResult, Request
     from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.seam import TaskHandle
@@ -146,7 +145,7 @@ class Pages:
             except ReadWithinUncertainty as error:
                 await self._move(Timestamp(timestamp_of(error, "existing") + 1), start, context)
                 continue
-            return self._made(answer, descriptor, end)
+            return self._made(answer, end)
         raise RetryableError("the scan met new rows again and again; scan again, or at a timestamp")
 
     async def _move(self, upto: Timestamp, start: bytes, context: Context) -> None:
@@ -157,25 +156,15 @@ class Pages:
             await self._gateway.node.kv.read([refresh], Header(NO_RANGE, ts=upto), timeout=context.remaining())
         self._header = structs.replace(self._header, ts=upto)
 
-    def _made(self, answer: BatchResult, descriptor: RangeDescriptor, end: bytes) -> nt.ScanPage:
+    def _made(self, answer: BatchResult, end: bytes) -> nt.ScanPage:
         (found,) = answer.results
         assert isinstance(found, Blocks), found
         resume = found.resume or (end if end < self._end else None)
-        header = self._header
-        read = nt.RangeRead(
-            descriptor.range_id,
-            header.ts,
-            answer.served_by,
-            answer.by_follower,
-            self._gateway.lag_s(header.ts),
-            self._why(answer),
-        )
-        return nt.ScanPage(found.blocks, found.rows, header.ts, resume, [read])
+        return nt.ScanPage(found.blocks, found.rows, self._header.ts, resume, range_reads(answer))
 
-    def _why(self, answer: BatchResult) -> str:
-        """Why no follower answered, where one might have."""
-        if answer.by_follower or not self._header.follower_ok:
-            return ""
-        if answer.served_by == self._gateway.node.node_id:
-            return "the nearest replica holds the lease"
-        return "no nearer replica had closed the timestamp in time"
+
+def range_reads(answer: BatchResult) -> list[nt.RangeRead]:
+    """Who answered, in the client's words."""
+    return [
+        nt.RangeRead(s.range_id, s.ts, s.node_id, s.by_follower, s.age_s, s.why.value, s.lag_s) for s in answer.served
+    ]

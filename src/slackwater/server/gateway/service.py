@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.catalog import TableCatalog
-from slackwater.clock.timestamp import LOGICAL_BITS, MIN
 from slackwater.errors import SchemaChanged, UnavailableError, UsageError
 from slackwater.model import native as nt
 from slackwater.model.descriptors import NodeDescriptor
@@ -112,8 +111,3 @@ class Gateway:
         else:
             found = [await self.catalog.find(name) for name in names]
         return [schema_span(history.latest.schema) for history in found]
-
-    def lag_s(self, ts: int) -> float:
-        """How old a timestamp is."""
-        now = self.node.clock.peek()
-        return max(0.0, (now - ts) / (1_000_000 << LOGICAL_BITS)) if ts != MIN else 0.0
