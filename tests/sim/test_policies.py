@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.closedts.policy import Kind, terms_of
 from slackwater.errors import ConditionFailed, UsageError
 from slackwater.model import requests as rq
@@ -365,5 +365,38 @@ def test_what_was_read_in_the_future_binds_whoever_leads_next(how: str) -> None:
         written = await other.put(x, b"new", timeout=60)
         assert written > txn.commit_ts, "it would change what the transaction has read"
         await committing
+
+    play(story, settings=SETTINGS)
+
+
+def test_a_leaseholder_whose_clock_is_behind_sees_what_a_faster_one_has_acknowledged() -> None:
+    async def story(c: Cluster) -> None:
+        await global_span(c)
+        _, fast = c.new_client(behind_s=-0.4)
+        _, other = c.new_client()
+        await other.get(A)
+        for round_ in range(3):
+            await c.settle(1)
+            ts = await fast.put(A, b"%d" % round_)
+            assert ts > c.node.clock.peek(), "the leaseholder's clock has not come that far"
+            assert await other.get(A) == b"%d" % round_
+
+    world = play(story, settings=SETTINGS)
+    assert world.probes["replica.read_waits_for_future"] == 3
+
+
+def test_a_replica_that_was_replaced_leads_again_above_what_it_had_closed_ahead() -> None:
+    async def story(c: Cluster) -> None:
+        leader, follower = await global_span(c)
+        await c.settle(2)
+        ahead = follower.closing.closed()
+        assert ahead > add_seconds(c.clock.now(), 0.5)
+        leader.quarantine("for this test")
+        await c.node.fetch(leader.state.descriptor.range_id, N2)
+        fresh, _ = replicas(c)
+        assert fresh is not leader
+        assert fresh.state.closed < ahead, "the log knows nothing of what the side transport has promised"
+        assert await c.kv.put(A, b"again", timeout=30) > ahead
+        assert fresh.state.lease.holder == N1
 
     play(story, settings=SETTINGS)
