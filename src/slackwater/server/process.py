@@ -134,8 +134,8 @@ async def _run(
     )
     _catch_signals(ended, journal, node)
     web = HttpServer(lambda path: answer(node, path), tls=http_tls(certs=options.certs, listen=options.http))
-    http = await _open_http(web, options, journal)
     await node.start(listen=options.listen)
+    http = await _open_http(web, options, journal)
     with _pid_file(options.pid_file):
         journal.info(
             "listening",
