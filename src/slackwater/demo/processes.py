@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 READY_S = 60.0
 STOP_S = 30.0
 POLL_S = 0.1
+SETTINGS = ("range.max_bytes=4194304", "range.min_bytes=0", "queue.interval=2")
+"""Small ranges, looked at often, so that a small shop soon has several."""
 
 
 class LocalCluster:
@@ -119,6 +121,8 @@ class LocalCluster:
         command += ["--store", str(self.directory / name), "--listen", self.addresses[index], "--insecure"]
         command += ["--join", ",".join(self.addresses), "--log", self._log_url, "--http", "none"]
         command += ["--locality", f"region={REGIONS[index]}"]
+        for setting in SETTINGS:
+            command += ["--set", setting]
         journal = self._journal(name)
         self._nodes[index] = subprocess.Popen(command, stdout=journal, stderr=journal, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + READY_S
