@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from bench._sampler import Sampler
 from slackwater.log import open_log
 from slackwater.log.nats_server import LocalNats
+from slackwater.model.arrow import leave_pandas_out
 from slackwater.model.layout import KEY_MAX
 from slackwater.model.layout import kv as kv_key
 from slackwater.runtime import RealRuntime, Scope, TcpNet, run
@@ -114,6 +115,7 @@ async def _replicated(remote: Remote) -> None:
 
 async def serve(directory: Path, log_url: str, join: str) -> None:
     """Be a node until standard input ends."""
+    leave_pandas_out()
     settings = Settings({"queue.interval": 1.0})  # a fresh cluster should have its replicas soon
     clock = RealClock()
     disk = RocksDisk(directory, sleep=clock.sleep, settings=settings)

@@ -17,6 +17,7 @@ from slackwater.client.gateways import Gateways, client_net
 from slackwater.client.sync import Database
 from slackwater.client.url import Target, locality_of, parse_url, seconds_of
 from slackwater.errors import UsageError
+from slackwater.model.arrow import settle_pandas
 from slackwater.runtime.loop_thread import LoopThread
 from slackwater.runtime.real import RealRuntime
 from slackwater.settings import Settings
@@ -81,6 +82,7 @@ def aconnect(
     locality: str | None = None,
 ) -> AbstractAsyncContextManager[AsyncDatabase]:
     """A session with a cluster for `async with`; see `client.url` for what the URL may say."""
+    settle_pandas()
     return session(target_of(url, certs=certs, user=user, timeout=timeout, locality=locality))
 
 
@@ -99,6 +101,7 @@ def connect(
 
 def opened(block: AbstractAsyncContextManager[AsyncDatabase]) -> Database:
     """Enter a session on a loop thread of its own."""
+    settle_pandas()
     loop = LoopThread()
     try:
         twin = loop.run(_enter(block))

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def leave_pandas_out() -> None:
-    """Let pyarrow decide about pandas now, and against it unless the program uses pandas already.
+    """Let pyarrow decide about pandas now, and against it: for processes that are nodes and nothing else.
 
     Where pandas is installed, pyarrow imports it at its first conversion of anything, just to be able to recognize a
     Series: a second or more (14 s were seen on a busy machine) in which a node keeps no leases, and a race when two
-    threads convert at once. A pandas too old to be used is what it is shown instead, for this one look. Whoever hands
-    pyarrow a DataFrame afterwards gets the real one: `from_pandas` looks again.
+    threads convert at once. A pandas too old to be used is what it is shown instead, for this one look. It never looks
+    again: a process that might convert a DataFrame calls `settle_pandas`.
     """
     if "pandas" in sys.modules:
         pa.array([0])
@@ -46,7 +46,10 @@ def leave_pandas_out() -> None:
         del sys.modules["pandas"]
 
 
-leave_pandas_out()
+def settle_pandas() -> None:
+    """Let pyarrow import pandas now, if it is installed: before there are loops to hold up and threads to race."""
+    pa.array([0])
+
 
 _TYPES: dict[Kind, Any] = {
     Kind.INT2: pa.int16(),

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from slackwater.errors import UsageError
+from slackwater.model.arrow import leave_pandas_out
 from slackwater.runtime.real import run
 from slackwater.runtime.tcp import format_address, parse_address
 from slackwater.server.arguments import DEFAULT_ADDRESS, address_of, addresses_of, locality_of, settings_of
@@ -61,6 +62,7 @@ def main(argv: list[str]) -> int:
         log_format=Format(options.log_format),
         log_level=Level[options.log_level.upper()],
     )
+    leave_pandas_out()
     return run(serve(start, settings_of(options.set)))
 
 

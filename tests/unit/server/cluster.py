@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from slackwater.log.memory import MemoryLog
+from slackwater.model.arrow import settle_pandas
 from slackwater.model.layout import kv
 from slackwater.runtime import LocalNet, RealRuntime
 from slackwater.server.node import Node
@@ -20,6 +21,7 @@ from slackwater.storage.memory import MemoryDisk, MemoryEngine
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+settle_pandas()  # the nodes' threads must not do it, two at a time
 DEADLINE_S = 20.0
 FAST = {
     "liveness.heartbeat_interval": 0.1,
