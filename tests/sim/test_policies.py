@@ -338,7 +338,7 @@ def test_a_transaction_reads_nearby_until_it_writes() -> None:
     play(story, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("how", ["transfer", "merge", "leave"])
+@pytest.mark.parametrize("how", ["transfer", "merge", "leave", "replace"])
 def test_what_was_read_in_the_future_binds_whoever_leads_next(how: str) -> None:
     """A transaction over a lagging and a leading span commits ahead of time: its reads hold up to there, on both."""
 
@@ -359,6 +359,10 @@ def test_what_was_read_in_the_future_binds_whoever_leads_next(how: str) -> None:
             await c.transfer(b"x", N2)
         elif how == "merge":
             await c.node.admin.merge(kv(b"i"))
+        elif how == "replace":
+            held = c.node.store.holding(x)
+            held.quarantine("for this test")
+            await c.node.fetch(held.state.descriptor.range_id, N2)
         else:
             await c.node.liveness.leave(horizon=c.node.store.horizon)
         _, other = c.new_client()

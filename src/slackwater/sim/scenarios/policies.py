@@ -25,6 +25,7 @@ from slackwater.model.layout import kv, prefix_end
 from slackwater.routing.sender import NO_RANGE
 from slackwater.server.span_config import change_config, remove_config
 from slackwater.sim.handles import NS
+from slackwater.sim.oracles import following
 from slackwater.sim.scenario import PlantedBug, Play, draw_scenario, plant, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import ACT_TIMEOUT_S
@@ -215,7 +216,7 @@ def _draw(tape: Tape, duration_s: float) -> Scenario:
 
 
 def _workloads() -> list[Workload]:
-    return [Traffic(_plan), Switching()]
+    return [Traffic(_plan), Switching(), following.Advances()]
 
 
 register(
