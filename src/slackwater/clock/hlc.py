@@ -13,6 +13,10 @@ A node measures its offset to its peers from RPC heartbeats and reports each to 
 it is provably more than `max_offset` away from a majority of the peers it can measure (an interval test: a measurement
 of ±e seconds proves only what lies outside the error).
 
+That takes a heartbeat or two, and leases can go wrong sooner. A clock that is *set* while the process runs is seen at
+once: wall time and monotonic time part. `StepGuard` compares them before every evaluation, and also keeps a node silent
+after its clock was put right again, until time has caught up with what it stamped meanwhile.
+
 The clock survives restarts: on start the caller passes `floor`, an upper bound of everything stamped before (the
 largest timestamp in the store and the last persisted bound), so that a wall clock set back cannot reissue old times.
 """
@@ -53,6 +57,11 @@ class HybridClock:
         self._last = Timestamp(now)
         return self._last
 
+    @property
+    def latest(self) -> Timestamp:
+        """The highest timestamp given or heard."""
+        return self._last
+
     def peek(self) -> Timestamp:
         """At or above every timestamp given or heard, without using one up."""
         return Timestamp(max(self._last, self._wall_ns() // 1_000 << LOGICAL_BITS))
@@ -73,6 +82,37 @@ class HybridClock:
     def status(self) -> str:
         """One line for logs and scripts."""
         return f"clock last={self._last} wall={self.physical()} max_offset_us={self.max_offset_us}"
+
+
+class StepGuard:
+    """Sees at once that this node's wall clock was set by more than the bound while the process ran."""
+
+    def __init__(
+        self, clock: HybridClock, *, wall_ns: Callable[[], int], monotonic_ns: Callable[[], int], max_offset_s: float
+    ) -> None:
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._max_offset_ns = round(max_offset_s * 1_000_000_000)
+        self._began_ns = wall_ns() - monotonic_ns()
+
+    def check(self) -> None:
+        """Raise `ClockError` while wall time has parted from monotonic time, or is behind what was stamped by it."""
+        wall_ns = self._wall_ns()
+        stepped_ns = wall_ns - self._monotonic_ns() - self._began_ns
+        if not -self._max_offset_ns <= stepped_ns <= self._max_offset_ns:
+            raise ClockError(
+                "this node's wall clock was set while it ran; it stops serving until that is mended or it is restarted",
+                offset_us=stepped_ns // 1_000,
+                max_offset_us=self._max_offset_ns // 1_000,
+            )
+        ahead_ns = us_of(self._clock.latest) * 1_000 - wall_ns
+        if ahead_ns > self._max_offset_ns:
+            raise ClockError(
+                "this node's wall clock was ahead and is no longer; it stops serving until time has caught up",
+                offset_us=ahead_ns // 1_000,
+                max_offset_us=self._max_offset_ns // 1_000,
+            )
 
 
 class Offset(msgspec.Struct, frozen=True):
@@ -96,11 +136,15 @@ class OffsetMonitor:
         self._all_well = True
 
     def record(self, peer: str, offset: Offset) -> None:
-        """Keep the latest measurement of one peer, unless a fresher one with a smaller error is known."""
+        """Keep the latest measurement of one peer, unless a recent one is more exact and the two agree.
+
+        Two that cannot both be right mean that a clock was set in between: then only the newer one counts.
+        """
         known = self._peers.get(peer)
-        stale_ns = MEASUREMENT_AGE_MAX_NS // 3
-        if known and known.error_us < offset.error_us and offset.measured_at_ns - known.measured_at_ns < stale_ns:
-            return
+        if known is not None and known.error_us < offset.error_us:
+            recent = offset.measured_at_ns - known.measured_at_ns < MEASUREMENT_AGE_MAX_NS // 3
+            if recent and abs(offset.offset_us - known.offset_us) <= offset.error_us + known.error_us:
+                return
         if known is None and len(self._peers) >= PEERS_MAX:
             self._peers.pop(next(iter(self._peers)))
         self._peers[peer] = offset

@@ -19,7 +19,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from slackwater.clock import HybridClock, OffsetMonitor
+from slackwater.clock import HybridClock, OffsetMonitor, StepGuard
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import FIRST_RANGE, Liveness, NodeDescriptor, RangeDescriptor
@@ -36,6 +36,7 @@ from slackwater.server import services as sv
 from slackwater.server.addresses import AddressBook
 from slackwater.server.admin import Admin
 from slackwater.server.admin_service import AdminService
+from slackwater.server.announcements import announcements
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
@@ -95,6 +96,12 @@ class Node:
         self.join = join
         self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=self.settings["clock.max_offset"])
         self.offsets = OffsetMonitor(max_offset_s=self.settings["clock.max_offset"])
+        self.steps = StepGuard(
+            self.clock,
+            wall_ns=runtime.clock.wall_ns,
+            monotonic_ns=runtime.clock.monotonic_ns,
+            max_offset_s=self.settings["clock.max_offset"],
+        )
         self.identity = Identity()
         self.ready = Event()
         """Set once the node belongs to a cluster and serves."""
@@ -212,6 +219,7 @@ class Node:
             scope=self.scope.child("store"),
             listener=self._listener,
             on_trimmed=self._fetch_later,
+            trusted=self._check_clock,
             transport=side_transport(self),
             policies=self.policies,
         )
@@ -229,6 +237,7 @@ class Node:
         self.scope.spawn(self._keep_addresses(), name="addresses")
         self.scope.spawn(self.span_watch.run(), name="span config")
         self.scope.spawn(self.queues.run(), name="queues")
+        self.announcements = announcements(self, self.liveness)
         self.ready.set()
 
     def _administer(self, store: Store, liveness: NodeLiveness) -> None:
@@ -314,6 +323,7 @@ class Node:
         return self._here().execute(batch)
 
     def _check_clock(self) -> None:
+        self.steps.check()
         self.offsets.check(self.runtime.clock.monotonic_ns())
 
     def _on_hello(self, request: sv.HelloRequest, context: Context) -> sv.HelloReply:

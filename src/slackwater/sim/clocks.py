@@ -19,6 +19,32 @@ if TYPE_CHECKING:
     from slackwater.sim.loop import SimLoop
     from slackwater.sim.tape import Stream
 
+
+class Shadow:
+    """A time in which one node's clock is beyond the bound, or in which what it did by that clock may still be about.
+
+    set ─────────── put right ─── what it stamped is no longer ahead ─── leases of that time have ended
+    │    broken     │      catching up (only if it was ahead)            │
+    begin_ns        ended_ns                                             upto_ns
+    """
+
+    def __init__(self, node: str, *, begin_ns: int, step_ns: int, max_offset_ns: int, lease_ns: int) -> None:
+        self.node = node
+        self.begin_ns = begin_ns
+        self.step_ns = step_ns
+        self.ended_ns: int | None = None
+        self._tail_ns = max(0, step_ns) + 2 * max_offset_ns + lease_ns
+
+    @property
+    def upto_ns(self) -> int | None:
+        """When it is over; None while the clock is still wrong."""
+        return None if self.ended_ns is None else self.ended_ns + self._tail_ns
+
+    def covers(self, at_ns: int) -> bool:
+        """Whether that moment lies in it."""
+        return self.begin_ns <= at_ns and (self.upto_ns is None or at_ns < self.upto_ns)
+
+
 EPOCH_NS = 1_767_225_600 * NS
 """2026-01-01T00:00:00Z: where simulated time begins."""
 DRIFT_PPM_MAX = 200

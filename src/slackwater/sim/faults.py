@@ -321,7 +321,13 @@ def _clock_beyond(world: World, draw: Stream) -> Injection | None:
     step_ns = draw.between(2, 10) * node.clock.max_offset_ns * draw.pick([1, 1, -1])
     node.clock.step_ns = step_ns
     node.clock_broken = True
-    return f"{node.name} {step_ns / NS:+.1f}s", lambda: setattr(node.clock, "step_ns", 0), draw.between(NS, 10 * NS)
+    shadow = world.cast_shadow(node, step_ns)
+
+    def mend() -> None:
+        node.clock.step_ns = 0
+        shadow.ended_ns = world.loop.now_ns
+
+    return f"{node.name} {step_ns / NS:+.1f}s", mend, draw.between(NS, 10 * NS)
 
 
 def _stop(world: World, draw: Stream) -> Injection | None:

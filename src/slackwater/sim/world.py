@@ -32,7 +32,7 @@ from slackwater import hooks
 from slackwater.errors import ClockError, InvariantViolation, StorageError
 from slackwater.runtime.tasks import Scope
 from slackwater.sim.checkers.violation import Violation
-from slackwater.sim.clocks import SimClock
+from slackwater.sim.clocks import Shadow, SimClock
 from slackwater.sim.disk import SimDisk
 from slackwater.sim.edits import NO_EDITS, Edits
 from slackwater.sim.handles import NS, Domain, SimHandle
@@ -287,6 +287,7 @@ class World:
         self.nodes: list[Machine] = []
         self.clients: list[Machine] = []
         self.faults: list[Fault] = []
+        self.shadows: list[Shadow] = []  # when a clock was beyond the bound
         self.operations: list[str] = []  # what clients and operators began, by name
         self.events: list[str] = []
         self.telling = False
@@ -424,6 +425,19 @@ class World:
     def healthy_since_ns(self, ago_ns: int) -> bool:
         """Whether the world has been well for at least so long."""
         return self.healed_at_ns is not None and self.loop.now_ns - self.healed_at_ns >= ago_ns
+
+    def cast_shadow(self, node: Machine, step_ns: int) -> Shadow:
+        """A node's clock is beyond the bound from now on."""
+        lease_s = max(self.settings["liveness.duration"], self.settings["lease.duration"])
+        shadow = Shadow(
+            node.name,
+            begin_ns=self.loop.now_ns,
+            step_ns=step_ns,
+            max_offset_ns=node.clock.max_offset_ns,
+            lease_ns=round(lease_s * NS),
+        )
+        self.shadows.append(shadow)
+        return shadow
 
     # --- healing ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 import pytest
 
-from slackwater.clock import HybridClock, Offset, OffsetMonitor, from_us
+from slackwater.clock import HybridClock, Offset, OffsetMonitor, StepGuard, from_us
 from slackwater.clock.hlc import MEASUREMENT_AGE_MAX_NS, PEERS_MAX
 from slackwater.errors import ClockError
 
@@ -98,10 +98,10 @@ def test_old_measurements_do_not_count():
 
 def test_a_precise_measurement_is_kept_for_a_while_over_a_vague_one():
     found = monitor(900 * MS)
-    found.record("n0", Offset(0, 400 * MS, 1))
+    found.record("n0", Offset(600 * MS, 400 * MS, 1))
     with pytest.raises(ClockError):
         found.check(2)
-    found.record("n0", Offset(0, 400 * MS, MEASUREMENT_AGE_MAX_NS))
+    found.record("n0", Offset(600 * MS, 400 * MS, MEASUREMENT_AGE_MAX_NS))
     found.check(MEASUREMENT_AGE_MAX_NS)
 
 
@@ -110,3 +110,45 @@ def test_peers_are_bounded_and_the_oldest_goes_first():
     for i in range(PEERS_MAX):
         found.record(f"m{i}", Offset(0, 0, 0))
     found.check(0)
+
+
+def guarded(*, max_offset_s: float = 0.5) -> tuple[Wall, Wall, HybridClock, StepGuard]:
+    wall, monotonic = Wall(), Wall(77)
+    clock = HybridClock(wall, max_offset_s=max_offset_s)
+    return wall, monotonic, clock, StepGuard(clock, wall_ns=wall, monotonic_ns=monotonic, max_offset_s=max_offset_s)
+
+
+def test_a_clock_that_runs_on_is_trusted_and_one_that_is_set_is_not():
+    wall, monotonic, _, guard = guarded()
+    wall.us += 3_600_000_000
+    monotonic.us += 3_600_000_000
+    guard.check()
+    for step_us in (500 * MS + 1, -(500 * MS) - 1):
+        wall.us += step_us
+        with pytest.raises(ClockError, match="was set while it ran") as caught:
+            guard.check()
+        assert caught.value.facts["offset_us"] == step_us
+        wall.us -= step_us
+        guard.check()
+
+
+def test_a_clock_that_was_ahead_is_not_trusted_before_time_has_caught_up():
+    wall, monotonic, clock, guard = guarded()
+    wall.us += 2_000 * MS
+    clock.now()
+    wall.us -= 2_000 * MS
+    with pytest.raises(ClockError, match="caught up"):
+        guard.check()
+    for watch in (wall, monotonic):
+        watch.us += 1_500 * MS
+    guard.check()
+
+
+def test_a_measurement_that_contradicts_a_more_exact_one_replaces_it():
+    monitor = OffsetMonitor(max_offset_s=0.5)
+    monitor.record("n2", Offset(0, 10, 0))
+    monitor.record("n2", Offset(5, 100, 1))
+    assert monitor.latest() == {"n2": 0}, "less exact, and they agree"
+    monitor.record("n2", Offset(900 * MS, 100, 2))
+    with pytest.raises(ClockError):
+        monitor.check(3)

@@ -10,6 +10,8 @@ from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slackwater.clock import HybridClock, Timestamp
     from slackwater.closedts.driver import SideTransport
     from slackwater.model.descriptors import Liveness, RangeDescriptor
@@ -108,6 +110,10 @@ class StoreHooks(Protocol):
         ...
 
 
+def _always() -> None:
+    return None
+
+
 @dataclass
 class Context:
     """Everything a replica needs from its node."""
@@ -122,6 +128,8 @@ class Context:
     hooks: StoreHooks
     listener: ApplyListener | None = None
     transport: SideTransport | None = None
+    trusted: Callable[[], None] = _always
+    """Raises `ClockError` while this node's clock must not be relied on: no lease is used or asked for by it (I-01)."""
     policies: PolicyBook = field(default_factory=PolicyBook)
 
     async def pass_by(self, ts: Timestamp) -> None:

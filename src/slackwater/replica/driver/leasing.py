@@ -115,6 +115,7 @@ class Leasing:
         self.check(self._context.clock.now())
 
     async def _acquire(self) -> None:
+        self._context.trusted()
         self._acquiring = True
         probe("lease.acquire")
         try:

@@ -265,6 +265,7 @@ class Replica:
     ) -> Evaluation:
         """Check and act: no await between here and `_propose`."""
         self._check_alive()
+        self.context.trusted()
         now = self.context.clock.now()
         lease_end = self.leasing.check(now)
         tap("replica.serving", self, now)

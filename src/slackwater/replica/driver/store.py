@@ -67,6 +67,7 @@ class Store:
         listener: ApplyListener | None = None,
         on_trimmed: Callable[[RangeState], None] | None = None,
         transport: SideTransport | None = None,
+        trusted: Callable[[], None] = lambda: None,
         policies: PolicyBook | None = None,
     ) -> None:
         self.replicas: dict[RangeId, Replica] = {}
@@ -89,6 +90,7 @@ class Store:
             hooks=self,
             listener=listener,
             transport=transport,
+            trusted=trusted,
             policies=policies or PolicyBook(),
         )
 
