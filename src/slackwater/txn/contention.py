@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from slackwater.txn.pushing import Push
 
 PUSHES_AT_ONCE_MAX = 16
-FOLLOWER_CONFLICTS_MAX = 16
+FOLLOWER_CONFLICTS_MAX = 8
 """Times a bulk read meets intents on followers before it goes to the leaseholder (pitfall 21)."""
 
 

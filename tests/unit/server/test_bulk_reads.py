@@ -256,3 +256,33 @@ def test_an_abandoned_transaction_in_the_way_is_pushed():
             assert got == [row(n) for n in range(10)]
 
     run(test())
+
+
+def test_a_bulk_read_leaves_a_follower_that_never_hears_of_the_resolution():
+    async def test():
+        async with Cluster(3, closed_timestamp__target_duration=0.2, txn__expiration=0.5) as cluster:
+            leader, follower = cluster.nodes[0], cluster.nodes[2]
+            await fill(leader, range(20))
+            await leader.admin.change_replicas(key(0), [n.node_id for n in cluster.nodes])
+            await leader.admin.transfer_lease(key(0), leader.node_id)
+            txn = leader.kv.begin()
+            await txn.put(*CODEC.encode(row(3, "never")))
+            await txn.get(key(3))  # the write is an intent now
+            ts = leader.clock.now()
+            replica = follower.store.replicas[(await leader.sender.range_of(key(0))).range_id]
+            await cluster.until(lambda: replica.closing.closed() >= ts and replica.state.lai > 0)
+            never = asyncio.Event()
+
+            async def deaf(entries):
+                await never.wait()
+
+            replica._apply = deaf
+            txn.abandon()
+            follower.sender.cache.clear()
+            got, answers = await rows(follower, ts=ts, follower_ok=True)
+            assert got == [row(n) for n in range(20)]
+            assert {served.why for a in answers for served in a.served} == {Why.INTENT}
+            assert {served.node_id for a in answers for served in a.served} == {leader.node_id}
+            never.set()
+
+    run(test())
