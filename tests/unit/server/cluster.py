@@ -21,6 +21,8 @@ from slackwater.storage.memory import MemoryDisk, MemoryEngine
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from slackwater.replica.driver import ApplyListener
+
 settle_pandas()  # the nodes' threads must not do it, two at a time
 DEADLINE_S = 20.0
 FAST = {
@@ -56,7 +58,7 @@ class Cluster:
         await self.until(lambda: all(len(n.book.nodes) == self.size for n in self.nodes), poke=self._learn)
         return self
 
-    async def add(self, engine: MemoryEngine, number: int) -> Node:
+    async def add(self, engine: MemoryEngine, number: int, *, listener: ApplyListener | None = None) -> Node:
         """Start a node; the first makes the cluster, the others join it."""
         runtime = RealRuntime(disk=MemoryDisk(), net=self.net)
         node = Node(
@@ -68,6 +70,7 @@ class Cluster:
             settings=Settings({s.name: v for s, v in self.settings}),
             join=() if number == 0 else ("n1:7400",),
             locality=self._localities[number] if number < len(self._localities) else (),
+            listener=listener,
         )
         if number < len(self.nodes):
             self.nodes[number] = node

@@ -6,7 +6,8 @@ import asyncio
 
 from slackwater.model.layout import META, kv
 from slackwater.runtime import run
-from slackwater.runtime.seam import NodeId
+from slackwater.runtime.seam import Family, NodeId
+from slackwater.server.addresses import BOOK_KEY
 from slackwater.server.remote import Remote
 from slackwater.settings import Settings
 from tests.unit.server.cluster import Cluster
@@ -54,6 +55,27 @@ def test_nodes_greet_each_other_in_turn_so_that_one_who_lost_every_address_is_fo
             await one.book.greet_next()
             assert N1 in two.book.nodes
             assert N1 in three.book.nodes
+
+    run(main())
+
+
+def test_a_founder_that_led_nothing_finds_its_cluster_again_by_what_it_wrote_down() -> None:
+    """It was started without --join, and range 1 has moved away since: only its own notes say whom to ask."""
+
+    async def main() -> None:
+        async with Cluster(3) as cluster:
+            founder, two, _ = cluster.nodes
+            for key in (META, b"\x03\xf0", kv(b"")):
+                await two.admin.relocate(key, (N2, N3))
+            await cluster.until(lambda: not founder.store.replicas)
+            await cluster.until(lambda: founder.engine.get(Family.LOCAL, BOOK_KEY) is not None)
+            await founder.book.keep(founder.engine)
+            await cluster.kill(founder)
+            again = await cluster.add(founder.engine.crash(keep=lambda unflushed: 0), 0)  # type: ignore[attr-defined]
+            assert again.join == ()
+            assert {N2, N3} <= again.book.nodes.keys(), "from the disk, before it has asked anybody"
+            await cluster.until(lambda: again.liveness.own() is not None)
+            await again.kv.put(kv(b"a"), b"1")
 
     run(main())
 

@@ -348,6 +348,7 @@ class Replica:
         probe("replica.quarantined")
         tap("replica.quarantined", self, error)
         self.failure = error
+        self._applied.tell("applied")  # a neighbour may wait for what will not come
         self.pipeline.stop(AmbiguousResult("the replica failed before the command was decided", cause=str(error)))
         self.context.hooks.replica_failed(self.state.descriptor.range_id, error)
 

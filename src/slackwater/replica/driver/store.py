@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 LOAD_CHUNK = 1_000
 NEIGHBOUR_WAIT_S = 1.0
 NEIGHBOUR_WAITS_MAX = 60
-"""A merge waits this long for the right side to be here; then the merged range is fetched whole."""
+"""A merge waits this long for the right side to catch up here; then the merged range is fetched whole."""
+MISSING_WAITS_MAX = 5
+"""… and this long for one that is not here at all and not on its way. Nothing of the left side is applied meanwhile."""
 DESCRIPTORS_HINTED_MAX = 16
 
 
@@ -266,10 +268,14 @@ class Store:
 
     async def wait_applied(self, range_id: RangeId, position: Position) -> None:
         """Return once this store's replica of the range has applied up to `position`; `UnavailableError` if it cannot."""
+        missing = 0
         for _ in range(NEIGHBOUR_WAITS_MAX):
             replica = self.replicas.get(range_id)
             if replica is None:
                 probe("store.wait_for_neighbour")
+                missing += range_id not in self._installing
+                if missing > MISSING_WAITS_MAX:
+                    break
                 await self._arrived.wait(range_id, seconds=NEIGHBOUR_WAIT_S)
             elif await replica.wait_applied(position, seconds=NEIGHBOUR_WAIT_S):
                 return
