@@ -1,0 +1,111 @@
+"""Tables through a gateway on the simulator: the same client, virtual time, answers that are lost, nodes that crash."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from slackwater.client.database import AsyncDatabase
+from slackwater.client.gateways import Gateways
+from slackwater.errors import ConnectionLost, SlackwaterError
+from slackwater.model import native as nt
+from tests.sim.cluster import NODE, Cluster, play
+
+if TYPE_CHECKING:
+    from slackwater.client.transaction import AsyncTransaction
+
+ACCOUNTS = {"id": "int8", "balance": "int8 not null"}
+COUNT = 8
+
+
+def session(c: Cluster) -> AsyncDatabase:
+    gateways = Gateways(c.runtime, c.scope.child("gateways"), [NODE], settings=c.settings, timeout_s=60.0)
+    return AsyncDatabase(gateways, c.scope.child("client"))
+
+
+async def table(c: Cluster) -> AsyncDatabase:
+    db = session(c)
+    await db._gateways.greet()
+    await db.create_table("accounts", ACCOUNTS, primary_key="id")
+    await db.upsert("accounts", [{"id": i, "balance": 100} for i in range(COUNT)])
+    return db
+
+
+async def total(db: AsyncDatabase) -> int:
+    return sum((await db.scan("accounts")).column("balance").to_pylist())
+
+
+def transfer(a: int, b: int) -> Any:
+    async def work(tx: AsyncTransaction) -> None:
+        one, two = await tx.get("accounts", a), await tx.get("accounts", b)
+        assert one is not None
+        assert two is not None
+        await tx.upsert("accounts", [{**one, "balance": one["balance"] - 1}, {**two, "balance": two["balance"] + 1}])
+
+    return work
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bank_keeps_its_total(seed: int) -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        tasks = [c.scope.spawn(db.run(transfer(i, (i + 3) % COUNT)), name="transfer") for i in range(COUNT)]
+        assert await total(db) == 100 * COUNT
+        for task in tasks:
+            await task
+        assert await total(db) == 100 * COUNT
+        assert {row["balance"] for row in (await db.scan("accounts")).to_pylist()} == {100}
+        await c.settle(70)  # nothing is left open, or held back
+        assert len(c.node.gateway.txns) == 0
+        assert c.intents() == 0
+
+    play(story, seed=seed, buggify=True)
+
+
+@pytest.mark.parametrize("lost_after", [False, True])
+def test_lost_answers_are_settled_exactly_once(lost_after: bool) -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        inner, seen = db._gateways._dialer.call, [0]
+
+        async def call(address: str, method: Any, request: Any, **options: Any) -> Any:
+            deciding = method is nt.COMMIT or (method is nt.WRITE and not request.txn)
+            seen[0] += deciding
+            if deciding and seen[0] % 2:
+                if lost_after:
+                    await inner(address, method, request, **options)
+                raise ConnectionLost("the answer was lost", sent=True)
+            return await inner(address, method, request, **options)
+
+        db._gateways._dialer.call = call  # type: ignore[method-assign]
+        for i in range(4):
+            await db.run(transfer(i, i + 4))
+            await db.upsert("accounts", [{"id": 100 + i, "balance": i}])
+        db._gateways._dialer.call = inner  # type: ignore[method-assign]
+        rows = {row["id"]: row["balance"] for row in (await db.scan("accounts")).to_pylist()}
+        assert [rows[i] for i in range(COUNT)] == [99] * 4 + [101] * 4
+        assert [rows[100 + i] for i in range(4)] == [0, 1, 2, 3]
+
+    play(story)
+
+
+def test_tables_and_rows_survive_a_crash() -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        before = await db.history("accounts")
+        tx = (await db.attempts()).tx
+        await tx.upsert("accounts", [{"id": 0, "balance": 0}])
+        machine = c.world.nodes[0]
+        machine.crash()
+        machine.start()
+        await c.settle(10)
+        fresh = session(c)
+        await fresh._gateways.greet()
+        assert await total(fresh) == 100 * COUNT
+        assert await fresh.history("accounts") == before
+        with pytest.raises(SlackwaterError):
+            await tx.commit()
+        assert await total(db) == 100 * COUNT
+
+    play(story)
