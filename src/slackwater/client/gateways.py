@@ -14,7 +14,6 @@ The client follows the cluster's clocks (`HybridClock`), so that what it does af
 from __future__ import annotations
 
 import enum
-import ipaddress
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,16 +27,18 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.model import native as nt
+from slackwater.model.locality import shared
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
-from slackwater.runtime.tcp import TcpNet, parse_address
+from slackwater.runtime.tcp import TcpNet, is_loopback
 from slackwater.runtime.tls import client_context, client_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.client.url import Locality, Target
+    from slackwater.client.url import Target
     from slackwater.model.descriptors import NodeDescriptor
+    from slackwater.model.locality import Locality
     from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
     from slackwater.runtime.rpc.stream import Stream
     from slackwater.runtime.seam import Address, Runtime, TaskScope
@@ -191,7 +192,7 @@ class Gateways:
 
     def near(self, places: Sequence[nt.ReplicaPlace]) -> list[Address]:
         """Addresses of copies, the nearest first: most shared locality, then by chance."""
-        ranked = [(-_shared(self.locality, p.locality), self.runtime.rng.below(1 << 16), p.address) for p in places]
+        ranked = [(-shared(self.locality, p.locality), self.runtime.rng.below(1 << 16), p.address) for p in places]
         return [address for _, _, address in sorted(ranked)]
 
     async def pause(self, tries: int) -> None:
@@ -226,28 +227,9 @@ def client_net(settings: Settings, target: Target) -> TcpNet:
     """The network of a client: under TLS, or on loopback only."""
     if target.certs is not None:
         return TcpNet(settings, client_tls=client_context(client_files(target.certs, target.user)))
-    far = [address for address in target.addresses if not _is_loopback(address)]
+    far = [address for address in target.addresses if not is_loopback(address)]
     if far:
         raise UsageError(
             "a node on a network is reached with certificates: connect(..., certs=DIR) or ?certs=DIR", address=far[0]
         )
     return TcpNet(settings)
-
-
-def _is_loopback(address: Address) -> bool:
-    host, _ = parse_address(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _shared(a: Locality, b: Locality) -> int:
-    count = 0
-    for mine, theirs in zip(a, b, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count

@@ -18,6 +18,7 @@ import msgspec
 
 from slackwater.clock.timestamp import parse_seconds
 from slackwater.errors import UsageError
+from slackwater.model.locality import Locality, locality_of
 from slackwater.runtime.tcp import parse_address
 
 SCHEME = "slackwater"
@@ -26,8 +27,6 @@ DEFAULT_USER = "root"
 DEFAULT_TIMEOUT_S = 30.0
 EXAMPLE = "slackwater://host1:7400,host2:7400"
 OPTIONS = ("certs", "user", "timeout", "locality")
-
-Locality = tuple[tuple[str, str], ...]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,17 +101,6 @@ def seconds_of(value: str | float) -> float:
     if not 0 < seconds < float("inf"):
         raise UsageError("a timeout is a positive number of seconds, or a text such as 500ms or 10s", timeout=value)
     return seconds
-
-
-def locality_of(text: str) -> Locality:
-    """`region=eu,zone=a` as tiers, the widest first."""
-    tiers = []
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        if not (name.strip() and equals and value.strip()):
-            raise UsageError("write a locality as region=eu,zone=a, the widest tier first", locality=text)
-        tiers.append((name.strip(), value.strip()))
-    return tuple(tiers)
 
 
 def _options(query: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.model.locality import shared
 from slackwater.routing.nodes import Health, NodeView
 from slackwater.runtime.seam import NodeId
 
@@ -67,13 +68,3 @@ def order(
         return ranked
     # The hint may name a node that this descriptor does not list yet: it is asked all the same.
     return [leaseholder, *(n for n in ranked if n != leaseholder)]
-
-
-def shared(a: tuple[tuple[str, str], ...], b: tuple[tuple[str, str], ...]) -> int:
-    """How many leading tiers (region, zone, …) two localities have in common."""
-    count = 0
-    for mine, theirs in zip(a, b, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count

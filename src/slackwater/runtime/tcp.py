@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import ssl
 from typing import TYPE_CHECKING, Any, cast
 
@@ -261,6 +262,17 @@ def parse_address(address: Address) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"{address!r} is not an address; write host:port", address=address)
     return host.strip("[]"), int(port)
+
+
+def is_loopback(address: Address) -> bool:
+    """Whether only this machine can reach the address."""
+    host, _ = parse_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def format_address(host: str, port: int) -> Address:

@@ -9,12 +9,11 @@ Two rules about safety live here, because every command must keep them:
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
-from slackwater.runtime.tcp import TcpNet, parse_address
+from slackwater.runtime.tcp import TcpNet, is_loopback, parse_address
 from slackwater.runtime.tls import client_context, client_files, node_files, server_context
 from slackwater.settings import Settings
 
@@ -37,19 +36,6 @@ def addresses_of(text: str) -> tuple[str, ...]:
     return tuple(address_of(part.strip()) for part in text.split(",") if part.strip())
 
 
-def locality_of(text: str) -> tuple[tuple[str, str], ...]:
-    """`region=eu,zone=a`: tiers from the widest to the narrowest."""
-    tiers = []
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        if not (name.strip() and equals and value.strip()):
-            raise UsageError("write a locality as region=eu,zone=a, the widest tier first", locality=text)
-        tiers.append((name.strip(), value.strip()))
-    if len({name for name, _ in tiers}) != len(tiers):
-        raise UsageError("each tier of a locality is named once", locality=text)
-    return tuple(tiers)
-
-
 def settings_of(pairs: list[str]) -> Settings:
     """`name=value` pairs over the defaults, each within its safe range."""
     settings = Settings()
@@ -63,17 +49,6 @@ def settings_of(pairs: list[str]) -> Settings:
             raise UsageError(f"the value of {name} must be a number", value=value) from None
         settings.set(name, number)
     return settings
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach the address."""
-    host, _ = parse_address(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def node_net(settings: Settings, *, certs: Path | None, insecure: bool, listen: str) -> TcpNet:

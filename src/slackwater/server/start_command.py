@@ -7,9 +7,10 @@ from pathlib import Path
 
 from slackwater.errors import UsageError
 from slackwater.model.arrow import leave_pandas_out
+from slackwater.model.locality import locality_of
 from slackwater.runtime.real import run
 from slackwater.runtime.tcp import format_address, parse_address
-from slackwater.server.arguments import DEFAULT_ADDRESS, address_of, addresses_of, locality_of, settings_of
+from slackwater.server.arguments import DEFAULT_ADDRESS, address_of, addresses_of, settings_of
 from slackwater.server.journal import Format, Level
 from slackwater.server.process import StartOptions, serve
 

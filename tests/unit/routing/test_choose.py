@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from slackwater.routing.choose import Candidate, order, shared
+from slackwater.model.locality import shared
+from slackwater.routing.choose import Candidate, order
 from slackwater.routing.nodes import GRUDGE_NS, NODES_MAX, Health, NodeTable, NodeView
 from slackwater.runtime.seam import NodeId
 

@@ -5,12 +5,11 @@ import io
 import pytest
 
 from slackwater.errors import InvalidSetting, UnknownSetting, UsageError
-from slackwater.runtime.tcp import TcpNet
+from slackwater.model.locality import locality_of
+from slackwater.runtime.tcp import TcpNet, is_loopback
 from slackwater.server.arguments import (
     addresses_of,
     client_net,
-    is_loopback,
-    locality_of,
     node_net,
     settings_of,
 )
