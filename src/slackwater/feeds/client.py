@@ -112,20 +112,27 @@ class FeedClient:
         *,
         after: Timestamp | Token | str = MIN,
         befores: bool = False,
+        quiet: bool = False,
         name: str = "",
     ) -> SpanFeed:
-        """A feed of every version of `spans` with ts > after, or after where a token left off. Enter it to start."""
+        """A feed of every version of `spans` with ts > after, or after where a token left off. Enter it to start.
+
+        `befores` asks for what each version replaced; a `quiet` feed gets its checkpoints seldom.
+        """
         watched = spans if isinstance(spans, SpanSet) else SpanSet(spans)
         token = decode_token(after) if isinstance(after, str) else after
         frontier = frontier_from(token, watched) if isinstance(token, Token) else Frontier(watched, after=token)
         self._made += 1
-        return SpanFeed(self, frontier, befores=befores, name=name or f"feed {self._made}", scope=self._scope)
+        name = name or f"feed {self._made}"
+        return SpanFeed(self, frontier, befores=befores, quiet=quiet, name=name, scope=self._scope)
 
 
 class SpanFeed:
     """One consumer's feed. `async with` it, then iterate."""
 
-    def __init__(self, client: FeedClient, frontier: Frontier, *, befores: bool, name: str, scope: TaskScope) -> None:
+    def __init__(
+        self, client: FeedClient, frontier: Frontier, *, befores: bool, quiet: bool, name: str, scope: TaskScope
+    ) -> None:
         self.frontier = frontier
         """How far everything handed out reaches, span by span."""
         self.name = name
@@ -134,6 +141,7 @@ class SpanFeed:
         self._runtime = client.runtime
         self._settings = client.settings
         self._befores = befores
+        self._quiet = quiet
         self._parent = scope
         self._scope: TaskScope | None = None
         self._numbers = 0
@@ -260,7 +268,9 @@ class SpanFeed:
         link = await self._link(node_id)
         self._numbers += 1
         number = self._numbers
-        request = RegisterFeed(link.session, number, descriptor.range_id, span.start, span.end, after, self._befores)
+        request = RegisterFeed(
+            link.session, number, descriptor.range_id, span.start, span.end, after, self._befores, self._quiet
+        )
         # Known before it is asked for: the first events may overtake the answer.
         now_ns = self._runtime.clock.monotonic_ns()
         self._registrations[number] = _Registration(span, after, link, heard_ns=now_ns, stalls=stalls)

@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from slackwater.txn.kernel import Kernel
 
 SESSIONS_MAX = 1_024
+QUIET_INTERVALS = 16
+"""Quiet consumers hear of resolved timestamps once in so many times `feed.publish_interval`."""
 LOCKS_BLOCK = 1_000
 HISTORY_ROWS = 4_096
 """Versions read at a time by a catch-up scan; a key's versions stay together."""
@@ -151,10 +153,10 @@ class Attached:
             self._owner.forget(registration)
         return events, found is not None and found.pending()
 
-    def publish(self) -> list[Effect]:
-        """What has been closed since, for everybody."""
+    def publish(self, *, quiet: bool) -> list[Effect]:
+        """What has been closed since."""
         self.feed.forward_closed(self.replica.closing.closed())
-        return self.feed.publish()
+        return self.feed.publish(quiet=quiet)
 
 
 class NodeFeeds:
@@ -171,6 +173,8 @@ class NodeFeeds:
         self._numbers = 0
         self._owners: dict[int, tuple[Attached, Session]] = {}
         self._slots: CatchUpSlots[int] = CatchUpSlots(int(kernel.settings["feed.catch_up_slots"]))
+        self._eager: set[int] = set()
+        """Registrations that want to know soon how far they have everything."""
         self._closed = Event()
         self._busy = Event()
         self._running = False
@@ -222,10 +226,14 @@ class NodeFeeds:
                 befores=request.befores,
                 budget_bytes=session.account.limit,
                 account=session.account,
+                quiet=request.quiet,
             )
         except SlackwaterError:
             self.forget(number)
             raise
+        if not request.quiet:
+            self._eager.add(number)
+            self._busy.set()
         self.follow(attached, effects)
 
     def drop(self, request: DropFeed) -> None:
@@ -272,6 +280,7 @@ class NodeFeeds:
         """A registration is over; its range is let go when it was the last."""
         attached, session = self._owners.pop(number)
         session.forget(number)
+        self._eager.discard(number)
         self._slots.release(number)
         self._grant()
         if attached.feed.idle and self.attached.get(attached.range_id) is attached:
@@ -370,17 +379,21 @@ class NodeFeeds:
     # --- publishing ------------------------------------------------------------------------------------------------
 
     async def _keep_publishing(self) -> None:
+        clock, quiet_at_ns = self._runtime.clock, 0
         while True:
-            if not self.attached:
-                self._busy.clear()
-                await self._busy.wait()
+            await self.until_busy()
+            seconds = self._settings["feed.publish_interval"]
             with suppress(TimeoutError):
-                async with timeout(self._settings["feed.publish_interval"]):
-                    await self._closed.wait()
+                async with timeout(seconds if self._eager else seconds * QUIET_INTERVALS):
+                    await (self._closed if self._eager else self._busy).wait()
             self._closed.clear()
+            self._busy.clear()
+            quiet = clock.monotonic_ns() >= quiet_at_ns
+            if quiet:
+                quiet_at_ns = clock.monotonic_ns() + int(seconds * QUIET_INTERVALS * 1e9)
             for attached in list(self.attached.values()):
                 if not attached.feed.over:
-                    self.follow(attached, attached.publish())
+                    self.follow(attached, attached.publish(quiet=quiet))
             # Updates of several peers come in one burst: they are one reason to publish, not several.
             await self._runtime.clock.sleep(self._settings["feed.linger"])
 

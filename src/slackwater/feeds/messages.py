@@ -45,6 +45,8 @@ class RegisterFeed(msgspec.Struct, frozen=True, array_like=True):
     end: bytes
     after: Timestamp
     befores: bool = False
+    quiet: bool = False
+    """Events matter, resolved timestamps hardly: they come now and then, so that resuming need not go back far."""
 
 
 class DropFeed(msgspec.Struct, frozen=True, array_like=True):

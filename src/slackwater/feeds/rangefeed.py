@@ -138,6 +138,7 @@ class RangeFeed:
         befores: bool = False,
         budget_bytes: int = BUFFER_BYTES_DEFAULT,
         account: Account | None = None,
+        quiet: bool = False,
     ) -> list[Effect]:
         """A new consumer of every version of `span` with ts > after; `account` is what it shares with its others."""
         invariant(registration not in self.registrations, "A-feed-registration", id=registration)
@@ -147,6 +148,7 @@ class RangeFeed:
         if len(self.registrations) >= REGISTRATIONS_MAX:
             raise Overloaded("too many feeds on one range; share one", limit=REGISTRATIONS_MAX)
         made = Registration(span, after=after, befores=befores, budget_bytes=budget_bytes, account=account)
+        made.quiet = quiet
         self.registrations[registration] = made
         self._befores = self._befores or befores
         if self._too_old(made):
@@ -263,12 +265,12 @@ class RangeFeed:
         self.resolved.forward_closed(closed)
         self.resolved.advance()
 
-    def publish(self) -> list[Effect]:
-        """Tell every live consumer how far it has everything."""
+    def publish(self, *, quiet: bool = True) -> list[Effect]:
+        """Tell every live consumer how far it has everything; those who hardly want to know only with `quiet`."""
         value = self.resolved.value
         woken = []
         for id_, registration in self.registrations.items():
-            if registration.phase is Phase.LIVE:
+            if registration.phase is Phase.LIVE and (quiet or not registration.quiet):
                 registration.resolve(value)
                 woken.append(id_)
         return self._wakes(woken)

@@ -86,6 +86,8 @@ class Registration:
         self.span = span
         self.after = after
         self.befores = befores
+        self.quiet = False
+        """Whether resolved timestamps hardly matter to it."""
         self.phase = Phase.WAITING
         self.budget_bytes = max(budget_bytes, BUFFER_BYTES_MIN)
         self.bytes = 0

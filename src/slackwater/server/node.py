@@ -36,6 +36,7 @@ from slackwater.server import services as sv
 from slackwater.server.addresses import AddressBook
 from slackwater.server.admin import Admin
 from slackwater.server.admin_service import AdminService
+from slackwater.server.announcements import announcements
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
@@ -236,6 +237,7 @@ class Node:
         self.scope.spawn(self._keep_addresses(), name="addresses")
         self.scope.spawn(self.span_watch.run(), name="span config")
         self.scope.spawn(self.queues.run(), name="queues")
+        self.announcements = announcements(self, self.liveness)
         self.ready.set()
 
     def _administer(self, store: Store, liveness: NodeLiveness) -> None:

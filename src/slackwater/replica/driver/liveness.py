@@ -213,6 +213,11 @@ class NodeLiveness:
             self._learn(_decoder.decode(raw))
         self.refreshed_at = now
 
+    def heard(self, raw: bytes) -> None:
+        """A record as it was announced; whoever announces late or twice does no harm."""
+        if raw:
+            self._learn(_decoder.decode(raw))
+
     def _learn(self, record: Liveness) -> None:
         known = self._known.get(record.node_id)
         # An equal one may have been marked by an operator since.

@@ -1,0 +1,72 @@
+"""Settings of the whole cluster: one record each, in force on every node as soon as it hears of it.
+
+    system("setting", name) → value        announced by feed, read every `feed.poll_interval` (`server/announcements.py`)
+
+A record overrides what the node was started with; when it is removed, that counts again. A value outside the safe range is
+refused when it is written, and ignored by a node that meets one all the same: a node of another version may know better.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.errors import DecodeError, InvalidSetting, UnknownSetting
+from slackwater.hooks import probe
+from slackwater.model.keys import unescape
+from slackwater.model.layout import prefix_span, system
+from slackwater.settings import Settings
+
+if TYPE_CHECKING:
+    from slackwater.model.spans import Span
+    from slackwater.txn.kv import KV
+
+_decoder = msgspec.msgpack.Decoder(float)
+_PREFIX = system("setting")[:-2]
+
+
+def settings_span() -> Span:
+    """All records."""
+    return prefix_span(_PREFIX)
+
+
+def setting_key(name: str) -> bytes:
+    """Where a setting's record lives."""
+    return system("setting", name.encode())
+
+
+async def write_setting(kv: KV, name: str, value: float) -> None:
+    """Have a setting in force on every node."""
+    Settings().set(name, value)  # refuses unknown names and unsafe values
+    await kv.put(setting_key(name), msgspec.msgpack.encode(float(value)))
+
+
+async def reset_setting(kv: KV, name: str) -> None:
+    """Let every node go by what it was started with."""
+    await kv.delete(setting_key(name))
+
+
+class ClusterSettings:
+    """Puts records into a node's settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._own: dict[str, float] = {}
+        """What the node was started with, of those that are overridden."""
+
+    def heard(self, key: bytes, value: bytes) -> None:
+        """A record changed, or went."""
+        try:
+            name = unescape(key, len(_PREFIX))[0].decode()
+            if not value:
+                if name in self._own:
+                    self._settings.override({name: self._own.pop(name)})
+                return
+            new = float(_decoder.decode(value))
+            before = self._settings[name]
+            self._settings.set(name, new)
+        except (DecodeError, UnknownSetting, InvalidSetting, msgspec.MsgspecError, UnicodeDecodeError):
+            probe("settings.not_understood")
+            return
+        self._own.setdefault(name, before)
