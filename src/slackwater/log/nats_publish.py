@@ -15,6 +15,9 @@ What an answer means (L-2)
     a refusal before storing         never stored (too large)
     anything else, or no answer      AppendUnknown. We never repeat a message that may have arrived.
 
+Nobody is waited for longer than ANSWER_SECONDS_MAX: most messages without an answer went down with the server that led the
+stream, and its successor, elected long before `log.append_timeout` is over, would answer the next one at once.
+
 The message id is for the client library, which may send its buffer again after a reconnect: the server drops the copy.
 """
 
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
 
 _TOO_LARGE = 10054
 _PAUSE_SECONDS = 0.05
+ANSWER_SECONDS_MAX = 2.5
+"""How long an answer to one message is waited for."""
 
 
 class _Piece:
@@ -167,7 +172,8 @@ class Publisher:
                 )
             if self._client.is_connected:
                 try:
-                    answer = await self._client.request(subject, block, timeout=left, headers=headers)
+                    patience = min(left, ANSWER_SECONDS_MAX)
+                    answer = await self._client.request(subject, block, timeout=patience, headers=headers)
                     return _acknowledged(answer.data)
                 except nats.errors.NoRespondersError:
                     probe("log.nats_no_responders")  # tests/integration/test_log_nats.py
