@@ -13,6 +13,9 @@ Otherwise the read must see everything that was acknowledged anywhere before it 
 that nobody can tell (`ReadWithinUncertainty`). For many answers that would never end while others write. So when the
 first answer was not the last, the read begins again at now + max_offset, once that time has come: nothing acknowledged
 before it began lies above, and nothing new can appear below. A small read pays nothing for this, a large one a moment.
+
+Limits count what is stored. Columns can be larger, when long defaults of added columns are not stored at all: an answer
+that does not fit an RPC frame is asked for again in smaller pieces.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
+from slackwater.errors import EntryTooLarge
 from slackwater.hooks import probe
 from slackwater.model.bulk import BULK_BYTES_DEFAULT
 from slackwater.model.requests import Header
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
     from slackwater.model.bulk import ExportArrow, ScanArrow
     from slackwater.model.requests import BatchResult
     from slackwater.txn.kv import KV
+
+CHUNK_BYTES_MIN = 1024
+"""Below this, an answer that is still too large is one row that is."""
 
 
 async def read_columns(
@@ -58,17 +65,32 @@ async def read_columns(
         began = kv.kernel.clock.now()
         limit = Timestamp(began + (kv.kernel.clock.max_offset_us << LOGICAL_BITS))
         soon = structs.replace(header, ts=began, uncertainty_limit=limit)
-        answer = await kv.read([request], soon, timeout=timeout, movable=True)
+        answer, soon = await _chunk(kv, request, soon, timeout=timeout, movable=True)
         if resume_of(answer.results[0]) is None:
             yield answer
             return
         probe("columns.waited_out_uncertainty")
         await kv.kernel.wait_past(limit)
-        header = structs.replace(header, ts=limit)
+        header = structs.replace(header, ts=limit, max_bytes=soon.max_bytes)
     while True:
-        answer = await kv.read([request], header, timeout=timeout)
+        answer, header = await _chunk(kv, request, header, timeout=timeout)
         yield answer
         resume = resume_of(answer.results[0])
         if resume is None or resume >= request.end:
             return
         request = structs.replace(request, start=resume)
+
+
+async def _chunk(
+    kv: KV, request: ScanArrow | ExportArrow, header: Header, *, timeout: float | None, movable: bool = False
+) -> tuple[BatchResult, Header]:
+    """One answer, and the header to go on with: its limit is lower when an answer was too large."""
+    while True:
+        try:
+            return await kv.read([request], header, timeout=timeout, movable=movable), header
+        except EntryTooLarge:
+            size = header.max_bytes or BULK_BYTES_DEFAULT
+            if size <= CHUNK_BYTES_MIN:
+                raise
+            probe("columns.smaller_chunk")
+            header = structs.replace(header, max_bytes=size // 4)

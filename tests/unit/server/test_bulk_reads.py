@@ -286,3 +286,24 @@ def test_a_bulk_read_leaves_a_follower_that_never_hears_of_the_resolution():
             never.set()
 
     run(test())
+
+
+def test_an_answer_that_does_not_fit_a_frame_is_asked_for_in_smaller_pieces():
+    async def test():
+        async with Cluster(2, rpc__frame_bytes_max=1 << 16) as cluster:
+            here, there = cluster.nodes
+            await fill(here, range(1000))
+            wide = TableSchema(
+                9,
+                "t",
+                2,
+                (*SCHEMA.columns, Column(3, "added", ColumnType(Kind.STRING), default="d" * 500)),
+                SCHEMA.primary_key,
+            )
+            plan = ScanPlan((SCHEMA, wide), 2)
+            request = ScanArrow(SPAN.start, SPAN.end, plan.encode())
+            got, answers = await rows(there, request, schema=plan_schema(plan), ts=here.clock.now())
+            assert [(r["id"], r["added"]) for r in got] == [(n, "d" * 500) for n in range(1000)]
+            assert len(answers) > 8
+
+    run(test())
