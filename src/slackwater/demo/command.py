@@ -43,6 +43,7 @@ CUSTOMERS = 24
 def main(argv: list[str]) -> int:
     """Run the demo; 0 only if every check held."""
     options = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
     if options.dir is not None:
         options.dir.mkdir(parents=True, exist_ok=True)
         if any(options.dir.iterdir()):

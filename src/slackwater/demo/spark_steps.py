@@ -28,9 +28,9 @@ TRIGGER = "1 second"
 
 def start() -> Future[SparkSession]:
     """A session, some seconds from now."""
-    with ThreadPoolExecutor(1, thread_name_prefix="spark") as pool:
-        started: Future[SparkSession] = pool.submit(slackwater.spark.session, app="slackwater demo", master="local[2]")
-        pool.shutdown(wait=False)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="spark")
+    started: Future[SparkSession] = pool.submit(slackwater.spark.session, app="slackwater demo", master="local[2]")
+    pool.shutdown(wait=False)
     return started
 
 
