@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
-from slackwater.closedts.policy import Kind, terms_of
+from slackwater.closedts.policy import Kind
 from slackwater.errors import ConditionFailed, UsageError
 from slackwater.model import requests as rq
 from slackwater.model.layout import kv, prefix_end
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.seam import NodeId
 from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config, write_config
+from slackwater.sim.run import Job, run_job
+from slackwater.sim.scenario import load
 from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:
     from slackwater.replica.driver import Replica
     from slackwater.txn.coordinator import Transaction
 
+load()
 N1, N2 = NodeId(1), NodeId(2)
 SPAN = (kv(b"g"), kv(b"h"))
 SETTINGS = {"queue.interval": 0.0, "closed_timestamp.target_duration": 1.0}
@@ -301,13 +304,6 @@ def test_two_operators_do_not_both_set_overlapping_spans() -> None:
     play(story, settings=SETTINGS)
 
 
-def test_the_settings_make_the_terms() -> None:
-    async def story(c: Cluster) -> None:
-        assert terms_of(c.settings).target_duration_s == 1.0
-
-    play(story, settings=SETTINGS)
-
-
 def test_a_transaction_reads_nearby_until_it_writes() -> None:
     async def story(c: Cluster) -> None:
         await global_span(c)
@@ -404,3 +400,10 @@ def test_a_replica_that_was_replaced_leads_again_above_what_it_had_closed_ahead(
         assert fresh.state.lease.holder == N1
 
     play(story, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_policies_switched_under_load_and_faults_break_no_promise(seed: int) -> None:
+    result = run_job(Job(seed=seed, play="policies", duration_s=24.0))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+    assert result.probes.get("span_config.changed", 0) >= 1, "no policy was ever switched"
