@@ -17,8 +17,8 @@ Lists are reduced by delta debugging: leave out everything, then halves, then qu
     ──────────── · ──────────────            without the first half: passes, so it stays for now
     c1/1 c1/2 c2/1 · · ·                      without the second: fails, so it is gone
 
-Leaving out changes timing, so a smaller run may fail in another way: it counts only if the *same oracle* fails. (A liveness
-failure is also the same only if it is of the same kind.) The budget is 200 runs or two minutes, whichever ends first; what
+Leaving out changes timing, so a smaller run may fail in another way: it counts only if the *same oracle* fails (and a world that
+does not recover is not the same as one that breaks). The budget is 200 runs or two minutes, whichever ends first; what
 has been reached by then is the result. Runs are tried side by side on all workers, and of several that fail the first in
 order is taken, so that the result does not depend on which worker was faster.
 """
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from slackwater.sim.run import Job, Result
+from slackwater.sim.run import EXIT_LIVENESS, Job, Result
 from slackwater.sim.schedule import SchedulePolicy
 
 if TYPE_CHECKING:
@@ -184,5 +184,6 @@ class Shrinker:
 
     def _same(self, result: Result) -> bool:
         first = self._first
-        same_kind = first.oracle != "liveness" or result.kind == first.kind
-        return not result.passed and result.oracle == first.oracle and same_kind
+        # A world that never recovered is not the same failure as one that broke while it ran.
+        same_end = result.exit_code == first.exit_code or EXIT_LIVENESS not in (result.exit_code, first.exit_code)
+        return not result.passed and result.oracle == first.oracle and same_end

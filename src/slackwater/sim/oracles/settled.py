@@ -85,7 +85,7 @@ def _absent(cluster: Cluster) -> Iterator[str]:
     nodes = {node.node_id: (name, node) for name, node in cluster.up()}
     wanted = sum(1 for machine in cluster.world.nodes if not machine.gone)
     if len(nodes) < wanted:
-        yield f"only {len(nodes)} of {wanted} nodes are up"
+        yield f"I-31 only {len(nodes)} of {wanted} nodes are up"
     log = cluster.world.log
     for descriptor in descriptors(cluster):
         newest = log.range(descriptor.range_id).newest
@@ -93,13 +93,13 @@ def _absent(cluster: Cluster) -> Iterator[str]:
             name, node = nodes.get(node_id, (f"n{node_id}", None))
             replica = node.store.replicas.get(descriptor.range_id) if node is not None and node.store else None
             if replica is None:
-                yield f"{name} has no replica of {descriptor.status()}"
+                yield f"I-31 {name} has no replica of {descriptor.status()}"
             elif replica.failure is not None:
-                yield f"{name} r{descriptor.range_id} is quarantined: {replica.failure}"
+                yield f"I-31 {name} r{descriptor.range_id} is quarantined: {replica.failure}"
             elif replica.state.position < newest:
-                yield f"{name} r{descriptor.range_id} has applied {replica.state.position} of {newest}"
+                yield f"I-31 {name} r{descriptor.range_id} has applied {replica.state.position} of {newest}"
             elif replica.state.frozen is not None:
-                yield f"{name} r{descriptor.range_id} is still frozen"
+                yield f"I-31 {name} r{descriptor.range_id} is still frozen"
 
 
 def _leftovers(cluster: Cluster) -> Iterator[str]:
@@ -108,17 +108,17 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
         engine = engine_of(node)
         locks, _ = engine.cursor(Family.LOCK, start=b"\x01", end=b"\xff").chunk(1)
         if locks:
-            yield f"{name} still has an intent on {locks[0]!r}"
+            yield f"I-21 {name} still has an intent on {locks[0]!r}"
         too_old = add_seconds(node.clock.peek(), -_record_age_max_s(cluster))
         for value in _values(engine, RECORDS):
             record = decode_record(value)
             who = f"a record of transaction {record.txn_id.hex()}"
             if record.status is TxnStatus.PENDING:
-                yield f"{name} still has a pending {who}"
+                yield f"I-21 {name} still has a pending {who}"
             elif not record.resolved:
-                yield f"{name} still has {who} that names intents"
+                yield f"I-21 {name} still has {who} that names intents"
             elif max(record.start, record.heartbeat) < too_old:
-                yield f"{name} still has {who}, which nobody needs any more"
+                yield f"I-21 {name} still has {who}, which nobody needs any more"
 
 
 def _record_age_max_s(cluster: Cluster) -> float:
@@ -145,15 +145,15 @@ def _index(cluster: Cluster) -> Iterator[str]:
         at = KEY_MIN
         for descriptor in _indexed(engine_of(node)):
             if descriptor.start != at:
-                yield f"the index on {name} says {descriptor.status()} where {at!r} should begin"
+                yield f"I-31 the index on {name} says {descriptor.status()} where {at!r} should begin"
                 break
             if truth.get(descriptor.end) != descriptor:
                 known = truth.get(descriptor.end)
-                yield f"the index on {name} says {descriptor.status()}, the range says {known.status() if known else None}"
+                yield f"I-31 the index on {name} says {descriptor.status()}, the range says {known.status() if known else None}"
             at = descriptor.end
         else:
             if at != KEY_MAX:
-                yield f"the index on {name} ends at {at!r}"
+                yield f"I-31 the index on {name} ends at {at!r}"
 
 
 def _indexed(engine: MemoryEngine) -> list[RangeDescriptor]:

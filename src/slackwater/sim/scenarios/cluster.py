@@ -274,6 +274,26 @@ for _bug in (
         faults=frozenset({FaultKind.STOP}),
     ),
     PlantedBug(
+        "X-NO-FENCE",
+        "a node whose clock was set while it ran serves on until its peers prove it wrong",
+        play="standard",
+        expected=("I-01",),
+        faults=frozenset({FaultKind.CLOCK_BEYOND}),
+    ),
+    PlantedBug(
+        "X-NO-CLEANUP",
+        "nobody cleans up after coordinators that died",
+        play="cluster",
+        expected=("I-21",),
+        faults=frozenset({FaultKind.CLIENT_CRASH}),
+    ),
+    PlantedBug(
+        "X-INDEX-LEFTOVER",
+        "the index of ranges keeps the entry of a range that was merged away",
+        play="standard",
+        expected=("I-31",),
+    ),
+    PlantedBug(
         "X-LATE-APPEND",
         "a late append of a former leaseholder is applied under the next lease",
         play="cluster",
