@@ -18,6 +18,7 @@
     │   ├── DeadlineExceeded
     │   └── Overloaded             a bound was reached; back off
     ├── BelowGcThreshold           history is gone; pick a later timestamp (permanent)
+    ├── FeedExpired                a change feed lagged for too long and was to fail then; start it anew
     ├── ClockError                 a clock is beyond the maximum offset
     ├── LogError                   the ordered log cannot be trusted or used
     │   ├── LogIdentityMismatch    positions are from another log: refuse to start
@@ -162,6 +163,12 @@ class BelowGcThreshold(SlackwaterError):
 
     sqlstate = "72000"
     deterministic = True
+
+
+class FeedExpired(SlackwaterError):
+    """A change feed lagged for longer than it may keep history; facts: `lag_s`, `resolved`. Permanent for that feed."""
+
+    sqlstate = "72000"
 
 
 class ClockError(SlackwaterError):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from slackwater.feeds.links import Links
     from slackwater.feeds.messages import FeedItems
+    from slackwater.feeds.protection import FeedProtection
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.routing.sender import RangeSender
     from slackwater.runtime.seam import NodeId, Runtime, TaskScope
@@ -103,6 +104,8 @@ class FeedClient:
         self.links = links
         self.runtime = runtime
         self.settings = settings
+        self.protections: dict[str, FeedProtection] = {}
+        """Of the feeds made here that keep history, by name: for metrics."""
         self._scope = scope
         self._made = 0
 

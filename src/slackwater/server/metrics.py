@@ -24,6 +24,7 @@ from slackwater.storage.stats import Stats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from slackwater.feeds.driver import NodeFeeds
     from slackwater.replica.driver import Store
     from slackwater.server.node import Node
 
@@ -71,6 +72,8 @@ def collect(node: Node) -> Iterator[Metric]:
     yield from _of_cluster(node)
     if node.store is not None:
         yield from _of_store(node, node.store)
+    if node.feeds is not None:
+        yield from _of_feeds(node, node.feeds)
     yield from _of_process()
 
 
@@ -107,6 +110,28 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     samples = [Sample(_quantile(lags, q), (("quantile", f"{q:g}"),)) for q in QUANTILES] if lags else []
     help_text = "How far behind now the replicas of this node are closed."
     yield Metric("slackwater_closed_lag_seconds", "gauge", help_text, samples)
+
+
+def _of_feeds(node: Node, feeds: NodeFeeds) -> Iterator[Metric]:
+    now = node.clock.peek()
+    attached = [a for a in feeds.attached.values() if a.feed.resolved.value]
+    lag = max((seconds_between(a.feed.resolved.value, now) for a in attached), default=0.0)
+    held = sum(s.account.bytes for s in feeds.sessions.values())
+    yield gauge("slackwater_feed_ranges", "Replicas here that change feeds listen to.", len(feeds.attached))
+    yield gauge("slackwater_feed_consumers", "Consumers of change feeds that this node serves.", len(feeds.sessions))
+    yield gauge("slackwater_feed_buffered_bytes", "What waits for those consumers.", held)
+    yield gauge(
+        "slackwater_feed_resolved_lag_seconds", "How far the slowest of those ranges is resolved behind now.", lag
+    )
+    protections = node.feed_client.protections
+    yield gauges(
+        "slackwater_feed_protection_lag_seconds",
+        "How far back a change feed run by this node keeps history.",
+        "feed",
+        {name: protection.lag_s for name, protection in protections.items()},
+    )
+    alarming = sum(p.alarming for p in protections.values())
+    yield gauge("slackwater_feed_protection_alarms", "Change feeds that lag dangerously.", alarming)
 
 
 def _of_process() -> Iterator[Metric]:

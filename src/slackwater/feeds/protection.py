@@ -1,0 +1,162 @@
+"""A running feed keeps the history that it still needs: a protected timestamp behind its progress, moved as it goes.
+
+    history   ────────●═══════════════●────────────────────► now
+                  protected        resolved
+                      └─ lag ─────────┘
+    advance(resolved)     every `MOVE_INTERVAL_S` at most, the protection moves up to what has been resolved
+    lag > alarm_after     `alarming`: a metric and one probe, long before anything happens
+    lag > expires_after   KEEP: go on protecting, whatever it costs
+                          FAIL: release, and the feed ends with `FeedExpired`: history may be collected again
+
+Protected timestamps live a layer beside this one: the feed calls `Protector`, and whoever wires it decides what stands behind
+it. `Unprotected` stands there while nothing is ever collected: it has nothing to keep and says so.
+
+A protection that cannot be moved keeps more than is needed, which is safe; one that could not be made is tried again, and
+until then `protected` is None: the feed runs, and may be told `BelowGcThreshold`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Protocol
+
+from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
+from slackwater.errors import FeedExpired, SlackwaterError
+from slackwater.hooks import probe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.clock.hlc import HybridClock
+    from slackwater.model.spans import Span
+
+MOVE_INTERVAL_S = 10.0
+"""Moving a protection is a write: not at every resolved timestamp."""
+ALARM_SHARE = 0.5
+"""The alarm goes off when this part of the time until expiry has passed."""
+
+
+class Policy(enum.Enum):
+    """What happens to a feed that lags for too long."""
+
+    KEEP = "keep"
+    FAIL = "fail"
+
+
+class Protector(Protocol):
+    """Keeps history from being collected. Every call either did it or raises; none says maybe."""
+
+    async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str) -> bytes:
+        """Keep every version of `spans` above `ts`; returns the protection's name. Raises when it is too late."""
+        ...
+
+    async def move(self, protection: bytes, ts: Timestamp) -> None:
+        """Keep only what is above `ts` from now on."""
+        ...
+
+    async def release(self, protection: bytes) -> None:
+        """Keep nothing for this one any more. Of one that is gone: fine."""
+        ...
+
+
+class Unprotected:
+    """Implements `Protector` where history is never collected."""
+
+    async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str) -> bytes:
+        """Nothing to do."""
+        return b"unprotected"
+
+    async def move(self, protection: bytes, ts: Timestamp) -> None:
+        """Nothing to do."""
+
+    async def release(self, protection: bytes) -> None:
+        """Nothing to do."""
+
+
+class FeedProtection:
+    """The protection of one feed."""
+
+    def __init__(
+        self,
+        protector: Protector,
+        spans: Sequence[Span],
+        *,
+        owner: str,
+        clock: HybridClock,
+        policy: Policy = Policy.KEEP,
+        expires_after_s: float = 0.0,
+    ) -> None:
+        """`expires_after_s` is `gc_protect_expires_after`; 0: never."""
+        self.policy = policy
+        self.resolved = MIN
+        self.protected: Timestamp | None = None
+        """History above this is kept; None: not known to be."""
+        self.failures = 0
+        self._protector = protector
+        self._spans = tuple(spans)
+        self._owner = owner
+        self._clock = clock
+        self._expires_after_s = expires_after_s
+        self._name: bytes | None = None
+        self._moved_at = MIN
+        self._alarmed = False
+
+    @property
+    def lag_s(self) -> float:
+        """How far the feed is behind: the first-class metric."""
+        return max(0.0, seconds_between(self.resolved, self._clock.peek()))
+
+    @property
+    def alarming(self) -> bool:
+        """Whether somebody should look at this feed before it expires, or before what it keeps hurts."""
+        return bool(self._expires_after_s) and self.lag_s > self._expires_after_s * ALARM_SHARE
+
+    async def begin(self, ts: Timestamp) -> None:
+        """Protect what comes after `ts`, before anything is read."""
+        self.resolved = ts
+        await self._keep(ts)
+
+    async def advance(self, resolved: Timestamp) -> None:
+        """The feed has everything up to here; call it at every checkpoint, it does something now and then."""
+        self.resolved = Timestamp(max(self.resolved, resolved))
+        now = self._clock.peek()
+        if self._moved_at == MIN or seconds_between(self._moved_at, now) >= MOVE_INTERVAL_S or self._name is None:
+            await self._keep(self.resolved)
+
+    async def check(self) -> None:
+        """Call it now and then, progress or not: raises when the feed has lagged for too long and is to fail."""
+        if self.alarming and not self._alarmed:
+            probe("feeds.protection_alarm")
+        self._alarmed = self.alarming
+        if self.policy is Policy.FAIL and self._expires_after_s and self.lag_s > self._expires_after_s:
+            probe("feeds.protection_expired")
+            await self.end()
+            raise FeedExpired(
+                "the feed has lagged for longer than gc_protect_expires_after and keeps history no more; start it anew",
+                lag_s=round(self.lag_s, 3),
+                resolved=self.resolved,
+            )
+
+    async def end(self) -> None:
+        """The feed is over: what it kept may go."""
+        name, self._name, self.protected = self._name, None, None
+        if name is not None:
+            await self._protector.release(name)
+
+    async def _keep(self, ts: Timestamp) -> None:
+        try:
+            if self._name is None:
+                self._name = await self._protector.protect(self._spans, ts, owner=self._owner)
+            else:
+                await self._protector.move(self._name, ts)
+        except SlackwaterError:
+            probe("feeds.protection_failed")
+            self.failures += 1
+            return
+        self.protected = ts
+        self._moved_at = self._clock.peek()
+
+    def status(self) -> str:
+        """One line for logs, scripts, console and simulator."""
+        alarm = " ALARM" if self.alarming else ""
+        return f"protected={self.protected or '-'} lag={self.lag_s:.1f}s policy={self.policy.value}{alarm}"
