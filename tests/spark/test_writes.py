@@ -6,9 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-import slackwater
 from slackwater.errors import UsageError
-from slackwater.spark.options import parse_options
 from slackwater.spark.source import Source
 from slackwater.spark.writing import Staged
 from tests.spark.test_reads import fail_once
@@ -103,36 +101,3 @@ def test_abort_after_commit_keeps_what_was_committed(db, url, table):
         aborted.commit([message])
     assert rows(db, table) == {1: "since"}
     writer().commit([Staged(None), None])
-
-
-@pytest.mark.parametrize(
-    ("ddl", "options", "said"),
-    [
-        ("v string", {}, "the frame has no column id"),
-        ("id bigint, nope string", {}, "has no column 'nope'"),
-        ("id string", {}, "does not take string; cast it in Spark, to bigint"),
-        ("id bigint", {"versionAsOf": "1"}, "the option versionAsOf is for a snapshot read"),
-        ("id bigint", {"operation": "replace"}, "is none of upsert, insert, insertIgnore, delete"),
-        ("id bigint", {"txnAppId": "x"}, "belong together"),
-        ("id bigint", {"atomic": "false", "txnAppId": "x", "txnVersion": "1"}, "needs atomic=true"),
-    ],
-)
-def test_bad_writes_are_one_clear_error(db, save, spark, ddl, options, said):
-    if "bad_writes" not in {t.name for t in db.tables()}:
-        db.create_table("bad_writes", {"id": "int8", "v": "text", "n": "int8"}, primary_key=["id"])
-    frame = spark.createDataFrame([tuple("1" if "string" in c else 1 for c in ddl.split(", "))], ddl)
-    with pytest.raises(Exception, match=r".") as error:
-        save(frame.selectExpr("*"), "bad_writes", **options)
-    assert said in str(error.value), str(error.value)[-2000:]
-    assert rows(db, "bad_writes") == {}
-
-
-def test_overwrite_is_refused(spark, url, table):
-    with pytest.raises(Exception, match="this source has no overwrite"):
-        spark.range(1).write.format("slackwater").option("endpoint", url).mode("overwrite").save(table)
-
-
-def test_a_table_that_is_not_there_is_named(url):
-    with pytest.raises(slackwater.errors.SlackwaterError, match="nowhere"):
-        Source({"endpoint": url, "path": "nowhere"})
-    assert parse_options({"endpoint": url, "path": "nowhere"}).table == "nowhere"
