@@ -72,6 +72,7 @@ def test_every_node_reads_the_present_of_a_leading_span(cluster):
     status, text = command("span-config", "set", *span, "--policy", "lead", "--json")
     assert (status, json.loads(text)[0]["policy"]) == (0, "lead")
     asyncio.run(read_everywhere(cluster))
+    assert command("kv", "get", "rates/eur", "--nearest", "--host", at) == (0, f"{ROUNDS - 1}\n")
     status, text = command("span-config", "show", "--host", at)
     assert status == 0
     assert "lead" in text

@@ -22,6 +22,7 @@ examples:
   slackwater kv put greeting hello
   slackwater kv get greeting
   slackwater kv get greeting --at -5s              as it was five seconds ago
+  slackwater kv get greeting --nearest             as it is, from the nearest replica of a span whose policy is lead
   slackwater kv scan --from a --to b --limit 10 --json
   slackwater kv delete greeting
 """
@@ -69,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     scan.add_argument("--limit", type=int, default=SCAN_ROWS, metavar="N", help=f"rows at most (default {SCAN_ROWS})")
     for verb in (get, scan):
         verb.add_argument("--at", default="", metavar="TIME", help="as of a timestamp or an interval such as -5s")
+        verb.add_argument(
+            "--nearest",
+            action="store_true",
+            help="the present, from the nearest replica that can tell it: see `slackwater span-config --help`, policy lead",
+        )
     for verb in (get, put, delete, scan):
         add_client_arguments(verb)
         verb.add_argument("--json", action="store_true", help="one JSON object per row")
@@ -82,7 +88,7 @@ async def _do(options: argparse.Namespace) -> list[Pair]:
 
 async def _get(remote: Remote, options: argparse.Namespace) -> list[Pair]:
     ts = parse(options.at, now=remote.clock.now()) if options.at else MIN
-    value = await remote.kv.get(kv(options.key.encode()), ts=ts)
+    value = await remote.kv.get(kv(options.key.encode()), ts=ts, nearest=options.nearest)
     return [Pair(options.key, None if value is None else _text(value))]
 
 
@@ -99,7 +105,7 @@ async def _delete(remote: Remote, options: argparse.Namespace) -> list[Pair]:
 async def _scan(remote: Remote, options: argparse.Namespace) -> list[Pair]:
     ts = parse(options.at, now=remote.clock.now()) if options.at else MIN
     end = prefix_end(KV) if options.end is None else kv(options.end.encode())
-    rows = await remote.kv.scan(kv(options.start.encode()), end, max_keys=options.limit, ts=ts)
+    rows = await remote.kv.scan(kv(options.start.encode()), end, max_keys=options.limit, ts=ts, nearest=options.nearest)
     return [Pair(_text(unescape(k, 1)[0]), _text(v)) for k, v in zip(rows.keys, rows.values, strict=True)]
 
 
