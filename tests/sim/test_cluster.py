@@ -29,6 +29,13 @@ def test_the_standard_scenario_does_everything_it_is_for() -> None:
     assert reached <= set(result.probes), reached - set(result.probes)
 
 
+def test_replicas_that_are_filled_twice_at_once_lose_nothing() -> None:
+    result = run_job(Job(seed=1, play="snapshots", duration_s=SHORT_S))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+    reached = {"snapshots.filled", "snapshots.moved", "store.replica_removed"}
+    assert reached <= set(result.probes), reached - set(result.probes)
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     job = Job(seed=2, play="leases", duration_s=12.0)
     assert run_job(job).trace_hash == run_job(job).trace_hash
