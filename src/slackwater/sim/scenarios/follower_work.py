@@ -40,6 +40,7 @@ STALENESS_S = (0.0, 0.2, 1.0, 4.0, 10.0)
 WAITS_MS = (0, 0, 50, 500, 3_000)
 COLLECTED_S = (2.0, 6.0, 15.0)
 """How much history a collection leaves."""
+PIECE_KEYS_MAX = 12
 BANK_SPAN = (account_keys()[0], prefix_end(account_keys()[-1]))
 
 
@@ -85,9 +86,11 @@ async def read(me: Worker, span: tuple[bytes, bytes], ts: Timestamp, timeout: fl
 
 
 def drawn_span(me: Worker) -> tuple[bytes, bytes]:
-    """All keys, the bank, or a piece between two keys."""
-    piece = sorted(me.draw.shuffled(all_keys())[:2])
-    span: tuple[bytes, bytes] = me.draw.pick([KV_SPAN, BANK_SPAN, (piece[0], piece[1])])
+    """All keys, the bank, or most often a short piece: reads of everything cost the most."""
+    keys = all_keys()
+    first = me.draw.below(len(keys) - PIECE_KEYS_MAX)
+    piece = (keys[first], keys[first + me.draw.between(1, PIECE_KEYS_MAX)])
+    span: tuple[bytes, bytes] = me.draw.pick([KV_SPAN, BANK_SPAN, piece, piece, piece])
     return span
 
 
