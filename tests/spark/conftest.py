@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 import os
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("pyspark")
 
 import slackwater
 from tests.integration.cluster import Processes
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]
 SETTINGS = {
     # Resolved timestamps half a second behind, so that streams move.
     "closed_timestamp.target_duration": 0.5,
