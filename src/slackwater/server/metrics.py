@@ -67,6 +67,8 @@ def collect(node: Node) -> Iterator[Metric]:
     yield gauge("slackwater_clock_seconds", "The node's hybrid clock.", us_of(node.clock.peek()) / 1e6)
     yield gauge("slackwater_rpc_connections", "Connections that others opened to this node.", node.server.connections)
     yield counter("slackwater_rpc_crashes_total", "Handlers that failed with a bug.", node.server.crashes)
+    crashes = node.queues.crashes if node.store is not None else 0
+    yield counter("slackwater_queue_crashes_total", "Queues that failed with a bug.", crashes)
     offsets = {peer: us / 1e6 for peer, us in node.offsets.latest().items()}
     yield gauges("slackwater_clock_offset_seconds", "A peer's clock minus ours.", "peer", offsets)
     yield from _of_cluster(node)

@@ -20,7 +20,7 @@ import signal
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -77,6 +77,7 @@ async def serve(options: StartOptions, settings: Settings) -> int:
     journal = Journal(runtime.clock, form=options.log_format, level=options.log_level)
     engine = open_store(options.store, runtime)
     ended: Future[int] = get_running_loop().create_future()
+    get_running_loop().set_exception_handler(lambda _, context: tell_crash(journal, context))
     scope = runtime.scope("node", on_failure=lambda error: _failed(error, ended, journal))
     try:
         log = await open_log(
@@ -213,11 +214,23 @@ def _failed(error: BaseException, ended: Future[int], journal: Journal) -> None:
     """A task crashed and took the node with it."""
     journal.error("failed", error=f"{type(error).__name__}: {error}")
     if not isinstance(error, SlackwaterError):
-        for line in traceback.format_exception(error):
-            for part in line.rstrip().splitlines():
-                journal.error("trace", line=part)
+        _tell_trace(journal, error)
     if not ended.done():
         ended.set_result(1)
+
+
+def tell_crash(journal: Journal, context: dict[str, Any]) -> None:
+    """Something crashed that the node goes on without: a queue, a handler, a range."""
+    error = context.get("exception")
+    journal.error("crashed", what=context.get("message", "?"), error=f"{type(error).__name__}: {error}")
+    if isinstance(error, BaseException):
+        _tell_trace(journal, error)
+
+
+def _tell_trace(journal: Journal, error: BaseException) -> None:
+    for line in traceback.format_exception(error):
+        for part in line.rstrip().splitlines():
+            journal.error("trace", line=part)
 
 
 class _pid_file:  # noqa: N801 - reads as a statement

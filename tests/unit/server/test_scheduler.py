@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,12 @@ from slackwater.errors import InvariantViolation, SlackwaterError, UnavailableEr
 from slackwater.model import requests as rq
 from slackwater.model.layout import kv
 from slackwater.runtime import run
+from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rpc.faults import pack, unpack
 from slackwater.runtime.seam import RangeId
+from slackwater.server.health import answer
+from slackwater.server.journal import Journal
+from slackwater.server.process import tell_crash
 from slackwater.server.queues.scheduler import PROMPT_SWEEPS_MAX
 from tests.unit.server.cluster import Cluster
 
@@ -75,6 +80,7 @@ def test_a_queue_that_crashes_is_reported_and_rests_while_everything_else_goes_o
             assert after.seen.count(R3) == 3, "the queues behind it are not stopped"
             assert [str(c["exception"]) for c in reported] == ["a bug"]
             assert node.queues.crashes == node.queues.failures["trim"] == 1
+            assert "slackwater_queue_crashes_total 1" in answer(node, "/metrics").body
             assert "trim of r3 crashed: ZeroDivisionError: a bug" in node.queues.status()
             assert not node.store.quarantined
             assert node.scope.failure is None
@@ -91,6 +97,16 @@ def test_a_queue_that_crashes_is_reported_and_rests_while_everything_else_goes_o
             assert node.queues.crashes == 2, "what may happen any day is no crash"
 
     run(main())
+
+
+def test_the_journal_keeps_the_trace_of_what_crashed() -> None:
+    to = io.StringIO()
+    with pytest.raises(ValueError) as met:  # noqa: PT011 - any error with a trace
+        int("a bug")
+    tell_crash(Journal(RealClock(), to=to), {"message": "the queue trim of r3 crashed", "exception": met.value})
+    first, *trace = to.getvalue().splitlines()
+    assert 'ERROR crashed what="the queue trim of r3 crashed" error="ValueError:' in first
+    assert any("test_scheduler.py" in line for line in trace)
 
 
 @pytest.mark.parametrize(
