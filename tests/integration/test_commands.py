@@ -217,7 +217,9 @@ def test_a_second_signal_does_not_wait(shell):
     assert node.wait(READY_S) in (0, 130)
 
 
-@pytest.mark.parametrize("command", ["start", "init", "status", "ranges", "frontier", "drain", "decommission", "kv", "cert"])
+@pytest.mark.parametrize(
+    "command", ["start", "init", "status", "ranges", "frontier", "drain", "decommission", "kv", "cert"]
+)
 def test_every_command_teaches(shell, command):
     done = shell(command, "--help")
     assert done.returncode == 0

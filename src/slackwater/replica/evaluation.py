@@ -98,8 +98,8 @@ class Evaluation:
     """Everything one batch decided."""
 
     __slots__ = (
-        "batch", "bulk", "close_at", "effects", "finishers", "generation", "min_write_ts", "parked", "records", "results", "stats",
-        "transfer_to", "trigger", "ts", "txn_write_ts",
+        "batch", "bulk", "close_at", "effects", "finishers", "generation", "min_write_ts", "parked", "records",
+        "results", "stats", "transfer_to", "trigger", "ts", "txn_write_ts",
     )  # fmt: skip
 
     def __init__(self, batch: Batch | None = None, *, trigger: Trigger | None = None) -> None:
