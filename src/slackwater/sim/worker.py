@@ -8,11 +8,13 @@ trace hash have proved that neither hashing nor addresses leak into a run.
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import msgspec
 
 from slackwater.sim.run import Job, run_job
+from slackwater.sim.scenario import load
 
 
 def perturb(amount: int) -> list[object]:
@@ -24,7 +26,10 @@ def perturb(amount: int) -> list[object]:
 
 def main() -> None:
     """Serve until the input ends."""
+    load()
     kept = perturb(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    gc.collect()
+    gc.freeze()  # modules live as long as the process: no run's collections need to look at them again
     decode, encode = msgspec.json.Decoder(Job).decode, msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(encode(run_job(decode(line))) + b"\n")
