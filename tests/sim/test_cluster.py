@@ -55,6 +55,6 @@ def test_a_planted_bug_is_killed_by_its_oracle(name: str, seeds: int) -> None:
 def test_seeds_are_mostly_clusters_and_every_planted_bug_has_a_play() -> None:
     plays = [default_play(seed) for seed in range(60)]
     assert plays.count("cluster") > len(plays) / 2
-    assert set(plays) == {"cluster", "leases", "kernel"}
+    assert set(plays) == {"cluster", "leases", "kernel", "frontier"}
     for bug in PLANTED.values():
         assert find_play(bug.play).name == bug.play
