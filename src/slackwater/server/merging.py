@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 APPLIED_WAIT_S = 5.0
 """How long a frozen range waits for its slowest replica before it is thawed again."""
+UNREACHABLE_WAIT_S = 1.0
+"""… and for one whose node does not answer at all: it may have died, and the range's clients wait."""
 POLL_S = 0.02
 
 
@@ -94,15 +96,21 @@ async def _merge(admin: Admin, left: RangeDescriptor, right: RangeDescriptor) ->
 
 async def wait_applied(admin: Admin, range_id: RangeId, nodes: tuple[NodeId, ...], position: Position) -> None:
     """Return once every replica has applied up to `position`: a merge must not make the left side wait for the right."""
-    deadline = Deadline(admin.runtime.clock, seconds=APPLIED_WAIT_S)
+    clock = admin.runtime.clock
+    deadline = Deadline(clock, seconds=APPLIED_WAIT_S)
+    silent: Deadline | None = None
     while True:
         found = await admin.peers.replicas(nodes, range_id)
         late = [n for n, s in found.items() if not isinstance(s, ReplicaStatus) or s.failure or s.position < position]
         if not late:
             return
-        if deadline.passed:
+        if not any(isinstance(s, SlackwaterError) for s in found.values()):
+            silent = None
+        elif silent is None:
+            silent = Deadline(clock, seconds=UNREACHABLE_WAIT_S)
+        if deadline.passed or (silent is not None and silent.passed):
             raise UnavailableError("some replicas do not keep up", range_id=range_id, late=late)
-        await admin.runtime.clock.sleep(POLL_S)
+        await clock.sleep(POLL_S)
 
 
 async def undo(admin: Admin, right: RangeDescriptor, *, left_generation: int) -> None:
