@@ -25,9 +25,9 @@ from slackwater.client.snapshot import AsyncSnapshot
 from slackwater.client.staging import AsyncPart, staged_kind
 from slackwater.client.tables import KnownTables, table_name
 from slackwater.client.transaction import AsyncTransaction, Attempts
-from slackwater.client.writes import Writer, WriteResult
+from slackwater.client.writes import LOST, Writer, WriteResult
 from slackwater.clock.timestamp import MIN, Timestamp, from_us, parse
-from slackwater.errors import DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
+from slackwater.errors import AmbiguousResult, DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
 from slackwater.model import native as nt
 from slackwater.model.native import WriteKind
 from slackwater.model.spans import Span
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from slackwater.model.native_staging import PartRef, Published
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
+    from slackwater.runtime.rpc.method import Method
     from slackwater.runtime.seam import TaskScope
 
 T = TypeVar("T")
@@ -66,13 +67,21 @@ class AsyncDatabase:
     ) -> TableSchema:
         """Make a table; see `client.definitions` for how columns and keys are written."""
         request = nt.CreateTable(table_name(name), column_specs(columns), key_specs(primary_key))
-        reply = await self._gateways.call(nt.CREATE_TABLE, request, again=Again.IF_UNSENT)
+        reply = await self._define(nt.CREATE_TABLE, request, f"table {name} may or may not have been created")
         return self._tables.remember(reply.table).latest.schema
 
     async def drop_table(self, name: str) -> None:
         """Drop a table. Its rows can still be read as of a time before."""
-        await self._gateways.call(nt.DROP_TABLE, nt.DropTable(table_name(name)), again=Again.IF_UNSENT)
+        request = nt.DropTable(table_name(name))
+        await self._define(nt.DROP_TABLE, request, f"table {name} may or may not have been dropped")
         self._tables.forget()
+
+    async def _define(self, method: Method[Any, nt.TableReply], request: Any, doubt: str) -> nt.TableReply:
+        """Change a definition, once: when the answer is lost the caller has to look."""
+        try:
+            return await self._gateways.call(method, request, again=Again.IF_UNSENT)
+        except LOST as error:
+            raise AmbiguousResult(f"{doubt}: the answer was lost ({error.message}); look with tables()") from error
 
     async def tables(self) -> list[TableSchema]:
         """Every table, by name."""

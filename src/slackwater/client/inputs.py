@@ -116,6 +116,19 @@ def in_order(keys: list[bytes], values: list[bytes]) -> Encoded:
     return [keys[i] for i in order], [values[i] for i in order] if values else []
 
 
+def in_blocks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> Iterator[Encoded]:
+    """Rows in blocks of about so many bytes, at least one row each: a block has to fit a message."""
+    low = size = 0
+    for high, key in enumerate(keys):
+        row = len(key) + (len(values[high]) if values else 0)
+        if high > low and size + row > bytes_max:
+            yield keys[low:high], values[low:high]
+            low, size = high, 0
+        size += row
+    if low < len(keys):
+        yield keys[low:], values[low:]
+
+
 def key_of(codec: RowCodec, key: object) -> bytes:
     """The key of one row, from its only key value, its key values in order, or a dict with its key columns."""
     names = [column.name for column, _ in codec.schema.key_columns()]

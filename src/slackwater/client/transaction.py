@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from slackwater.client.gateways import Again
-from slackwater.client.inputs import Input, key_of
+from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.reads import query
-from slackwater.client.writes import WriteResult, already_there, settle, unique
+from slackwater.client.writes import LOST, MESSAGE_BYTES_MAX, WriteResult, already_there, settle, unique
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import (
     ConditionFailed,
@@ -77,7 +77,7 @@ class AsyncTransaction:
         name, self._name = self._name, b""
         try:
             ended = await self._gateways.call(nt.COMMIT, nt.EndTxn(name), again=Again.IF_UNSENT, at=self._gateway)
-        except (ConnectionLost, DeadlineExceeded) as error:
+        except LOST as error:
             settled = await settle(self._gateways, mark, error)
             if not settled.committed:
                 raise RetryableError("the commit was lost on the way and is now ruled out; run it again") from error
@@ -166,13 +166,14 @@ class AsyncTransaction:
         history, keys, values = await self._tables.prepared(table, lambda known: self._encoded(kind, known, rows))
         if not keys:
             return WriteResult(0, MIN)
-        request = nt.Write(history.latest.table_id, history.latest.version, kind, keys, values, txn=self._name)
+        table_id, version = history.latest.table_id, history.latest.version
         try:
-            reply = await self._call(nt.WRITE, request, table)
+            for block in in_blocks(keys, values, bytes_max=MESSAGE_BYTES_MAX):
+                request = nt.Write(table_id, version, kind, *block, txn=self._name)
+                self._mark = (await self._call(nt.WRITE, request, table)).mark or self._mark
         except ConditionFailed as error:
             raise already_there(self._tables.codec(history), error) from None
-        self._mark = reply.mark or self._mark
-        return WriteResult(reply.rows, MIN)
+        return WriteResult(len(keys), MIN)
 
     def _encoded(
         self, kind: WriteKind, history: TableHistory, rows: Any

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from slackwater.client.gateways import Again, Gateways
-from slackwater.client.inputs import Input, duplicate_keys
+from slackwater.client.inputs import Input, duplicate_keys, in_blocks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import (
     AmbiguousResult,
@@ -48,8 +48,14 @@ BULK_ROWS = 20_000
 BULK_CHECKED_ROWS = 2_000
 """Rows of one block of a bulk insert or delete, each a transaction."""
 BLOCKS_AHEAD_MAX = 2
+MESSAGE_BYTES_MAX = 8 << 20
+"""Bytes of rows in one message; a frame holds twice that."""
 ATTEMPTS_MAX = 100
 SCHEMA_ATTEMPTS_MAX = 4
+
+
+LOST = (ConnectionLost, DeadlineExceeded, AmbiguousResult)
+"""Errors after which somebody else has to be asked what happened."""
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -124,7 +130,7 @@ class Writer:
                 raise
             except RetryableError:
                 await self._gateways.pause(tries)
-            except (ConnectionLost, DeadlineExceeded) as error:
+            except LOST as error:
                 mark = nt.TxnMark(txn_id, request.keys[0], start, 0, start)
                 settled = await settle(self._gateways, mark, error)
                 if settled.committed:
@@ -165,17 +171,18 @@ class _Bulk:
                 keys, values = await self._gateways.runtime.offload(self._given.piece, low, size)
                 if self._kind is WriteKind.DELETE:  # of rows to be written it is known that no two have one key
                     keys, values = unique(self._codec, keys, values, self._kind)
-                under_way.append(self._scope.spawn(self._send(keys, values), name="bulk block"))
-                if len(under_way) >= BLOCKS_AHEAD_MAX:
-                    self._landed(await under_way.popleft())
+                for block in in_blocks(keys, values, bytes_max=MESSAGE_BYTES_MAX):
+                    under_way.append(self._scope.spawn(self._send(*block), name="bulk block"))
+                    if len(under_way) >= BLOCKS_AHEAD_MAX:
+                        self._landed(await under_way.popleft())
             while under_way:
                 self._landed(await under_way.popleft())
         except SlackwaterError as error:
             error.facts["rows_written"] = self._written
             raise
         finally:
-            for block in under_way:
-                block.cancel()
+            for sent in under_way:
+                sent.cancel()
         return WriteResult(self._written, self._ts)
 
     async def _send(self, keys: list[bytes], values: list[bytes]) -> nt.Written | SlackwaterError:

@@ -348,6 +348,8 @@ class Number(_Message, frozen=True):
     """The new value of a counter, or a count."""
 
     number: int
+    more: bool = False
+    """Of resolved intents: some are left, for another request; these filled a log entry."""
 
 
 class Passed(_Message, frozen=True):

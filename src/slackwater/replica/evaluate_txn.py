@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,7 @@ from slackwater.replica import records
 from slackwater.replica.declare import txn_key
 from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime.seam import Family
-from slackwater.storage.intents import resolve, resolve_span
+from slackwater.storage.intents import Resolved, resolve, resolve_span
 from slackwater.storage.stats import ZERO
 
 if TYPE_CHECKING:
@@ -74,14 +74,15 @@ def _roll_back(work: Work, request: rq.EndTxn, record: TxnRecord | None, txn: Tx
 def _finished(work: Work, request: rq.EndTxn, txn: Txn, status: TxnStatus, ts: Timestamp) -> TxnRecord:
     """Write the final record and resolve the local intents in the same command."""
     here, keys, spans = work.view.state.descriptor, request.lock_keys, request.lock_spans
-    local_keys = [k for k in keys if here.contains(k)][:LOCKS_INLINE_MAX]
-    local_spans = [s for s in spans if here.covers(*s)]
+    left_keys: tuple[bytes, ...] = ()
+    left_spans: tuple[tuple[bytes, bytes], ...] = ()
     if not work.one_phase:
+        local_keys = [k for k in keys if here.contains(k)][:LOCKS_INLINE_MAX]
         outcome = Resolution(txn.txn_id, txn.epoch, status, ts)
-        _resolve(work, outcome, local_keys, local_spans)
-    done = set(local_keys)
-    left_keys = tuple(k for k in keys if k not in done) if not work.one_phase else ()
-    left_spans = tuple(s for s in spans if s not in local_spans) if not work.one_phase else ()
+        done = _resolve(work, outcome, local_keys, [s for s in spans if here.covers(*s)])
+        resolved_keys = set(local_keys[: done.keys])
+        left_keys = tuple(k for k in keys if k not in resolved_keys)
+        left_spans = tuple(s for s in spans if s not in done.spans)
     record = TxnRecord(
         txn_id=txn.txn_id,
         anchor=txn.anchor,
@@ -133,8 +134,9 @@ def query_txn(work: Work, request: rq.QueryTxn) -> Result:
 
 
 def resolve_intents(work: Work, request: rq.ResolveIntents) -> Result:
-    """Apply what became of a transaction to its intents here."""
-    return rq.Number(_resolve(work, request.resolution, list(request.keys), list(request.spans)))
+    """Apply what became of a transaction to its intents here, as many as fit a log entry."""
+    done = _resolve(work, request.resolution, list(request.keys), list(request.spans))
+    return rq.Number(done.found, more=done.keys < len(request.keys) or len(done.spans) < len(request.spans))
 
 
 def forget_locks(work: Work, request: rq.ForgetLocks) -> Result:
@@ -192,15 +194,38 @@ def _collectable(work: Work, record: TxnRecord) -> bool:
     return seconds_between(seen, work.view.now) > work.view.txn_expiration_s
 
 
-def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tuple[bytes, bytes]]) -> int:
-    """Resolve intents; returns how many were found. Resolving makes no new promise, so it is exempt from closing (I-10)."""
-    done = [resolve(work.reader, work.effects, key, outcome) for key in keys]
+class _Done(NamedTuple):
+    """How far resolving got: intents found, keys looked at, spans done with."""
+
+    found: int
+    keys: int
+    spans: list[tuple[bytes, bytes]]
+
+
+def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tuple[bytes, bytes]]) -> _Done:
+    """Resolve intents until they fill a command. Resolving makes no new promise, so it is exempt from closing (I-10)."""
+    budget = work.view.resolve_bytes_max
+    done: list[Resolved] = []
+    looked_at = size = 0
+    for key in keys:
+        if size >= budget:
+            break
+        done.append(resolve(work.reader, work.effects, key, outcome))
+        looked_at += 1
+        size += done[-1].size
+    finished = []
     for start, end in spans:
-        done += resolve_span(work.reader, work.effects, start, end, outcome)[0]
+        if size >= budget:
+            break
+        some, resume = resolve_span(work.reader, work.effects, start, end, outcome, max_bytes=budget - size)
+        done += some
+        size += sum(resolved.size for resolved in some)
+        if resume is None:
+            finished.append((start, end))
     for resolved in done:
         if resolved.stats != ZERO:
             work.evaluation.add_stats(resolved.stats)
-    return sum(r.found for r in done)
+    return _Done(sum(r.found for r in done), looked_at, finished)
 
 
 def _txn(work: Work) -> Txn:

@@ -51,6 +51,7 @@ class View:
         "now",
         "read_at",
         "reader",
+        "resolve_bytes_max",
         "right_stats",
         "state",
         "tscache",
@@ -72,6 +73,7 @@ class View:
         right_stats: tuple[int, ...] = (),
         left: Callable[[], LeftSide] = _nobody,
         uncertain_upto: Timestamp = MIN,
+        resolve_bytes_max: int = 1 << 18,
     ) -> None:
         self.reader = reader
         self.state = state
@@ -92,6 +94,8 @@ class View:
         self.uncertain_upto = uncertain_upto
         """Of a batch whose timestamp this leaseholder chose: a version above its clock, up to here, may have been
         acknowledged by a node whose clock is ahead of this one."""
+        self.resolve_bytes_max = resolve_bytes_max
+        """Bytes of intents that one command turns into values: it must fit a log entry."""
 
 
 class Evaluation:

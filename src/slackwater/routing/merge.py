@@ -90,7 +90,8 @@ def join(pieces: list[Result]) -> Result:
     if isinstance(first, ClosedResult):
         return min((p for p in pieces if isinstance(p, ClosedResult)), key=lambda p: p.closed)
     if isinstance(first, Number):
-        return Number(sum(piece.number for piece in pieces if isinstance(piece, Number)))
+        numbers = [piece for piece in pieces if isinstance(piece, Number)]
+        return Number(sum(piece.number for piece in numbers), more=any(piece.more for piece in numbers))
     return first
 
 

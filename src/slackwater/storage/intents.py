@@ -160,6 +160,10 @@ def next_intent(before: StoredIntent | None, txn: Txn, *, ts: Timestamp, sequenc
     return StoredIntent(txn.txn_id, txn.anchor, txn.start, txn.epoch, ts, sequence, value, history)
 
 
+RESOLVED_BYTES = 64
+"""What resolving one intent costs in a command besides its keys and value."""
+
+
 class Resolved(NamedTuple):
     """What resolving did: the change of the statistics, and the version that a commit made."""
 
@@ -167,6 +171,8 @@ class Resolved(NamedTuple):
     version: Version | None = None
     found: bool = False
     """Whether there was an intent of that transaction."""
+    size: int = 0
+    """About how many bytes this adds to a command."""
 
 
 def resolve(reader: Reader, batch: Batch, key: bytes, resolution: Resolution) -> Resolved:
@@ -176,16 +182,25 @@ def resolve(reader: Reader, batch: Batch, key: bytes, resolution: Resolution) ->
 
 
 def resolve_span(
-    reader: Reader, batch: Batch, start: bytes, end: bytes, resolution: Resolution, *, max_keys: int = 0
+    reader: Reader,
+    batch: Batch,
+    start: bytes,
+    end: bytes,
+    resolution: Resolution,
+    *,
+    max_keys: int = 0,
+    max_bytes: int = 0,
 ) -> tuple[list[Resolved], bytes | None]:
     """Resolve every intent of the transaction in [start, end); (what was done, where to go on or None)."""
     done: list[Resolved] = []
+    size = 0
     for key, raw in intents_in(reader, start, end):
-        if max_keys and len(done) >= max_keys:
+        if (max_keys and len(done) >= max_keys) or (max_bytes and size >= max_bytes):
             return done, key
         result = _resolve(reader, batch, key, raw, resolution)
         if result.found:
             done.append(result)
+            size += result.size
     return done, None
 
 
@@ -198,7 +213,7 @@ def _resolve(reader: Reader, batch: Batch, key: bytes, raw: bytes, resolution: R
     batch.delete(Family.LOCK, key)
     gone = intent_changed(key, before=raw, after=None)
     if resolution.status is TxnStatus.ABORTED or intent.epoch != resolution.epoch:
-        return Resolved(gone, None, found=True)
+        return Resolved(gone, None, found=True, size=RESOLVED_BYTES + len(key))
     prior = newest(reader, key)
     # The intent kept everybody else from writing above it, so a commit is always the newest version.
     invariant(
@@ -206,7 +221,8 @@ def _resolve(reader: Reader, batch: Batch, key: bytes, raw: bytes, resolution: R
     )
     batch.put(Family.DATA, key + suffix(resolution.ts), intent.value)
     version = Version(key, resolution.ts, intent.value)
-    return Resolved(gone.plus(added(prior, *version)), version, found=True)
+    size = RESOLVED_BYTES + 2 * len(key) + len(intent.value)
+    return Resolved(gone.plus(added(prior, *version)), version, found=True, size=size)
 
 
 def _push(batch: Batch, key: bytes, raw: bytes, intent: StoredIntent, ts: Timestamp) -> Resolved:
@@ -214,4 +230,5 @@ def _push(batch: Batch, key: bytes, raw: bytes, intent: StoredIntent, ts: Timest
         return Resolved(found=True)
     moved = encode_intent(msgspec.structs.replace(intent, ts=ts))
     batch.put(Family.LOCK, key, moved)
-    return Resolved(intent_changed(key, before=raw, after=moved), None, found=True)
+    size = RESOLVED_BYTES + len(key) + len(moved)
+    return Resolved(intent_changed(key, before=raw, after=moved), None, found=True, size=size)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import seconds_between
 from slackwater.hooks import planted, probe
-from slackwater.model.requests import Header
+from slackwater.model.requests import Header, Number
 from slackwater.routing.retry import Backoff, Deadline
 from slackwater.routing.sender import NO_RANGE
 
@@ -47,8 +47,15 @@ class Kernel:
         return Backoff(self.runtime.rng, least=least, most=most)
 
     async def ask(self, requests: Sequence[Request], *, deadline: Deadline, at: bytes = b"") -> BatchResult:
-        """Send requests that belong to no transaction and no timestamp (pushes, resolutions)."""
-        return await self.sender.send(requests, Header(NO_RANGE), timeout=deadline.remaining(), at=at)
+        """Send requests that belong to no transaction and no timestamp (pushes, resolutions).
+
+        Resolutions that fill more than one log entry are asked for again until nothing is left.
+        """
+        while True:
+            answer = await self.sender.send(requests, Header(NO_RANGE), timeout=deadline.remaining(), at=at)
+            if not any(isinstance(result, Number) and result.more for result in answer.results):
+                return answer
+            probe("txn.resolve_in_parts")
 
     async def wait_past(self, ts: Timestamp) -> None:
         """Commit-wait: return once this node's clock is above `ts`.

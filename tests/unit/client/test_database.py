@@ -333,6 +333,21 @@ def test_a_bulk_load_writes_everything() -> None:
     play(story)
 
 
+def test_large_rows_go_in_several_messages() -> None:
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        await db.create_table("notes", {"id": "int8", "text": "text"}, primary_key="id")
+        rows = [{"id": i, "text": "x" * 200_000} for i in range(100)]
+        assert (await db.upsert("notes", rows)).rows == 100
+        async with db.transaction() as tx:
+            assert (await tx.upsert("notes", [{**row, "text": "y" * 200_000} for row in rows])).rows == 100
+        lengths = {len(row["text"]) for row in (await db.scan("notes", where=[("text", ">", "y")])).to_pylist()}
+        assert lengths == {200_000}
+        with pytest.raises(SlackwaterError, match=r"large|entry"):
+            await db.upsert("notes", [{"id": 1, "text": "x" * 3_000_000}])
+
+    play(story)
+
+
 def test_another_gateway_takes_over() -> None:
     async def story(cluster: Cluster, db: AsyncDatabase) -> None:
         async with session(cluster, 2, 1) as other:

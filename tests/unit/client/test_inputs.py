@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from slackwater.client.inputs import Input, in_order, key_of
+from slackwater.client.inputs import Input, in_blocks, in_order, key_of
 from slackwater.client.writes import unique
 from slackwater.errors import UsageError
 from slackwater.model.kinds import INT, STRING, TIMESTAMPTZ, decimal_type
@@ -140,3 +140,15 @@ def test_rows_in_order_are_left_alone() -> None:
     keys, values = [b"a", b"b"], [b"1", b"2"]
     assert in_order(keys, values)[0] is keys
     assert in_order([b"b", b"a"], [b"1", b"2"]) == ([b"a", b"b"], [b"2", b"1"])
+
+
+def test_blocks_fit_their_bound_and_lose_nothing() -> None:
+    keys = [b"%03d" % i for i in range(20)]
+    values = [bytes(i * 7 % 50) for i in range(20)]
+    for bound in (1, 10, 60, 10_000):
+        blocks = list(in_blocks(keys, values, bytes_max=bound))
+        assert [k for ks, _ in blocks for k in ks] == keys
+        assert [v for _, vs in blocks for v in vs] == values
+        sizes = [sum(map(len, ks)) + sum(map(len, vs)) for ks, vs in blocks]
+        assert all(size <= bound or len(ks) == 1 for size, (ks, _) in zip(sizes, blocks, strict=True))
+    assert list(in_blocks(keys, [], bytes_max=9)) == [(keys[i : i + 3], []) for i in range(0, 20, 3)]

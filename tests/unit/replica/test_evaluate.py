@@ -353,3 +353,33 @@ def test_writing_one_key_twice_in_a_batch_keeps_the_last_and_counts_it_once() ->
         total = total.plus(Stats(*bench.run(*requests).stats))
         assert total == recompute(bench.engine, b"a", b"z")
     assert bench.value(b"k") is None
+
+
+def test_large_intents_are_resolved_in_commands_that_fit_a_log_entry() -> None:
+    bench = Bench()
+    keys = tuple(b"k%02d" % i for i in range(10))
+    large = b"x" * (100 << 10)
+    for sequence, key in enumerate(keys, 1):
+        bench.run(rq.Put(key, large), txn=txn(sequence=sequence))
+    ended = bench.run(rq.EndTxn(commit=True, lock_keys=keys), txn=txn(sequence=11))
+    sizes = [sum(map(len, filter(None, family.values()))) for family in ended.effects.writes]
+    assert sum(sizes) < 4 * len(large)
+    outcome = Resolution(txn().txn_id, 0, TxnStatus.COMMITTED, ended.results[0].commit_ts)
+    rounds = [bench.run(rq.ResolveIntents(outcome, keys=keys)).results[0] for _ in range(4)]
+    assert [r.more for r in rounds] == [True, True, False, False]
+    assert [r.number for r in rounds] == [3, 3, 1, 0]
+    assert all(bench.value(key) == large for key in keys)
+
+
+def test_a_span_of_large_intents_is_left_in_the_record_until_it_is_done() -> None:
+    bench = Bench()
+    large = b"x" * (200 << 10)
+    for sequence in range(1, 5):
+        bench.run(rq.Put(b"k%d" % sequence, large), txn=txn(sequence=sequence))
+    span = (b"k", b"l")
+    ended = bench.run(rq.EndTxn(commit=True, lock_spans=(span,)), txn=txn(sequence=9))
+    record = bench.run(rq.QueryTxn(txn().txn_id, b"k")).results[0].record
+    assert record.lock_spans == (span,)
+    assert not record.resolved
+    outcome = Resolution(txn().txn_id, 0, TxnStatus.COMMITTED, ended.results[0].commit_ts)
+    assert bench.run(rq.ResolveIntents(outcome, spans=(span,))).results[0] == rq.Number(2, more=False)

@@ -5,8 +5,7 @@
       │ latches ───── wait for earlier conflicting requests
       │ evaluate ──── check and act in one step, no await: lease, bounds, floors, read, decide
       │ propose ───── Pipeline ──► log.append ──► tail ──► apply ──► engine.write
-      ▼                                                                  │
-    result ◄── the waiter is told; latches are released ◄────────────────┘
+      ▼ result ◄── the waiter is told; latches are released ◄────────────┘
 
 A request that is cancelled after it proposed keeps its latches until the command is decided: it may still apply. A caller
 gets its result or a definite error; `AmbiguousResult` only when the replica itself ends before the command is decided.
@@ -283,6 +282,7 @@ class Replica:
             right_stats=right_stats,
             left=lambda: self.context.hooks.left_of(self.state.descriptor),
             uncertain_upto=uncertain_upto,
+            resolve_bytes_max=int(self.context.settings["log.entry_bytes_max"]) // 4,
         )
         evaluation = evaluate(batch, view)
         if isinstance(evaluation.transfer_to, int):
