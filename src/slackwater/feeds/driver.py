@@ -5,7 +5,8 @@
      side transport ────────┘ closed                               Wake        the consumer's Session
                                                                    Resolve, NeedBarrier     `pushing.Pusher`
 
-A replica is attached while at least one consumer is registered: before and after that nothing of this runs, and a write
+A replica is attached while at least one consumer is registered, and for `feed.keep_attached` after the last has gone: it
+may come back, and what is recent is then at hand (`recent.py`). Before and after that nothing of this runs, and a write
 costs nothing more than a test for None. What an attached replica applies is handed over one engine batch at a time, in the
 step in which it was applied.
 
@@ -93,7 +94,10 @@ class Attached:
             Span(state.descriptor.start, state.descriptor.end),
             closed=replica.closing.closed(),
             gc_threshold=state.gc_threshold,
+            recent_bytes_max=int(replica.context.settings["feed.recent_bytes_max"]),
         )
+        self.idle_since_ns = 0
+        """When the last consumer went; meaningful while there is none."""
         self.room: dict[int, Event] = {}
         """Catch-up scans that wait for their consumer."""
         self._owner = owner
@@ -283,10 +287,17 @@ class NodeFeeds:
         self._eager.discard(number)
         self._slots.release(number)
         self._grant()
-        if attached.feed.idle and self.attached.get(attached.range_id) is attached:
+        if attached.feed.idle:
+            attached.idle_since_ns = self._runtime.clock.monotonic_ns()
+            # One that knows all that is recent waits a while for who comes back.
+            if attached.feed.over or not attached.feed.recent.floors or not self._settings["feed.keep_attached"]:
+                self._detach(attached)
+
+    def _detach(self, attached: Attached) -> None:
+        if self.attached.get(attached.range_id) is attached:
             del self.attached[attached.range_id]
-            if attached.replica.follower is attached:
-                attached.replica.follower = None
+        if attached.replica.follower is attached:
+            attached.replica.follower = None
 
     # --- what the pure core asks for -------------------------------------------------------------------------------
 
@@ -391,8 +402,12 @@ class NodeFeeds:
             quiet = clock.monotonic_ns() >= quiet_at_ns
             if quiet:
                 quiet_at_ns = clock.monotonic_ns() + int(seconds * QUIET_INTERVALS * 1e9)
+            kept_ns = self._settings["feed.keep_attached"] * 1e9
             for attached in list(self.attached.values()):
-                if not attached.feed.over:
+                if attached.feed.idle:
+                    if attached.feed.over or clock.monotonic_ns() - attached.idle_since_ns > kept_ns:
+                        self._detach(attached)
+                elif not attached.feed.over:
                     self.follow(attached, attached.publish(quiet=quiet))
             # Updates of several peers come in one burst: they are one reason to publish, not several.
             await self._runtime.clock.sleep(self._settings["feed.linger"])

@@ -89,7 +89,7 @@ class Pusher:
 
     def _round(self, attached: Attached) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         settings, feed, now = self._kernel.settings, attached.feed, self._kernel.clock.now()
-        if feed.over:
+        if feed.over or feed.idle:
             return []
         works: list[Callable[[], Coroutine[Any, Any, None]]] = [
             partial(self._push, attached, intent)

@@ -41,10 +41,11 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import Overloaded, UsageError, invariant
 from slackwater.feeds.effects import LOCKS_TRACKED_MAX, LockMap, read_effects, with_befores
 from slackwater.feeds.events import Changes, EndReason
+from slackwater.feeds.recent import RECENT_BYTES_DEFAULT, Recent
 from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Account, Phase, Registration
 from slackwater.feeds.resolved import ResolvedTimestamp
 from slackwater.feeds.unresolved import UnresolvedQueue
-from slackwater.hooks import planted
+from slackwater.hooks import planted, probe
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, TxnStatus
 
@@ -114,8 +115,10 @@ class RangeFeed:
         closed: Timestamp,
         gc_threshold: Timestamp = MIN,
         locks_max: int = LOCKS_TRACKED_MAX,
+        recent_bytes_max: int = RECENT_BYTES_DEFAULT,
     ) -> None:
         self.span = span
+        self.recent = Recent(recent_bytes_max)
         self.gc_threshold = gc_threshold
         self.queue = UnresolvedQueue()
         self.locks = LockMap(span, self.queue, limit=locks_max)
@@ -154,11 +157,20 @@ class RangeFeed:
         if self._too_old(made):
             return [Wake(registration)]
         if self.queue.complete:
-            return [WantSlot(registration)]
+            return self._from_recent(registration, made) or [WantSlot(registration)]
         if self._scan_asked:
             return []
         self._scan_asked = True
         return [ScanLocks(self.span)]
+
+    def _from_recent(self, number: int, made: Registration) -> list[Effect]:
+        """Give a consumer its history from the blocks kept, if they have all of it; it is live then."""
+        if made.befores or not self.recent.covers(made.span, made.after) or 2 * self.recent.bytes > made.budget_bytes:
+            return []
+        probe("feeds.history_was_recent")
+        made.open(resolved=self.resolved.value)
+        made.history(self.recent.since(made.span, made.after), done=True, resolved=self.resolved.value)
+        return self._wakes([number])
 
     def _too_old(self, registration: Registration) -> bool:
         """Whether history no longer reaches back to where the consumer stands; it is ended then."""
@@ -194,6 +206,8 @@ class RangeFeed:
         if found is None:
             return []
         found.history(changes, done=done, resolved=self.resolved.value)
+        if done:
+            self.recent.scanned(found.span, found.highest)
         return self._wakes([registration])
 
     def take(self, registration: int, *, bytes_max: int) -> list[Event]:
@@ -354,6 +368,7 @@ class RangeFeed:
 
     def _deliver(self, changes: Changes) -> list[Effect]:
         size, lowest, woken = changes.size(), min(changes.timestamps), list[Effect]()
+        self.recent.add(changes, size)
         for id_, registration in self.registrations.items():
             if registration.span == self.span and lowest > registration.after:
                 registration.live_all(changes, size)

@@ -94,6 +94,8 @@ class Registration:
         """Of everything buffered."""
         self._account = account or Account(self.budget_bytes)
         self.opened_at = MIN
+        self.highest = after
+        """Of all history read, wherever it went."""
         self._out: deque[tuple[Event, int]] = deque()
         """(event, bytes)."""
         self._live: list[tuple[Changes, int]] = []
@@ -119,6 +121,8 @@ class Registration:
 
     def history(self, changes: Changes, *, done: bool, resolved: Timestamp) -> None:
         """A block of history; with the last one, what waited follows and the registration is live."""
+        if changes.timestamps:
+            self.highest = Timestamp(max(self.highest, max(changes.timestamps)))
         if self.phase is Phase.ENDED:
             return
         invariant(self.phase is Phase.SCANNING, "A-feed-phase", phase=self.phase.value)

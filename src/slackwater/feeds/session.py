@@ -3,8 +3,9 @@
     Attached r5 ── wake(31) ─┐
     Attached r9 ── wake(32) ─┴► ready: 31 32 ─► items(): take from each in turn, up to `feed.message_bytes` a message
 
-After each message the session waits `feed.linger`: what a busy range commits meanwhile leaves as one message, so that a
-consumer costs the node a bounded number of messages a second, not one per entry. The first event after a pause goes at once.
+Once all has been said the session waits `feed.linger`: what a busy range commits meanwhile leaves as one message, so that a
+consumer costs the node a bounded number of messages a second, not one per entry. The first event after a pause goes at once,
+and so does everything that waits behind a full message.
 
 All registrations of the session draw on one `Account`: the budget is the consumer's, not the range's.
 """
@@ -79,7 +80,8 @@ class Session:
                 await self._event.wait()
             for message in self._gather():
                 yield message
-            await self._clock.sleep(self._settings["feed.linger"])
+            if not self._ready:
+                await self._clock.sleep(self._settings["feed.linger"])
 
     def _gather(self) -> list[FeedItems]:
         """What is ready now, each registration in its turn: one message, or more where a single block is larger."""

@@ -87,7 +87,7 @@ async def test_history_then_live() -> None:
 
 @story
 async def test_nothing_is_attached_when_nobody_listens() -> None:
-    async with Cluster(1, **SOON) as cluster:
+    async with Cluster(1, **SOON, feed__keep_attached=0.3) as cluster:
         node = cluster.nodes[0]
         async with node.feed_client.watch([WHOLE]) as feed:
             await Reader(feed).upto(node.clock.now())

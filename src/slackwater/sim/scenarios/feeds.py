@@ -37,6 +37,8 @@ _SOON = {
     "feed.push_interval": 0.5,
     "feed.stall_timeout": 5.0,
 }
+_SCANS = {"feed.recent_bytes_max": 0}
+"""Nothing recent is kept: whoever comes back has to scan."""
 _TIGHT = {
     **_SOON,
     "feed.consumer_bytes_max": 1 << 12,
@@ -104,7 +106,8 @@ def _collecting_plan(tape: Tape, *, nodes: int) -> Plan:
 
 def _draw(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(1, 4), clients=(1, 4), duration_s=duration_s)
-    return replace(drawn, settings={**drawn.settings, **_SOON})
+    scans = _SCANS if tape.stream("feeds/scans").chance(1, 2) else {}
+    return replace(drawn, settings={**drawn.settings, **_SOON, **scans})
 
 
 def _draw_tight(tape: Tape, duration_s: float) -> Scenario:
@@ -114,12 +117,12 @@ def _draw_tight(tape: Tape, duration_s: float) -> Scenario:
 
 def _draw_lag(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(3, 3), clients=(2, 4), duration_s=duration_s)
-    return replace(drawn, settings=dict(_LAG), faults=_LAGGING, fault_mean_ns=NS)
+    return replace(drawn, settings={**_LAG, **_SCANS}, faults=_LAGGING, fault_mean_ns=NS)
 
 
 def _draw_gc(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(1, 3), clients=(1, 1), duration_s=duration_s)
-    return replace(drawn, settings=dict(_SOON), faults=frozenset())
+    return replace(drawn, settings={**_SOON, **_SCANS}, faults=frozenset())
 
 
 def _oracles() -> list[Oracle]:

@@ -1,0 +1,197 @@
+"""Change feeds on one node in a process of its own: what they cost writers, how far they lag, and coming back.
+
+    cost        server CPU per autocommit upsert with one feed attached, beside the same without (goal: 1.03, limit 1.05).
+                CPU, not throughput: writer, server and consumer share the machine, and the consumer's share is its own
+    lag         99th percentile of (now − resolved) at the consumer, beside target_duration + 0.5 s (goal: 1)
+    coming back rows of the table passed per second by a consumer that comes back when 1 % of history is new, beside one that
+                reads all of it, end to end, while the range still remembers what is new (goal: 10)
+    scan        the same where the range remembers nothing: the storage's part alone, one thread, beside a scan of everything
+
+The consumer is a process of its own for cost and lag (`bench._feed_reader`), and the benchmark's process for coming back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from bench._cluster import ServerProcess
+from bench._feed_reader import ReaderProcess
+from bench._load import disk
+from bench.harness import Figure, figure, interleaved
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.feeds.client import Checkpoint, FeedClient
+from slackwater.feeds.driver import HISTORY_ROWS
+from slackwater.feeds.links import RpcLinks
+from slackwater.model.layout import KV, prefix_span, versioned
+from slackwater.model.layout import kv as kv_key
+from slackwater.runtime import run as run_main
+from slackwater.runtime.seam import Family
+from slackwater.server.remote import connect
+from slackwater.settings import Settings, describe
+from slackwater.storage.batch import WriteBatch
+from slackwater.storage.reads import scan_versions
+from slackwater.storage.rocks import RocksDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackwater.runtime.seam import Snapshot
+    from slackwater.server.remote import Remote
+
+KEYS = 20_000
+VALUE = b"v" * 90
+STEP = 7919
+CLIENTS = (1, 32, 256)
+COST_GOAL, LAG_SLACK_S, BACK_GOAL = 1.03, 0.5, 10.0
+NEW_ONE_IN = 100
+BLOCK = 5_000
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def run(*, quick: bool) -> Iterator[Figure]:
+    """All figures of this benchmark."""
+    directory = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=disk()))
+    try:
+        yield from run_main(
+            _all(directory, seconds=1.0 if quick else 3.0, rounds=3 if quick else 7, rows=50_000 if quick else 300_000)
+        )
+    finally:
+        shutil.rmtree(directory)
+
+
+async def _all(directory: Path, *, seconds: float, rounds: int, rows: int) -> list[Figure]:
+    server = ServerProcess(directory / "node", f"sqlite://{directory}/log.db")
+    try:
+        async with connect([server.address]) as remote:
+            figures = [await _back(remote, rows), await _scan(directory, rows)]
+            for clients in CLIENTS:
+                figures += await _cost(remote, server, clients, seconds=seconds, rounds=rounds)
+            return figures
+    finally:
+        server.stop()
+
+
+# --- cost and lag --------------------------------------------------------------------------------------------------------
+
+
+async def _cost(remote: Remote, server: ServerProcess, clients: int, *, seconds: float, rounds: int) -> list[Figure]:
+    spent: dict[str, list[float]] = {"none": [], "feed": []}
+    lags: list[float] = []
+    for turn in range(rounds + 1):  # the first is the warm-up
+        for side, costs in spent.items():
+            reader = ReaderProcess(server.address) if side == "feed" else None
+            began = _cpu(server.pid)
+            rows = await _write(remote, clients, seconds)
+            if turn:
+                costs.append((_cpu(server.pid) - began) / rows)
+            if reader is not None:
+                lags += cast("list[float]", reader.stop()["lags"])
+    with_feed, without = (statistics.median(spent[side]) * 1e6 for side in ("feed", "none"))
+    metric = f"server CPU per upsert with one feed, {clients} clients"
+    figures = [
+        figure("feeds", metric, with_feed, "us", peer="no feed", peer_value=without, goal=COST_GOAL, better="lower")
+    ]
+    if clients == max(CLIENTS):
+        limit = describe("closed_timestamp.target_duration").default + LAG_SLACK_S
+        worst = sorted(lags)[int(len(lags) * 0.99)]
+        peer = f"target_duration + {LAG_SLACK_S} s"
+        figures.append(
+            figure("feeds", "resolved lag, p99", worst, "s", peer=peer, peer_value=limit, goal=1.0, better="lower")
+        )
+    return figures
+
+
+async def _write(remote: Remote, clients: int, seconds: float) -> int:
+    until, rows = time.perf_counter() + seconds, 0
+
+    async def one(client: int) -> None:
+        nonlocal rows
+        number = client * KEYS
+        while time.perf_counter() < until:
+            number, rows = number + 1, rows + 1
+            await remote.kv.put(kv_key(b"%08d" % (number * STEP % KEYS)), VALUE)
+
+    await asyncio.gather(*(one(client) for client in range(clients)))
+    return rows
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+# --- coming back ---------------------------------------------------------------------------------------------------------
+
+
+async def _back(remote: Remote, rows: int) -> Figure:
+    client = FeedClient(
+        sender=remote.sender,
+        links=RpcLinks(remote.dialer, remote.book.resolve),
+        runtime=remote.runtime,
+        settings=Settings(),
+        scope=remote.scope.child("feeds"),
+    )
+    keys = [kv_key(b"back/%08d" % i) for i in range(rows)]
+    await remote.kv.put_rows(keys, [VALUE] * rows)
+    everything, token, seen = await _until(client, MIN, remote.clock.now())
+    assert seen >= rows, f"{seen} of {rows}"
+    some = keys[::NEW_ONE_IN]
+    await remote.kv.put_rows(some, [b"w" * len(VALUE)] * len(some))
+    little, _, new = await _until(client, token, remote.clock.now())
+    assert len(some) <= new <= 2 * len(some), f"{new} of {len(some)}"
+    metric = f"table rows passed when 1 % of {rows} is new"
+    return figure(
+        "feeds", metric, rows / little, "rows/s", peer="all is new", peer_value=rows / everything, goal=BACK_GOAL
+    )
+
+
+async def _until(client: FeedClient, after: Timestamp | str, ts: Timestamp) -> tuple[float, str, int]:
+    """Follow until everything up to `ts` has come; seconds until the last event, where that was, and how many."""
+    events, began = 0, time.perf_counter()
+    last = began
+    async with client.watch([prefix_span(KV)], after=after) as feed:
+        while feed.resolved < ts:
+            event = await anext(feed)
+            if not isinstance(event, Checkpoint):
+                events, last = events + len(event), time.perf_counter()
+        return last - began, feed.token(), events
+
+
+async def _scan(directory: Path, rows: int) -> Figure:
+    """A catch-up scan that has to pass every key to find one in a hundred."""
+    engine = RocksDisk(directory, sleep=asyncio.sleep, settings=Settings()).open("scan")
+    for low in range(0, rows, BLOCK):
+        batch = WriteBatch()
+        for i in range(low, min(low + BLOCK, rows)):
+            batch.put(Family.DATA, versioned(kv_key(b"%08d" % i), Timestamp(1 + i)), VALUE)
+        engine.write(batch)
+    batch, after = WriteBatch(), Timestamp(rows + 1)
+    for i in range(0, rows, NEW_ONE_IN):
+        batch.put(Family.DATA, versioned(kv_key(b"%08d" % i), Timestamp(after + 1 + i)), VALUE)
+    engine.write(batch)
+    await engine.flush()
+    with engine.snapshot() as frozen:
+        rates = interleaved(
+            {"all": lambda: _pass(frozen, MIN, rows), "new": lambda: _pass(frozen, after, rows)}, rounds=3
+        )
+    engine.close()
+    metric = f"table rows passed by a scan when 1 % of {rows} is new"
+    return figure("feeds", metric, rates["new"], "rows/s", peer="all is new", peer_value=rates["all"])
+
+
+def _pass(frozen: Snapshot, after: Timestamp, rows: int) -> int:
+    span, start = prefix_span(KV), KV
+    while True:
+        found = scan_versions(
+            frozen, start, span.end, after=after, upto=MAX, max_versions=HISTORY_ROWS, ignore_intents=True
+        )
+        if found.resume is None:
+            return rows
+        start = found.resume
