@@ -96,14 +96,23 @@ class StepGuard:
         self._monotonic_ns = monotonic_ns
         self._max_offset_ns = round(max_offset_s * 1_000_000_000)
         self._began_ns = wall_ns() - monotonic_ns()
+        self._noticed_ns: int | None = None
 
-    def check(self) -> None:
-        """Raise `ClockError` while wall time has parted from monotonic time, or is behind what was stamped by it."""
-        wall_ns = self._wall_ns()
-        stepped_ns = wall_ns - self._monotonic_ns() - self._began_ns
+    def check(self, offsets: OffsetMonitor) -> None:
+        """Raise `ClockError` while wall time has parted from monotonic time, or is behind what was stamped by it.
+
+        Unless a majority of peers has measured since that wall time is right: then it was wrong when the process began.
+        """
+        wall_ns, now_ns = self._wall_ns(), self._monotonic_ns()
+        stepped_ns = wall_ns - now_ns - self._began_ns
         if planted("X-NO-FENCE"):
             return
-        if not -self._max_offset_ns <= stepped_ns <= self._max_offset_ns:
+        if -self._max_offset_ns <= stepped_ns <= self._max_offset_ns:
+            self._noticed_ns = None
+        elif self._noticed_ns is not None and offsets.vouched(after_ns=self._noticed_ns, now_ns=now_ns):
+            self._began_ns, self._noticed_ns = wall_ns - now_ns, None
+        else:
+            self._noticed_ns = now_ns if self._noticed_ns is None else self._noticed_ns
             raise ClockError(
                 "this node's wall clock was set while it ran; it stops serving until that is mended or it is restarted",
                 offset_us=stepped_ns // 1_000,
@@ -171,6 +180,14 @@ class OffsetMonitor:
                 max_offset_us=self.max_offset_us,
                 peers=f"{len(beyond)} of {len(fresh)}",
             )
+
+    def vouched(self, *, after_ns: int, now_ns: int) -> bool:
+        """Whether a majority of the peers heard lately has measured, after that moment, that this clock is right."""
+        fresh = [o for o in self._peers.values() if now_ns - o.measured_at_ns <= MEASUREMENT_AGE_MAX_NS]
+        right = [
+            o for o in fresh if o.measured_at_ns > after_ns and abs(o.offset_us) + o.error_us <= self.max_offset_us
+        ]
+        return 2 * len(right) > len(fresh)
 
     def _beyond(self, offset: Offset) -> bool:
         """Whether a measurement proves more than the bound."""

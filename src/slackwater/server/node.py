@@ -323,7 +323,7 @@ class Node:
         return self._here().execute(batch)
 
     def _check_clock(self) -> None:
-        self.steps.check()
+        self.steps.check(self.offsets)
         self.offsets.check(self.runtime.clock.monotonic_ns())
 
     def _on_hello(self, request: sv.HelloRequest, context: Context) -> sv.HelloReply:

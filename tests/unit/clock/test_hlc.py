@@ -112,6 +112,27 @@ def test_peers_are_bounded_and_the_oldest_goes_first():
     found.check(0)
 
 
+nobody = OffsetMonitor(max_offset_s=0.5)
+
+
+def test_peers_vouch_for_a_clock_that_was_put_right():
+    wall, monotonic, _, guard = guarded()
+    peers = OffsetMonitor(max_offset_s=0.5)
+    peers.record("n2", Offset(0, 10, monotonic() - 1))
+    wall.us -= 900 * MS
+    for _ in range(2):
+        with pytest.raises(ClockError, match="was set while it ran"):
+            guard.check(peers)
+    monotonic.us += 1
+    peers.record("n2", Offset(0, 10, monotonic()))
+    peers.record("n3", Offset(900 * MS, 10, monotonic()))
+    with pytest.raises(ClockError, match="was set while it ran"):
+        guard.check(peers)
+    peers.record("n3", Offset(-9, 10, monotonic()))
+    guard.check(peers)
+    guard.check(nobody)
+
+
 def guarded(*, max_offset_s: float = 0.5) -> tuple[Wall, Wall, HybridClock, StepGuard]:
     wall, monotonic = Wall(), Wall(77)
     clock = HybridClock(wall, max_offset_s=max_offset_s)
@@ -122,14 +143,14 @@ def test_a_clock_that_runs_on_is_trusted_and_one_that_is_set_is_not():
     wall, monotonic, _, guard = guarded()
     wall.us += 3_600_000_000
     monotonic.us += 3_600_000_000
-    guard.check()
+    guard.check(nobody)
     for step_us in (500 * MS + 1, -(500 * MS) - 1):
         wall.us += step_us
         with pytest.raises(ClockError, match="was set while it ran") as caught:
-            guard.check()
+            guard.check(nobody)
         assert caught.value.facts["offset_us"] == step_us
         wall.us -= step_us
-        guard.check()
+        guard.check(nobody)
 
 
 def test_a_clock_that_was_ahead_is_not_trusted_before_time_has_caught_up():
@@ -138,10 +159,10 @@ def test_a_clock_that_was_ahead_is_not_trusted_before_time_has_caught_up():
     clock.now()
     wall.us -= 2_000 * MS
     with pytest.raises(ClockError, match="caught up"):
-        guard.check()
+        guard.check(nobody)
     for watch in (wall, monotonic):
         watch.us += 1_500 * MS
-    guard.check()
+    guard.check(nobody)
 
 
 def test_a_measurement_that_contradicts_a_more_exact_one_replaces_it():

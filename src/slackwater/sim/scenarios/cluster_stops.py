@@ -33,7 +33,7 @@ async def rolling_restart(cluster: Cluster) -> None:
             await world.sleep_ns(POLL_NS)
         if machine.gone or not machine.stop(rest_ns=REST_NS, stopped=world.stopped):
             continue
-        while machine.incarnation == life or not _ready(cluster, machine.name):
+        while not machine.gone and (machine.incarnation == life or not _ready(cluster, machine.name)):
             await world.sleep_ns(POLL_NS)
     cluster.busy["rolling"] = ""
 
