@@ -1,0 +1,88 @@
+"""The catalog of several nodes: one truth, followed by polling or at the ring of a bell."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from slackwater.catalog import definition
+from slackwater.catalog.records import descriptors_span
+from slackwater.clock.timestamp import Timestamp
+from slackwater.errors import UsageError
+from slackwater.model import requests as rq
+from slackwater.model.kinds import INT
+from slackwater.model.native import ColumnSpec, KeySpec
+from tests.unit.server.cluster import Cluster
+
+COLUMNS, KEY = (ColumnSpec("id", INT),), (KeySpec("id"),)
+
+
+def test_of_two_who_create_one_name_one_is_told() -> None:
+    async def main() -> None:
+        async with Cluster(2) as cluster:
+            catalogs = [node.catalog for node in cluster.nodes]
+            made = await asyncio.gather(
+                *(c.create("t", COLUMNS, KEY) for c in catalogs for _ in range(3)), return_exceptions=True
+            )
+            refused = [m for m in made if isinstance(m, UsageError)]
+            assert len(refused) == 5
+            assert all("already" in str(error) for error in refused)
+            others = await asyncio.gather(*(c.create(f"u{i}", COLUMNS, KEY) for i in range(3) for c in catalogs[:1]))
+            assert len({t.table_id for t in others}) == 3  # an id is used once
+
+    asyncio.run(main())
+
+
+def test_other_nodes_find_what_is_new_at_once_and_what_is_gone_soon() -> None:
+    async def main() -> None:
+        async with Cluster(2, catalog__poll_interval=0.05) as cluster:
+            one, two = (node.catalog for node in cluster.nodes)
+            made = await one.create("t", COLUMNS, KEY)
+            found = await two.find("t")
+            assert found.latest == made  # the modification time is the commit timestamp, for everybody
+            await one.publish(made.table_id, lambda now: definition.with_column(now, ColumnSpec("a", INT)))
+            assert (await two.find_id(made.table_id, version=2)).latest.version == 2
+            gone = await one.drop("t")
+            await cluster.until(lambda: two.tables.by_name("t") is None)
+            assert (await two.find("t", at=Timestamp(gone.modified - 1))).latest.dropped
+            with pytest.raises(UsageError, match="no table 't'"):
+                await two.find("t")
+            with pytest.raises(UsageError, match="was dropped"):
+                await two.publish(made.table_id, lambda now: definition.without_column(now, "a"))
+
+    asyncio.run(main())
+
+
+def test_a_bell_makes_a_node_look_at_once() -> None:
+    class Bell:
+        def __init__(self) -> None:
+            self.rung = asyncio.Event()
+
+        async def changed(self) -> None:
+            await self.rung.wait()
+            self.rung.clear()
+
+    async def main() -> None:
+        async with Cluster(2, catalog__poll_interval=60.0) as cluster:
+            one, two = (node.catalog for node in cluster.nodes)
+            await one.create("t", COLUMNS, KEY)
+            bell = two.watch = Bell()
+            await two.find("t")
+            await one.drop("t")
+            bell.rung.set()
+            await cluster.until(lambda: two.tables.by_name("t") is None)
+
+    asyncio.run(main())
+
+
+def test_descriptors_outlive_the_history_around_them() -> None:
+    async def main() -> None:
+        async with Cluster(2) as cluster:
+            one, two = cluster.nodes
+            made = await one.catalog.create("t", COLUMNS, KEY)
+            threshold = rq.RaiseGcThreshold(one.clock.now())
+            await one.admin.ask(threshold, at=descriptors_span().start)
+            assert (await two.catalog.find("t")).latest == made
+
+    asyncio.run(main())
