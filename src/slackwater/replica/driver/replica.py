@@ -287,8 +287,6 @@ class Replica:
         evaluation = evaluate(batch, view)
         if isinstance(evaluation.transfer_to, int):
             evaluation.trigger = self.leasing.transfer(evaluation.transfer_to, served=self.tscache.highest)
-        if planted("X-CLOCK-FOLLOWS"):
-            self.context.clock._last = Timestamp(max(now, evaluation.ts))
         return evaluation
 
     def _propose(self, evaluation: Evaluation) -> Waiter:
