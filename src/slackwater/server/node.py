@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock import HybridClock, OffsetMonitor, StepGuard
 from slackwater.closedts.policy import PolicyBook
-from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
+from slackwater.errors import ClockError, LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import FIRST_RANGE, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.replica.driver import NodeLiveness, Store
 from slackwater.routing.nodes import Health, NodeView
@@ -219,7 +219,7 @@ class Node:
             scope=self.scope.child("store"),
             listener=self._listener,
             on_trimmed=self._fetch_later,
-            trusted=self._check_clock,
+            trusted=self._check_serving,
             transport=side_transport(self),
             policies=self.policies,
         )
@@ -318,9 +318,15 @@ class Node:
         return self._execute(batch)
 
     def _execute(self, batch: Batch) -> Awaitable[BatchResult]:
-        # A node whose clock its peers prove wrong serves nothing (I-01).
-        self._check_clock()
+        self._check_serving()
         return self._here().execute(batch)
+
+    def _check_serving(self) -> None:
+        """A node whose clock is wrong serves nothing (I-01). To callers that is a refusal: they ask another replica."""
+        try:
+            self._check_clock()
+        except ClockError as error:
+            raise UnavailableError(f"n{self.node_id} does not serve: {error.message}", **error.facts) from error
 
     def _check_clock(self) -> None:
         self.steps.check(self.offsets)

@@ -129,7 +129,7 @@ class Context:
     listener: ApplyListener | None = None
     transport: SideTransport | None = None
     trusted: Callable[[], None] = _always
-    """Raises `ClockError` while this node's clock must not be relied on: no lease is used or asked for by it (I-01)."""
+    """Raises while this node's clock must not be relied on: no lease is used or asked for by it (I-01)."""
     policies: PolicyBook = field(default_factory=PolicyBook)
 
     async def pass_by(self, ts: Timestamp) -> None:
