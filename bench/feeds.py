@@ -33,6 +33,7 @@ from slackwater.model.layout import KV, prefix_span, versioned
 from slackwater.model.layout import kv as kv_key
 from slackwater.runtime import run as run_main
 from slackwater.runtime.seam import Family
+from slackwater.server.cluster_settings import write_setting
 from slackwater.server.remote import connect
 from slackwater.settings import Settings, describe
 from slackwater.storage.batch import WriteBatch
@@ -52,6 +53,7 @@ CLIENTS = (1, 32, 256)
 COST_GOAL, LAG_SLACK_S, BACK_GOAL = 1.03, 0.5, 10.0
 NEW_ONE_IN = 100
 BLOCK = 5_000
+SETTLE_S = 1.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -71,6 +73,9 @@ async def _all(directory: Path, *, seconds: float, rounds: int, rows: int) -> li
     try:
         async with connect([server.address]) as remote:
             figures = [await _back(remote, rows), await _scan(directory, rows)]
+            # From here on a range lets go of its feed with the last consumer, or "no feed" would not be none.
+            await write_setting(remote.kv, "feed.keep_attached", 0)
+            await asyncio.sleep(SETTLE_S)
             for clients in CLIENTS:
                 figures += await _cost(remote, server, clients, seconds=seconds, rounds=rounds)
             return figures
@@ -93,6 +98,7 @@ async def _cost(remote: Remote, server: ServerProcess, clients: int, *, seconds:
                 costs.append((_cpu(server.pid) - began) / rows)
             if reader is not None:
                 lags += cast("list[float]", reader.stop()["lags"])
+                await asyncio.sleep(SETTLE_S / 4)
     with_feed, without = (statistics.median(spent[side]) * 1e6 for side in ("feed", "none"))
     metric = f"server CPU per upsert with one feed, {clients} clients"
     figures = [
