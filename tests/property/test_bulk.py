@@ -126,6 +126,20 @@ def test_changes_are_those_of_the_version_scan(
     assert got == expected_changes(engine, codec, start, end, after=after, upto=after + length, before=before)
 
 
+@pytest.mark.parametrize("window", [(0, 420), (0, 60), (100, 300), (200, 250), (350, 420), (250, 250)])
+@pytest.mark.parametrize("before", [False, True])
+def test_long_histories_are_skipped_past_and_nothing_with_them(window, before):
+    """Keys of many versions, cut by blocks: what lies beside the window is left out, what a change replaced is not."""
+    schemas = versions_of(by_name=False)
+    engine = fill(schemas, sum(window), keys=40, depth=60, deletions=0.4)
+    span, plan = schema_span(schemas[0]), ScanPlan(tuple(schemas), 1)
+    codec = RowCodec(schemas[0], {s.version: s for s in schemas})
+    after, upto = window
+    request = ExportArrow(span.start, span.end, Timestamp(after), Timestamp(upto), plan.encode(), before)
+    got = chunks(engine, request, ts=upto, schema=change_schema(plan))
+    assert got == expected_changes(engine, codec, span.start, span.end, after=after, upto=upto, before=before)
+
+
 @settings(max_examples=30, deadline=None)
 @given(**CASES, ts=st.integers(1, 420))
 def test_rows_are_those_of_the_pair_scan(by_name, seed, keys, depth, deletions, read, limit, size, narrow, ts):
