@@ -10,6 +10,7 @@ import sys
 
 import slackwater.spark
 from slackwater.spark.java import find_java
+from tests.spark.running import run
 
 SMALL = {"spark.log.level": "OFF", "spark.driver.memory": "1g", "spark.executor.memory": "512m"}
 
@@ -27,8 +28,7 @@ def main(kind: str, url: str, table: str, checkpoint: str) -> None:
     copy = frame.selectExpr("id + 1000 as id", "v").where("id >= 1000 and id < 1010")
     copy.write.format("slackwater").option("endpoint", url).mode("append").save(table)
     sink = feed.selectExpr("id", "v").writeStream.format("slackwater").option("endpoint", url)
-    query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(f"{table}_copy")
-    query.awaitTermination()
+    run(sink.option("checkpointLocation", checkpoint), f"{table}_copy")
     partitions = spark.sparkContext.defaultParallelism if kind == "cluster" else 0
     print(json.dumps({"java": find_java().source, "total": list(total), "parallelism": partitions}))
     spark.stop()

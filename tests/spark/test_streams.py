@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
-STARTS_MAX = 10
+from tests.spark.running import run
+
 CHANGE = ["_change_type", "_commit_version", "_commit_timestamp"]
 
 
@@ -26,24 +26,6 @@ def source(spark, url, name, db):
 
 def table_rows(db, table):
     return {row["id"]: row["v"] for row in db.scan(table).to_pylist()}
-
-
-def run(sink, *path: str):
-    """Start a stream that ends by itself, and wait for it.
-
-    Spark gives the process that plans a stream ten seconds to start, which a machine with other work may not manage; that
-    it did not is no finding about us.
-    """
-    for _ in range(STARTS_MAX):
-        query = sink.trigger(availableNow=True).start(*path)
-        try:
-            query.awaitTermination()
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
-                raise
-        else:
-            return query
-    raise AssertionError("Spark never got its planner started")
 
 
 def test_a_mirror_stays_equal_across_restarts_with_the_last_commit_lost(db, url, source, tmp_path):
