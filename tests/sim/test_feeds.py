@@ -21,8 +21,8 @@ def test_feeds_deliver_what_was_committed(seed: int) -> None:
 @pytest.mark.parametrize("name", ["M12", "M13", "M14"])
 def test_a_planted_bug_is_killed_by_its_oracle(name: str) -> None:
     bug = PLANTED[name]
-    for seed in range(4):
-        result = run_job(Job(seed=seed, play=bug.play, planted=(name,), duration_s=SHORT_S))
+    for seed in range(8):
+        result = run_job(Job(seed=seed, play=bug.play, planted=(name,), duration_s=40.0))
         if not result.passed:
             assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
             return

@@ -6,8 +6,8 @@
            feed's own assertions, and against V as it grows: a version that is first applied at or below what a live
            replica has resolved could never be delivered
     I-24   per key, first deliveries ascend, and repeats are equal: the consumer's validators
-    I-25   what comes after a restart fits what came before: the same comparison with V over all lives of a consumer, told
-           apart from I-22 by whether the consumer had been restarted
+    I-25   what comes after a restart fits what came before, and what was said to be flushed was: the same comparison with V
+           for a consumer with a sink, over all its lives
 
 V is what any replica applied first, so it has every version that a feed may have resolved past.
 """
@@ -69,11 +69,14 @@ class FeedHistory(_Watcher):
         """A consumer has come to a checkpoint: what the one before it claimed is compared, with the last one its own too.
 
         One checkpoint late, because what is late is told apart from what never comes: an event that follows the timestamp
-        that should have followed it breaks I-23, one that is missing breaks I-22.
+        that should have followed it breaks I-23, one that is missing breaks I-22. One that says "flushed" is taken at its
+        word at once: what comes later was not (I-25).
         """
         for breach in seen.validators.breaches:
-            self.world.violated(breach.rule, "feed", f"{seen.name}: {breach}")
-        upto = seen.resolved if last else seen.claimed
+            # Behind a sink it is the consumer who claims: an event that comes later had not been flushed.
+            rule = "I-25" if seen.flushes and breach.rule == "I-23" else breach.rule
+            self.world.violated(rule, "feed", f"{seen.name}: {breach}")
+        upto = seen.resolved if last or seen.flushes else seen.claimed
         if upto > max(seen.checked, seen.after):
             self.compare(seen, after=Timestamp(max(seen.checked, seen.after)), upto=upto)
             seen.checked = upto
@@ -99,7 +102,7 @@ class FeedHistory(_Watcher):
         delivered = {
             (key, int(ts)): value for key, times in mirror.items() for ts, value in times.items() if after < ts <= upto
         }
-        rule = "I-25" if seen.restarts else "I-22"
+        rule = "I-25" if seen.flushes else "I-22"
         missing = sorted(expected - delivered.keys())
         if missing:
             text = f"{seen.name} resolved {upto} without {missing[:SHOWN_MAX]!r}"

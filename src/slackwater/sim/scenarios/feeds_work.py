@@ -73,7 +73,8 @@ class Seen:
         self.claimed = MIN
         """What was resolved at the last checkpoint but one."""
         self.checked = MIN
-        self.restarts = 0
+        self.flushes = False
+        """Whether what it has received went through a sink, and is claimed only when that was flushed."""
 
     def changes(self, changes: Changes) -> None:
         """A block arrived."""
@@ -179,6 +180,7 @@ class Consumer:
         await self._from_now_on(self._restart)
 
     async def _restart(self, token: str) -> None:
+        self._seen.flushes = True
         saved = [token]
         sink: Sink[Changes] = Sink(
             self._emit, runtime=self._client.runtime, scope=self._client.scope.child("sink"), blocks_max=4
@@ -200,7 +202,6 @@ class Consumer:
             await sink.flush()
             token = saved[0] if self._draw.chance(1, OLDER_ONE_IN) else saved[-1]
             probe("feeds.restarted")
-            self._seen.restarts += 1
             self._seen.validators.restarted()
 
     async def _emit(self, changes: Changes) -> None:
