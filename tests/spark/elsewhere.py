@@ -16,6 +16,7 @@ SMALL = {"spark.log.level": "OFF", "spark.driver.memory": "1g", "spark.executor.
 
 
 def main(kind: str, url: str, table: str, checkpoint: str) -> None:
+    java = find_java().source
     spark = (
         slackwater.spark.session(master="local-cluster[2,1,1024]", config=SMALL)
         if kind == "cluster"
@@ -30,7 +31,7 @@ def main(kind: str, url: str, table: str, checkpoint: str) -> None:
     sink = feed.selectExpr("id", "v").writeStream.format("slackwater").option("endpoint", url)
     run(sink.option("checkpointLocation", checkpoint), f"{table}_copy")
     partitions = spark.sparkContext.defaultParallelism if kind == "cluster" else 0
-    print(json.dumps({"java": find_java().source, "total": list(total), "parallelism": partitions}))
+    print(json.dumps({"java": java, "total": list(total), "parallelism": partitions}))
     spark.stop()
 
 
