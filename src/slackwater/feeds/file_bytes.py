@@ -17,11 +17,11 @@ import pyarrow
 import pyarrow.parquet as pq
 
 from slackwater.errors import UsageError
-from slackwater.feeds.envelope import BEFORE, COMMIT_TS, OP, VERSION
+from slackwater.model.envelope import BEFORE, COMMIT_TS, OP, VERSION
 from slackwater.model.kinds import Kind
 
 if TYPE_CHECKING:
-    from slackwater.feeds.envelope import Envelopes
+    from slackwater.model.envelope import Envelopes
 
 FORMATS = ("parquet", "json")
 pa: Any = pyarrow

@@ -31,10 +31,10 @@ import msgspec
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, show
 from slackwater.errors import DecodeError, StorageError, UsageError, invariant
-from slackwater.feeds.envelope import Enveloper, Timeline, by_table
 from slackwater.feeds.events import Changes, joined
 from slackwater.feeds.file_bytes import FORMATS, file_bytes
-from slackwater.feeds.settle import Settling
+from slackwater.model.envelope import Enveloper, Timeline, by_table
+from slackwater.model.settle import Settling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -40,7 +40,9 @@ COMMANDS: dict[str, Command] = {
     "decommission": Command("slackwater.server.drain_command:decommission_main", "take a node out of service for good"),
     "kv": Command("slackwater.server.kv_command:main", "read and write plain keys, for trying and debugging"),
     "nats": Command("slackwater.server.nats_command:main", "run a local NATS JetStream to use as the log, for trying"),
-    "demo": Command("slackwater.demo.command:main", "a shop on three nodes: see follower reads, feeds and Spark at work"),
+    "demo": Command(
+        "slackwater.demo.command:main", "a shop on three nodes: see follower reads, feeds and Spark at work"
+    ),
     "cert": Command("slackwater.server.cert_command:main", "create certificates"),
     "bench": Command(
         "slackwater.server.bench_command:main", "measure throughput and latency against peers in the same run"

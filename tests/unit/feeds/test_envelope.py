@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import DecodeError, UsageError
-from slackwater.feeds.envelope import Enveloper, Timeline, by_table
 from slackwater.feeds.events import Changes
 from slackwater.model import kinds
+from slackwater.model.envelope import Enveloper, Timeline, by_table
 from slackwater.model.key_columns import key_columns
 from slackwater.model.layout import kv
 from slackwater.model.rows import RowCodec

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.errors import DecodeError, InvariantViolation, StorageError, UsageError
 from slackwater.feeds import files as module
-from slackwater.feeds.envelope import Timeline
 from slackwater.feeds.events import Changes
 from slackwater.feeds.files import (
     CONFIG_NAME,
@@ -26,10 +25,11 @@ from slackwater.feeds.files import (
     read_path,
     resolved_upto,
 )
-from slackwater.feeds.settle import Settling
 from slackwater.model import kinds
+from slackwater.model.envelope import Timeline
 from slackwater.model.rows import RowCodec
 from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.model.settle import Settling
 
 SECOND = 1_000_000 << 10
 DAY = from_us(1_794_700_800_000_000)

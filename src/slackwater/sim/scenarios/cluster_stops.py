@@ -13,6 +13,7 @@ from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
     from slackwater.sim.scenarios.cluster_plan import Cluster
+    from slackwater.sim.world import Machine
 
 POLL_NS = NS // 4
 CALM_NS = 3 * NS
@@ -33,9 +34,14 @@ async def rolling_restart(cluster: Cluster) -> None:
             await world.sleep_ns(POLL_NS)
         if machine.gone or not machine.stop(rest_ns=REST_NS, stopped=world.stopped):
             continue
-        while not machine.gone and (machine.incarnation == life or not _ready(cluster, machine.name)):
+        while not _retired(machine) and (machine.incarnation == life or not _ready(cluster, machine.name)):
             await world.sleep_ns(POLL_NS)
     cluster.busy["rolling"] = ""
+
+
+def _retired(machine: Machine) -> bool:
+    """Asked anew: a machine may go while somebody waits for it."""
+    return machine.gone
 
 
 def _ready(cluster: Cluster, name: str) -> bool:

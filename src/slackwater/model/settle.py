@@ -21,7 +21,7 @@ import pyarrow.compute as pac
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
-from slackwater.feeds.events import Changes, joined
+from slackwater.model.changes import Changes, joined
 
 pa: Any = pyarrow
 pc: Any = pac

@@ -37,7 +37,7 @@ from slackwater.model.rows_arrow import BlockDecoder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from slackwater.feeds.events import Changes
+    from slackwater.model.changes import Changes
     from slackwater.model.schema import TableSchema
 
     Array = np.ndarray[Any, Any]
