@@ -59,7 +59,7 @@ def unsettled(world: World) -> str | None:
 
 def _missing(cluster: Cluster) -> Iterator[str]:
     if not cluster.ready:
-        yield "the cluster was never set up"
+        yield f"the cluster was never set up: {cluster.trouble}"
     for client, doing in cluster.busy.items():
         if doing:
             yield f"{client} is still busy with {doing} {cluster.trouble}"

@@ -101,7 +101,7 @@ class Operator:
         await client.meet(self._cluster.early)
         nodes = sorted(client.book.nodes)[: plan.copies]
         for key in FIRST_KEYS:
-            await self._until_done(self.admin.change_replicas, key, nodes)
+            await self._until_done(self.admin.relocate, key, nodes)  # a queue may have moved the lease meanwhile
         for key in plan.splits:
             await self._until_done(self.admin.split, key)
         await self._until_done(open_books, client, self._cluster)
