@@ -188,6 +188,10 @@ class TableCatalog:
 
     # --- following
 
+    async def complete_upto(self, ts: Timestamp) -> None:
+        """Learn everything committed at or below `ts`: a feed decodes what it delivers with the schema as of then."""
+        await self._fresh(ts)
+
     async def refresh(self) -> None:
         """Learn everything committed before this call."""
         await self._learn_upto(self._clock.now())

@@ -30,6 +30,7 @@ What an application may rely on: a call returns, or raises one error that says w
 can tell what happened. Bad input writes nothing. A gateway that dies is replaced by another one within the call's timeout.
 """
 
+from slackwater.client.changes import ChangeBatch
 from slackwater.client.connect import aconnect, connect
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.snapshot import AsyncSnapshot
@@ -41,6 +42,7 @@ __all__ = [
     "AsyncDatabase",
     "AsyncSnapshot",
     "AsyncTransaction",
+    "ChangeBatch",
     "Database",
     "Snapshot",
     "Transaction",

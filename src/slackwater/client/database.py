@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow
 
-from slackwater.client import reads, staging
+from slackwater.client import changes, reads, staging
 from slackwater.client.definitions import column_specs, key_specs
 from slackwater.client.gateways import Again
 from slackwater.client.inputs import key_of
@@ -36,7 +36,9 @@ from slackwater.runtime.sync import CancelledError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
+    from slackwater.client.changes import ChangeBatch
     from slackwater.client.gateways import Gateways
+    from slackwater.model.native_changes import ChangesItem, OpenChanges
     from slackwater.model.native_staging import PartRef, Published
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
@@ -346,6 +348,52 @@ class AsyncDatabase:
         async for _, batches in reads.changes(self._gateways, history, request, columns=columns, near=near):
             for batch in batches:
                 yield batch
+
+    # --- change feeds
+
+    def changes(
+        self,
+        tables: str | Sequence[str],
+        *,
+        after: Timestamp | dt.datetime | str | int | None = None,
+        initial_scan: str | None = None,
+        until: Timestamp | dt.datetime | str | int | None = None,
+        diff: bool = False,
+        resolved: float = 1.0,
+        atomic: bool = False,
+        on_schema_change: str = "continue",
+        expires_after: float | None = None,
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        """Follow tables: what is there (unless `after` says where to start), then every change as it commits.
+
+        Args:
+            tables: one or several; one resolved timestamp for all of them.
+            after: a time, exclusive, or a token: where to go on.
+            initial_scan: "yes" (what is there first; the default without `after`), "no", "only" (and then end).
+            until: end when everything up to this time, inclusive, has been handed out.
+            diff: rows with what they replaced (`_before`), and `_op` tells inserts from updates.
+            resolved: how often, in seconds, a resolved timestamp comes.
+            atomic: hold rows back until they are resolved: whole transactions, in order, each row once.
+            on_schema_change: "continue", "backfill" (the table again under its new schema), "stop" (end behind it).
+            expires_after: fail with `FeedExpired` rather than keep history when nobody has read for so many seconds.
+        """
+        request = changes.request_of(
+            tables,
+            time=self._time,
+            after=after,
+            initial_scan=initial_scan,
+            until=until,
+            diff=diff,
+            resolved=resolved,
+            atomic=atomic,
+            on_schema_change=on_schema_change,
+            expires_after=expires_after,
+        )
+        return changes.changes(self._gateways, request)
+
+    def change_items(self, request: OpenChanges) -> AsyncGenerator[ChangesItem, None]:
+        """The same before it is decoded: for `slackwater changefeed` and other tools."""
+        return changes.items(self._gateways, request)
 
     # --- one commit from many processes
 

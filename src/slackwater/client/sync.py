@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from slackwater.client.changes import ChangeBatch
     from slackwater.client.database import AsyncDatabase
     from slackwater.client.snapshot import AsyncSnapshot
     from slackwater.client.staging import AsyncPart
@@ -362,6 +363,35 @@ class Database(_Waits):
         """Every change of a partition with after < commit <= upto, as record batches with the change columns."""
         work = self._twin.read_changes(
             partition, after=after, upto=upto, diff=diff, columns=columns, read_from=read_from, wait=wait
+        )
+        return self._each(work)
+
+    # --- change feeds
+
+    def changes(
+        self,
+        tables: str | Sequence[str],
+        *,
+        after: Timestamp | dt.datetime | str | int | None = None,
+        initial_scan: str | None = None,
+        until: Timestamp | dt.datetime | str | int | None = None,
+        diff: bool = False,
+        resolved: float = 1.0,
+        atomic: bool = False,
+        on_schema_change: str = "continue",
+        expires_after: float | None = None,
+    ) -> Iterator[ChangeBatch]:
+        """Follow tables; see `AsyncDatabase.changes`. The iteration waits for the next batch; leave it to end the feed."""
+        work = self._twin.changes(
+            tables,
+            after=after,
+            initial_scan=initial_scan,
+            until=until,
+            diff=diff,
+            resolved=resolved,
+            atomic=atomic,
+            on_schema_change=on_schema_change,
+            expires_after=expires_after,
         )
         return self._each(work)
 

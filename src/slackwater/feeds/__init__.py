@@ -11,7 +11,7 @@ having is the resolved timestamp: a consumer that has seen `Resolved(r)` holds e
                                                              ▼
     change feed (one per consumer)              Frontier over ranges ─► resolved of the whole, resume token
                                                              │
-                                             envelope: Arrow batches, schema as of each event
+                                       model.envelope: Arrow batches, schema as of each event
                                                              │
                                               application, or files: `--into DIR`
 
@@ -23,7 +23,6 @@ having is the resolved timestamp: a consumer that has seen `Resolved(r)` holds e
     rangefeed      all consumers of one range
     slots          whose catch-up scan runs next
     frontier       many spans, one minimum; resume tokens; `FrontierNaive` is its twin
-    envelope       versions as Arrow record batches
     files          deterministic files for `--into DIR`
     validate       what a consumer can check of a feed, in simulation and in tests with real processes
 

@@ -185,6 +185,11 @@ class SpanFeed:
         return self._take()
 
     @property
+    def ready(self) -> bool:
+        """Whether the next event is here already."""
+        return bool(self._queue)
+
+    @property
     def resolved(self) -> Timestamp:
         """Everything at or below, in all spans, has been handed out."""
         return self.frontier.resolved

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from slackwater.clock.timestamp import Timestamp
+from slackwater.clock.timestamp import Timestamp  # noqa: TC001 - msgspec reads it when the classes are made
 from slackwater.errors import DecodeError
 from slackwater.model.changes import Changes, FeedItem, Value, changes_of, joined
 

@@ -8,7 +8,7 @@
 
 Time is cut into *windows* at whole multiples of the interval, not at whatever resolved timestamp happened to arrive: two
 runs over the same history see other resolved timestamps, but the same windows. A window is written when the feed has resolved
-its end: its changes sorted by (commit timestamp, key), each once (`settle.py`), then its marker. The number in a name is the
+its end: its changes sorted by (commit timestamp, key), each once (`model.settle`), then its marker. The number in a name is the
 window's end. `-` sorts before `.`, so data come before their marker, and a window's files before the next one's.
 
     history + interval + start  ──►  names and bytes              (hence no transaction ids in files: history has none)

@@ -33,12 +33,12 @@ import msgspec
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, show
 from slackwater.errors import DecodeError, UsageError, invariant
 from slackwater.hooks import planted, probe
+from slackwater.model.native_changes import TOKEN_PREFIX
 from slackwater.model.spans import Span, SpanSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-TOKEN_PREFIX = "sw1."
 TOKEN_CHARS_MAX = 1 << 21
 TOKEN_SPANS_MAX = 10_000
 """Spans ahead of the resolved timestamp that a token names."""

@@ -18,6 +18,7 @@ learns the new one and encodes again.
                    txns       db.begin db.txn_scan db.commit db.rollback db.restart db.settle
                    time       db.snapshot db.resolved db.close db.frontier
                    parallel   db.partitions db.read_changes
+                   changes    db.changes (`native_changes`)
                    cluster    db.cluster
 
 An empty `txn` means no transaction; a timestamp of `MIN` means now. Interval ends are in the names.

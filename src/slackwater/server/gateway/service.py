@@ -10,6 +10,7 @@ from slackwater.model import native as nt
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.layout import schema_span
 from slackwater.model.spans import Span
+from slackwater.server.gateway.changes import ChangeFeeds
 from slackwater.server.gateway.partitions import Partitions
 from slackwater.server.gateway.rows import Rows
 from slackwater.server.gateway.scans import Scans
@@ -48,6 +49,7 @@ class Gateway:
         self.times = Times(self)
         self.partitions = Partitions(self)
         self.staging = Staging(self)
+        self.change_feeds = ChangeFeeds(self)
         self._serve()
 
     def _serve(self) -> None:
@@ -73,6 +75,7 @@ class Gateway:
         server.handle(nt.PARTITIONS, self.partitions.partitions)
         server.handle_sync(nt.CLUSTER, self._on_cluster)
         self.staging.serve()
+        self.change_feeds.serve()
 
     def _on_cluster(self, request: nt.AskCluster, context: Context) -> nt.ClusterReply:
         node = self.node

@@ -1,0 +1,273 @@
+"""Change feeds of tables for clients: one frontier over all of them, schemas before the rows that need them.
+
+    FeedClient ─► [Changes Changes Checkpoint …] ─► gather what is there ─► catalog complete up to it ─► item ─► client
+                                                                               │
+                                              new versions of the tables ◄─────┘ go first
+
+Rules
+    1  Before a row committed at T is sent, the catalog here is complete up to T, and every version of its table that holds at
+       or before T has been sent: the client decodes it with the schema as of T. One read of the catalog, of what is new,
+       per gathered block; it also keeps any later schema change from committing below.
+    2  The same before a resolved timestamp is sent: no schema change at or below it is news afterwards.
+    3  A token stands behind everything that was sent before it. The consumer's progress is what it has *taken*: the stream
+       has a window, and a consumer that stops taking stops this feed, its buffers and its protection, in that order.
+
+`until` and `stop`: nothing above is sent; the feed ends once all of it up to there is (`stop`: up to and including the
+schema change's own timestamp, so that resuming goes on behind it). `backfill`: when the feed reaches the change at T, the
+resolved timestamp waits at T - 1 while the table as of T is sent under its new schema; broken off, that starts again.
+
+What the feed may still need is protected from collection (`feeds.protection`), and its lag is a metric of this node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.errors import UsageError
+from slackwater.feeds.client import Checkpoint, SpanFeed
+from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
+from slackwater.feeds.initial import InitialScan
+from slackwater.feeds.protection import FeedProtection, Policy, Protector, Unprotected
+from slackwater.hooks import probe
+from slackwater.model.changes import Changes, joined
+from slackwater.model.layout import schema_span
+from slackwater.model.native_changes import CHANGES, INITIAL_SCANS, SCHEMA_POLICIES, ChangesItem, OpenChanges
+from slackwater.model.spans import SpanSet
+from slackwater.runtime.sync import timeout
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from slackwater.model.tables import TableDescriptor, TableHistory
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.gateway.service import Gateway
+
+GATHER_BYTES = 1 << 20
+"""About how much goes into one message."""
+CHECK_INTERVAL_S = 5.0
+"""How often a feed that hears nothing looks at its protection."""
+TABLES_MAX = 1_000
+"""Tables of one feed."""
+
+
+class ChangeFeeds:
+    """Serves `db.changes`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._made = 0
+        self.protector: Protector = Unprotected()
+        """What keeps history for the feeds of this node. Nothing is collected yet, so nothing needs to."""
+
+    def serve(self) -> None:
+        """Offer the method."""
+        self._gateway.node.server.handle_stream(CHANGES, self.changes)
+
+    async def changes(self, request: OpenChanges, context: Context) -> AsyncGenerator[ChangesItem, None]:
+        """Follow tables until the client goes away or everything asked for is there."""
+        _check(request)
+        self._made += 1
+        histories = await self._histories(request)
+        feed = TableFeed(self._gateway, request, histories, name=f"changes {self._made}")
+        known = self._gateway.node.feed_client.protections
+        protection = known[feed.name] = self._protection(request, feed, context)
+        feed.protection = protection
+        try:
+            await protection.begin(feed.since)
+            async for item in feed.items():
+                yield item
+        finally:
+            known.pop(feed.name, None)
+            await protection.end()
+
+    async def _histories(self, request: OpenChanges) -> list[TableHistory]:
+        catalog, start = self._gateway.catalog, _start(request)
+        found = [await catalog.find_id(table_id) for table_id in request.table_ids]
+        for name in request.tables if not found else ():
+            try:
+                found.append(await catalog.find(name))
+            except UsageError:
+                if start == MIN:
+                    raise
+                found.append(await catalog.find(name, at=start))  # dropped since: its changes until then are there
+        return found
+
+    def _protection(self, request: OpenChanges, feed: TableFeed, context: Context) -> FeedProtection:
+        policy = Policy.FAIL if request.expires_after_s else Policy.KEEP
+        return FeedProtection(
+            self.protector,
+            list(feed.spans),
+            owner=f"{feed.name} of {context.peer or 'a client'}",
+            clock=self._gateway.node.clock,
+            policy=policy,
+            expires_after_s=request.expires_after_s,
+        )
+
+
+class TableFeed:
+    """One client's feed."""
+
+    def __init__(self, gateway: Gateway, request: OpenChanges, histories: list[TableHistory], *, name: str) -> None:
+        self.name = name
+        self.protection: FeedProtection | None = None
+        self._node = gateway.node
+        self._catalog = gateway.catalog
+        self._request = request
+        self._known = {history.latest.table_id: history for history in histories}
+        self.spans = SpanSet(schema_span(history.latest.schema) for history in histories)
+        now = self._node.clock.now()
+        token = decode_token(request.token) if request.token else None
+        start = (request.after or now) if token is None else token.scan_ts or token.resolved
+        self.since = start
+        """Schema changes after this are news to the client."""
+        self._scan_ts = MIN if token is None else token.scan_ts
+        if token is None and request.initial_scan != "no":
+            self._scan_ts = start
+        if self._scan_ts > now:
+            raise UsageError("an initial scan reads the past; give `after` a time that has come, or leave it out")
+        fresh = Frontier(self.spans, after=MIN if self._scan_ts else start)
+        self._frontier = fresh if token is None else frontier_from(token, self.spans)
+        self._until = request.until or MAX
+        self._sent = MIN if self._scan_ts else start
+        self._sent_ns = self._node.runtime.clock.monotonic_ns()
+        self._backfills: list[TableDescriptor] = []
+
+    async def items(self) -> AsyncIterator[ChangesItem]:
+        """Everything the client gets."""
+        token = token_of(self._frontier, scan_ts=self._scan_ts)
+        yield ChangesItem(tables=tuple(self._known.values()), since=self.since, token=token.encode())
+        if self._scan_ts:
+            scan = InitialScan(self._node.kv, self._frontier, scan_ts=self._scan_ts)
+            async for rows in scan:
+                yield ChangesItem(rows=rows, initial=True, token=scan.token(), resolved=self._frontier.resolved)
+        if self._request.initial_scan == "only":
+            yield self._checkpoint(self._frontier.resolved, done=True)
+            return
+        for history in list(self._known.values()):  # what has changed since a token was made
+            self._note(history)
+        after = token_of(self._frontier)
+        async with self._node.feed_client.watch(
+            self.spans, after=after, befores=self._request.befores, name=self.name
+        ) as feed:
+            async for item in self._follow(feed):
+                yield item
+
+    async def _follow(self, feed: SpanFeed) -> AsyncIterator[ChangesItem]:
+        while True:
+            rows = await self._gather(feed)
+            due = self._due(feed)
+            if len(rows):
+                async for item in self._news(Timestamp(max(rows.timestamps))):
+                    yield item
+                rows = self._below(rows)
+            if len(rows):
+                yield ChangesItem(rows=rows)
+            if not due:
+                continue
+            resolved = feed.resolved
+            async for item in self._news(resolved):
+                yield item
+            async for item in self._backfilled(resolved):
+                yield item
+            done = resolved >= self._until
+            yield self._checkpoint(self._until if done else resolved, feed=None if done else feed, done=done)
+            if self.protection is not None:
+                await self.protection.advance(self._sent)
+                await self.protection.check()
+            if done:
+                return
+
+    async def _gather(self, feed: SpanFeed) -> Changes:
+        """What is there, as one block; waits for something. Checkpoints are in the feed's frontier."""
+        blocks: list[Changes] = []
+        size = 0
+        while size < GATHER_BYTES and (feed.ready or not blocks):
+            try:
+                async with timeout(CHECK_INTERVAL_S):
+                    event = await anext(feed)
+            except TimeoutError:
+                if self.protection is not None:
+                    await self.protection.check()
+                continue
+            if isinstance(event, Checkpoint):
+                if self._due(feed):
+                    break
+            else:
+                blocks.append(event)
+                size += event.size()
+        return joined(blocks)
+
+    def _due(self, feed: SpanFeed) -> bool:
+        """Whether a resolved timestamp is to be sent now."""
+        if feed.resolved <= self._sent:
+            return False
+        waited_s = (self._node.runtime.clock.monotonic_ns() - self._sent_ns) / 1e9
+        return waited_s >= self._request.interval_s or feed.resolved >= self._until
+
+    def _checkpoint(self, resolved: Timestamp, *, feed: SpanFeed | None = None, done: bool = False) -> ChangesItem:
+        self._sent = resolved
+        self._sent_ns = self._node.runtime.clock.monotonic_ns()
+        whole = feed is None or self._request.whole
+        token = Token(resolved).encode() if whole or feed is None else feed.token()
+        return ChangesItem(resolved=resolved, token=token, done=done)
+
+    def _below(self, rows: Changes) -> Changes:
+        if max(rows.timestamps) <= self._until:
+            return rows
+        return rows.pick([at for at, ts in enumerate(rows.timestamps) if ts <= self._until])
+
+    # --- schemas
+
+    async def _news(self, upto: Timestamp) -> AsyncIterator[ChangesItem]:
+        """Versions of the tables that hold at or below `upto` and have not been sent."""
+        await self._catalog.complete_upto(upto)
+        news = []
+        for table_id, known in self._known.items():
+            history = await self._catalog.find_id(table_id)
+            if history.latest.version > known.latest.version:
+                news.append(history)
+        for history in news:
+            probe("gateway.changes_schema")
+            self._known[history.latest.table_id] = history
+            self._note(history)
+        if news:
+            yield ChangesItem(tables=tuple(news))
+
+    def _note(self, history: TableHistory) -> None:
+        """What a new version means for this feed."""
+        fresh = [v for v in history.versions if v.modified > self.since and v.version > 1]
+        if not fresh:
+            return
+        if self._request.on_schema_change == "stop":
+            self._until = Timestamp(min(self._until, fresh[0].modified))
+        elif self._request.on_schema_change == "backfill":
+            noted = {(v.table_id, v.version) for v in self._backfills}
+            add = [v for v in fresh if not v.dropped and v.modified > self._sent]
+            self._backfills += [v for v in add if (v.table_id, v.version) not in noted]
+            self._backfills.sort(key=lambda v: v.modified)
+
+    async def _backfilled(self, resolved: Timestamp) -> AsyncIterator[ChangesItem]:
+        """The tables that have changed at or below `resolved`, as of then."""
+        while self._backfills and self._backfills[0].modified <= min(resolved, self._until):
+            version = self._backfills.pop(0)
+            before = Timestamp(version.modified - 1)
+            if before > self._sent:
+                yield self._checkpoint(before)
+            frontier = Frontier([schema_span(version.schema)], after=before)
+            async for rows in InitialScan(self._node.kv, frontier, scan_ts=version.modified):
+                yield ChangesItem(rows=rows, initial=True)
+
+
+def _start(request: OpenChanges) -> Timestamp:
+    return decode_token(request.token).resolved if request.token else request.after
+
+
+def _check(request: OpenChanges) -> None:
+    if request.initial_scan not in INITIAL_SCANS:
+        raise UsageError(f"initial_scan is one of {', '.join(INITIAL_SCANS)}", initial_scan=request.initial_scan)
+    if request.on_schema_change not in SCHEMA_POLICIES:
+        raise UsageError(f"on_schema_change is one of {', '.join(SCHEMA_POLICIES)}", got=request.on_schema_change)
+    count = len(request.table_ids) or len(request.tables)
+    if not 1 <= count <= TABLES_MAX:
+        raise UsageError(f"a feed follows from 1 to {TABLES_MAX} tables", tables=count)
