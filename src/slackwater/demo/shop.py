@@ -127,7 +127,8 @@ def count(wallets: Any, tills: Any, orders: Any) -> Books:
 def read_acks(path: Path) -> tuple[dict[int, int], dict[int, int]]:
     """Acknowledged purchases, and those nobody knows about: order to amount."""
     kinds: dict[str, dict[int, int]] = {"A": {}, "M": {}}
-    for line in path.read_text().splitlines():
+    text = path.read_text()
+    for line in text[: text.rfind("\n") + 1].splitlines():  # the last one may still be being written
         kind, order, amount = line.split()
         kinds[kind][int(order)] = int(amount)
     return kinds["A"], kinds["M"]
