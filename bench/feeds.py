@@ -1,5 +1,6 @@
 """Change feeds on one node in a process of its own: what they cost writers, how far they lag, and coming back.
 
+    events      per second from commit to consumer, beside Debezium's embedded engine on PostgreSQL 18 (goal: 2; `bench._events`)
     cost        server CPU per autocommit upsert with one feed attached, beside the same without (goal: 1.03, limit 1.05).
                 CPU, not throughput: writer, server and consumer share the machine, and the consumer's share is its own
     lag         99th percentile of (now − resolved) at the consumer, beside target_duration + 0.5 s (goal: 1)
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bench._cluster import ServerProcess
+from bench._events import events_figure
 from bench._feed_reader import ReaderProcess
 from bench._load import disk
 from bench.harness import Figure, figure, interleaved
@@ -61,6 +63,7 @@ def run(*, quick: bool) -> Iterator[Figure]:
     """All figures of this benchmark."""
     directory = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=disk()))
     try:
+        yield run_main(events_figure(directory, rows=50_000 if quick else 100_000, rounds=3 if quick else 7))
         yield from run_main(
             _all(directory, seconds=1.0 if quick else 3.0, rounds=3 if quick else 7, rows=50_000 if quick else 300_000)
         )

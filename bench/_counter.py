@@ -1,0 +1,72 @@
+r"""How a benchmark's process learns when a consumer in another process has got its events.
+
+    benchmark ── "50000\n" ──► consumer        wait for so many more
+              ◄── "8123.456\n" ──              the monotonic time at which the last of them came; the clock is the machine's
+
+What comes before it is asked for counts too: the question may come while the events do.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+WAIT_SECONDS_MAX = 120.0
+
+
+class Counter:
+    """Events that have come, and the questions about them. Events and questions may come from two threads."""
+
+    def __init__(self) -> None:
+        self._came = 0
+        self._last = 0.0
+        self._asked = 0
+        self._changed = threading.Condition()
+
+    def add(self, events: int, now: float) -> None:
+        """So many came at `now`."""
+        with self._changed:
+            self._came += events
+            self._last = now
+            self._changed.notify_all()
+
+    def answer(self, questions: IO[str]) -> None:
+        """Answer until the questions end."""
+        for line in questions:
+            self._asked += int(line)
+            with self._changed:
+                done = self._changed.wait_for(lambda: self._came >= self._asked, WAIT_SECONDS_MAX)
+                print(self._last if done else f"only {self._came} of {self._asked} events came", flush=True)
+
+
+class ConsumerProcess:
+    """A consumer in a process of its own."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", module, *arguments]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True)
+
+    def expect(self, events: int) -> None:
+        """Ask it to say when so many more events have come."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{events}\n")
+        self._process.stdin.flush()
+
+    def came(self) -> float:
+        """When the last of those came; waits for it."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line or line.startswith("only"):
+            raise RuntimeError(f"the consumer did not get its events: {line or 'it has ended; its error is above'}")
+        return float(line)
+
+    def stop(self) -> None:
+        """End it and wait."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
