@@ -104,7 +104,8 @@ def svg(samples: Sequence[Sample], events: Sequence[tuple[float, str]], *, targe
         if first <= at <= last:
             parts.append(
                 f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#c33" '
-                f'stroke-dasharray="2 3"/><text x="{x(at) + 3:.1f}" y="{TOP + 10}" fill="#c33">{text}</text>'
+                f'stroke-dasharray="2 3"/><text x="{x(at) - 3:.1f}" y="{TOP + 10}" fill="#c33" '
+                f'text-anchor="end">{text}</text>'
             )
     for number, range_id in enumerate(sorted({s.range_id for s in samples})):
         color = COLORS[number % len(COLORS)]
