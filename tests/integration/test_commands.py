@@ -218,7 +218,7 @@ def test_a_second_signal_does_not_wait(shell):
 
 
 @pytest.mark.parametrize(
-    "command", ["start", "init", "status", "ranges", "frontier", "drain", "decommission", "kv", "cert"]
+    "command", ["start", "init", "status", "ranges", "frontier", "changefeed", "drain", "decommission", "kv", "cert"]
 )
 def test_every_command_teaches(shell, command):
     done = shell(command, "--help")

@@ -36,6 +36,9 @@ COMMANDS: dict[str, Command] = {
     "frontier": Command(
         "slackwater.server.frontier_command:main", "explain how far ranges are closed and resolved, and what holds them"
     ),
+    "changefeed": Command(
+        "slackwater.server.changefeed_command:main", "follow tables into files, with markers of what is final"
+    ),
     "drain": Command("slackwater.server.drain_command:drain_main", "hand over a node's leases before it is stopped"),
     "decommission": Command("slackwater.server.drain_command:decommission_main", "take a node out of service for good"),
     "kv": Command("slackwater.server.kv_command:main", "read and write plain keys, for trying and debugging"),
