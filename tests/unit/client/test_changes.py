@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import slackwater
 from slackwater.catalog import definition
 from slackwater.clock.timestamp import Timestamp, add_seconds
 from slackwater.errors import DecodeError, FeedExpired, UsageError
 from slackwater.model.kinds import INT
 from slackwater.model.native import ColumnSpec
+from slackwater.model.native_changes import OpenChanges
+from slackwater.server.metrics import collect as collect_metrics
+from slackwater.server.metrics import render
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.database import AsyncDatabase
@@ -225,6 +230,36 @@ def test_a_feed_that_lags_for_too_long_fails_when_asked_to() -> None:
         assert not protections
 
     play(story)
+
+
+def test_a_feed_that_lags_raises_an_alarm_and_its_end_ends_that() -> None:
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        node = cluster.nodes[0]
+        long_ago = add_seconds(db.now(), -60.0)
+        async with aclosing(db.change_items(OpenChanges(("accounts",), after=long_ago, expires_after_s=100.0))) as feed:
+            await anext(feed)
+            page = render(collect_metrics(node))
+            assert "slackwater_feed_protection_alarms 1" in page
+            assert 'slackwater_feed_protection_lag_seconds{feed="changes 1"} 6' in page
+        while node.feed_client.protections:
+            await asyncio.sleep(0.01)
+        assert "slackwater_feed_protection_alarms 0" in render(collect_metrics(node))
+
+    play(story)
+
+
+def test_without_awaiting(tmp_path: Path) -> None:
+    with slackwater.open(tmp_path / "data") as db:
+        db.create_table("accounts", ACCOUNTS, primary_key=["id"])
+        db.upsert("accounts", accounts(3))
+        token = ""
+        for batch in db.changes("accounts", resolved=0.1):
+            token = batch.token
+            if batch.kind == "resolved":
+                break
+        db.delete("accounts", [1])
+        rest = list(db.changes("accounts", after=token, until=db.now()))
+        assert [(r["id"], r["_op"]) for r in rows_of(rest)] == [(1, "delete")]
 
 
 def test_what_is_wrong_is_said_at_once() -> None:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.gateway.service import Gateway
 
-GATHER_BYTES = 1 << 20
-"""About how much goes into one message."""
+GATHER_BYTES = 256 << 10
+"""About how much goes into one message; a consumer that stops taking has `rpc.stream_window` of them before it."""
 CHECK_INTERVAL_S = 5.0
 """How often a feed that hears nothing looks at its protection."""
 TABLES_MAX = 1_000

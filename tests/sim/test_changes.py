@@ -1,0 +1,151 @@
+"""A feed of tables through a gateway on the simulator: virtual time, hostile settings, a gateway that crashes in the middle.
+
+The mirror that a client builds from the feed is the table at every resolved timestamp (I-22), nothing new comes at or below one
+(I-23), and each key's versions come in order (I-24), with whole transactions where they were asked for.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from slackwater.catalog import definition
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import SlackwaterError
+from slackwater.model.arrow import settle_pandas
+from slackwater.model.kinds import INT
+from slackwater.model.native import ColumnSpec
+from tests.sim.cluster import Cluster, play
+from tests.sim.test_client import COUNT, session, table, transfer
+
+if TYPE_CHECKING:
+    from slackwater.client.changes import ChangeBatch
+    from slackwater.client.database import AsyncDatabase
+
+TRANSFERS = 30
+settle_pandas()  # pyarrow would import it in the middle of a simulation
+
+
+class Mirror:
+    """The table as the feed tells it, and what the feed did wrong."""
+
+    def __init__(self, *, atomic: bool) -> None:
+        self.atomic = atomic
+        self.versions: dict[int, dict[int, Any]] = {}
+        self.resolved = MIN
+        self.rebuilt: dict[Timestamp, list[tuple[int, int]]] = {}
+        self.repeats = 0
+        self.changed: list[int] = []
+
+    def take(self, batch: ChangeBatch) -> None:
+        """One batch of the feed."""
+        if batch.kind == "rows":
+            for row in batch.data.to_pylist():
+                self._row(row, initial=batch.initial)
+        elif batch.kind == "schema":
+            assert batch.schema is not None
+            self.changed.append(batch.schema.version)
+        else:
+            assert batch.resolved >= self.resolved, "resolved goes back"
+            self.resolved = batch.resolved
+            self.rebuilt[batch.resolved] = self.at(batch.resolved)
+
+    def _row(self, row: dict[str, Any], *, initial: bool) -> None:
+        ts, known = row["_commit_ts"], self.versions.setdefault(row["id"], {})
+        value = None if row["_op"] == "delete" else row["balance"]
+        if ts in known:
+            assert known[ts] == value, "a repeat differs"
+            assert not self.atomic, "a settled row comes twice"
+            self.repeats += 1
+            return
+        assert initial or ts > self.resolved, "new at or below resolved"
+        assert not known or ts > max(known), "a version comes after a newer one"
+        assert ("level" in row) == (row["_version"] > 1), "decoded with another schema"
+        known[ts] = value
+
+    def at(self, ts: Timestamp) -> list[tuple[int, int]]:
+        """The table as of then."""
+        found = []
+        for key, versions in sorted(self.versions.items()):
+            newest = max((t for t in versions if t <= ts), default=None)
+            if newest is not None and versions[newest] is not None:
+                found.append((key, versions[newest]))
+        return found
+
+
+async def work(c: Cluster, db: AsyncDatabase) -> None:
+    """Transfers, rows that come and go, and a new column half way."""
+    for n in range(TRANSFERS):
+        try:
+            await db.run(transfer(n % COUNT, (n + 3) % COUNT))
+            await db.upsert("accounts", [{"id": 100 + n, "balance": n}])
+            if n % 4 == 3:
+                await db.delete("accounts", [100 + n - 1])
+            if n == TRANSFERS // 2:
+                schema = await db.table("accounts")
+                await c.node.catalog.publish(
+                    schema.table_id, lambda now: definition.with_column(now, ColumnSpec("level", INT))
+                )
+                await db.history("accounts")
+        except SlackwaterError:
+            await c.settle(1)
+
+
+async def follow(c: Cluster, mirror: Mirror, **asked: Any) -> None:
+    """Follow until everything that was committed before the end of the work is there."""
+    db = session(c)
+    await db._gateways.greet()
+    async with aclosing(db.changes("accounts", atomic=mirror.atomic, resolved=0.1, **asked)) as feed:
+        async for batch in feed:
+            mirror.take(batch)
+
+
+async def judge(db: AsyncDatabase, mirror: Mirror) -> None:
+    """The mirror at every resolved timestamp beside the table as of then."""
+    assert len(mirror.rebuilt) > 3
+    history = await db.history("accounts")
+    assert mirror.changed == [v.version for v in history.versions if v.version > 1]
+    for ts, mine in mirror.rebuilt.items():
+        there = await (await db.snapshot(as_of=ts)).scan("accounts", columns=["id", "balance"])
+        assert [(r["id"], r["balance"]) for r in there.to_pylist()] == mine, f"the mirror differs at {ts}"
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_mirror_is_the_table_at_every_resolved_timestamp(seed: int, atomic: bool) -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        mirror = Mirror(atomic=atomic)
+        following = c.scope.spawn(follow(c, mirror), name="follow")
+        await work(c, db)
+        end = db.now()
+        while mirror.resolved < end:
+            await c.settle(1)
+        following.cancel()
+        await judge(db, mirror)
+
+    play(story, seed=seed, buggify=True)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_gateway_that_crashes_is_come_back_to(seed: int, atomic: bool) -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        mirror = Mirror(atomic=atomic)
+        following = c.scope.spawn(follow(c, mirror), name="follow")
+        for _ in range(3):
+            await work(c, db)
+            machine = c.world.nodes[0]
+            machine.crash()
+            machine.start()
+            await c.settle(10)
+        end = db.now()
+        while mirror.resolved < end:
+            await c.settle(1)
+        following.cancel()
+        await judge(db, mirror)
+
+    play(story, seed=seed)
