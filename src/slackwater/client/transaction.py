@@ -7,14 +7,21 @@
     await db.run(transfer)                      the same, run again as long as others are in the way
 
 Writes are seen by the transaction's own reads at once and by nobody else before the commit. An error that makes it
-impossible to go on is a `RetryableError`: run the whole block again, or use `run`. When the answer to a commit is lost,
-another gateway is asked what became of it; the caller gets a definite answer, or `AmbiguousResult` when nobody can tell.
+impossible to go on is a `RetryableError`: run the whole block again, or use `run`.
+
+Upserts and deletes have no answer to wait for. A few are held back here and travel with the next message, whatever it is: a
+read, an insert, the commit. The gateway takes them first, so every read sees them, and nobody overtakes a message that has
+some on board. When such a message fails, the transaction cannot go on: nobody knows whether they got there.
+
+When the answer to a commit is lost, another gateway is asked what became of it; the caller gets a definite answer, or
+`AmbiguousResult` when nobody can tell.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow
 
 from slackwater.client.gateways import Again
@@ -34,6 +41,7 @@ from slackwater.errors import (
 from slackwater.model import native as nt
 from slackwater.model.native import WriteKind
 from slackwater.model.rows_arrow import BlockDecoder
+from slackwater.runtime.sync import CancelledError, Lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +55,9 @@ pa: Any = pyarrow
 PAGE_ROWS = 10_000
 RUN_ATTEMPTS_MAX = 100
 """Times `run` tries before it gives up."""
+HELD_MAX = 64
+HELD_BYTES_MAX = 256 << 10
+"""Writes, and bytes of them, that wait for the next message; what is larger is sent at once."""
 TXN_ROWS_MAX = 100_000
 """Rows that one call may write in a transaction."""
 
@@ -61,6 +72,10 @@ class AsyncTransaction:
         self._gateway = ""
         self._mark: nt.TxnMark | None = None
         self._lost: SlackwaterError | None = None
+        self._held: list[nt.Write] = []
+        self._held_bytes = 0
+        self._on_board = Lock()  # had by a message that carries writes
+        self._spoiled: SlackwaterError | None = None
         self.commit_timestamp = MIN
         """When it happened; known after the commit."""
 
@@ -75,15 +90,23 @@ class AsyncTransaction:
         """Make every write visible at one timestamp, at which every read holds too; returns it."""
         mark = self._usable()
         name, self._name = self._name, b""
+        before = self._take_held()
+        if before and not mark.anchor:
+            mark = msgspec.structs.replace(mark, anchor=before[0].keys[0])
         try:
-            ended = await self._gateways.call(nt.COMMIT, nt.EndTxn(name), again=Again.IF_UNSENT, at=self._gateway)
+            ended = await self._gateways.call(
+                nt.COMMIT, nt.EndTxn(name, before), again=Again.IF_UNSENT, at=self._gateway
+            )
         except LOST as error:
             settled = await settle(self._gateways, mark, error)
             if not settled.committed:
                 raise RetryableError("the commit was lost on the way and is now ruled out; run it again") from error
             self.commit_timestamp = settled.ts
-        except RetryableError:
+        except RetryableError as error:
             self._name = name  # it can be restarted
+            self._changed(error, before)
+            if before:
+                self._spoiled = error
             raise
         else:
             self.commit_timestamp = ended.ts
@@ -91,6 +114,7 @@ class AsyncTransaction:
 
     async def rollback(self) -> None:
         """Undo everything. Never fails: a gateway that cannot be reached rolls it back by itself."""
+        self._take_held()
         name, self._name = self._name, b""
         if name:
             try:
@@ -100,6 +124,8 @@ class AsyncTransaction:
 
     async def restart(self) -> None:
         """Begin again after a `RetryableError`, with the age of the first try, so that it wins in the end."""
+        self._take_held()
+        self._spoiled = None
         if self._name and self._lost is None:
             try:
                 reply = await self._gateways.call(nt.RESTART, nt.EndTxn(self._name), at=self._gateway)
@@ -118,7 +144,9 @@ class AsyncTransaction:
         history = await self._tables.by_name(table)
         codec = self._tables.codec(history)
         request = nt.GetRows(history.latest.table_id, [key_of(codec, key)], txn=self._name)
-        (value,) = (await self._call(nt.GET_ROWS, request, table)).values
+        reply = await self._call(nt.GET_ROWS, request, table)
+        self._mark = reply.mark or self._mark
+        (value,) = reply.values
         return None if value is None else codec.decode(value)
 
     async def scan(
@@ -167,6 +195,8 @@ class AsyncTransaction:
         if not keys:
             return WriteResult(0, MIN)
         table_id, version = history.latest.table_id, history.latest.version
+        if self._hold_back(nt.Write(table_id, version, kind, keys, values)):
+            return WriteResult(len(keys), MIN)
         try:
             for block in in_blocks(keys, values, bytes_max=MESSAGE_BYTES_MAX):
                 request = nt.Write(table_id, version, kind, *block, txn=self._name)
@@ -184,8 +214,40 @@ class AsyncTransaction:
             raise UsageError(f"one call in a transaction writes at most {TXN_ROWS_MAX} rows", rows=given.count)
         return history, *unique(codec, *given.piece(0, given.count), kind)
 
-    async def _call(self, method: Method[Any, Any], request: Any, table: str) -> Any:
+    def _hold_back(self, write: nt.Write) -> bool:
+        """Keep a write for the next message, if it is small and tells its caller nothing."""
         self._usable()
+        size = sum(map(len, write.keys)) + sum(map(len, write.values))
+        if write.kind is WriteKind.INSERT or self._held_bytes + size > HELD_BYTES_MAX or len(self._held) >= HELD_MAX:
+            return False
+        self._held.append(write)
+        self._held_bytes += size
+        return True
+
+    def _take_held(self) -> tuple[nt.Write, ...]:
+        held, self._held, self._held_bytes = tuple(self._held), [], 0
+        return held
+
+    async def _call(self, method: Method[Any, Any], request: Any, table: str) -> Any:
+        """One message, with the writes held back on board. None overtakes such a message: it must see them."""
+        async with self._on_board:
+            self._usable()
+            if self._held:
+                return await self._carry(method, request, table)
+        return await self._message(method, request, table)
+
+    async def _carry(self, method: Method[Any, Any], request: Any, table: str) -> Any:
+        before = self._take_held()
+        try:
+            return await self._message(method, msgspec.structs.replace(request, before=before), table)
+        except ConditionFailed:
+            raise  # an insert met a row: what it carried had been taken before
+        except (Exception, CancelledError) as error:
+            self._spoiled = RetryableError("writes of this transaction may not have arrived; run it again")
+            self._changed(error, before)
+            raise
+
+    async def _message(self, method: Method[Any, Any], request: Any, table: str) -> Any:
         try:
             return await self._gateways.call(method, request, again=Again.IF_UNSENT, at=self._gateway)
         except SchemaChanged:
@@ -196,9 +258,16 @@ class AsyncTransaction:
             self._gateways.move_on(self._gateway)
             raise self._lost from error
 
+    def _changed(self, error: BaseException, writes: Sequence[nt.Write]) -> None:
+        """Look tables up again when one of them is not what it was."""
+        if isinstance(error, SchemaChanged) and writes:
+            self._tables.forget()
+
     def _usable(self) -> nt.TxnMark:
         if self._lost is not None:
             raise self._lost
+        if self._spoiled is not None:
+            raise self._spoiled
         if not self._name or self._mark is None:
             raise UsageError("the transaction has ended; begin another one")
         return self._mark

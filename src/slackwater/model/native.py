@@ -121,6 +121,8 @@ class Write(msgspec.Struct, frozen=True):
     txn: bytes = b""
     txn_id: bytes = b""
     bulk: bool = False
+    before: tuple[Write, ...] = ()
+    """In a transaction: writes that the client held back, and that come first."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -147,6 +149,7 @@ class GetRows(msgspec.Struct, frozen=True):
     keys: list[bytes]
     policy: ReadPolicy = ReadPolicy()
     txn: bytes = b""
+    before: tuple[Write, ...] = ()
 
 
 class RangeRead(msgspec.Struct, frozen=True):
@@ -170,6 +173,7 @@ class RowsReply(msgspec.Struct, frozen=True):
     values: list[bytes | None]
     ts: Timestamp
     reads: list[RangeRead] = []
+    mark: TxnMark | None = None
 
 
 class Scan(msgspec.Struct, frozen=True):
@@ -233,6 +237,7 @@ class TxnScan(msgspec.Struct, frozen=True):
     start: bytes
     end: bytes
     max_rows: int
+    before: tuple[Write, ...] = ()
 
 
 class TxnRows(msgspec.Struct, frozen=True):
@@ -247,6 +252,7 @@ class EndTxn(msgspec.Struct, frozen=True):
     """Commit, roll back or restart a transaction of this gateway."""
 
     txn: bytes
+    before: tuple[Write, ...] = ()
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from slackwater.replica.evaluation import Evaluation, View, Work
 from slackwater.storage.overlay import Overlay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from slackwater.model.requests import Batch
 
@@ -37,6 +37,8 @@ __all__ = ["Evaluation", "View", "evaluate"]
 
 MOVES_MAX = 8
 """How often one batch may move its writes above newer versions before the caller is asked to retry."""
+FLOOR_POINTS_MAX = 64
+"""A block of more rows than this stays above all reads of the span around it."""
 
 HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
     rq.Get: evaluate_data.get,
@@ -161,10 +163,21 @@ def _write_floor(batch: Batch, view: View, read_ts: Timestamp) -> Timestamp:
         txn_id = header.txn.txn_id if header.txn is not None else None
         for request in batch.requests:
             if type(request) in VERSION_WRITES:
-                span = declare.span_of(request)
-                if span is not None:
+                for span in _written_spans(request):
                     floor = max(floor, view.tscache.first_writable(*span, txn=txn_id))
     return Timestamp(floor)
+
+
+def _written_spans(request: rq.Request) -> Iterator[tuple[bytes, bytes | None]]:
+    """What a write must stay above the reads of.
+
+    A few rows are looked up one by one: what was read between them is not in their way, and on a busy range the span around
+    them holds nearly everybody's reads.
+    """
+    if type(request) is rq.PutRows and len(request.keys) <= FLOOR_POINTS_MAX:
+        yield from ((key, None) for key in request.keys)
+    elif (span := declare.span_of(request)) is not None:
+        yield span
 
 
 def _check_inside_lease(view: View, read_ts: Timestamp, write_ts: Timestamp) -> None:

@@ -185,13 +185,29 @@ class Transaction(Operations):
             self._usable()
             if planted("M29") and read_only(requests) and all(r in self._remembered for r in requests):
                 return [self._remembered[r] for r in requests]
-            waiting = self._waiting()
-            if any(self._buffer.touches(saw.spans_of(request)) for request in requests):
-                await self._flush(waiting)
-            answer = await self._send(requests, waiting, max_keys=max_keys, max_bytes=max_bytes)
+            results = await self._seen(requests, max_keys=max_keys, max_bytes=max_bytes)
             if planted("M29"):
-                self._remembered.update(zip(requests, answer.results, strict=True))
-            return answer.results
+                self._remembered.update(zip(requests, results, strict=True))
+            return results
+
+    async def _seen(self, requests: Sequence[Request], *, max_keys: int = 0, max_bytes: int = 0) -> list[Result]:
+        """Have requests executed, after the writes held back that they must see. By whoever has the turn."""
+        waiting = self._waiting()
+        if any(self._buffer.touches(saw.spans_of(request)) for request in requests):
+            await self._flush(waiting)
+        return (await self._send(requests, waiting, max_keys=max_keys, max_bytes=max_bytes)).results
+
+    async def _hold_back_new(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Keep writes for later whose keys must be new: that they are is read now, and held true like any read."""
+        async with self._turn:
+            self._usable()
+            for key, found in zip(keys, await self._seen([Get(key) for key in keys]), strict=True):
+                if isinstance(found, Value) and found.value is not None:
+                    raise ConditionFailed("the key has a value already", key=key, actual=found.value, ts=MIN)
+            for key, value in zip(keys, values, strict=True):
+                self._buffer.put(key, value)
+            if self._buffer.full:
+                await self._flush(self._waiting())
 
     async def _hold_back(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Keep blind writes for later; send them all when they have become many."""

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from slackwater.model.requests import Request
 
+NEW_ROWS_READ_MAX = 32
+"""Rows that must be new: up to so many are looked up and then held back like others, which saves an intent and a log entry
+each time they can commit in one phase; more are checked where they are written."""
+
 
 class Operations(abc.ABC):
     """The operations of a transaction; `Transaction` supplies the two ways to carry them out."""
@@ -38,6 +42,10 @@ class Operations(abc.ABC):
     @abc.abstractmethod
     async def _hold_back(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Take blind writes, to be sent when that is needed or pays."""
+
+    @abc.abstractmethod
+    async def _hold_back_new(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """`_hold_back`, if no key has a value; `ConditionFailed` at once if one has."""
 
     async def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
@@ -81,7 +89,9 @@ class Operations(abc.ABC):
     async def put_rows(self, keys: list[bytes], values: list[bytes], *, must_be_new: bool = False) -> None:
         """Set many keys: sorted and unique. With `must_be_new` any that exists fails all."""
         rows_ok(keys, values)
-        if must_be_new:
+        if must_be_new and len(keys) <= NEW_ROWS_READ_MAX:
+            await self._hold_back_new(keys, values)
+        elif must_be_new:
             await self._do([PutRows(keys, values, must_be_new=True)])
         else:
             await self._hold_back(list(zip(keys, values, strict=True)))

@@ -49,10 +49,9 @@ class Rows:
 
     async def write(self, request: nt.Write, context: Context) -> nt.Written:
         """Write rows of one table."""
-        history = await self._gateway.current(request.table_id, request.version)
-        check_rows(history.latest, request)
         if request.txn:
             return await self._in_txn(request)
+        await self._checked(request)
         if request.bulk:
             return nt.Written(len(request.keys), await self._bulk(request, context))
         return nt.Written(len(request.keys), await self._alone(request, context))
@@ -64,9 +63,10 @@ class Rows:
         await self._gateway.inside(request.table_id, min(request.keys), max(request.keys) + b"\x00")
         gets: list[Request] = [Get(key) for key in request.keys]
         if request.txn:
-            async with self._gateway.txns.using(request.txn) as open_txn:
+            async with self._gateway.txns.using(request.txn, before=request.before) as open_txn:
                 results = await open_txn.txn.batch(gets)
-            return nt.RowsReply([v.value for v in results if isinstance(v, Value)], open_txn.txn.state.read_ts)
+                values = [v.value for v in results if isinstance(v, Value)]
+                return nt.RowsReply(values, open_txn.txn.state.read_ts, mark=open_txn.mark())
         policy = request.policy
         header = Header(
             NO_RANGE,
@@ -81,10 +81,18 @@ class Rows:
     # --- writes
 
     async def _in_txn(self, request: nt.Write) -> nt.Written:
-        txns = self._gateway.txns
-        async with txns.using(request.txn) as open_txn:
-            await lay_down(open_txn.txn, request, block_bytes=self._block_bytes())
+        async with self._gateway.txns.using(request.txn, before=request.before) as open_txn:
+            await self.take(open_txn.txn, request)
             return nt.Written(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
+
+    async def take(self, txn: Transaction, request: nt.Write) -> None:
+        """Give an open transaction a client's write, if it fits the table."""
+        await self._checked(request)
+        await lay_down(txn, request, block_bytes=self._block_bytes())
+
+    async def _checked(self, request: nt.Write) -> None:
+        history = await self._gateway.current(request.table_id, request.version)
+        check_rows(history.latest, request)
 
     async def _bulk(self, request: nt.Write, context: Context) -> Timestamp:
         node = self._gateway.node

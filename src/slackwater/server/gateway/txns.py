@@ -26,7 +26,7 @@ from slackwater.model.txns import Intent, TxnStatus
 from slackwater.txn.coordinator import SETTLE_ATTEMPTS_MAX, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.gateway.service import Gateway
@@ -83,13 +83,13 @@ class Txns:
         await self._gateway.inside(request.table_id, request.start, request.end)
         max_rows = min(request.max_rows or SCAN_ROWS_MAX, SCAN_ROWS_MAX)
         max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])
-        async with self.using(request.txn) as open_txn:
+        async with self.using(request.txn, before=request.before) as open_txn:
             rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
             return nt.TxnRows(rows.values, rows.resume, open_txn.mark())
 
     async def commit(self, request: nt.EndTxn, context: Context) -> nt.Ended:
         """Commit. On an error that can be mended by running it again the transaction stays open, to be restarted."""
-        async with self.using(request.txn) as open_txn:
+        async with self.using(request.txn, before=request.before) as open_txn:
             try:
                 return nt.Ended(await open_txn.txn.commit())
             finally:
@@ -132,8 +132,8 @@ class Txns:
     # --- inside the gateway
 
     @asynccontextmanager
-    async def using(self, name: bytes) -> AsyncIterator[OpenTxn]:
-        """A client's transaction, for the length of one operation."""
+    async def using(self, name: bytes, *, before: Sequence[nt.Write] = ()) -> AsyncIterator[OpenTxn]:
+        """A client's transaction, for the length of one operation; writes that came with it are taken first."""
         found = self._open.get(name)
         if found is None:
             raise RetryableError(
@@ -144,6 +144,8 @@ class Txns:
             raise UsageError(f"the transaction is {found.txn.phase.value}; begin another one")
         found.in_use += 1
         try:
+            for held in before:
+                await self._gateway.rows.take(found.txn, held)
             yield found
         finally:
             found.in_use -= 1
