@@ -187,9 +187,10 @@ def by_table(changes: Changes) -> dict[tuple[int, int], Changes]:
     keys = changes.keys
     if not keys:
         return {}
-    prefixes = {key[:TABLE_PREFIX_BYTES] for key in keys}
-    if len(prefixes) == 1 and _is_table(keys[0]):
+    # Whatever lies between two keys of one index is of that index.
+    if min(keys)[:TABLE_PREFIX_BYTES] == max(keys)[:TABLE_PREFIX_BYTES] and _is_table(keys[0]):
         return {split_table_key(keys[0])[:2]: changes}
+    prefixes = {key[:TABLE_PREFIX_BYTES] for key in keys}
     places: dict[bytes, list[int]] = {prefix: [] for prefix in sorted(prefixes) if _is_table(prefix)}
     for at, key in enumerate(keys):
         if (found := places.get(key[:TABLE_PREFIX_BYTES])) is not None:
