@@ -115,13 +115,13 @@ class Enveloper:
         """One batch per schema version in force, oldest version first."""
         if not len(changes):
             return []
-        places = self.timeline.places(changes.timestamps)
-        found = np.unique(places)
-        if len(found) == 1:
-            schema = self.timeline.schemas[int(found[0])]
+        first, last = self.timeline.places([min(changes.timestamps), max(changes.timestamps)]).tolist()
+        if first == last:
+            schema = self.timeline.schemas[first]
             return [Envelopes(schema, self._batch(changes, schema))]
+        places = self.timeline.places(changes.timestamps)
         out = []
-        for place in found:
+        for place in np.unique(places):
             schema = self.timeline.schemas[int(place)]
             part = changes.pick(np.flatnonzero(places == place).tolist())
             out.append(Envelopes(schema, self._batch(part, schema)))
