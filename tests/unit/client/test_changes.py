@@ -11,10 +11,10 @@ import pytest
 import slackwater
 from slackwater.catalog import definition
 from slackwater.clock.timestamp import Timestamp, add_seconds
-from slackwater.errors import DecodeError, FeedExpired, UsageError
+from slackwater.errors import DecodeError, FeedExpired, Overloaded, UsageError
 from slackwater.model.kinds import INT
 from slackwater.model.native import ColumnSpec
-from slackwater.model.native_changes import OpenChanges
+from slackwater.model.native_changes import CHANGES, OpenChanges
 from slackwater.server.metrics import collect as collect_metrics
 from slackwater.server.metrics import render
 from tests.unit.client.world import ACCOUNTS, accounts, session
@@ -100,6 +100,31 @@ def test_a_token_goes_on_where_it_was_saved() -> None:
         both = await collect(db, "accounts", after=last.resolved, initial_scan="yes", until=db.now())
         assert sorted(r["id"] for r in rows_of(both)) == [0, 1, 2, 10, 11]
 
+    play(story)
+
+
+def test_a_feed_that_is_past_its_end_ends_and_does_not_go_back() -> None:
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        early = db.now()
+        await db.upsert("accounts", accounts(3))
+        start = db.now()
+        (last,) = await collect(db, "accounts", after=start, until=early)
+        assert last.resolved == start
+        again = await collect(db, "accounts", after=last.token, until=db.now())
+        assert not rows_of(again)
+
+    play(story)
+
+
+def test_a_gateway_runs_so_many_feeds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        asked = OpenChanges(("accounts",))
+        async with aclosing(db.change_items(asked)) as first:
+            await anext(first)
+            with pytest.raises(Overloaded, match="another one"):
+                await anext(aiter((await db._gateways.stream(CHANGES, asked))[1]))
+
+    monkeypatch.setattr("slackwater.server.gateway.changes.FEEDS_MAX", 1)
     play(story)
 
 

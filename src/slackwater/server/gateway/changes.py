@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.errors import UsageError
+from slackwater.errors import Overloaded, UsageError
 from slackwater.feeds.client import Checkpoint, SpanFeed
 from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
 from slackwater.feeds.initial import InitialScan
@@ -49,6 +49,8 @@ CHECK_INTERVAL_S = 5.0
 """How often a feed that hears nothing looks at its protection."""
 TABLES_MAX = 1_000
 """Tables of one feed."""
+FEEDS_MAX = 1_000
+"""Feeds that one gateway runs; a client that is refused asks another one."""
 
 
 class ChangeFeeds:
@@ -67,10 +69,12 @@ class ChangeFeeds:
     async def changes(self, request: OpenChanges, context: Context) -> AsyncGenerator[ChangesItem, None]:
         """Follow tables until the client goes away or everything asked for is there."""
         _check(request)
+        known = self._gateway.node.feed_client.protections
+        if len(known) >= FEEDS_MAX:
+            raise Overloaded("this node runs as many change feeds as it may; ask another one", limit=FEEDS_MAX)
         self._made += 1
         histories = await self._histories(request)
         feed = TableFeed(self._gateway, request, histories, name=f"changes {self._made}")
-        known = self._gateway.node.feed_client.protections
         protection = known[feed.name] = self._protection(request, feed, context)
         feed.protection = protection
         try:
@@ -141,7 +145,7 @@ class TableFeed:
             scan = InitialScan(self._node.kv, self._frontier, scan_ts=self._scan_ts)
             async for rows in scan:
                 yield ChangesItem(rows=rows, initial=True, token=scan.token(), resolved=self._frontier.resolved)
-        if self._request.initial_scan == "only":
+        if self._request.initial_scan == "only" or self._frontier.resolved >= self._until:
             yield self._checkpoint(self._frontier.resolved, done=True)
             return
         for history in list(self._known.values()):  # what has changed since a token was made
