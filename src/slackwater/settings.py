@@ -103,7 +103,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("catalog.poll_interval", 1.0, "s", (0.05, 60), (0.05, 5), "How often a node looks for new versions of tables, once it has served any."),
     Setting("gateway.txns_max", 1024, "transactions", (1, 1 << 16), (2, 64), "Transactions of clients that one gateway keeps open."),
     Setting("gateway.txn_idle_timeout", 60.0, "s", (1, 3600), (1, 60), "A client's transaction that nobody has used for this long is rolled back."),
-    Setting("gateway.page_bytes", 1 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),
+    Setting("gateway.page_bytes", 3 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),
     Setting("staging.rows_max", 1_000_000, "rows", (1, 100_000_000), (10, 10_000), "Rows that one publish of staged writes may hold: they are one transaction."),
     Setting("staging.ttl", 86400.0, "s", (60, 30 * 86400), (1, 3600), "Staged rows older than this belong to a job that died, and are removed."),
     # closed timestamps

@@ -53,7 +53,7 @@ def test_small_writes_travel_with_the_next_message(monkeypatch: pytest.MonkeyPat
             await tx.upsert("t", [{"id": 2, "v": 2}])
             await tx.delete("t", [1])
             assert messages.sent == []
-            found = await asyncio.gather(tx.get("t", 2), tx.get("t", 1), tx.get("t", 2))
+            found = list(await asyncio.gather(tx.get("t", 2), tx.get("t", 1), tx.get("t", 2)))
             assert found == [{"id": 2, "v": 2}, None, {"id": 2, "v": 2}]
             await tx.upsert("t", [{"id": 3, "v": 3}])
             assert (await tx.scan("t")).to_pylist() == [{"id": 2, "v": 2}, {"id": 3, "v": 3}]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
+from slackwater.runtime.sync import Semaphore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Engine, NodeId, OrderedLog, Position, RangeId, Runtime
     from slackwater.settings import Settings
     from slackwater.storage.batch import WriteBatch
+
+BULK_READS_MAX = 2
+"""Bulk reads that a node does at a time: each is a thread that wants the interpreter, as the loop does."""
 
 
 class LivenessView(Protocol):
@@ -131,6 +135,7 @@ class Context:
     trusted: Callable[[], None] = _always
     """Raises while this node's clock must not be relied on: no lease is used or asked for by it (I-01)."""
     policies: PolicyBook = field(default_factory=PolicyBook)
+    bulk_gate: Semaphore = field(default_factory=lambda: Semaphore(BULK_READS_MAX))
 
     async def pass_by(self, ts: Timestamp) -> None:
         """Return once this node's clock is above `ts`: a lease starts at a clock reading, above all that is closed."""

@@ -21,6 +21,7 @@ from slackwater.model.bulk import BULK
 from slackwater.model.served import Served
 from slackwater.replica import declare
 from slackwater.replica.evaluate import View, evaluate
+from slackwater.runtime.sync import CancelledError
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
@@ -77,11 +78,21 @@ def served_here(replica: Replica, ts: Timestamp) -> tuple[Served, ...]:
 
 
 async def read_bulk(context: Context, bulk: BulkReads, frozen: Snapshot) -> list[Result]:
-    """Do bulk reads on a snapshot, which is closed by whoever used it last: the thread, not a caller that gave up."""
+    """Do bulk reads on a snapshot, which is closed by whoever used it last: the thread, not a caller that gave up.
+
+    A few at a time: more threads would not read faster, but the node's loop would have to win the interpreter from all.
+    """
+    started = False
     try:
-        return await context.runtime.offload(_run, bulk, frozen)
+        async with context.bulk_gate:
+            started = True
+            return await context.runtime.offload(_run, bulk, frozen)
     except Overloaded:
         frozen.close()
+        raise
+    except CancelledError:
+        if not started:
+            frozen.close()
         raise
 
 
