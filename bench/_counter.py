@@ -2,6 +2,8 @@ r"""How a benchmark's process learns when a consumer in another process has got 
 
     benchmark ── "50000\n" ──► consumer        wait for so many more
               ◄── "8123.456\n" ──              the monotonic time at which the last of them came; the clock is the machine's
+              ── "hold\n" ──►                  take nothing more, until …
+              ── "go\n" ──►                    … this: what was committed meanwhile comes now
 
 What comes before it is asked for counts too: the question may come while the events do.
 """
@@ -19,9 +21,12 @@ WAIT_SECONDS_MAX = 120.0
 
 
 class Counter:
-    """Events that have come, and the questions about them. Events and questions may come from two threads."""
+    """Events that have come, and the questions about them. Events and questions come from two threads."""
 
     def __init__(self) -> None:
+        self.going = threading.Event()
+        """Whether events are to be taken; who takes them waits for it."""
+        self.going.set()
         self._came = 0
         self._last = 0.0
         self._asked = 0
@@ -34,13 +39,21 @@ class Counter:
             self._last = now
             self._changed.notify_all()
 
-    def answer(self, questions: IO[str]) -> None:
-        """Answer until the questions end."""
-        for line in questions:
-            self._asked += int(line)
-            with self._changed:
-                done = self._changed.wait_for(lambda: self._came >= self._asked, WAIT_SECONDS_MAX)
-                print(self._last if done else f"only {self._came} of {self._asked} events came", flush=True)
+    def listen(self, lines: IO[str]) -> None:
+        """Answer and obey until the lines end. A question is answered by a thread of its own: "go" may come behind it."""
+        for line in lines:
+            if line == "hold\n":
+                self.going.clear()
+            elif line == "go\n":
+                self.going.set()
+            else:
+                self._asked += int(line)
+                threading.Thread(target=self._answer, args=(self._asked,), daemon=True).start()
+
+    def _answer(self, asked: int) -> None:
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._came >= asked, WAIT_SECONDS_MAX)
+            print(self._last if done else f"only {self._came} of {asked} events came", flush=True)
 
 
 class ConsumerProcess:
@@ -51,11 +64,17 @@ class ConsumerProcess:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True)
 
+    def hold(self) -> None:
+        """It takes nothing more."""
+        self._say("hold")
+
+    def go(self) -> None:
+        """It takes what there is."""
+        self._say("go")
+
     def expect(self, events: int) -> None:
         """Ask it to say when so many more events have come."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{events}\n")
-        self._process.stdin.flush()
+        self._say(str(events))
 
     def came(self) -> float:
         """When the last of those came; waits for it."""
@@ -70,3 +89,8 @@ class ConsumerProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()

@@ -1,7 +1,6 @@
 """Debezium's embedded engine as a peer: a process that follows one PostgreSQL table and says when so many events have come.
 
-`python -m bench._debezium PORT SLOT PUBLICATION TABLE`: for every line of its standard input, a number, it waits for that many
-more events and prints the monotonic time at which the last of them came. It ends with its standard input.
+`python -m bench._debezium PORT SLOT PUBLICATION TABLE`: see `bench._counter` for what it is told and says.
 
 It is set up for speed, not for convenience: JSON without schemas, no snapshot, no heartbeats, large batches, no waiting between
 polls, offsets in memory, and a handler that crosses from Java to Python once a batch and not once an event (the one of
@@ -74,7 +73,7 @@ def properties(port: str, slot: str, publication: str, table: str) -> dict[str, 
         "key.converter.schemas.enable": "false",
         "value.converter.schemas.enable": "false",
         "max.batch.size": "8192",
-        "max.queue.size": "65536",
+        "max.queue.size": "16384",
         "poll.interval.ms": "5",
     }
 
@@ -91,6 +90,7 @@ def follow(argv: list[str]) -> None:
     counter = Counter()
 
     def handle(records: Any, committer: Any) -> None:
+        counter.going.wait()
         counter.add(int(records.size()), time.monotonic())
         committer.markProcessed(records.get(records.size() - 1))
         committer.markBatchFinished()
@@ -103,8 +103,8 @@ def follow(argv: list[str]) -> None:
     engine = jpype.JClass("io.debezium.engine.DebeziumEngine")
     made = engine.create(jpype.JClass("io.debezium.engine.format.Json")).using(told).notifying(consumer).build()
     threading.Thread(target=made.run, daemon=True).start()
-    counter.answer(sys.stdin)
-    os._exit(0)  # the engine's own end waits for a minute
+    counter.listen(sys.stdin)
+    os._exit(0)  # nobody needs the engine to close its books
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bench._cluster import ServerProcess
-from bench._events import events_figure
+from bench._events import events_figures
 from bench._feed_reader import ReaderProcess
 from bench._load import disk
 from bench.harness import Figure, figure, interleaved
@@ -63,7 +63,7 @@ def run(*, quick: bool) -> Iterator[Figure]:
     """All figures of this benchmark."""
     directory = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=disk()))
     try:
-        yield run_main(events_figure(directory, rows=50_000 if quick else 100_000, rounds=3 if quick else 7))
+        yield from run_main(events_figures(directory, rows=50_000 if quick else 100_000, rounds=3 if quick else 5))
         yield from run_main(
             _all(directory, seconds=1.0 if quick else 3.0, rounds=3 if quick else 7, rows=50_000 if quick else 300_000)
         )
