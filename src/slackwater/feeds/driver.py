@@ -43,6 +43,7 @@ from slackwater.feeds.events import Changes, EndReason
 from slackwater.feeds.messages import SESSION_BYTES
 from slackwater.feeds.pushing import Pusher
 from slackwater.feeds.rangefeed import NeedBarrier, RangeFeed, Resolve, ScanLocks, Wake, WantSlot
+from slackwater.feeds.registration import HISTORY_SHARE
 from slackwater.feeds.session import Session
 from slackwater.feeds.slots import CatchUpSlots
 from slackwater.hooks import probe, tap
@@ -360,6 +361,7 @@ class NodeFeeds:
     async def _catch_up(self, attached: Attached, number: int, history: History, frozen: Snapshot) -> None:
         """Read history for one registration, no faster than it is taken."""
         feed, room, start = attached.feed, attached.room[number], history.span.start
+        size = min(HISTORY_BYTES, feed.registrations[number].budget_bytes // HISTORY_SHARE)
         try:
             while feed.scanning(number):
                 if not feed.wants_history(number):
@@ -369,7 +371,7 @@ class NodeFeeds:
                         feed.registrations[number].end(EndReason.SLOW_CONSUMER, "history was not taken in time")
                         self._owners[number][1].wake(number)
                     continue
-                rows = await self._runtime.offload(_read_history, frozen, start, history)
+                rows = await self._runtime.offload(_read_history, frozen, start, history, size)
                 changes = Changes(rows.keys, list(rows.timestamps), rows.values, rows.befores)
                 self.follow(attached, feed.history(number, changes, done=rows.resume is None))
                 start = rows.resume or start
@@ -429,7 +431,7 @@ class NodeFeeds:
         return "\n".join(lines)
 
 
-def _read_history(frozen: Snapshot, start: bytes, history: History) -> VersionRows:
+def _read_history(frozen: Snapshot, start: bytes, history: History, size: int) -> VersionRows:
     """The next block of a catch-up scan; intents are watched elsewhere."""
     return scan_versions(
         frozen,
@@ -438,7 +440,7 @@ def _read_history(frozen: Snapshot, start: bytes, history: History) -> VersionRo
         after=history.after,
         upto=MAX,
         max_versions=HISTORY_ROWS,
-        max_bytes=HISTORY_BYTES,
+        max_bytes=size,
         before_images=history.befores,
         ignore_intents=True,
     )
