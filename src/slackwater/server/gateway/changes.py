@@ -47,6 +47,8 @@ GATHER_BYTES = 256 << 10
 """About how much goes into one message; a consumer that stops taking has `rpc.stream_window` of them before it."""
 CHECK_INTERVAL_S = 5.0
 """How often a feed that hears nothing looks at its protection."""
+CATALOG_INTERVAL_S = 0.05
+"""One feed has the catalog read this often at most. A read costs about what a small write does."""
 TABLES_MAX = 1_000
 """Tables of one feed."""
 FEEDS_MAX = 1_000
@@ -135,6 +137,7 @@ class TableFeed:
         self._until = request.until or MAX
         self._sent = MIN if self._scan_ts else start
         self._sent_ns = self._node.runtime.clock.monotonic_ns()
+        self._read_ns = 0
         self._backfills: list[TableDescriptor] = []
 
     async def items(self) -> AsyncIterator[ChangesItem]:
@@ -225,7 +228,7 @@ class TableFeed:
 
     async def _news(self, upto: Timestamp) -> AsyncIterator[ChangesItem]:
         """Versions of the tables that hold at or below `upto` and have not been sent."""
-        await self._catalog.complete_upto(upto)
+        await self._complete_upto(upto)
         news = []
         for table_id, known in self._known.items():
             history = await self._catalog.find_id(table_id)
@@ -237,6 +240,17 @@ class TableFeed:
             self._note(history)
         if news:
             yield ChangesItem(tables=tuple(news))
+
+    async def _complete_upto(self, ts: Timestamp) -> None:
+        """Have the catalog complete; it is read so often and no oftener, and what is committed meanwhile gathers."""
+        if self._catalog.tables.upto >= ts:
+            return
+        clock = self._node.runtime.clock
+        wait_s = CATALOG_INTERVAL_S - (clock.monotonic_ns() - self._read_ns) / 1e9
+        if wait_s > 0:
+            await clock.sleep(wait_s)
+        self._read_ns = clock.monotonic_ns()
+        await self._catalog.complete_upto(ts)
 
     def _note(self, history: TableHistory) -> None:
         """What a new version means for this feed."""
