@@ -110,3 +110,24 @@ def test_an_insert_that_met_a_row_leaves_what_it_carried() -> None:
         assert (kept[1], kept[2]) == (1, 3)
 
     _with_database(play)
+
+
+def test_of_many_that_insert_the_same_row_one_succeeds() -> None:
+    async def play(db: AsyncDatabase) -> None:
+        async def insert(value: int) -> None:
+            async def work(tx: Any) -> None:
+                await tx.upsert("t", [{"id": 100 + value, "v": value}])
+                await tx.insert("t", [{"id": 1, "v": value}])
+
+            await db.run(work)
+
+        outcome = await asyncio.gather(*(insert(value) for value in range(8)), return_exceptions=True)
+        alone = await asyncio.gather(*(db.insert("t", [{"id": 2, "v": v}]) for v in range(8)), return_exceptions=True)
+        for results in (outcome, alone):
+            assert sum(isinstance(one, ConditionFailed) for one in results) == 7, results
+        (won,) = (value for value, result in enumerate(outcome) if result is None)
+        kept = {row["id"]: row["v"] for row in (await db.scan("t")).to_pylist()}
+        assert sorted(kept) == [1, 2, 100 + won]
+        assert kept[1] == kept[100 + won] == won
+
+    _with_database(play)
