@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slackwater.model.requests import BatchResult, Request
     from slackwater.routing.call import Call
     from slackwater.routing.range_cache import RangeCache
+    from slackwater.runtime.seam import RangeId
 
 LOOKUPS_MAX = 8
 LOOKUP_ROWS = 8
@@ -55,6 +56,8 @@ class Directory:
         self.cache = cache
         self.on_conflict: Callable[[ConflictError, Call], Awaitable[None]] | None = None
         """Clears intents met in the index; set by the transaction layer, which lies above this one."""
+        self.held: Callable[[RangeId], RangeDescriptor | None] = lambda _: None
+        """What the store beside it, if there is one, knows of its own replica of a range; set by the node."""
         self._first: RangeDescriptor | None = None
         self._first_range = first_range
         self._ask = ask
@@ -111,6 +114,17 @@ class Directory:
         return news
 
     def _cached(self, key: bytes, *, below: bool) -> RangeDescriptor | None:
+        """What the cache has, unless the replica here knows better.
+
+        A descriptor from before this node had a replica works for ever, by way of the others: nobody would ever say that it
+        is old, and no read would be served from here.
+        """
+        found = _lookup_in(self.cache, key, below=below)
+        own = self.held(found.range_id) if found is not None else None
+        if found is None or own is None or own.generation <= found.generation:
+            return found
+        probe("routing.replica_here_is_newer")
+        self.cache.insert(own)
         return _lookup_in(self.cache, key, below=below)
 
     async def _lookup(self, key: bytes, call: Call, *, below: bool) -> RangeDescriptor | None:

@@ -223,6 +223,7 @@ class Node:
             transport=side_transport(self),
             policies=self.policies,
         )
+        self.sender.directory.held = self.store.descriptor_of
         self.span_watch = span_watch(self, self.store)
         self.feeds = node_feeds(self, self.store)
         self.feed_client = feed_client(self, self.feeds)

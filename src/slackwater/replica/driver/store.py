@@ -181,6 +181,11 @@ class Store:
             return [d for d in known if d.range_id == batch.header.range_id]
         return [d for d in known if d.start < span.end and span.start < d.end][:DESCRIPTORS_HINTED_MAX]
 
+    def descriptor_of(self, range_id: RangeId) -> RangeDescriptor | None:
+        """What the replica here says of its range, or None."""
+        replica = self.replicas.get(range_id)
+        return None if replica is None else replica.state.descriptor
+
     def holding(self, key: bytes) -> Replica | None:
         """The replica here whose range holds `key`."""
         for replica in self.replicas.values():

@@ -138,7 +138,7 @@ class Pages:
     async def _page(self, start: bytes, context: Context) -> nt.ScanPage:
         node = self._gateway.node
         for _ in range(MOVES_MAX):
-            descriptor = await self._gateway.range_of(start, timeout=context.remaining())
+            descriptor = await self._gateway.node.sender.range_of(start, timeout=context.remaining())
             end = min(self._end, descriptor.end)
             try:
                 answer = await node.kv.read([self._piece(start, end)], self._header, timeout=context.remaining())

@@ -20,7 +20,6 @@ from slackwater.server.gateway.times import Times
 from slackwater.server.gateway.txns import Txns
 
 if TYPE_CHECKING:
-    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.node import Node
@@ -99,19 +98,6 @@ class Gateway:
             what = "was dropped" if latest.dropped else "has a newer version"
             raise SchemaChanged(f"table {latest.name} {what}; look it up again", table_id=table_id, version=version)
         return history
-
-    async def range_of(self, key: bytes, *, timeout: float | None = None) -> RangeDescriptor:
-        """The range of a key. What the store here knows of its own replicas goes before what the cache remembers.
-
-        A cached descriptor from before this node had a replica would keep working for ever, by way of the others, and no
-        read would ever be served from here.
-        """
-        found = await self.node.sender.range_of(key, timeout=timeout)
-        replica = self.node.store.replicas.get(found.range_id) if self.node.store is not None else None
-        if replica is None or replica.state.descriptor.generation <= found.generation:
-            return found
-        self.node.sender.cache.insert(replica.state.descriptor)
-        return await self.node.sender.range_of(key, timeout=timeout)
 
     async def inside(self, table_id: int, start: bytes, end: bytes) -> TableHistory:
         """A table, dropped or not, that a span lies in."""
