@@ -10,6 +10,8 @@ from slackwater.runtime.seam import NodeId
 from tests.sim.cluster import Cluster, play
 
 N1, N2 = NodeId(1), NodeId(2)
+QUEUES_OFF = {"queue.interval": 0.0}
+"""The stories place replicas by hand; the queues would be quicker."""
 
 
 def test_a_lease_that_moved_is_found_by_its_hint_and_remembered() -> None:
@@ -28,7 +30,7 @@ def test_a_lease_that_moved_is_found_by_its_hint_and_remembered() -> None:
         await c.kv.put(a, b"3")
         assert c.sender.cache.leaseholder(range_id) == N1
 
-    play(story)
+    play(story, settings=QUEUES_OFF)
 
 
 def test_a_follower_answers_old_reads_and_is_not_taken_for_the_leaseholder() -> None:
@@ -53,7 +55,7 @@ def test_a_follower_answers_old_reads_and_is_not_taken_for_the_leaseholder() -> 
             assert c.sender.cache.leaseholder(range_id) == N2, "pitfall 22"
         assert (N1, True) in by
 
-    play(story, settings={"closed_timestamp.target_duration": 1.0})
+    play(story, settings={**QUEUES_OFF, "closed_timestamp.target_duration": 1.0})
 
 
 def test_a_follower_that_cannot_serve_sends_the_read_to_the_leaseholder() -> None:
@@ -69,7 +71,7 @@ def test_a_follower_that_cannot_serve_sends_the_read_to_the_leaseholder() -> Non
             assert await c.kv.get(a, ts=recent, follower_ok=True) == b"2"
         assert len(c.tap.sent) <= 20, "one refusal, then the leaseholder"
 
-    world = play(story)
+    world = play(story, settings=QUEUES_OFF)
     assert world.probes["routing.follower_refused"] >= 1
 
 
@@ -88,7 +90,7 @@ def test_draining_and_dead_nodes_are_asked_last() -> None:
             await c.sender.send([rq.Get(a)], rq.Header(NO_RANGE, ts=old, follower_ok=True))
         assert {node for node, _ in c.tap.sent} == {N1}, "pitfall 23"
 
-    play(story)
+    play(story, settings=QUEUES_OFF)
 
 
 def test_when_the_leaseholder_dies_the_other_replica_takes_over() -> None:
@@ -107,4 +109,4 @@ def test_when_the_leaseholder_dies_the_other_replica_takes_over() -> None:
         await txn.commit()
         assert await c.kv.increment(c.key(b"n"), 0) == 2
 
-    play(story)
+    play(story, settings=QUEUES_OFF)
