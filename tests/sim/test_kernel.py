@@ -151,9 +151,9 @@ def test_trace_record_and_tape_files(tmp_path, capsys):
 
 def test_wrong_usage_is_explained(capsys):
     assert main(["--seeds", "1", "--scenario", "nonsense", "--seed", "1"]) == 64
-    assert "there are: cluster, kernel" in capsys.readouterr().err
+    assert "there are: cluster, feeds, " in capsys.readouterr().err
     assert main(["--planted", "K99"]) == 64
-    assert "K01, K02, K03, M28" in capsys.readouterr().err
+    assert "K01, K02, K03, M01" in capsys.readouterr().err
 
 
 class _Stuck:
@@ -191,7 +191,7 @@ def test_a_world_that_does_not_recover_is_a_liveness_failure():
     result = run_job(_play("test-stuck", _Stuck()))
     assert (result.exit_code, result.phase) == (EXIT_LIVENESS, "liveness")
     assert "n1 never applies entry 7" in failure_report(result)
-    assert "slackwater sim --seed 1 --replay --scenario test-stuck --duration 5" in failure_report(result)
+    assert "slackwater sim --replay 1 --scenario test-stuck --duration 5" in failure_report(result)
 
 
 def test_an_unhandled_exception_is_a_crash_with_its_traceback():
