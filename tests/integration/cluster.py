@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +26,7 @@ from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.model import layout
 from slackwater.model import requests as rq
 from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.ports import free_ports
 from slackwater.runtime.real import RealRuntime
 from slackwater.runtime.rpc import Dialer, Identity
 from slackwater.runtime.seam import NodeId, RangeId
@@ -255,18 +255,6 @@ def catches(pid: int, number: signal.Signals) -> bool:
         if name == "SigCgt":
             return bool(int(mask, 16) >> (number - 1) & 1)
     return False
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; held together, so that all differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 async def spread(remote: Remote, cluster: Processes) -> None:

@@ -158,11 +158,11 @@ def test_stores_logs_and_clusters_are_not_mixed_up(shell):
     again = ("start", "--store", "n2", "--listen", two, "--insecure")
     refused(shell(*again, "--log", "sqlite:other.db"), "not the log that the store was built on")
     wrong = shell(*again, "--log", "sqlite:one.db", "--join", other)
-    assert (wrong.returncode, "another cluster" in wrong.stderr) == (1, True)
+    assert (wrong.returncode, "another cluster" in wrong.stderr) == (1, True), wrong.stderr
     joining = shell(
         "start", "--store", "n3", "--listen", address(), "--insecure", "--join", one, "--log", "sqlite:3.db"
     )
-    assert (joining.returncode, "uses another log than this cluster" in joining.stderr) == (1, True)
+    assert (joining.returncode, "uses another log than this cluster" in joining.stderr) == (1, True), joining.stderr
     fresh = shell.start("--store", "n4", "--listen", address(), "--insecure", "--log", "sqlite:one.db")
     assert fresh.poll() is None
     (shell.directory / "moved").mkdir()

@@ -18,10 +18,11 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from slackwater.demo.shop import REGIONS
 from slackwater.errors import UnavailableError
+from slackwater.runtime.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ class LocalCluster:
 
     def __init__(self, directory: Path, *, log: str) -> None:
         self.directory = directory
-        self.addresses = [f"127.0.0.1:{port}" for port in _free_ports(len(REGIONS))]
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(len(REGIONS))]
         self.url = "slackwater://" + ",".join(self.addresses)
         self._log = log
         self._log_url = f"sqlite://{directory / 'log.db'}"
@@ -162,14 +163,3 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets: list[Any] = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import socket
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import ConnectionLost, DeadlineExceeded, UsageError
 from slackwater.log.nats_checks import fetch_json
+from slackwater.runtime.ports import free_ports
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -57,7 +57,7 @@ class LocalNats:
         self._clock = clock
         self._binary = find_binary()
         self._sync_interval = sync_interval
-        ports = _free_ports(servers * _PORTS_PER_SERVER)
+        ports = free_ports(servers * _PORTS_PER_SERVER)
         self._client = ports[:servers]
         self._monitor = ports[servers : 2 * servers]
         self._route = ports[2 * servers :]
@@ -173,18 +173,6 @@ jetstream {{ store_dir: "{home / "data"}", sync_interval: {self._sync_interval} 
                 return
             await self._clock.sleep(_POLL)
         raise DeadlineExceeded("a NATS server did not get ready", server=index, why=why)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; held together, so that all differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _streams(page: dict[str, Any]) -> list[dict[str, Any]]:
