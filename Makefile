@@ -5,9 +5,10 @@ SEEDS ?= 25
 BENCH ?=
 DEMO ?=
 FAULT_SECONDS ?= 120
+SPARK_ROUNDS ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sim sim-replay sim-planted faults bench rewrite-scripts lock wheelhouse clean
+.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark bench rewrite-scripts lock wheelhouse clean
 
 help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -44,6 +45,9 @@ sim-planted: setup ## run every planted bug; each must be killed by its named or
 
 faults: setup ## three real nodes under kill -9, pauses and restarts for FAULT_SECONDS (default 120)
 	@SLACKWATER_FAULT_SECONDS=$(FAULT_SECONDS) $(PY) -m pytest tests/integration/test_cluster_bank.py -s
+
+faults-spark: setup ## SPARK_ROUNDS (30) Spark snapshots while money moves and nodes die; prints the rate of the transfers
+	@SLACKWATER_SPARK_ROUNDS=$(SPARK_ROUNDS) $(PY) -m pytest tests/spark/test_balance.py -s
 
 bench: ## all benchmarks, or BENCH="storage log"; ratios to peers in the same run
 	@scripts/setup.sh dev nats spark bench

@@ -45,19 +45,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A running cluster."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """A running cluster; whoever kills a node starts it again."""
     directory = tmp_path_factory.mktemp("cluster")
     cluster = Processes(directory, nodes=3, log_url=f"sqlite://{directory}/log.db", settings=SETTINGS)
     try:
         asyncio.run(cluster.make())
         asyncio.run(cluster.wait_live())
-        yield "slackwater://" + ",".join(cluster.addresses)
+        yield cluster
     except BaseException:
         print(cluster.journals())
         raise
     finally:
         cluster.end_all()
+
+
+@pytest.fixture(scope="session")
+def url(cluster: Processes) -> str:
+    """Where the cluster is."""
+    return "slackwater://" + ",".join(cluster.addresses)
 
 
 @pytest.fixture(scope="session")
