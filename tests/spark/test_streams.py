@@ -105,6 +105,15 @@ def test_limited_batches_keep_commits_whole_and_changes_can_be_read_as_a_batch(d
     assert third.select("_commit_version").distinct().collect() == [(int(commits[2]),)]
     everything = load(table, **feed, startingVersion="earliest", endingVersion=str(int(commits[5])))
     assert everything.count() == 24
+    bounds = {"startingVersion": "earliest", "endingVersion": str(int(db.close_now(table)))}
+    net = load(table, **feed, **bounds, deduplicationMode="netChanges", waitForTimestamp="20s")
+    kinds = {row.id: row._change_type for row in net.collect()}
+    assert kinds == {c * 10 + i: "insert" for c in range(6) for i in range(4) if (c, i) != (0, 0)}, "0 came and went"
+    marked = load(table, columns="v", includeMetadata="true", maxStaleness="0s")
+    assert marked.columns == ["v", *CHANGE[1:]]
+    found = {(row.v, row._commit_version) for row in marked.collect()}
+    assert found == {(str(c), int(commit)) for c, commit in enumerate(commits)}
+    assert marked.count() == 23
 
 
 @pytest.mark.parametrize(

@@ -21,18 +21,24 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX = 8
 """Clusters (or users) that one process stays connected to."""
 
-_open: dict[tuple[int, str, str | None, str | None, float], Database] = {}
+_open: dict[tuple[int, str, str | None, str | None, float, str | None], Database] = {}
 
 
 def database(options: Options) -> Database:
     """The connection that these options name."""
-    key = (os.getpid(), options.endpoint, options.certs, options.user, options.timeout)
+    key = (os.getpid(), options.endpoint, options.certs, options.user, options.timeout, options.locality)
     found = _open.get(key)
     if found is None:
         for old in [k for k in _open if k[0] != key[0]]:
             del _open[old]  # the parent's: its loop did not come along
         while len(_open) >= CONNECTIONS_MAX:
             _open.pop(next(iter(_open))).close()
-        found = connect(options.endpoint, certs=options.certs, user=options.user, timeout=options.timeout)
+        found = connect(
+            options.endpoint,
+            certs=options.certs,
+            user=options.user,
+            timeout=options.timeout,
+            locality=options.locality,
+        )
         _open[key] = found
     return found

@@ -8,13 +8,17 @@ stream, write); a name that does not exist, a value that does not parse, and two
 `UsageError` that says what to write instead. An option that would be ignored silently is worse than one that fails: a
 misspelled `versionAsOf` would read another time than the one meant.
 
-    connection   endpoint, certs, user, timeout
-    what         table (or `load("table")`), columns, filters
+    connection   endpoint, certs, user, timeout, locality
+    what         table (or `load("table")`), columns, filters, includeMetadata
     when         versionAsOf | timestampAsOf | maxStaleness, waitForTimestamp
     where from   readFrom, numPartitions
     changes      readChangeFeed, starting/endingVersion, starting/endingTimestamp, starting/endingBoundInclusive,
-                 computeUpdates, maxRowsPerTrigger
-    writing      operation, txnAppId, txnVersion, atomic
+                 computeUpdates, deduplicationMode, maxRowsPerTrigger (or maxOffsetsPerTrigger), failOnDataLoss,
+                 schemaEvolution
+    writing      operation, txnAppId, txnVersion, atomic, schemaMode
+
+Names that other sources have, or that ours will have, and that mean nothing yet are refused with what to do instead; so are
+values of that sort (`schemaEvolution=additive`). Whoever wrote them expected something.
 
 Pure: no Spark, no network.
 """
@@ -70,6 +74,13 @@ class ReadFrom(enum.Enum):
     LEADER = "leader"
 
 
+class Deduplication(enum.Enum):
+    """How many changes of one key are handed out."""
+
+    NONE = "none"
+    NET_CHANGES = "netChanges"
+
+
 class Name(NamedTuple):
     """An option as people write it, and its uses."""
 
@@ -86,11 +97,13 @@ _NAMES: dict[str, Name] = {
         ("certs", _ALL),
         ("user", _ALL),
         ("timeout", _ALL),
+        ("locality", _ALL),
         ("table", _ALL),
         ("path", _ALL),  # `load("accounts")`
         ("checkpointLocation", _ALL),  # Spark's own; it comes along with a stream's
         ("columns", _READS),
         ("filters", frozenset({Use.READ})),
+        ("includeMetadata", frozenset({Use.READ})),
         ("versionAsOf", frozenset({Use.READ})),
         ("timestampAsOf", frozenset({Use.READ})),
         ("maxStaleness", frozenset({Use.READ})),
@@ -105,12 +118,36 @@ _NAMES: dict[str, Name] = {
         ("endingTimestamp", frozenset({Use.CHANGES})),
         ("endingBoundInclusive", frozenset({Use.CHANGES})),
         ("computeUpdates", frozenset({Use.CHANGES})),
+        ("deduplicationMode", frozenset({Use.CHANGES})),
         ("maxRowsPerTrigger", frozenset({Use.CHANGES})),
+        ("maxOffsetsPerTrigger", frozenset({Use.CHANGES})),  # what Kafka's source calls it
+        ("failOnDataLoss", frozenset({Use.CHANGES})),
+        ("schemaEvolution", frozenset({Use.CHANGES})),
         ("operation", frozenset({Use.WRITE})),
         ("txnAppId", frozenset({Use.WRITE})),
         ("txnVersion", frozenset({Use.WRITE})),
         ("atomic", frozenset({Use.WRITE})),
+        ("schemaMode", frozenset({Use.WRITE})),
     ]
+}
+_NOT_HERE: dict[str, str] = {
+    name.lower(): f"{name} is not offered: {instead}"
+    for names, instead in [
+        (("replicaLabels",), "say where the readers are with locality (region=eu,zone=a), and they read what is near"),
+        (("readPriority",), "reads of whole tables always come after other work; leave it out"),
+        (("splitSizeMB", "fetchSize"), "say about how many tasks with numPartitions"),
+        (("maxRequestsPerSecond", "throughputMiBPerTask"), "nodes limit bulk reads by themselves; leave it out"),
+        (("protectTtl", "protectName"), "old versions are not collected yet, so none needs protection; leave it out"),
+        (("maxBytesPerTrigger", "maxFilesPerTrigger"), "limit a micro-batch with maxRowsPerTrigger"),
+        (
+            ("startingOffsets", "endingOffsets"),
+            "write startingVersion (a number, earliest, latest) or startingTimestamp",
+        ),
+        (("envelope",), "changes are rows with _change_type, _commit_version and _commit_timestamp"),
+        (("confirmTruncate",), 'there is no overwrite; use .mode("append") with operation=upsert or operation=delete'),
+        (("mergeSchema", "overwriteSchema"), "tables do not change with what is written to them"),
+    ]
+    for name in names
 }
 
 
@@ -137,8 +174,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     certs: str | None = None
     user: str | None = None
     timeout: float = TIMEOUT_S_DEFAULT
+    locality: str | None = None
     columns: tuple[str, ...] = ()
     filters: tuple[Filter, ...] = ()
+    metadata: bool = False
     as_of: Timestamp | None = None
     max_staleness: float | None = None
     wait: float = WAIT_S_DEFAULT
@@ -148,6 +187,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     start: Start | None = None
     upto: Timestamp | None = None
     diff: bool = False
+    deduplication: Deduplication = Deduplication.NONE
     rows_per_trigger: int | None = None
     operation: Operation = Operation.UPSERT
     txn_app: str | None = None
@@ -172,6 +212,8 @@ class _Raw:
     def __init__(self, options: Mapping[str, str]) -> None:
         self.values = {name.lower(): str(value) for name, value in options.items()}
         for name in self.values:
+            if name in _NOT_HERE:
+                raise UsageError(_NOT_HERE[name])
             if name not in _NAMES:
                 raise _unknown(name)
 
@@ -198,14 +240,18 @@ def parse_options(options: Mapping[str, str]) -> Options:
     raw.one_of("versionAsOf", "timestampAsOf", "maxStaleness")
     raw.one_of("startingVersion", "startingTimestamp")
     raw.one_of("endingVersion", "endingTimestamp")
-    return Options(
+    raw.one_of("maxRowsPerTrigger", "maxOffsetsPerTrigger")
+    _refuse_the_future(raw)
+    found = Options(
         endpoint=_endpoint(raw),
         table=_table(raw),
         certs=raw.take("certs", _text, None),
         user=raw.take("user", _text, None),
         timeout=raw.take("timeout", _duration, TIMEOUT_S_DEFAULT),
+        locality=raw.take("locality", _text, None),
         columns=raw.take("columns", _columns, ()),
         filters=raw.take("filters", _filters, ()),
+        metadata=raw.take("includeMetadata", _flag, otherwise=False),
         as_of=raw.take("timestampAsOf", _moment, raw.take("versionAsOf", _version, None)),
         max_staleness=raw.take("maxStaleness", _duration, None),
         wait=raw.take("waitForTimestamp", _duration, WAIT_S_DEFAULT),
@@ -215,13 +261,37 @@ def parse_options(options: Mapping[str, str]) -> Options:
         start=_start(raw),
         upto=_upto(raw),
         diff=raw.take("computeUpdates", _flag, otherwise=False),
-        rows_per_trigger=raw.take("maxRowsPerTrigger", _count(ROWS_MAX), None),
+        deduplication=raw.take("deduplicationMode", _choice(Deduplication), Deduplication.NONE),
+        rows_per_trigger=raw.take(
+            "maxRowsPerTrigger", _count(ROWS_MAX), raw.take("maxOffsetsPerTrigger", _count(ROWS_MAX), None)
+        ),
         operation=raw.take("operation", _choice(Operation), Operation.UPSERT),
         txn_app=raw.take("txnAppId", _text, None),
         txn_version=raw.take("txnVersion", _number, None),
         atomic=raw.take("atomic", _flag, otherwise=True),
         given=tuple(raw.values),
     )
+    if found.metadata and found.filters:
+        raise UsageError("includeMetadata reads whole tables; leave filters out and use .where(…) in Spark")
+    if found.diff and found.deduplication is Deduplication.NET_CHANGES:
+        raise UsageError("computeUpdates and deduplicationMode=netChanges exclude each other; give one of them")
+    return found
+
+
+def _refuse_the_future(raw: _Raw) -> None:
+    """Options that have one value yet: the one that says what happens anyway."""
+    for name, only, why in [
+        (
+            "failOnDataLoss",
+            "true",
+            "history is kept, so no change is ever lost; a stream that cannot go on always fails",
+        ),
+        ("schemaEvolution", "fail", "tables cannot be altered yet"),
+        ("schemaMode", "strict", "tables cannot be altered yet; write the columns that the table has"),
+    ]:
+        text = raw.values.get(name.lower(), only).strip()
+        if text.lower() != only:
+            raise UsageError(f"option {name}: {text!r} is not offered, only {only}: {why}")
 
 
 def _endpoint(raw: _Raw) -> str:
@@ -356,7 +426,7 @@ def _json(text: str) -> list[object]:
 
 
 def _unknown(name: str) -> UsageError:
-    near = difflib.get_close_matches(name, _NAMES, n=2)
+    near = difflib.get_close_matches(name, _NAMES, n=2, cutoff=0.75)
     hint = " or ".join(_NAMES[n].text for n in near) if near else ""
     known = ", ".join(n.text for n in _NAMES.values() if n.text not in {"path", "checkpointLocation"})
     said = f"there is no option {name!r}; "

@@ -6,6 +6,9 @@
 A task reads its key range at the plan's timestamp and nothing less: a follower that is not there yet waits or is passed over,
 and when the range has split, merged or moved since it was planned, the client finds where it is now. A retried task reads
 the same rows.
+
+With `includeMetadata` each row says when it was written. Only history knows, so such a read goes through all changes of the
+table up to T and keeps the newest of each key (`newest.py`): it costs as much as reading that history.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from slackwater.spark.plan import changes_after
-from slackwater.spark.types import arrow_target, check_schema, conform, where_of
+from slackwater.spark.newest import net_changes, newest_versions
+from slackwater.spark.options import Deduplication
+from slackwater.spark.plan import BEGINNING, changes_after
+from slackwater.spark.types import arrow_target, check_schema, conform, where_of, with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +46,7 @@ class SnapshotReader(DataSourceReader):
 
     def __init__(self, plan: Plan, schema: StructType) -> None:
         self._plan = plan
-        self._columns = check_schema(schema, plan.table, changes=False)
+        self._columns = check_schema(schema, plan.table, changes=False, metadata=plan.options.metadata)
         self._where = where_of(plan.table, plan.options.filters)
         self._schema = schema
 
@@ -52,17 +57,26 @@ class SnapshotReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one part, in a task."""
         assert isinstance(partition, RangePart)
-        plan, target = self._plan, arrow_target(self._schema)
-        batches = plan.db.read_partition(
-            partition.partition,
+        target = arrow_target(self._schema)
+        read = self._with_metadata if self._plan.options.metadata else self._rows
+        for batch in read(partition.partition):
+            yield conform(batch, target)
+
+    def _rows(self, partition: Partition) -> Iterator[Any]:
+        plan = self._plan
+        return plan.db.read_partition(
+            partition,
             at=plan.at,
             columns=self._columns,
             where=self._where,
             read_from=plan.options.read_from.value,
             wait=plan.options.wait,
         )
-        for batch in batches:
-            yield conform(batch, target)
+
+    def _with_metadata(self, partition: Partition) -> Iterator[Any]:
+        columns, keys = with_keys(self._plan.table, self._columns)
+        changes = changes_of(self._plan, partition, columns, after=BEGINNING, upto=self._plan.at)
+        return newest_versions(changes, keys)
 
 
 class ChangesReader(DataSourceReader):
@@ -95,13 +109,16 @@ def parts_of(plan: Plan, at: Timestamp) -> list[RangePart]:
 def changes_of(
     plan: Plan, partition: Partition, columns: list[str], *, after: Timestamp, upto: Timestamp
 ) -> Iterator[Any]:
-    """The changes of one part, as the client reads them."""
-    return plan.db.read_changes(
+    """The changes of one part, as the client reads them: all, or the net change of each key."""
+    net = plan.options.deduplication is Deduplication.NET_CHANGES
+    read, keys = with_keys(plan.table, columns) if net else (columns, [])
+    changes = plan.db.read_changes(
         partition,
         after=after,
         upto=upto,
         diff=plan.options.diff,
-        columns=columns,
+        columns=read,
         read_from=plan.options.read_from.value,
         wait=plan.options.wait,
     )
+    return net_changes(changes, keys) if net else changes

@@ -38,8 +38,9 @@ class Source:
         self.plan = make_plan(self.options)
 
     def schema(self) -> StructType:
-        """The table's columns, or those asked for; of a change feed, three more."""
-        return spark_schema(self.plan.table, self.options.columns, changes=self.options.changes)
+        """The table's columns, or those asked for; of a change feed, three more; with metadata, two."""
+        asked = self.options
+        return spark_schema(self.plan.table, asked.columns, changes=asked.changes, metadata=asked.metadata)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""

@@ -15,7 +15,7 @@ others; a batch that drifts later fails obscurely inside the JVM. So every batch
 when it fits already (all types but uuid do).
 
 A change feed has three more columns, with Spark's own names for them: `_change_type`, `_commit_version`,
-`_commit_timestamp`.
+`_commit_timestamp`. A snapshot with `includeMetadata` has the last two.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ CHANGE_FIELDS = (
     st.StructField(COMMIT_VERSION, st.LongType(), nullable=False),
     st.StructField(COMMIT_TIMESTAMP, st.TimestampType(), nullable=False),
 )
+METADATA_FIELDS = CHANGE_FIELDS[1:]
 
 
 def spark_type(ctype: ColumnType) -> st.DataType:
@@ -66,8 +67,10 @@ def spark_type(ctype: ColumnType) -> st.DataType:
     return _TYPES[ctype.kind]
 
 
-def spark_schema(table: TableSchema, columns: Sequence[str] = (), *, changes: bool = False) -> st.StructType:
-    """The columns of a table (or some, in the order given) as Spark has them.
+def spark_schema(
+    table: TableSchema, columns: Sequence[str] = (), *, changes: bool = False, metadata: bool = False
+) -> st.StructType:
+    """The columns of a table (or some, in the order given) as Spark has them, and those of a change or of metadata.
 
     In a change feed every column may be null: a delete carries only the key.
     """
@@ -77,12 +80,12 @@ def spark_schema(table: TableSchema, columns: Sequence[str] = (), *, changes: bo
         st.StructField(c.name, spark_type(c.type), nullable=c.nullable or (changes and c.name not in keys))
         for c in chosen
     ]
-    return st.StructType([*fields, *(CHANGE_FIELDS if changes else ())])
+    return st.StructType([*fields, *(CHANGE_FIELDS if changes else METADATA_FIELDS if metadata else ())])
 
 
-def check_schema(asked: st.StructType, table: TableSchema, *, changes: bool) -> list[str]:
+def check_schema(asked: st.StructType, table: TableSchema, *, changes: bool, metadata: bool = False) -> list[str]:
     """The table's columns that a schema names, which may be the user's own; refuses types that are not the table's."""
-    there = {field.name: field.dataType for field in spark_schema(table, changes=changes).fields}
+    there = {field.name: field.dataType for field in spark_schema(table, changes=changes, metadata=metadata).fields}
     for field in asked.fields:
         if field.name not in there:
             known = ", ".join(there)
@@ -92,8 +95,14 @@ def check_schema(asked: st.StructType, table: TableSchema, *, changes: bool) -> 
                 f"column {field.name} of table {table.name} is {there[field.name].simpleString()}; "
                 f"the schema given says {field.dataType.simpleString()}: read it as it is and cast it in Spark"
             )
-    extra = {field.name for field in CHANGE_FIELDS} if changes else set()
-    return [field.name for field in asked.fields if field.name not in extra]
+    own = {column.name for column in table.columns}
+    return [field.name for field in asked.fields if field.name in own]
+
+
+def with_keys(table: TableSchema, columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """These columns and those of the primary key that are not among them, for reads that must tell keys apart; the keys."""
+    keys = [column.name for column, _ in table.key_columns()]
+    return [*columns, *(key for key in keys if key not in columns)], keys
 
 
 def can_store(given: st.DataType, ctype: ColumnType) -> bool:

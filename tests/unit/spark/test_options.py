@@ -6,7 +6,7 @@ import pytest
 
 from slackwater.clock.timestamp import from_us
 from slackwater.errors import UsageError
-from slackwater.spark.options import Filter, Operation, ReadFrom, Start, Use, parse_options
+from slackwater.spark.options import Deduplication, Filter, Operation, ReadFrom, Start, Use, parse_options
 
 HERE = {"endpoint": "slackwater://127.0.0.1:7400", "path": "accounts"}
 
@@ -50,6 +50,9 @@ def test_bounds_of_a_change_feed() -> None:
     assert parse_options(feed | {"startingTimestamp": "1970-01-01T00:00:01Z"}).start == Start(after=from_us(10**6) - 1)
     assert parse_options(feed | {"endingVersion": "10"}).upto == 10
     assert parse_options(feed | {"endingVersion": "10", "endingBoundInclusive": "false"}).upto == 9
+    assert parse_options(feed | {"maxOffsetsPerTrigger": "10"}).rows_per_trigger == 10
+    usual = {"failOnDataLoss": "true", "schemaEvolution": "fail", "deduplicationMode": "none"}
+    assert parse_options(feed | usual).deduplication is Deduplication.NONE
 
 
 @pytest.mark.parametrize(
@@ -88,6 +91,19 @@ def test_bounds_of_a_change_feed() -> None:
             "option operation: 'replace' is none of upsert, insert, insertIgnore, delete",
         ),
         (HERE | {"txnAppId": "a", "txnVersion": "x"}, "option txnVersion: 'x' is not a whole number"),
+        (HERE | {"replicaLabels": "a"}, "replicaLabels is not offered: say where the readers are with locality"),
+        (HERE | {"protectTtl": "1h"}, "protectTtl is not offered: old versions are not collected yet"),
+        (HERE | {"splitSizeMB": "128"}, "numPartitions"),
+        (HERE | {"maxBytesPerTrigger": "1"}, "limit a micro-batch with maxRowsPerTrigger"),
+        (HERE | {"envelope": "debezium"}, "envelope is not offered"),
+        (HERE | {"failOnDataLoss": "false"}, "option failOnDataLoss: 'false' is not offered, only true"),
+        (HERE | {"schemaEvolution": "additive"}, "option schemaEvolution: 'additive' is not offered, only fail"),
+        (HERE | {"schemaMode": "evolve"}, "option schemaMode: 'evolve' is not offered, only strict"),
+        (HERE | {"deduplicationMode": "dropCarryovers"}, "is none of none, netChanges"),
+        (HERE | {"deduplicationMode": "netChanges", "computeUpdates": "true"}, "exclude each other"),
+        (HERE | {"maxRowsPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "exclude each other"),
+        (HERE | {"includeMetadata": "true", "filters": '[["a", "=", 1]]'}, "leave filters out"),
+        (HERE | {"includeMetadata": "1"}, "option includeMetadata: '1' is neither true nor false"),
     ],
 )
 def test_one_clear_error(options: dict[str, str], said: str) -> None:
@@ -107,6 +123,8 @@ def test_one_clear_error(options: dict[str, str], said: str) -> None:
         ({"versionAsOf": "1"}, Use.WRITE, "the option versionAsOf is for a snapshot read, not for a write"),
         ({"startingVersion": "1"}, Use.READ, "the option startingVersion is for a change feed"),
         ({"filters": "[]"}, Use.CHANGES, "the option filters is for a snapshot read"),
+        ({"includeMetadata": "true"}, Use.CHANGES, "the option includeMetadata is for a snapshot read"),
+        ({"deduplicationMode": "none"}, Use.READ, "the option deduplicationMode is for a change feed"),
     ],
 )
 def test_an_option_of_another_use_is_refused(options: dict[str, str], use: Use, said: str) -> None:
