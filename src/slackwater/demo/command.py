@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,19 @@ WARM_UP_PURCHASES = 200
 WARM_UP_S_MAX = 30.0
 STOP_S = 60.0
 CUSTOMERS = 24
+INTRODUCTION = (
+    f"A purchase moves money from a wallet to a till and notes an order, in one transaction: "
+    f"all of it is always {shop.MONEY:,}."
+)
+ONE_TIMESTAMP = "Tables are read in parts by parallel tasks, while customers buy. At one timestamp the books balance."
+MIRRORS = "A copy is kept by changes alone. Where the changes are complete, the copy must equal the table, row by row."
 
 
 def main(argv: list[str]) -> int:
     """Run the demo; 0 only if every check held."""
     options = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what was started is ended
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     if options.dir is not None:
         options.dir.mkdir(parents=True, exist_ok=True)
         if any(options.dir.iterdir()):
@@ -75,10 +83,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace, directory: Path) -> int:
     screen = Screen()
+    try:
+        return _steps(screen, options, directory)
+    except KeyboardInterrupt:
+        screen.say("interrupted; everything that was started has ended")
+        raise
+
+
+def _steps(screen: Screen, options: argparse.Namespace, directory: Path) -> int:
     spark = None if options.no_spark else _start_spark()
     with LocalCluster(directory, log=options.log) as cluster:
-        screen.step(f"Three nodes in three regions, on a {options.log} log")
-        cluster.make()
+        screen.step(f"Three nodes in three regions, on a {options.log} log", INTRODUCTION)
+        with screen.waiting("three processes start and find each other"):
+            cluster.make()
         with slackwater.connect(cluster.url) as db:
             _open_shop(screen, db)
             with Sampler(db, shop.TABLES, lambda: screen.seconds) as sampler:
@@ -89,6 +106,8 @@ def _run(options: argparse.Namespace, directory: Path) -> int:
             screen.summary(checks)
             if options.serve:
                 _serve(screen, cluster)
+                with screen.waiting("stopping"):
+                    cluster.end()
     return 0 if all(check.held for check in checks) else 1
 
 
@@ -127,22 +146,35 @@ def _show(
     customers = cluster.spawn("customers", *command, "--customers", str(CUSTOMERS))
     began = time.monotonic()
     stage = steps.Stage(screen, cluster, db, sampler, customers, acks)
-    screen.say(f"{CUSTOMERS} customers buy, each as fast as they can, until the end")
-    _wait_for_purchases(acks)
+    screen.say(f"{CUSTOMERS} customers buy from now on, each as fast as they can, until the end")
+    with screen.waiting("the shop gets busy"):
+        _wait_for_purchases(acks)
     checks: list[Check] = []
-    screen.step("A follower read beside a leaseholder read")
-    checks += steps.follower_reads(stage)
-    screen.step("How far every range is closed")
+    screen.step(
+        "A follower read beside a leaseholder read",
+        "The same rows at the same age: any replica may serve a time that is finished, so the nearest one does.",
+    )
+    with screen.waiting("reading"):
+        checks += steps.follower_reads(stage)
+    screen.step(
+        "How far every range is closed",
+        "Up to its closed timestamp nothing will ever be written again; up to the resolved one nothing is undecided either.",
+    )
     checks += steps.closed_lag(stage)
-    screen.step("The freshest bulk read: close the present, read it from followers")
-    checks += steps.fresh_bulk_read(stage)
+    screen.step(
+        "The freshest bulk read: close the present, read it from followers",
+        "Nobody has to wait for the lag: the present can be closed on demand, and then followers serve that, too.",
+    )
+    with screen.waiting("closing and reading"):
+        checks += steps.fresh_bulk_read(stage)
     if spark is None:
         checks += _without_spark(stage)
     else:
         checks += _with_spark(stage, spark)
     screen.step("After all of it: is anything lost?")
-    _stop(stage)
-    checks += steps.nothing_lost(stage, seconds=time.monotonic() - began)
+    with screen.waiting("the customers finish what they began"):
+        _stop(stage)
+        checks += steps.nothing_lost(stage, seconds=time.monotonic() - began)
     return checks
 
 
@@ -154,21 +186,23 @@ def _wait_for_purchases(acks: Path) -> None:
 
 
 def _without_spark(stage: steps.Stage) -> list[Check]:
-    stage.screen.step("Four readers in parallel, one timestamp")
-    checks = steps.parallel_snapshot(stage)
-    steps.independent_reads(stage)
-    stage.screen.step("Mirrors built from changes, while a node dies")
+    stage.screen.step("Four readers in parallel, one timestamp", ONE_TIMESTAMP)
+    with stage.screen.waiting("reading"):
+        checks = steps.parallel_snapshot(stage)
+        steps.independent_reads(stage)
+    stage.screen.step("Mirrors built from changes, while a node dies", MIRRORS)
     return checks + steps.mirror_by_changes(stage)
 
 
 def _with_spark(stage: steps.Stage, started: Future[SparkSession]) -> list[Check]:
     from slackwater.demo import spark_steps
 
-    stage.screen.step("Spark: tables at one timestamp")
-    spark = started.result()
+    stage.screen.step("Spark: tables at one timestamp", ONE_TIMESTAMP)
+    with stage.screen.waiting("Spark starts"):
+        spark = started.result()
     try:
         checks = spark_steps.snapshots(stage, spark)
-        stage.screen.step("Spark streams mirror two tables, while a node dies")
+        stage.screen.step("Spark streams mirror two tables, while a node dies", MIRRORS)
         return checks + spark_steps.mirror_by_streams(stage, spark, stage.cluster.directory / "checkpoints")
     finally:
         spark.stop()
@@ -187,10 +221,12 @@ def _serve(screen: Screen, cluster: LocalCluster) -> None:
     url = cluster.url
     command = [sys.executable, "-m", "slackwater.demo.shop", url, "--acks", str(acks), "--seed", str(time.time_ns())]
     cluster.spawn("customers", *command)
-    screen.say(f"serving; try:  slackwater ranges --host {cluster.addresses[0]}")
-    screen.say(f'or in Python:  db = slackwater.connect("{url}")')
-    screen.say("Ctrl-C ends it")
-    try:
+    screen.step("Serving until Ctrl-C", "The three nodes stay, and new customers buy. In another terminal:")
+    screen.say(f".venv/bin/slackwater ranges --host {cluster.addresses[0]}       (also: status, frontier)")
+    screen.say(f".venv/bin/slackwater changefeed orders --host {cluster.addresses[0]} --into ./orders")
+    screen.say(
+        f""".venv/bin/python -c 'import slackwater; print(slackwater.connect("{url}").scan("orders", limit=5))'"""
+    )
+    screen.say(f"journals and stores: {cluster.directory}")
+    with suppress(KeyboardInterrupt):
         signal.pause()
-    except KeyboardInterrupt:
-        screen.say("stopping")

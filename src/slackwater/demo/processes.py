@@ -6,6 +6,7 @@
         cluster.start(1)                     and back again, with the same store
 
 Everything goes through `slackwater start` and `slackwater init`, as a user would run them. Journals are beside the stores.
+Each process has a session of its own: a Ctrl-C in the terminal is heard by the demo alone, which then ends them in order.
 """
 
 from __future__ import annotations
@@ -108,7 +109,9 @@ class LocalCluster:
     def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         """Some other process, ended with the cluster; its output is in `name.journal`."""
         journal = self._journal(name)
-        process = subprocess.Popen(command, stdout=journal, stderr=journal, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=journal, stderr=journal, stdin=subprocess.DEVNULL, start_new_session=True
+        )
         self._others.append(process)
         return process
 
@@ -125,7 +128,9 @@ class LocalCluster:
         for setting in SETTINGS:
             command += ["--set", setting]
         journal = self._journal(name)
-        self._nodes[index] = subprocess.Popen(command, stdout=journal, stderr=journal, stdin=subprocess.DEVNULL)
+        self._nodes[index] = subprocess.Popen(
+            command, stdout=journal, stderr=journal, stdin=subprocess.DEVNULL, start_new_session=True
+        )
         deadline = time.monotonic() + READY_S
         host, port = self.addresses[index].split(":")
         while time.monotonic() < deadline:
@@ -139,7 +144,13 @@ class LocalCluster:
     def _start_nats(self) -> str:
         store = self.directory / "nats"
         command = [sys.executable, "-m", "slackwater.server.cli", "nats", "--servers", "3", "--dir", str(store)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._journal("nats"))
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self._journal("nats"),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self._others.append(process)
         assert process.stdout is not None
         for line in process.stdout:

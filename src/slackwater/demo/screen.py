@@ -1,13 +1,26 @@
-"""Lines, tables and a progress line on the terminal. Plain text everywhere else: nothing moves in a file."""
+"""Lines, tables and a line that moves, on the terminal; in a file nothing moves and nothing is colored.
+
+    with screen.waiting("Spark starts"):      "    Spark starts … 12 s", again and again in one place, gone when it is over
+        spark = started.result()
+
+Whatever is printed meanwhile comes above that line. Colors are left out when `NO_COLOR` is set.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+BOLD, DIM, GREEN, RED = "1", "2", "32", "31"
+TICK_S = 0.25
+_CLEAR = "\r\x1b[K"
 
 
 class Check(NamedTuple):
@@ -23,48 +36,92 @@ class Screen:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._moves = sys.stdout.isatty()
+        self._moves = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self._colors = self._moves and not os.environ.get("NO_COLOR")
         self._step = 0
+        self._lock = threading.Lock()
 
     @property
     def seconds(self) -> float:
         """Since the demo began."""
         return time.monotonic() - self._began
 
-    def step(self, title: str) -> None:
-        """A new part begins."""
+    def step(self, title: str, why: str = "") -> None:
+        """A new part begins: what it shows, and why that matters."""
         self._step += 1
-        print(f"\n[{self.seconds:5.1f} s] {self._step}. {title}", flush=True)
+        self._print("")
+        self._print(self._in(BOLD, f"[{self.seconds:5.1f} s] {self._step}. {title}"))
+        if why:
+            self.say(why, style=DIM)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, style: str = "") -> None:
         """One line."""
-        print(f"    {text}", flush=True)
+        self._print(self._in(style, f"    {text}"))
 
     def progress(self, text: str) -> None:
         """A line that the next one replaces; only where somebody watches."""
         if self._moves:
-            print(f"\r    {text:<100}", end="\r", flush=True)
+            with self._lock:
+                print(f"{_CLEAR}    {self._in(DIM, text)}", end="", flush=True)
 
     def clear(self) -> None:
         """End a progress line."""
         if self._moves:
-            print(" " * 110, end="\r", flush=True)
+            with self._lock:
+                print(_CLEAR, end="", flush=True)
+
+    @contextmanager
+    def waiting(self, what: str | Callable[[], str]) -> Iterator[None]:
+        """Show that something goes on, and for how long, while a block runs."""
+        done, began = threading.Event(), time.monotonic()
+
+        def tick() -> None:
+            while not done.wait(TICK_S):
+                self.progress(f"{what if isinstance(what, str) else what()} … {time.monotonic() - began:.0f} s")
+
+        ticker = threading.Thread(target=tick, daemon=True, name="screen")
+        if self._moves:
+            ticker.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if self._moves:
+                ticker.join()
+            self.clear()
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Columns as wide as they need to be."""
         lines = [list(head), *(list(row) for row in rows)]
         widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
-        for number, line in enumerate(lines):
-            self.say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-            if number == 0:
-                self.say("  ".join("─" * width for width in widths))
+        self.head(head, widths)
+        for row in rows:
+            self.row(row, widths)
+
+    def head(self, head: Sequence[str], widths: Sequence[int]) -> None:
+        """The top of a table whose rows come one by one."""
+        self.row(head, widths)
+        self.say("  ".join("─" * width for width in widths))
+
+    def row(self, cells: Sequence[str], widths: Sequence[int]) -> None:
+        """One row of a table."""
+        self.say("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
 
     def summary(self, checks: Sequence[Check]) -> None:
         """All checks, and the verdict."""
         self.step("What held")
-        self.table(
-            ["", "check", "figure"], [["✓" if check.held else "✗", check.name, check.figure] for check in checks]
-        )
+        width = max((len(check.name) for check in checks), default=0)
+        for check in checks:
+            mark = self._in(GREEN, "✓") if check.held else self._in(RED, "✗")
+            self.say(f"{mark}  {check.name:<{width}}  {check.figure}")
         broken = sum(not check.held for check in checks)
         verdict = "every check held" if not broken else f"{broken} of {len(checks)} checks did NOT hold"
-        print(f"\n{verdict} ({self.seconds:.0f} s)", flush=True)
+        self._print("")
+        self._print(self._in(RED if broken else GREEN, f"{verdict} ({self.seconds:.0f} s)"))
+
+    def _print(self, text: str) -> None:
+        with self._lock:
+            print(f"{_CLEAR}{text}" if self._moves else text, flush=True)
+
+    def _in(self, style: str, text: str) -> str:
+        return f"\x1b[{style}m{text}\x1b[0m" if style and self._colors else text

@@ -10,9 +10,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import slackwater.spark
+from slackwater.clock.timestamp import show
 from slackwater.demo.screen import Check
 from slackwater.demo.shop import MONEY, TABLES, Books
-from slackwater.demo.steps import RECOVERY_S, WAIT_S, Mirror, Stage, independent_reads, kill_a_node, mirror_checks
+from slackwater.demo.steps import (
+    RECOVERY_S,
+    WAIT_S,
+    Mirror,
+    Stage,
+    independent_reads,
+    kill_a_node,
+    mirror_checks,
+    progress_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
 
 SNAPSHOTS = 3
 PARTITIONS = 4
+WIDTHS = (27, 13, 9, 13, 3, 6)
 POLL_S = 0.3
 TRIGGER = "1 second"
 
@@ -36,16 +47,21 @@ def start() -> Future[SparkSession]:
 
 def snapshots(stage: Stage, spark: SparkSession) -> list[Check]:
     """Two tables and their orders in Spark, each time at one timestamp."""
-    rows, good = [], 0
-    for _ in range(SNAPSHOTS):
+    good = 0
+    stage.screen.head(["timestamp", "wallets", "tills", "together", "off", "took"], WIDTHS)
+    for number in range(SNAPSHOTS):
         began = time.monotonic()
-        snapshot = slackwater.spark.snapshot(spark, stage.cluster.url, tables=list(TABLES))
-        books = _books(snapshot)
+        with stage.screen.waiting(
+            f"snapshot {number + 1} of {SNAPSHOTS}" + (": Spark's workers start" * (number == 0))
+        ):
+            snapshot = slackwater.spark.snapshot(spark, stage.cluster.url, tables=list(TABLES))
+            books = _books(snapshot)
         good += books.balanced
+        sums = [f"{n:,}" for n in (books.wallets, books.tills, books.wallets + books.tills)]
         took = f"{time.monotonic() - began:.1f} s"
-        rows.append([str(snapshot.timestamp), f"{books.wallets:,}", f"{books.tills:,}", f"{books.off:+d}", took])
-    stage.screen.table(["timestamp", "wallets", "tills", "off", "took"], rows)
-    independent_reads(stage)
+        stage.screen.row([show(snapshot.timestamp), *sums, f"{books.off:+d}", took], WIDTHS)
+    with stage.screen.waiting("the same without a snapshot"):
+        independent_reads(stage)
     return [Check("Spark snapshots balance", good == SNAPSHOTS, f"{good} of {SNAPSHOTS} equal {MONEY:,}")]
 
 
@@ -66,9 +82,10 @@ def mirror_by_streams(stage: Stage, spark: SparkSession, checkpoints: Path) -> l
     mirrors = [Mirror(stage.db, "wallets"), Mirror(stage.db, "tills")]
     queries = [_stream(stage, spark, mirror, checkpoints / mirror.table) for mirror in mirrors]
     try:
-        _wait(queries, mirrors, rounds=1)
-        kill_a_node(stage, lambda: _alive(queries))
-        _wait(queries, mirrors, rounds=2)
+        with stage.screen.waiting(lambda: progress_of(mirrors)):
+            _wait(queries, mirrors, rounds=1)
+            kill_a_node(stage, lambda: _alive(queries))
+            _wait(queries, mirrors, rounds=2)
     finally:
         for query in queries:
             query.stop()

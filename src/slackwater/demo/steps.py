@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow
 
 import slackwater
-from slackwater.clock.timestamp import MIN, seconds_between
+from slackwater.clock.timestamp import MIN, seconds_between, show
 from slackwater.demo.screen import Check
-from slackwater.demo.shop import MONEY, TABLES, WALLETS, Books, count, read_acks
+from slackwater.demo.shop import MONEY, TABLES, TILLS, WALLETS, Books, count, read_acks
 
 if TYPE_CHECKING:
     import subprocess
@@ -97,23 +97,25 @@ def _follower_reads(stage: Stage, db: Database, here: int) -> list[Check]:
                 last.why or "-",
             ]
         )
-    stage.screen.table(["asked for", "served by", "age of the data", "median", "why not a follower"], rows)
+    head = ["asked for", "served by", "age of the data", f"median of {READS}", "why not a follower"]
+    stage.screen.table(head, rows)
     return [Check("the nearest replica serves follower reads", nearest == READS, f"{nearest} of {READS} by n{here}")]
 
 
 def closed_lag(stage: Stage) -> list[Check]:
     """How far every range is closed, and what holds it back."""
     rows, worst = [], 0.0
-    seen: set[tuple[int, int]] = set()
-    for row in stage.db.frontier(list(TABLES)):
-        if (row.range_id, row.node) in seen:
-            continue
-        seen.add((row.range_id, row.node))
+    found = stage.db.frontier(list(TABLES))
+    tables: dict[int, list[str]] = {}
+    for row in found:
+        tables.setdefault(row.range_id, []).append(row.table)
+    for row in {(row.range_id, row.node): row for row in found}.values():
         worst = max(worst, row.closed_lag_s)
         role = "leaseholder" if row.leads else "follower"
-        lags = [f"{row.closed_lag_s:.2f} s", f"{row.resolved_lag_s:.2f} s"]
-        rows.append([f"r{row.range_id}", f"n{row.node}", role, *lags, row.reason or "-"])
-    stage.screen.table(["range", "node", "role", "closed", "resolved", "held back by"], rows)
+        lags = [f"{row.closed_lag_s:.2f} s ago", f"{row.resolved_lag_s:.2f} s ago"]
+        held = ", ".join(dict.fromkeys(tables[row.range_id]))
+        rows.append([f"r{row.range_id}", held, f"n{row.node}", role, *lags, row.reason or "-"])
+    stage.screen.table(["range", "of", "node", "role", "closed up to", "resolved up to", "held back by"], rows)
     return [Check("every replica has closed the recent past", worst < WAIT_S, f"worst lag {worst:.2f} s")]
 
 
@@ -123,6 +125,7 @@ def fresh_bulk_read(stage: Stage) -> list[Check]:
     began = time.monotonic()
     closed = stage.db.close_now(list(TABLES))
     closing = time.monotonic() - began
+    stage.sampler.note("close_now")
     with beside_a_follower(stage) as (db, _):
         began_reading = time.monotonic()
         snapshot = db.snapshot(as_of=closed, tables=list(TABLES), read_from="follower", wait=WAIT_S)
@@ -131,11 +134,16 @@ def fresh_bulk_read(stage: Stage) -> list[Check]:
         orders = set(snapshot.scan("orders", columns=["id"])["id"].to_pylist())
     missing = len(acknowledged.keys() - orders)
     followers = sum(read.by_follower for read in snapshot.reads)
-    stage.screen.say(f"closed the present of three tables in {closing * 1000:.0f} ms")
-    stage.screen.say(f"read them there in {reading:.2f} s; {followers} of {len(snapshot.reads)} ranges by followers")
+    rows = WALLETS + TILLS + books.number
+    stage.screen.say(f"closed the present of three tables in {closing * 1000:.0f} ms: {show(closed)}")
+    stage.screen.say(
+        f"read {rows:,} rows there in {reading:.2f} s; {followers} of {len(snapshot.reads)} reads served by followers"
+    )
     return [
         Check(
-            "a read of the present sees every purchase acknowledged before", missing == 0, f"{len(acknowledged)} seen"
+            "a read of the present sees every purchase acknowledged before",
+            missing == 0,
+            f"{len(acknowledged):,} acknowledged, {missing} missing",
         ),
         Check("money balances at the present", books.balanced, f"{books.wallets + books.tills:,} of {MONEY:,}"),
     ]
@@ -153,7 +161,8 @@ def independent_reads(stage: Stage) -> None:
     tills = sum(stage.db.scan("tills", columns=["balance"])["balance"].to_pylist())
     off = total + tills - MONEY
     stage.screen.say(
-        f"for contrast, {PARTS + 1} independent reads of the present add up to {total + tills:,}: {off:+,} off"
+        f"for contrast: {PARTS + 1} reads, each at its own present, as {PARTS + 1} JDBC queries would: "
+        f"{total + tills:,}, {off:+,} off"
     )
 
 
@@ -171,6 +180,7 @@ def parallel_snapshot(stage: Stage) -> list[Check]:
             found = [batch for part in pool.map(read, snapshot.partitions(name, 4)) for batch in part]
             tables.append(pa.Table.from_batches(found) if found else snapshot.scan(name))
     books = count(*tables)
+    stage.screen.say(f"at {show(snapshot.timestamp)} wallets and tills add up to {books.wallets + books.tills:,}")
     return [Check("a parallel snapshot balances", books.balanced, f"{books.number} orders, {books.off:+d} off")]
 
 
@@ -232,23 +242,31 @@ def mirror_by_changes(stage: Stage) -> list[Check]:
         for mirror in mirrors:
             advance(mirror)
 
-    advance_all()
-    kill_a_node(stage, advance_all)
+    with stage.screen.waiting(lambda: progress_of(mirrors)):
+        advance_all()
+        kill_a_node(stage, advance_all)
     return mirror_checks(stage, mirrors)
+
+
+def progress_of(mirrors: list[Mirror]) -> str:
+    """How far the mirrors are."""
+    return "; ".join(f"{m.table}: {m.changes:,} changes, compared {m.compared} times" for m in mirrors)
 
 
 def kill_a_node(stage: Stage, during: Any) -> None:
     """End one of three with `kill -9`, go on working, start it again."""
+    address = stage.cluster.addresses[VICTIM]
+    name = next(f"n{place.node}" for place in stage.db.nodes() if place.address == address)
     stage.cluster.kill(VICTIM)
-    stage.sampler.note(f"kill -9 n{VICTIM + 1}")
-    stage.screen.say(f"[{stage.screen.seconds:5.1f} s] n{VICTIM + 1} is dead (kill -9)")
+    stage.sampler.note(f"kill -9 {name}")
+    stage.screen.say(f"[{stage.screen.seconds:5.1f} s] kill -9 {name}; the customers go on with the other two")
     deadline = time.monotonic() + DOWN_S
     while time.monotonic() < deadline:
         during()
         time.sleep(0.5)
     stage.cluster.start(VICTIM)
     stage.sampler.note("restarted")
-    stage.screen.say(f"[{stage.screen.seconds:5.1f} s] n{VICTIM + 1} is back")
+    stage.screen.say(f"[{stage.screen.seconds:5.1f} s] {name} is back, with what it missed")
     during()
 
 
@@ -257,7 +275,7 @@ def mirror_checks(stage: Stage, mirrors: list[Mirror]) -> list[Check]:
     checks = []
     for mirror in mirrors:
         stage.screen.say(
-            f"{mirror.table}: {mirror.changes:,} changes, compared at {mirror.compared} resolved timestamps"
+            f"{mirror.table}: {mirror.changes:,} changes applied, compared row by row at {mirror.compared} resolved timestamps"
         )
         held = mirror.compared > 0 and mirror.different == 0
         figure = f"{mirror.compared} comparisons, {mirror.different} different"
@@ -275,7 +293,10 @@ def nothing_lost(stage: Stage, *, seconds: float) -> list[Check]:
     unknown = there.keys() - acknowledged.keys() - maybe.keys()
     books = books_at(snapshot)
     rate = len(acknowledged) / seconds
-    stage.screen.say(f"{len(acknowledged):,} purchases in {seconds:.0f} s: {rate:.0f} a second on average")
+    stage.screen.say(
+        f"{len(acknowledged):,} purchases acknowledged in {seconds:.0f} s, {rate:.0f} a second on average, "
+        "while all of the above ran on the same machine"
+    )
     return [
         Check("no acknowledged purchase was lost", not lost, f"{len(acknowledged):,} acknowledged, {len(lost)} lost"),
         Check("nothing is there that nobody bought", not unknown, f"{len(unknown)} unexplained, {len(maybe)} unknown"),
