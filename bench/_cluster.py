@@ -20,7 +20,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench._calls import Calls
 from bench._sampler import Sampler
+from slackwater.feeds.watch import SystemWatch
 from slackwater.log import open_log
 from slackwater.log.nats_server import LocalNats
 from slackwater.model.arrow import leave_pandas_out
@@ -28,6 +30,7 @@ from slackwater.model.layout import KEY_MAX
 from slackwater.model.layout import kv as kv_key
 from slackwater.runtime import RealRuntime, Scope, TcpNet, run
 from slackwater.runtime.clock import RealClock
+from slackwater.server import node as node_module
 from slackwater.server.node import Node
 from slackwater.server.remote import connect, connect_kv
 from slackwater.settings import Settings
@@ -36,6 +39,7 @@ from slackwater.storage.rocks import RocksDisk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from slackwater.replica.driver import NodeLiveness
     from slackwater.server.remote import Remote
     from slackwater.txn.kv import KV
 
@@ -44,14 +48,18 @@ STOP_SECONDS_MAX = 30.0
 REPLICATED_SECONDS_MAX = 60.0
 PROFILE = "SLACKWATER_BENCH_PROFILE"
 """Names a file: the server samples itself between two SIGUSR1 and writes its stacks there."""
+WITHOUT_FEEDS = "SLACKWATER_BENCH_WITHOUT_FEEDS"
+"""If set, nothing in the server registers a feed, not even for its own announcements."""
 
 
 class ServerProcess:
     """One node in a process of its own."""
 
-    def __init__(self, directory: Path, log_url: str, *, join: str = "") -> None:
+    def __init__(self, directory: Path, log_url: str, *, join: str = "", feeds: bool = True) -> None:
         command = [sys.executable, "-m", "bench._cluster", str(directory), log_url, join]
-        self._process = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = os.environ if feeds else os.environ | {WITHOUT_FEEDS: "1"}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdin=pipe, stdout=pipe)
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().decode().strip()
         if not self.address:
@@ -65,6 +73,13 @@ class ServerProcess:
     def toggle_profile(self) -> None:
         """Begin to sample, or end and write (see `PROFILE`)."""
         self._process.send_signal(signal.SIGUSR1)
+
+    def count_calls(self) -> tuple[int, int]:
+        """Begin to count calls, or end: runs applied, and calls they made into feeds (`bench._calls`)."""
+        self._process.send_signal(signal.SIGUSR2)
+        assert self._process.stdout is not None
+        runs, feeds = self._process.stdout.readline().split()
+        return int(runs), int(feeds)
 
     def stop(self) -> None:
         """End it and wait."""
@@ -127,15 +142,39 @@ async def serve(directory: Path, log_url: str, join: str) -> None:
     node = Node(
         runtime=runtime, scope=scope, engine=engine, log=log, address="127.0.0.1:0", settings=settings, join=joined
     )
+    if os.environ.get(WITHOUT_FEEDS):
+        vars(node_module)["announcements"] = _no_announcements
     await node.start()
     if not joined:
         await node.init()
     await node.ready.wait()
     _profile_on_signal()
+    _count_on_signal()
     print(node.address, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
     await node.stop()
     engine.close()
+
+
+def _no_announcements(node: Node, liveness: NodeLiveness) -> SystemWatch:
+    """A watch that nobody runs."""
+    return SystemWatch([], client=node.feed_client, kv=node.kv)
+
+
+def _count_on_signal() -> None:
+    running: list[Calls] = []
+
+    def toggle() -> None:
+        if running:
+            calls = running.pop()
+            calls.stop()
+        else:
+            calls = Calls()
+            running.append(calls)
+            calls.start()
+        print(calls.writes, calls.feeds, flush=True)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, toggle)
 
 
 def _profile_on_signal() -> None:

@@ -1,12 +1,13 @@
-"""Profile the server under load: `python -m bench._profile put|get|rows [CLIENTS] [SECONDS]`.
+"""Profile the server under load: `python -m bench._profile put|get|rows [CLIENTS] [SECONDS] [feed]`.
 
 Prints operations per second and the processor time that server and client spend per operation, which a busy machine
 disturbs far less than it disturbs rates; then where the server's time went (`bench._sampler`). The stacks are written to
-`profile.folded` in the current directory, for a flame graph.
+`profile.folded` in the current directory, for a flame graph. With `feed`, a consumer follows what is written.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from bench._cluster import PROFILE, ServerProcess
+from bench._cpu import cpu_s
+from bench._feed_reader import ReaderProcess
 from bench._load import disk, throughput
 from bench.codec import MIXED, mixed_rows
 from slackwater.model.arrow import arrow_schema
@@ -57,21 +60,27 @@ def client_of(kind: str, kv: KV) -> Callable[[int], Awaitable[object]]:
     return {"put": put, "get": get, "rows": rows}[kind]
 
 
-async def main(directory: Path, kind: str, clients: int, seconds: float) -> None:
+async def main(directory: Path, kind: str, clients: int, seconds: float, *, feed: bool) -> None:
     """Run the load and print the profile."""
     os.environ[PROFILE] = str(directory / "profile")
     server = ServerProcess(directory / "node", f"sqlite://{directory}/log.db")
     try:
         async with connect_kv([server.address]) as kv:
             one = client_of(kind, kv)
+            reader = ReaderProcess(server.address) if feed else None
+            if reader is not None:
+                await asyncio.to_thread(reader.begin)
             await throughput([one] * clients, seconds=1.0)
             server.toggle_profile()
-            theirs, ours, begin = _cpu_s(server.pid), _cpu_s(os.getpid()), time.perf_counter()
+            theirs, ours, begin = cpu_s(server.pid), cpu_s(os.getpid()), time.perf_counter()
             rate = await throughput([one] * clients, seconds=seconds)
             count = rate * (time.perf_counter() - begin) * (BLOCK_ROWS if kind == "rows" else 1)
-            server_us = (_cpu_s(server.pid) - theirs) / count * 1e6
-            client_us = (_cpu_s(os.getpid()) - ours) / count * 1e6
+            server_us = (cpu_s(server.pid) - theirs) / count * 1e6
+            client_us = (cpu_s(os.getpid()) - ours) / count * 1e6
             server.toggle_profile()
+            if reader is not None:
+                reader.end()
+                reader.stop()
             print(
                 f"{kind}, {clients} clients: {count / seconds:.0f}/s,"
                 f" processor time per operation: server {server_us:.1f} us, client {client_us:.1f} us"
@@ -80,11 +89,6 @@ async def main(directory: Path, kind: str, clients: int, seconds: float) -> None
         server.stop()
     print((directory / "profile.top").read_text())
     shutil.copy(directory / "profile", "profile.folded")
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":
@@ -96,6 +100,7 @@ if __name__ == "__main__":
                 sys.argv[1] if len(sys.argv) > 1 else "put",
                 int(sys.argv[2]) if len(sys.argv) > 2 else 256,
                 float(sys.argv[3]) if len(sys.argv) > 3 else 5.0,
+                feed=sys.argv[4:] == ["feed"],
             )
         )
     finally:

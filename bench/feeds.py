@@ -1,8 +1,9 @@
 """Change feeds on one node in a process of its own: what they cost writers, how far they lag, and coming back.
 
     events      per second from commit to consumer, beside Debezium's embedded engine on PostgreSQL 18 (goal: 2; `bench._events`)
-    cost        server CPU per autocommit upsert with one feed attached, beside the same without (goal: 1.03, limit 1.05).
-                CPU, not throughput: writer, server and consumer share the machine, and the consumer's share is its own
+    cost        server CPU per autocommit upsert with one feed attached, beside the same without (goal: 1.03, limit 1.05;
+                `bench._feed_cost`)
+    nobody      the same where nobody listens, beside a node that has no feeds at all (goal: no difference, no call)
     lag         99th percentile of (now − resolved) at the consumer, beside target_duration + 0.5 s (goal: 1)
     coming back rows of the table passed per second by a consumer that comes back when 1 % of history is new, beside one that
                 reads all of it, end to end, while the range still remembers what is new (goal: 10)
@@ -14,17 +15,15 @@ The consumer is a process of its own for cost and lag (`bench._feed_reader`), an
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from bench._cluster import ServerProcess
 from bench._events import events_figures
-from bench._feed_reader import ReaderProcess
+from bench._feed_cost import feed_figures, nobody_figures
 from bench._load import disk
 from bench.harness import Figure, figure, interleaved
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
@@ -37,7 +36,7 @@ from slackwater.runtime import run as run_main
 from slackwater.runtime.seam import Family
 from slackwater.server.cluster_settings import write_setting
 from slackwater.server.remote import connect
-from slackwater.settings import Settings, describe
+from slackwater.settings import Settings
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.reads import scan_versions
 from slackwater.storage.rocks import RocksDisk
@@ -48,15 +47,11 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Snapshot
     from slackwater.server.remote import Remote
 
-KEYS = 20_000
 VALUE = b"v" * 90
-STEP = 7919
-CLIENTS = (1, 32, 256)
-COST_GOAL, LAG_SLACK_S, BACK_GOAL = 1.03, 0.5, 10.0
+BACK_GOAL = 10.0
 NEW_ONE_IN = 100
 BLOCK = 5_000
 SETTLE_S = 1.0
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def run(*, quick: bool) -> Iterator[Figure]:
@@ -64,9 +59,9 @@ def run(*, quick: bool) -> Iterator[Figure]:
     directory = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=disk()))
     try:
         yield from run_main(events_figures(directory, rows=50_000 if quick else 100_000, rounds=3 if quick else 5))
-        yield from run_main(
-            _all(directory, seconds=1.0 if quick else 3.0, rounds=3 if quick else 7, rows=50_000 if quick else 300_000)
-        )
+        seconds, rounds = (0.5, 7) if quick else (1.0, 21)
+        yield from run_main(nobody_figures(directory, seconds=seconds, rounds=rounds))
+        yield from run_main(_all(directory, seconds=seconds, rounds=rounds, rows=50_000 if quick else 300_000))
     finally:
         shutil.rmtree(directory)
 
@@ -79,61 +74,9 @@ async def _all(directory: Path, *, seconds: float, rounds: int, rows: int) -> li
             # From here on a range lets go of its feed with the last consumer, or "no feed" would not be none.
             await write_setting(remote.kv, "feed.keep_attached", 0)
             await asyncio.sleep(SETTLE_S)
-            for clients in CLIENTS:
-                figures += await _cost(remote, server, clients, seconds=seconds, rounds=rounds)
-            return figures
+            return figures + await feed_figures(remote, server, seconds=seconds, rounds=rounds)
     finally:
         server.stop()
-
-
-# --- cost and lag --------------------------------------------------------------------------------------------------------
-
-
-async def _cost(remote: Remote, server: ServerProcess, clients: int, *, seconds: float, rounds: int) -> list[Figure]:
-    spent: dict[str, list[float]] = {"none": [], "feed": []}
-    lags: list[float] = []
-    for turn in range(rounds + 1):  # the first is the warm-up
-        for side, costs in spent.items():
-            reader = ReaderProcess(server.address) if side == "feed" else None
-            began = _cpu(server.pid)
-            rows = await _write(remote, clients, seconds)
-            if turn:
-                costs.append((_cpu(server.pid) - began) / rows)
-            if reader is not None:
-                lags += cast("list[float]", reader.stop()["lags"])
-                await asyncio.sleep(SETTLE_S / 4)
-    with_feed, without = (statistics.median(spent[side]) * 1e6 for side in ("feed", "none"))
-    metric = f"server CPU per upsert with one feed, {clients} clients"
-    figures = [
-        figure("feeds", metric, with_feed, "us", peer="no feed", peer_value=without, goal=COST_GOAL, better="lower")
-    ]
-    if clients == max(CLIENTS):
-        limit = describe("closed_timestamp.target_duration").default + LAG_SLACK_S
-        worst = sorted(lags)[int(len(lags) * 0.99)]
-        peer = f"target_duration + {LAG_SLACK_S} s"
-        figures.append(
-            figure("feeds", "resolved lag, p99", worst, "s", peer=peer, peer_value=limit, goal=1.0, better="lower")
-        )
-    return figures
-
-
-async def _write(remote: Remote, clients: int, seconds: float) -> int:
-    until, rows = time.perf_counter() + seconds, 0
-
-    async def one(client: int) -> None:
-        nonlocal rows
-        number = client * KEYS
-        while time.perf_counter() < until:
-            number, rows = number + 1, rows + 1
-            await remote.kv.put(kv_key(b"%08d" % (number * STEP % KEYS)), VALUE)
-
-    await asyncio.gather(*(one(client) for client in range(clients)))
-    return rows
-
-
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 # --- coming back ---------------------------------------------------------------------------------------------------------

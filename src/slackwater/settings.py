@@ -116,7 +116,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("feed.push_interval", 1.0, "s", (0.05, 60), (0.1, 5), "How often a replica with a feed looks for transactions that hold its resolved timestamp back."),
     Setting("feed.push_after", 10.0, "s", (0.1, 600), (0.2, 10), "A transaction whose intents are older than this is pushed on behalf of a feed."),
     Setting("feed.publish_interval", 0.2, "s", (0.01, 10), (0.02, 2), "How often resolved timestamps are sent when nothing else says that they have moved."),
-    Setting("feed.linger", 0.02, "s", (0, 1), (0, 0.2), "After one message to a consumer of a feed, what is committed gathers this long for the next."),
+    Setting("feed.linger", 0.05, "s", (0, 1), (0, 0.2), "After one message to a consumer of a feed, what is committed gathers this long for the next."),
     Setting("feed.message_bytes", 256 << 10, "bytes", (1 << 10, 8 << 20), (1 << 10, 1 << 14), "About how large a message to a consumer of a feed gets."),
     Setting("feed.consumer_bytes_max", 16 << 20, "bytes", (1 << 16, 1 << 30), (1 << 12, 1 << 16), "What a node buffers for one consumer; one that takes less than is written is cut off and resumes."),
     Setting("feed.client_bytes_max", 16 << 20, "bytes", (1 << 16, 1 << 30), (1 << 10, 1 << 16), "What a feed client buffers ahead of its reader."),

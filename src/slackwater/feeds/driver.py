@@ -7,8 +7,8 @@
 
 A replica is attached while at least one consumer is registered, and for `feed.keep_attached` after the last has gone: it
 may come back, and what is recent is then at hand (`recent.py`). Before and after that nothing of this runs, and a write
-costs nothing more than a test for None. What an attached replica applies is handed over one engine batch at a time, in the
-step in which it was applied.
+costs nothing more than a test for None. What an attached replica applies is handed over in the step in which it was applied,
+and read when somebody wants it (`attached.py`).
 
 Two loops run while anything is attached: one publishes resolved timestamps (woken by the side transport, and every
 `feed.publish_interval` in any case), one pushes old transactions (`pushing.py`).
@@ -19,9 +19,6 @@ How a feed ends for its consumers
     removed, quarantined                  REPLICA_GONE
     replaced by a snapshot                LOG_TRIMMED: what was jumped over is in history
     too slow, too many locks, collected   see `registration.py`, `effects.py`, `rangefeed.py`
-
-A broken rule inside a feed (I-23) ends that feed for its consumers and is reported; the replica goes on: it has done
-nothing wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.errors import (
-    InvariantViolation,
     Overloaded,
     RangeMismatch,
     SlackwaterError,
@@ -39,32 +35,28 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
+from slackwater.feeds.attached import Attached
 from slackwater.feeds.events import Changes, EndReason
 from slackwater.feeds.messages import SESSION_BYTES
 from slackwater.feeds.pushing import Pusher
-from slackwater.feeds.rangefeed import NeedBarrier, RangeFeed, Resolve, ScanLocks, Wake, WantSlot
+from slackwater.feeds.rangefeed import NeedBarrier, Resolve, ScanLocks, Wake, WantSlot
 from slackwater.feeds.registration import HISTORY_SHARE
 from slackwater.feeds.session import Session
 from slackwater.feeds.slots import CatchUpSlots
-from slackwater.hooks import probe, tap
+from slackwater.hooks import probe
 from slackwater.model.spans import Span
-from slackwater.replica.driver import Gone
 from slackwater.runtime.seam import Family
 from slackwater.runtime.sync import Event, timeout
 from slackwater.storage.reads import VersionRows, scan_versions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine
+    from collections.abc import AsyncGenerator, Coroutine, Iterable
 
-    from slackwater.feeds.events import Event as FeedEvent
     from slackwater.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
     from slackwater.feeds.rangefeed import Effect, History
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.replica.apply import Applied
     from slackwater.replica.driver import Replica, Store
-    from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Position, RangeId, Snapshot, TaskScope
-    from slackwater.storage.batch import WriteBatch
+    from slackwater.runtime.seam import RangeId, Snapshot, TaskScope
     from slackwater.txn.kernel import Kernel
 
 SESSIONS_MAX = 1_024
@@ -75,93 +67,6 @@ HISTORY_ROWS = 4_096
 """Versions read at a time by a catch-up scan; a key's versions stay together."""
 HISTORY_BYTES = 1 << 20
 HINTED_MAX = 16
-
-_ENDS = {
-    Gone.REMOVED: EndReason.REPLICA_GONE,
-    Gone.ABSORBED: EndReason.RANGE_MERGED,
-    Gone.REPLACED: EndReason.LOG_TRIMMED,
-    Gone.FAILED: EndReason.REPLICA_GONE,
-}
-
-
-class Attached:
-    """A replica somebody listens to. Implements `ReplicaFollower` and `session.Source`."""
-
-    def __init__(self, owner: NodeFeeds, replica: Replica) -> None:
-        state = replica.state
-        self.replica = replica
-        self.range_id = state.descriptor.range_id
-        self.feed = RangeFeed(
-            Span(state.descriptor.start, state.descriptor.end),
-            closed=replica.closing.closed(),
-            gc_threshold=state.gc_threshold,
-            recent_bytes_max=int(replica.context.settings["feed.recent_bytes_max"]),
-        )
-        self.idle_since_ns = 0
-        """When the last consumer went; meaningful while there is none."""
-        self.room: dict[int, Event] = {}
-        """Catch-up scans that wait for their consumer."""
-        self._owner = owner
-        self._engine = replica.context.engine
-
-    # --- the replica ---------------------------------------------------------------------------------------------
-
-    def applied(self, run: list[tuple[RangeState, Applied, Position]], whole: WriteBatch) -> None:
-        """These entries were applied together."""
-        if self.feed.over:
-            return
-        try:
-            first, last = run[0][0], run[-1][1].state
-            if first.descriptor is last.descriptor and (len(run) == 1 or not whole.writes[Family.LOCK]):
-                self._entry(whole, first, last)
-                return
-            for before, applied, _ in run:
-                self._entry(applied.batch, before, applied.state)
-                if self.feed.over:
-                    return
-        except InvariantViolation as error:
-            probe("feeds.broken")
-            tap("feeds.broken", self, error)
-            self.end(EndReason.REPLICA_GONE, f"the feed broke a rule: {error}")
-
-    def _entry(self, batch: WriteBatch, before: RangeState, after: RangeState) -> None:
-        feed = self.feed
-        effects = feed.applied(batch, closed=after.closed, lai=after.lai, reader=self._engine)
-        if after.gc_threshold > before.gc_threshold:
-            feed.collected(after.gc_threshold)
-        if after.descriptor.end < before.descriptor.end:
-            effects += feed.split(Span(after.descriptor.start, after.descriptor.end))
-        elif after.descriptor.end > before.descriptor.end:
-            effects += feed.end_all(EndReason.RANGE_MERGED)
-        if effects:
-            self._owner.follow(self, effects)
-
-    def gone(self, why: Gone, detail: str) -> None:
-        """The replica is no more."""
-        self.end(_ENDS[why], detail)
-
-    def end(self, reason: EndReason, detail: str) -> None:
-        """Everybody's last word."""
-        self._owner.follow(self, self.feed.end_all(reason, detail))
-        for event in self.room.values():
-            event.set()
-
-    # --- consumers -----------------------------------------------------------------------------------------------
-
-    def take(self, registration: int, *, bytes_max: int) -> tuple[list[FeedEvent], bool]:
-        """The next events of a consumer, and whether there are more."""
-        events = self.feed.take(registration, bytes_max=bytes_max)
-        found = self.feed.registrations.get(registration)
-        if (room := self.room.get(registration)) is not None:
-            room.set()
-        if found is None:
-            self._owner.forget(registration)
-        return events, found is not None and found.pending()
-
-    def publish(self, *, quiet: bool) -> list[Effect]:
-        """What has been closed since."""
-        self.feed.forward_closed(self.replica.closing.closed())
-        return self.feed.publish(quiet=quiet)
 
 
 class NodeFeeds:
@@ -302,6 +207,13 @@ class NodeFeeds:
 
     # --- what the pure core asks for -------------------------------------------------------------------------------
 
+    def stir(self, registrations: Iterable[int]) -> None:
+        """There may be something to take for these."""
+        for number in registrations:
+            owner = self._owners.get(number)
+            if owner is not None:
+                owner[1].wake(number)
+
     def follow(self, attached: Attached, effects: list[Effect]) -> None:
         """Do what a range's feed asks for."""
         wants = False
@@ -359,9 +271,9 @@ class NodeFeeds:
             self._read(self._catch_up(attached, number, history, frozen), frozen, name=f"catch up r{attached.range_id}")
 
     async def _catch_up(self, attached: Attached, number: int, history: History, frozen: Snapshot) -> None:
-        """Read history for one registration, no faster than it is taken."""
+        """Read history for one registration, no faster than it is taken. Its consumer may be gone before this begins."""
         feed, room, start = attached.feed, attached.room[number], history.span.start
-        size = min(HISTORY_BYTES, feed.registrations[number].budget_bytes // HISTORY_SHARE)
+        size = min(HISTORY_BYTES, history.budget_bytes // HISTORY_SHARE)
         try:
             while feed.scanning(number):
                 if not feed.wants_history(number):

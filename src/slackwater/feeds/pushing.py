@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from slackwater.feeds.driver import Attached, NodeFeeds
+    from slackwater.feeds.attached import Attached
+    from slackwater.feeds.driver import NodeFeeds
     from slackwater.feeds.rangefeed import Resolve
     from slackwater.model.txns import Intent
     from slackwater.runtime.seam import TaskScope

@@ -103,6 +103,8 @@ class History(msgspec.Struct, frozen=True):
     span: Span
     after: Timestamp
     befores: bool
+    budget_bytes: int
+    """Of its consumer."""
 
 
 class RangeFeed:
@@ -128,7 +130,6 @@ class RangeFeed:
         """Whether this feed has ended for everybody: the driver forgets it and makes another for whoever comes."""
         self._scan_asked = False
         self._befores = False
-        """Whether any consumer ever wanted before-images."""
 
     # --- consumers -------------------------------------------------------------------------------------------------
 
@@ -188,7 +189,7 @@ class RangeFeed:
         if found is None or found.phase is not Phase.WAITING or self._too_old(found):
             return None
         found.open(resolved=self.resolved.value)
-        return History(found.span, found.after, found.befores)
+        return History(found.span, found.after, found.befores, found.budget_bytes)
 
     def wants_history(self, registration: int) -> bool:
         """Whether the next block of history may be read; False also when nobody waits for it any more."""
@@ -225,6 +226,11 @@ class RangeFeed:
         found = self.registrations.pop(registration, None)
         if found is not None:
             found.close()
+
+    @property
+    def wants_befores(self) -> bool:
+        """Whether any consumer ever wanted before-images."""
+        return self._befores
 
     @property
     def idle(self) -> bool:

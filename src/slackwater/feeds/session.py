@@ -90,9 +90,9 @@ class Session:
         messages: list[FeedItems] = []
         events: list[tuple[int, FeedEvent]] = []
         for number in list(self._ready):
-            del self._ready[number]
             named, source = self.registrations[number]
             taken, more = source.take(number, bytes_max=max(1, left))
+            self._ready.pop(number, None)  # also what taking itself has stirred up
             for event in taken:
                 if not isinstance(event, Changes):
                     events.append((named, event))

@@ -7,7 +7,8 @@
            replica has resolved could never be delivered
     I-24   per key, first deliveries ascend, and repeats are equal: the consumer's validators
     I-25   what comes after a restart fits what came before, and what was said to be flushed was: the same comparison with V
-           for a consumer with a sink, over all its lives
+           for a consumer with a sink, over all its lives. What its feed sent within one life is checked before the sink: a
+           late event there is the feed's (I-23), one that only the sink brings late is the consumer's
 
 V is what any replica applied first, so it has every version that a feed may have resolved past.
 """
@@ -72,8 +73,11 @@ class FeedHistory(_Watcher):
         that should have followed it breaks I-23, one that is missing breaks I-22. One that says "flushed" is taken at its
         word at once: what comes later was not (I-25).
         """
+        for breach in seen.arrived.breaches if seen.arrived is not None else ():
+            self.world.violated(breach.rule, "feed", f"{seen.name} was sent: {breach}")
         for breach in seen.validators.breaches:
-            # Behind a sink it is the consumer who claims: an event that comes later had not been flushed.
+            # Behind a sink it is the consumer who claims: an event that comes later had not been flushed. What the feed
+            # itself sent too late was found above.
             rule = "I-25" if seen.flushes and breach.rule == "I-23" else breach.rule
             self.world.violated(rule, "feed", f"{seen.name}: {breach}")
         upto = seen.resolved if last or seen.flushes else seen.claimed

@@ -2,6 +2,7 @@
 
     feeds        the cluster's own traffic and operator, with all its faults, and everything closing soon
     feeds_tight  a mirror alone, with buffers that a pause of its reader fills
+    feeds_back   a consumer that comes back from every checkpoint, and one that never has to
     feeds_lag    followers that lag behind a log they cannot read, and records that are collected quickly (M11)
     feeds_gc     history that is collected right behind a deletion (M18)
 
@@ -63,6 +64,10 @@ _PROGRAMS = {
     "restarter": Consumer.restarter,
     "dawdler1": Consumer.dawdler,
     "dawdler2": Consumer.dawdler,
+}
+_RETURNING = {
+    **{name: program for name, program in _PROGRAMS.items() if name != "restarter"},
+    "returner": Consumer.returner,
 }
 _MIRRORING = {"mirror": Consumer.slow_mirror, "dawdler1": Consumer.dawdler, "dawdler2": Consumer.dawdler}
 _COLLECTING = {"mirror": Consumer.mirror, "collector": Consumer.collector}
@@ -143,6 +148,14 @@ for _play in (
         summary="the cluster with change feeds: a mirror, a restarter, writers at resolved + 1",
         draw=_draw,
         workloads=_workloads(draw_plan, _PROGRAMS),
+        oracles=_oracles,
+        settle_s=base.SETTLE_S,
+    ),
+    Play(
+        name="feeds_back",
+        summary="the same, with a consumer that restarts at every checkpoint instead of some",
+        draw=_draw,
+        workloads=_workloads(draw_plan, _RETURNING),
         oracles=_oracles,
         settle_s=base.SETTLE_S,
     ),

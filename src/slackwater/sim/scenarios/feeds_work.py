@@ -3,6 +3,7 @@
     mirror      one feed from the beginning of history to the end of the run, whatever happens to who serves it
     restarter   an initial scan, then a feed, through a sink that often fails; at any checkpoint it flushes, saves its
                 token and comes back from it, sometimes from an older one, as after a crash
+    returner    the same, and it comes back from every single checkpoint that moves its feed on
     dawdler     transactions that write long after they have read: their writes are moved to just above what is closed,
                 which is where feeds have just resolved: commits at resolved + 1 (pitfall 25)
     collector   deletes a key, collects the deletion, and asks for a feed from just before: it must be refused (M18)
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from slackwater.txn import Transaction
 
 WHOLE = Span(*KV_SPAN)
-CONSUMERS = ("mirror", "restarter")
+CONSUMERS = ("mirror", "restarter", "returner")
 TIMEOUT_S = 5.0
 PAGE_KEYS = 4
 FLUSH_ONE_IN = 8
@@ -69,6 +70,8 @@ class Seen:
         self.after = after
         """Everything after this has to be delivered version by version; at it, the table as a whole."""
         self.validators = Validators([WHOLE], after=MIN)
+        self.arrived: Validators | None = None
+        """Of one behind a sink: what the feed itself delivered, since the consumer came back last."""
         self.resolved = MIN
         self.claimed = MIN
         """What was resolved at the last checkpoint but one."""
@@ -79,6 +82,21 @@ class Seen:
     def changes(self, changes: Changes) -> None:
         """A block arrived."""
         self.validators.event(changes, WHOLE)
+
+    def came_back(self) -> None:
+        """A consumer behind a sink begins, or begins again from a token."""
+        self.flushes = True
+        self.arrived = Validators([WHOLE], after=MIN)
+        self.validators.restarted()
+
+    def taken(self, event: Changes | Checkpoint) -> None:
+        """A feed has handed this to a consumer that has a sink: what becomes of it there is another matter."""
+        assert self.arrived is not None
+        if isinstance(event, Changes):
+            self.arrived.event(event, WHOLE)
+            return
+        for span, ts in event.progress:
+            self.arrived.event(Resolved(ts), span)
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
         """Everything up to here arrived."""
@@ -177,32 +195,39 @@ class Consumer:
 
     async def restarter(self) -> None:
         """Follow everything, and come back from a token again and again."""
-        await self._from_now_on(self._restart)
+        await self._from_now_on(partial(self._restart, RESTART_ONE_IN))
 
-    async def _restart(self, token: str) -> None:
-        self._seen.flushes = True
+    async def returner(self) -> None:
+        """Follow everything, and come back from every checkpoint."""
+        await self._from_now_on(partial(self._restart, 1))
+
+    async def _restart(self, one_in: int, token: str) -> None:
+        """Come back from one flushed checkpoint in so many; with 1, from each that moves the feed on."""
         saved = [token]
         sink: Sink[Changes] = Sink(
             self._emit, runtime=self._client.runtime, scope=self._client.scope.child("sink"), blocks_max=4
         )
         while not self.enough:
-            async with self.feeds.watch([WHOLE], after=token, name="restarter") as feed:
+            self._seen.came_back()
+            async with self.feeds.watch([WHOLE], after=token, name=self._seen.name) as feed:
                 while not self.enough:
                     self._cluster.busy[self._seen.name] = f"restarting: {feed.status()}"
                     event = await self._next(feed)
+                    if event is None:
+                        continue
+                    self._seen.taken(event)
                     if isinstance(event, Changes):
                         await sink.put(event)
-                    elif event is not None and self._draw.chance(1, FLUSH_ONE_IN):
+                    elif event.moved if one_in == 1 else self._draw.chance(1, FLUSH_ONE_IN):
                         await sink.flush()
                         self._seen.checkpoint(Checkpoint(tuple(feed.frontier.entries()), feed.resolved, event.moved))
                         self.look()
                         saved = [saved[-1], feed.token()]
-                        if self._draw.chance(1, RESTART_ONE_IN):
+                        if self._draw.chance(1, one_in):
                             break
             await sink.flush()
             token = saved[0] if self._draw.chance(1, OLDER_ONE_IN) else saved[-1]
             probe("feeds.restarted")
-            self._seen.validators.restarted()
 
     async def _emit(self, changes: Changes) -> None:
         """The far end: slow, and often not there."""

@@ -1,0 +1,198 @@
+"""A replica somebody listens to: where the apply path hands over what it did, and goes on at once.
+
+    apply path    applied(run, batch) ── a reference is kept ─► waiting: ▓ ▓ ▓ ▓ ▓
+    everybody else                       `feed` ── settle() ──► one pass over all that waits ─► RangeFeed (pure)
+
+Writers should hardly notice a listener. So the step in which something is applied does no more than keep a reference to the
+engine batch, and say, for the first of them, that there is something to take. Who then comes to take it (a session, after it
+has waited `feed.linger`), to publish, to register, to push: they all go through `feed`, which settles first. What was applied
+meanwhile is read as one block, not as one block per log entry: for entries of one row a third of the work, of eight rows half.
+
+Rules
+    1  Nobody sees a feed that is behind its replica: `feed` is the only way to it, and it settles. In particular a barrier is
+       believed, a snapshot joined and a resolved timestamp worked out only with everything applied up to then in it.
+    2  Runs are settled in the order in which they were applied. Those that only commit versions are joined; one that touches
+       locks, the bounds of the range or the GC threshold is settled alone, and if it has locks, entry by entry.
+    3  What waits is bounded: by `WAITING_RUNS_MAX`, a run of `WAITING_ROWS_MAX` rows does not wait at all, and whoever
+       publishes comes by every `feed.publish_interval`. A consumer that takes nothing is found out then (I-22).
+    4  Before-images are read from the engine, which may collect them; while anybody wants some, nothing waits.
+
+A joined block is checked against what was resolved *before* it (I-23), which is all that any consumer has been told.
+
+A broken rule inside a feed (I-23) ends that feed for its consumers and is reported; the replica goes on: it has done
+nothing wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import InvariantViolation
+from slackwater.feeds.events import EndReason
+from slackwater.feeds.rangefeed import RangeFeed
+from slackwater.hooks import probe, tap
+from slackwater.model.spans import Span
+from slackwater.replica.driver import Gone
+from slackwater.runtime.seam import Family
+from slackwater.storage.batch import WriteBatch
+
+if TYPE_CHECKING:
+    from slackwater.feeds.driver import NodeFeeds
+    from slackwater.feeds.events import Event as FeedEvent
+    from slackwater.feeds.rangefeed import Effect
+    from slackwater.replica.apply import Applied
+    from slackwater.replica.driver import Replica
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.seam import Position
+    from slackwater.runtime.sync import Event
+
+    Run = list[tuple[RangeState, Applied, Position]]
+
+WAITING_RUNS_MAX = 64
+WAITING_ROWS_MAX = 512
+
+_ENDS = {
+    Gone.REMOVED: EndReason.REPLICA_GONE,
+    Gone.ABSORBED: EndReason.RANGE_MERGED,
+    Gone.REPLACED: EndReason.LOG_TRIMMED,
+    Gone.FAILED: EndReason.REPLICA_GONE,
+}
+
+
+class Attached:
+    """A replica somebody listens to. Implements `ReplicaFollower` and `session.Source`."""
+
+    def __init__(self, owner: NodeFeeds, replica: Replica) -> None:
+        state = replica.state
+        self.replica = replica
+        self.range_id = state.descriptor.range_id
+        self._feed = RangeFeed(
+            Span(state.descriptor.start, state.descriptor.end),
+            closed=replica.closing.closed(),
+            gc_threshold=state.gc_threshold,
+            recent_bytes_max=int(replica.context.settings["feed.recent_bytes_max"]),
+        )
+        self.idle_since_ns = 0
+        """When the last consumer went; meaningful while there is none."""
+        self.room: dict[int, Event] = {}
+        """Catch-up scans that wait for their consumer."""
+        self._owner = owner
+        self._engine = replica.context.engine
+        self._waiting: list[tuple[Run, WriteBatch]] = []
+
+    @property
+    def feed(self) -> RangeFeed:
+        """The feed, with everything in it that the replica has applied."""
+        if self._waiting:
+            self.settle()
+        return self._feed
+
+    # --- the replica ---------------------------------------------------------------------------------------------
+
+    def applied(self, run: Run, whole: WriteBatch) -> None:
+        """These entries were applied together."""
+        waiting, feed = self._waiting, self._feed
+        waiting.append((run, whole))
+        if len(waiting) == 1:
+            self._owner.stir(feed.registrations)
+        if len(waiting) >= WAITING_RUNS_MAX or feed.wants_befores or len(whole.writes[Family.DATA]) >= WAITING_ROWS_MAX:
+            self.settle()
+
+    def settle(self) -> None:
+        """Take into the feed whatever has been applied and waits."""
+        waiting, self._waiting = self._waiting, []
+        if self._feed.over or not waiting:
+            return
+        effects: list[Effect] = []
+        try:
+            for run, batch in _gathered(waiting):
+                first, last = run[0][0], run[-1][1].state
+                if first.descriptor is last.descriptor and (len(run) == 1 or not batch.writes[Family.LOCK]):
+                    effects += self._entry(batch, first, last)
+                    continue
+                for before, applied, _ in run:
+                    if not self._feed.over:
+                        effects += self._entry(applied.batch, before, applied.state)
+        except InvariantViolation as error:
+            probe("feeds.broken")
+            tap("feeds.broken", self, error)
+            effects += self._feed.end_all(EndReason.REPLICA_GONE, f"the feed broke a rule: {error}")
+            self._let_go()
+        self._owner.follow(self, effects)
+
+    def _entry(self, batch: WriteBatch, before: RangeState, after: RangeState) -> list[Effect]:
+        feed = self._feed
+        if feed.over:
+            return []
+        effects = feed.applied(batch, closed=after.closed, lai=after.lai, reader=self._engine)
+        if after.gc_threshold > before.gc_threshold:
+            feed.collected(after.gc_threshold)
+        if after.descriptor.end < before.descriptor.end:
+            effects += feed.split(Span(after.descriptor.start, after.descriptor.end))
+        elif after.descriptor.end > before.descriptor.end:
+            effects += feed.end_all(EndReason.RANGE_MERGED)
+        return effects
+
+    def gone(self, why: Gone, detail: str) -> None:
+        """The replica is no more."""
+        self.end(_ENDS[why], detail)
+
+    def end(self, reason: EndReason, detail: str) -> None:
+        """Everybody's last word."""
+        self._owner.follow(self, self.feed.end_all(reason, detail))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """No catch-up scan waits for a consumer any more."""
+        for event in self.room.values():
+            event.set()
+
+    # --- consumers -----------------------------------------------------------------------------------------------
+
+    def take(self, registration: int, *, bytes_max: int) -> tuple[list[FeedEvent], bool]:
+        """The next events of a consumer, and whether there are more."""
+        feed = self.feed
+        events = feed.take(registration, bytes_max=bytes_max)
+        found = feed.registrations.get(registration)
+        if (room := self.room.get(registration)) is not None:
+            room.set()
+        if found is None:
+            self._owner.forget(registration)
+        return events, found is not None and found.pending()
+
+    def publish(self, *, quiet: bool) -> list[Effect]:
+        """What has been closed since."""
+        feed = self.feed
+        feed.forward_closed(self.replica.closing.closed())
+        return feed.publish(quiet=quiet)
+
+
+def _gathered(waiting: list[tuple[Run, WriteBatch]]) -> list[tuple[Run, WriteBatch]]:
+    """The same in order, with neighbors that only commit versions joined into one."""
+    if len(waiting) == 1:
+        return waiting
+    gathered: list[tuple[Run, WriteBatch]] = []
+    joining: WriteBatch | None = None
+    for run, batch in waiting:
+        if not _only_commits(run, batch):
+            gathered.append((run, batch))
+            joining = None
+        elif joining is None:
+            joining = WriteBatch()
+            joining.writes[Family.DATA].update(batch.writes[Family.DATA])
+            gathered.append(([run[0], run[-1]], joining))
+        else:
+            joining.writes[Family.DATA].update(batch.writes[Family.DATA])
+            gathered[-1][0][1] = run[-1]
+    return gathered
+
+
+def _only_commits(run: Run, batch: WriteBatch) -> bool:
+    """Whether nothing but versions, and what is closed, came of it."""
+    before, after = run[0][0], run[-1][1].state
+    return (
+        not batch.writes[Family.LOCK]
+        and not batch.ranges[Family.LOCK]
+        and before.descriptor is after.descriptor
+        and before.gc_threshold == after.gc_threshold
+    )
