@@ -17,6 +17,7 @@
     │   ├── ConnectionLost
     │   ├── DeadlineExceeded
     │   └── Overloaded             a bound was reached; back off
+    ├── TooStale                   the nearest replica is behind what a read insists on; wait, or allow others
     ├── BelowGcThreshold           history is gone; pick a later timestamp (permanent)
     ├── FeedExpired                a change feed lagged for too long and was to fail then; start it anew
     ├── ClockError                 a clock is beyond the maximum offset
@@ -156,6 +157,13 @@ class Overloaded(UnavailableError):
     """A named bound was reached; back off and retry."""
 
     sqlstate = "53400"
+
+
+class TooStale(SlackwaterError):
+    """The nearest replica cannot serve a read that insists on it; facts: `why`, or `resolved` and `bound`."""
+
+    sqlstate = "72000"
+    retry = Retry.LATER
 
 
 class BelowGcThreshold(SlackwaterError):

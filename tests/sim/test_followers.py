@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from slackwater.clock import add_seconds
 from slackwater.clock.timestamp import seconds_between
-from slackwater.errors import InvariantViolation, NotLeaseholder, UnavailableError, UsageError
+from slackwater.errors import InvariantViolation, NotLeaseholder, TooStale, UnavailableError, UsageError
 from slackwater.model import requests as rq
 from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.runtime.sync import Event
@@ -236,7 +237,7 @@ def test_a_bound_too_fresh_goes_to_the_leaseholder_or_fails() -> None:
         await c.kv.put(a, b"1")
         await c.settle(3)
         session = Staleness(sender=c.sender, clock=c.clock, settings=c.settings)
-        with pytest.raises(UnavailableError):
+        with pytest.raises(TooStale, match="accept an older one"):
             await session.with_max_staleness(0.1, [(a, a + b"\x00")], nearest_only=True)
         chosen = await session.with_max_staleness(0.1, [(a, a + b"\x00")])
         assert not chosen.by_followers
@@ -244,6 +245,53 @@ def test_a_bound_too_fresh_goes_to_the_leaseholder_or_fails() -> None:
         assert await c.kv.get(a, ts=chosen.ts, follower_ok=True) == b"1"
         with pytest.raises(UsageError):
             await session.with_min_timestamp(add_seconds(c.clock.now(), 60), [(a, a + b"\x00")])
+
+    play(story, settings=SETTINGS)
+
+
+def test_a_read_that_insists_on_the_nearest_replica_waits_or_fails_and_is_never_sent_on() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, second = await follower(c, b"a")
+        first = c.nodes["n1"].store
+        assert first is not None
+        batch = read(range_id, a, c.clock.now())
+
+        def insisting(wait_ms: int) -> rq.Batch:
+            return structs.replace(
+                batch, header=structs.replace(batch.header, ts=c.clock.now(), wait_ms=wait_ms, nearest_only=True)
+            )
+
+        with pytest.raises(TooStale, match="not closed on the follower; read an older") as failed:
+            await second.execute(insisting(0))
+        assert failed.value.facts["behind_s"] == pytest.approx(LAG_S, abs=2 * INTERVAL_S)
+        with pytest.raises(TooStale, match="within the wait"):
+            await second.execute(insisting(100))
+        assert (await second.execute(insisting(5_000))).by_follower, "its time came"
+        assert not (await first.execute(insisting(0))).by_follower, "the nearest replica may hold the lease"
+        header = structs.replace(insisting(0).header, range_id=RangeId(0))
+        near = c.nodes["n2"].sender
+        with pytest.raises(TooStale):
+            await near.send([rq.Get(a)], header)
+        assert (await near.send([rq.Get(a)], structs.replace(header, nearest_only=False))).served[0].node_id == N1
+
+    play(story, settings=SETTINGS)
+
+
+def test_an_intent_is_too_much_for_a_read_that_insists() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        range_id, second = await follower(c, b"a")
+        txn = c.kv.begin()
+        await txn.put(a, b"2")
+        assert await txn.get(a) == b"2", "the read takes the write with it"
+        await c.settle(5)
+        header = rq.Header(range_id, ts=second.replicas[range_id].closing.closed(), follower_ok=True, nearest_only=True)
+        with pytest.raises(TooStale, match="an intent is in the way"):
+            await second.execute(rq.Batch(header, [rq.Get(a)]))
+        await txn.rollback()
 
     play(story, settings=SETTINGS)
 

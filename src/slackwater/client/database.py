@@ -247,7 +247,7 @@ class AsyncDatabase:
             max_staleness: the freshest that the nearest replicas serve without waiting, at most so many seconds old.
             min_timestamp: the same, at or after that time. Without any of the three: the same, at or after everything
                 this session has written or read.
-            nearest_only: with the negotiated forms, fail rather than ask leaseholders.
+            nearest_only: fail (`TooStale`) rather than ask leaseholders: when a timestamp is negotiated, and at every read.
             tables: what the negotiation is about; all tables when none is named.
             read_from: "leader", "any" (the nearest replica if it can), "follower" (the nearest replica, waiting for it).
             wait: how many seconds a follower may wait for the timestamp to close before the leaseholder is asked.
@@ -256,7 +256,7 @@ class AsyncDatabase:
             raise UsageError("give one of as_of, max_staleness and min_timestamp, not several")
         if isinstance(tables, str):
             raise UsageError("tables are a list of names", tables=tables)
-        reads.read_policy(MIN, read_from=read_from, wait=wait)
+        reads.read_policy(MIN, read_from=read_from, wait=wait, nearest_only=nearest_only)
         at = MIN if as_of is None else self._time(as_of)
         least = MIN if min_timestamp is None else self._time(min_timestamp)
         if as_of is None and max_staleness is None and min_timestamp is None:
@@ -274,6 +274,7 @@ class AsyncDatabase:
             by_followers=reply.by_followers,
             read_from=read_from,
             wait=wait,
+            nearest_only=nearest_only,
         )
 
     async def resolved(self, tables: str | Sequence[str]) -> Timestamp:

@@ -111,8 +111,8 @@ def predicates_of(schema: TableSchema, where: Sequence[Any]) -> tuple[Predicate,
     return tuple(found)
 
 
-def read_policy(at: Timestamp, *, read_from: str, wait: float | None) -> nt.ReadPolicy:
-    """Where to read at a timestamp.
+def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_only: bool = False) -> nt.ReadPolicy:
+    """Where to read at a timestamp. With `nearest_only`, `TooStale` instead of asking the leaseholder.
 
     leader     the leaseholder
     any        the nearest replica, if the timestamp is closed there; else the leaseholder
@@ -123,9 +123,11 @@ def read_policy(at: Timestamp, *, read_from: str, wait: float | None) -> nt.Read
     if wait is not None and not 0 <= wait < float("inf"):
         raise UsageError("wait is a number of seconds, not negative", wait=wait)
     if read_from == "leader":
+        if nearest_only:
+            raise UsageError("nearest_only reads from the nearest replica; leave it out, or read_from='leader'")
         return nt.ReadPolicy(at)
     seconds = wait if wait is not None else DEFAULT_WAIT_S if read_from == "follower" else 0.0
-    return nt.ReadPolicy(at, follower_ok=True, wait_ms=int(seconds * 1000))
+    return nt.ReadPolicy(at, follower_ok=True, wait_ms=int(seconds * 1000), nearest_only=nearest_only)
 
 
 async def scan(

@@ -44,13 +44,14 @@ class AsyncSnapshot:
         by_followers: bool,
         read_from: str,
         wait: float | None,
+        nearest_only: bool = False,
     ) -> None:
         self._gateways = gateways
         self._tables = tables
         self.timestamp = timestamp
         self.by_followers = by_followers
         """Whether the nearest replicas said that they can serve it without waiting."""
-        self._policy = read_policy(timestamp, read_from=read_from, wait=wait)
+        self._policy = read_policy(timestamp, read_from=read_from, wait=wait, nearest_only=nearest_only)
         self._reads: dict[int, nt.RangeRead] = {}
 
     @property

@@ -14,7 +14,7 @@ Bounded staleness asks for the freshest timestamp that needs no waiting anywhere
 resolved timestamp over all spans of the query is the highest timestamp that all of them can serve.
 
     span A   resolved 140 ┐
-    span B   resolved  90 ├─► 90, if 90 >= bound; otherwise the leaseholder, or BoundedStaleness for `nearest_only`
+    span B   resolved  90 ├─► 90, if 90 >= bound; otherwise the leaseholder, or `TooStale` for `nearest_only`
     span C   resolved 120 ┘
 
     I-16  the chosen timestamp is never below the bound, never above any resolved timestamp, and never below what the

@@ -140,6 +140,8 @@ class ReadPolicy(msgspec.Struct, frozen=True):
     follower_ok: bool = False
     wait_ms: int = 0
     """How long a follower may wait for the timestamp to close before the leaseholder is asked."""
+    nearest_only: bool = False
+    """Fail rather than ask the leaseholder."""
 
 
 class GetRows(msgspec.Struct, frozen=True):

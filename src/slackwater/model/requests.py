@@ -459,6 +459,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     deadline_ms: int = 0
     generation: int = 0
     """Of the descriptor the sender used; 0: unknown."""
+    nearest_only: bool = False
+    """With `follower_ok`: fail (`TooStale`) rather than be sent on by a follower that cannot serve it."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):

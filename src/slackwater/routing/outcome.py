@@ -28,6 +28,7 @@ from slackwater.errors import (
     RetryableError,
     RoutingError,
     SlackwaterError,
+    TooStale,
     TransactionAborted,
     UnavailableError,
     UsageError,
@@ -79,6 +80,7 @@ _SEVERITY: tuple[type[SlackwaterError], ...] = (
     UsageError,
     ConditionFailed,
     BelowGcThreshold,
+    TooStale,
     UnavailableError,
     RetryableError,
     ConflictError,
@@ -90,6 +92,7 @@ _DEFINITE = (
     RoutingError,
     UnavailableError,
     BelowGcThreshold,
+    TooStale,
     UsageError,
 )
 

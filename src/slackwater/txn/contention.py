@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.errors import SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.requests import Pushed
 from slackwater.model.served import Why, explained
@@ -81,6 +81,11 @@ class Waiting:
             return header
         self._met_on_followers += 1
         if self._met_on_followers > FOLLOWER_CONFLICTS_MAX:
+            if header.nearest_only:
+                raise TooStale(
+                    "intents are in the way on the nearest replica; read at a resolved timestamp, or allow others",
+                    why=Why.INTENT.value,
+                ) from error
             probe("txn.bulk_left_follower")
             return structs.replace(header, follower_ok=False)
         await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))

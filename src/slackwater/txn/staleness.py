@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.closedts.negotiate import bound_of_staleness, negotiate
 from slackwater.closedts.policy import Terms, follower_read_timestamp
-from slackwater.errors import UnavailableError, UsageError
+from slackwater.errors import TooStale, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.requests import ClosedResult, CloseNow, Header, QueryResolved, Request, ResolvedResult
 from slackwater.runtime.seam import RangeId
@@ -91,10 +91,13 @@ class Staleness:
         chosen = negotiate([r.ts for r in resolved], at_least=bound, now=now, seen=self.seen)
         if chosen is None and nearest_only:
             behind = min(resolved, key=lambda r: r.ts)
-            raise UnavailableError(
-                "the nearest replicas cannot serve a timestamp that fresh; wait, or allow others",
+            least = Timestamp(max(bound, self.seen))
+            raise TooStale(
+                "the nearest replicas cannot serve a timestamp that fresh without waiting; accept an older one, "
+                "try again a little later, or allow others",
                 resolved=behind.ts,
-                bound=max(bound, self.seen),
+                bound=least,
+                behind_s=seconds_between(behind.ts, least),
             )
         if chosen is None:
             probe("staleness.leaseholder_needed")

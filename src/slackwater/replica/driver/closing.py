@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.negotiate import resolve
 from slackwater.closedts.policy import Policy, closable_upto, longest_lead_s, target, terms_of
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.closedts.waiting import Gate, gate
-from slackwater.errors import InvariantViolation, UsageError
+from slackwater.errors import InvariantViolation, TooStale, UsageError
 from slackwater.hooks import tap
 from slackwater.model import requests as rq
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.model.served import Why
 from slackwater.replica import declare
 from slackwater.replica.apply import Verdict
 from slackwater.replica.closing import try_close
@@ -149,20 +150,38 @@ class Closing:
             transport.advanced(self._replica.state.descriptor.range_id, self.closed())
 
     async def may_serve(self, batch: Batch) -> bool:
-        """Whether this replica may answer without the lease, after waiting as long as the batch allows for it."""
+        """Whether this replica may answer without the lease, after waiting as long as the batch allows for it.
+
+        A read that insists on the nearest replica is not sent on: `TooStale`, unless the lease is here.
+        """
         if not all(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests):
             return False
-        required = declare.required_frontier(batch)
-        verdict = gate(required=required, closed=self.closed(), wait_ms=batch.header.wait_ms)
-        transport, lease = self._context.transport, self._replica.state.lease
-        if verdict is Gate.WAIT and transport is not None and lease.holder != self._context.node_id:
+        header, required = batch.header, declare.required_frontier(batch)
+        verdict = gate(required=required, closed=self.closed(), wait_ms=header.wait_ms)
+        transport = self._context.transport
+        if verdict is Gate.WAIT and transport is not None and not self._leads():
             await transport.wait_closed(
-                self._replica.state.descriptor.range_id, required, seconds=batch.header.wait_ms / 1000
+                self._replica.state.descriptor.range_id, required, seconds=header.wait_ms / 1000
             )
-        served = required <= self.closed()
-        if not served:
-            tap("replica.follower_refused", self._replica, batch)
-        return served
+        verdict = gate(required=required, closed=self.closed(), wait_ms=0, nearest_only=header.nearest_only)
+        if verdict is Gate.SERVE:
+            return True
+        tap("replica.follower_refused", self._replica, batch)
+        if verdict is Gate.FAIL and not self._leads():
+            raise self._too_stale(required, Why.WAITED if header.wait_ms else Why.NOT_CLOSED)
+        return False
+
+    def _leads(self) -> bool:
+        return self._replica.state.lease.holder == self._context.node_id
+
+    def _too_stale(self, required: Timestamp, why: Why) -> TooStale:
+        range_id, closed = self._replica.state.descriptor.range_id, self.closed()
+        return TooStale(
+            f"n{self._context.node_id}, the nearest replica, cannot serve the read of r{range_id}: {why.value}; "
+            "read an older timestamp, wait for longer, or allow others",
+            why=why.value,
+            behind_s=seconds_between(closed, required),
+        )
 
     def query_resolved(self, batch: Batch) -> BatchResult:
         """How far this replica can be read without meeting an intent. Closed first, then the engine (pitfall 16)."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN
-from slackwater.errors import ConflictError, Overloaded, SlackwaterError
+from slackwater.errors import ConflictError, Overloaded, SlackwaterError, TooStale
 from slackwater.hooks import probe, tap
 from slackwater.model.bulk import BULK
-from slackwater.model.served import Served
+from slackwater.model.served import Served, Why
 from slackwater.replica import declare
 from slackwater.replica.evaluate import View, evaluate
 from slackwater.runtime.sync import CancelledError
@@ -65,6 +65,11 @@ def _in_the_way(replica: Replica, batch: Batch, error: ConflictError) -> Slackwa
     if isinstance(batch.requests[0], BULK):
         error.facts["by_follower"] = True
         return error
+    if batch.header.nearest_only:
+        return TooStale(
+            "an intent is in the way on the nearest replica; read at a resolved timestamp, or allow others",
+            why=Why.INTENT.value,
+        )
     holder = replica.state.lease.holder
     return replica.leasing.elsewhere("an intent is in the way on this follower", holder, intent=True)
 

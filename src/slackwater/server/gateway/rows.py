@@ -73,6 +73,7 @@ class Rows:
             ts=policy.at,
             follower_ok=policy.follower_ok and policy.at != MIN,
             wait_ms=policy.wait_ms,
+            nearest_only=policy.nearest_only,
         )
         answer = await self._gateway.node.kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN)
         values = [v.value for v in answer.results if isinstance(v, Value)]

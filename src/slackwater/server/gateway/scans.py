@@ -7,7 +7,7 @@ been written before the scan began, the scan moves up to it, provided that nothi
 refresh over what was read, as in a transaction. Where that fails the client is told to scan again.
 
 A scan at a timestamp reads there and nowhere else. With `follower_ok` the nearest replica answers if the timestamp is closed
-there, or closes within `wait_ms`; otherwise the leaseholder does, and the page says so.
+there, or closes within `wait_ms`; otherwise the leaseholder does, and the page says so; or the scan fails (`nearest_only`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scans:
             header = Header(NO_RANGE, ts=now, uncertainty_limit=limit)
         else:
             self.check_past(policy.at)
-            header = Header(NO_RANGE, ts=policy.at, follower_ok=policy.follower_ok, wait_ms=policy.wait_ms)
+            header = _header(policy, policy.at)
 
         def piece(start: bytes, end: bytes) -> Request:
             return ScanArrow(start, end, request.plan)
@@ -69,8 +69,7 @@ class Scans:
         if request.after > request.upto:
             raise UsageError("changes are read from an earlier timestamp to a later one")
         self.check_past(request.upto)
-        policy = request.policy
-        header = Header(NO_RANGE, ts=request.upto, follower_ok=policy.follower_ok, wait_ms=policy.wait_ms)
+        header = _header(request.policy, request.upto)
 
         def piece(start: bytes, end: bytes) -> Request:
             return ExportArrow(start, end, request.after, request.upto, request.plan, request.diff)
@@ -161,6 +160,16 @@ class Pages:
         assert isinstance(found, Blocks), found
         resume = found.resume or (end if end < self._end else None)
         return nt.ScanPage(found.blocks, found.rows, self._header.ts, resume, range_reads(answer))
+
+
+def _header(policy: nt.ReadPolicy, ts: Timestamp) -> Header:
+    return Header(
+        NO_RANGE,
+        ts=ts,
+        follower_ok=policy.follower_ok,
+        wait_ms=policy.wait_ms,
+        nearest_only=policy.nearest_only,
+    )
 
 
 def range_reads(answer: BatchResult) -> list[nt.RangeRead]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
-from slackwater.errors import BelowGcThreshold, SlackwaterError, UnavailableError
+from slackwater.errors import BelowGcThreshold, SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model import requests as rq
 from slackwater.model.layout import prefix_end
@@ -131,8 +131,10 @@ async def negotiated(
     session, world = session_of(me), me.cluster.world
     try:
         chosen = await ask
-    except UnavailableError:
+    except TooStale:
         probe("follow.not_fresh_enough")
+        return
+    except UnavailableError:
         return
     probe("follow.negotiated" if chosen.by_followers else "follow.leaseholder_needed")
     name = me.client.runtime.name
