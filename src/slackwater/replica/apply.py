@@ -181,6 +181,10 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
         case LeaseTrigger(lease, read_floor):
             aftermath.append(LeaseChanged(state.lease.sequence, lease.sequence))
             closed = state.closed if state.frozen and not planted("M01") else max(state.closed, lease.start)
+            if command.lai == NO_LAI and lease.holder == state.lease.holder and not state.lease.by_epoch:
+                # A holder that asked anew, because its lease was about to end, may have been granted an extension that
+                # was still on its way: it serves up to there until it applies this, so the new lease ends no sooner.
+                lease = replace(lease, expiration=max(lease.expiration, state.lease.expiration))
             return replace(state, lease=lease, closed=closed, read_floor=max(state.read_floor, read_floor))
         case LeaseExtension(expiration):
             invariant(expiration >= state.lease.expiration, "I-07", new=expiration, old=state.lease.expiration)

@@ -140,6 +140,19 @@ def test_an_expiration_lease_cannot_be_taken_before_its_end() -> None:
     assert verdict(held, late) is Verdict.ACCEPTED
 
 
+def test_a_lease_asked_for_anew_ends_no_sooner_than_an_extension_that_overtook_it() -> None:
+    """Found by `slackwater sim --scenario frontier --seed 33`: the holder went on under the extension it had applied."""
+    held = msgspec.structs.replace(STATE, lease=Lease(1, 5, Timestamp(100), expiration=Timestamp(300)))
+    extension = command(min_write_ts=MIN, trigger=LeaseExtension(Timestamp(600)))
+    asked = LeaseTrigger(Lease(1, 6, Timestamp(290), expiration=Timestamp(490)))
+    anew = one(held, extension, command(lai=NO_LAI, min_write_ts=MIN, closed=MIN, trigger=asked))
+    assert (anew.state.lease.sequence, anew.state.lease.expiration) == (6, 600)
+    given_up = command(
+        lai=12, min_write_ts=MIN, trigger=LeaseTrigger(Lease(1, 6, Timestamp(290), expiration=Timestamp(291)))
+    )
+    assert one(held, given_up).state.lease.expiration == 291, "the holder itself ends it, in the order of its commands"
+
+
 def test_extensions_never_shorten_a_lease() -> None:
     held = msgspec.structs.replace(STATE, lease=Lease(1, 5, Timestamp(100), expiration=Timestamp(300)))
     longer = one(held, command(min_write_ts=MIN, trigger=LeaseExtension(Timestamp(400))))

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.model import requests as rq
 from slackwater.model.layout import kv, system
+from slackwater.routing.parallel import in_parallel
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
@@ -72,6 +74,7 @@ RESEND_LAG_S = 2.0
 RANGES = 6
 FAT_BYTES = (1_000, 3_000)
 FAT_KEYS = 6
+FIRST_WRITES = 3
 LOOK_S = 0.02
 MERGE_LOOKS_MAX = 200
 
@@ -99,9 +102,19 @@ async def fat(me: Worker, timeout: float) -> None:
 
 @operation("first")
 async def first(me: Worker, timeout: float) -> None:
-    """One large value in range 1."""
-    key = system("alloc", b"sim/%d" % me.number)
-    await me.kv.put(key, b".".ljust(me.draw.between(*FAT_BYTES), b"."), timeout=timeout)
+    """A few large values in range 1, at once: more than one entry, so that some wait behind an extension of the lease."""
+    works = [
+        partial(
+            me.kv.put,
+            system("alloc", b"sim/%d/%d" % (me.number, n)),
+            b".".ljust(me.draw.between(*FAT_BYTES), b"."),
+            timeout=timeout,
+        )
+        for n in range(FIRST_WRITES)
+    ]
+    for outcome in await in_parallel(me.client.scope, works, limit=FIRST_WRITES, name="first"):
+        if isinstance(outcome, SlackwaterError):
+            raise outcome
 
 
 # --- the shaker -------------------------------------------------------------------------------------------------------
