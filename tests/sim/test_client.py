@@ -8,8 +8,12 @@ import pytest
 
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
-from slackwater.errors import ConnectionLost, SlackwaterError
+from slackwater.clock.timestamp import seconds_between
+from slackwater.closedts.policy import Kind
+from slackwater.errors import ConnectionLost, SlackwaterError, TooStale, UsageError
 from slackwater.model import native as nt
+from slackwater.model.layout import table_span
+from slackwater.server.span_config import SpanConfig, write_config
 from tests.sim.cluster import NODE, Cluster, play
 
 if TYPE_CHECKING:
@@ -109,3 +113,62 @@ def test_tables_and_rows_survive_a_crash() -> None:
         assert await total(db) == 100 * COUNT
 
     play(story)
+
+
+def test_follower_read_timestamps_follow_the_policies_of_the_tables() -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        for name, kind, duration_ms in (("fast", Kind.LAG, 100), ("global", Kind.LEAD, 0), ("silent", Kind.OFF, 0)):
+            made = await db.create_table(name, {"id": "int8"}, primary_key=["id"])
+            span = table_span(made.table_id)
+            await write_config(c.kv, SpanConfig(span.start, span.end, policy=kind, duration_ms=duration_ms))
+        await c.settle(30)
+
+        async def age_s(*tables: str) -> float:
+            return seconds_between(await db.follower_read_timestamp(tables), db.now())
+
+        assert await age_s() == pytest.approx(2.2, abs=0.05), "1 s, one tick, and the slack of 1 s"
+        assert await age_s("accounts") == pytest.approx(2.2, abs=0.05)
+        assert await age_s("fast") == pytest.approx(1.3, abs=0.05)
+        assert await age_s("global") == pytest.approx(0.0, abs=0.05)
+        assert await age_s("global", "fast") == pytest.approx(1.3, abs=0.05)
+        with pytest.raises(UsageError, match="closing is off for this span"):
+            await db.follower_read_timestamp(["fast", "silent"])
+        snap = await db.snapshot(as_of="follower_read_timestamp()", tables=["fast"], nearest_only=True)
+        assert seconds_between(snap.timestamp, db.now()) == pytest.approx(1.3, abs=0.05)
+        assert (await snap.scan("fast")).num_rows == 0
+        await db.create_table("new", {"id": "int8"}, primary_key=["id"])
+        assert await age_s("new") < 1.0, "never before there was a table"
+
+    play(story, settings={"closed_timestamp.target_duration": 1.0})
+
+
+def test_a_snapshot_that_insists_on_the_nearest_replica() -> None:
+    async def story(c: Cluster) -> None:
+        await table(c)
+        await c.second_node(b"a")  # all tables are in that range
+        await c.settle(5)
+        far = AsyncDatabase(
+            Gateways(c.runtime, c.scope.child("n2"), ["n2:7400"], settings=c.settings, timeout_s=60.0),
+            c.scope.child("far"),
+        )
+        await far._gateways.greet()
+        began = c.world.seconds
+        with pytest.raises(TooStale, match="accept an older one"):
+            await far.snapshot(max_staleness=0.1, tables=["accounts"], nearest_only=True)
+        snap = await far.snapshot(as_of=far.now(), nearest_only=True)
+        for work in (snap.get("accounts", 1), snap.scan("accounts")):
+            with pytest.raises(TooStale, match="n2, the nearest replica, cannot serve"):
+                await work
+        assert c.world.seconds - began < 1.0, "told at once, by the one gateway that was asked"
+        patient = await far.snapshot(as_of=far.now(), nearest_only=True, wait=10)
+        assert (await patient.scan("accounts")).num_rows == COUNT
+        (read,) = patient.reads
+        assert (read.node, read.by_follower, read.why) == (2, True, "")
+        forwarded = await far.snapshot(as_of=far.now())
+        assert (await forwarded.scan("accounts")).num_rows == COUNT
+        assert [(r.node, r.why) for r in forwarded.reads] == [(1, "the timestamp was not closed on the follower")]
+        with pytest.raises(UsageError, match="nearest_only"):
+            await far.snapshot(nearest_only=True, read_from="leader")
+
+    play(story, settings={"closed_timestamp.target_duration": 1.0, "queue.interval": 0.0})

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 pa: Any = pyarrow
 SCAN_ATTEMPTS_MAX = 20
+FOLLOWER_READ = "follower_read_timestamp()"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -243,7 +244,8 @@ class AsyncDatabase:
         """The database at one timestamp, chosen in one of these ways.
 
         Args:
-            as_of: exactly then: a timestamp, an aware datetime, ISO-8601, or an interval such as "-5s".
+            as_of: exactly then: a timestamp, an aware datetime, ISO-8601, an interval such as "-5s", or
+                "follower_read_timestamp()", which is that method for `tables`.
             max_staleness: the freshest that the nearest replicas serve without waiting, at most so many seconds old.
             min_timestamp: the same, at or after that time. Without any of the three: the same, at or after everything
                 this session has written or read.
@@ -257,6 +259,8 @@ class AsyncDatabase:
         if isinstance(tables, str):
             raise UsageError("tables are a list of names", tables=tables)
         reads.read_policy(MIN, read_from=read_from, wait=wait, nearest_only=nearest_only)
+        if as_of == FOLLOWER_READ:
+            as_of = await self.follower_read_timestamp(tables)
         at = MIN if as_of is None else self._time(as_of)
         least = MIN if min_timestamp is None else self._time(min_timestamp)
         if as_of is None and max_staleness is None and min_timestamp is None:
@@ -276,6 +280,15 @@ class AsyncDatabase:
             wait=wait,
             nearest_only=nearest_only,
         )
+
+    async def follower_read_timestamp(self, tables: str | Sequence[str] = ()) -> Timestamp:
+        """The newest timestamp that all followers of these tables have very likely closed; no replica is asked.
+
+        By the tables' own policies (`slackwater span-config`): a little older than the target of the laziest of them, the
+        present if all of them lead, `UsageError` if one is off. Without tables, by the cluster's
+        `closed_timestamp.target_duration`.
+        """
+        return (await self._gateways.call(nt.FOLLOWER_READ, nt.OfTables(_names(tables)))).ts
 
     async def resolved(self, tables: str | Sequence[str]) -> Timestamp:
         """The timestamp up to which nothing in these tables will ever change, on the replicas nearest to the gateway."""

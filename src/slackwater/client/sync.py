@@ -314,6 +314,10 @@ class Database(_Waits):
         )
         return Snapshot(self._loop, self._wait(work))
 
+    def follower_read_timestamp(self, tables: str | Sequence[str] = ()) -> Timestamp:
+        """The newest timestamp that all followers of these tables have very likely closed; see `AsyncDatabase`."""
+        return self._wait(self._twin.follower_read_timestamp(tables))
+
     def resolved(self, tables: str | Sequence[str]) -> Timestamp:
         """The timestamp up to which nothing in these tables will ever change, on the replicas nearest to the gateway."""
         return self._wait(self._twin.resolved(tables))

@@ -150,11 +150,29 @@ def rtt_step(rtt_s: float, *, before: int | None = None) -> int:
     return before if low <= rtt_s <= high else step
 
 
-def follower_read_timestamp(now: Timestamp, terms: Terms, *, slack_s: float) -> Timestamp:
-    """A timestamp that every follower of a lagging range has very likely closed: target + one tick + slack ago."""
-    if terms.target_duration_s == 0:
+def follower_read_timestamp(
+    now: Timestamp, terms: Terms, *, slack_s: float, policies: Sequence[Policy] = (Policy(),)
+) -> Timestamp:
+    """A timestamp that every follower of ranges with these policies has very likely closed.
+
+    lag    target + one tick + slack ago
+    lead   now: a lead is made for that; less, if the setting made it shorter than the way to the followers takes
+    off    there is none: `UsageError`
+    """
+    return min(_served_by_followers(policy, now, terms, slack_s) for policy in policies)
+
+
+def _served_by_followers(policy: Policy, now: Timestamp, terms: Terms, slack_s: float) -> Timestamp:
+    if policy.kind is Kind.LEAD:
+        computed = msgspec.structs.replace(terms, lead_override_s=0.0)
+        short_s = lead_s(policy.rtt_step, computed) - terms.max_offset_s - lead_s(policy.rtt_step, terms)
+        return now if short_s <= 0 else floor(add_seconds(now, -short_s))
+    lag_s = policy.duration_ms / 1000 or terms.target_duration_s
+    if policy.kind is Kind.OFF:
+        raise UsageError("closing is off for this span (policy off), so followers serve no reads of it")
+    if lag_s <= 0:
         raise UsageError("closing is off (closed_timestamp.target_duration = 0), so followers serve no reads")
-    return floor(add_seconds(now, -(terms.target_duration_s + terms.interval_s + slack_s)))
+    return floor(add_seconds(now, -(lag_s + terms.interval_s + slack_s)))
 
 
 class SpanPolicies:

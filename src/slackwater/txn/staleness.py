@@ -1,7 +1,8 @@
 """How old an answer may be: the timestamps that followers can serve, for any number of spans.
 
     exact               the caller knows the timestamp
-    follower_read       target + one tick + slack ago: every follower has very likely closed it; no message needed
+    follower_read       every follower has very likely closed it, by the policies of the spans: target + one tick + slack
+                        ago, or the present where they lead; no message needed
     with_min_timestamp  the freshest timestamp that the nearest replicas of *all* spans can serve without waiting, not
     with_max_staleness  older than a bound; found by asking each span's replica how far it is resolved
     close               the present: leaseholders finish and publish, then followers serve a large read at `at`
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.closedts.negotiate import bound_of_staleness, negotiate
-from slackwater.closedts.policy import Terms, follower_read_timestamp
+from slackwater.closedts.policy import Policy, PolicyBook, follower_read_timestamp, terms_of
 from slackwater.errors import TooStale, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.requests import ClosedResult, CloseNow, Header, QueryResolved, Request, ResolvedResult
@@ -47,18 +48,26 @@ class Chosen(NamedTuple):
 class Staleness:
     """Chooses timestamps for reads that may be a little old. One per session: its reads do not travel back."""
 
-    def __init__(self, *, sender: RangeSender, clock: HybridClock, settings: Settings) -> None:
+    def __init__(
+        self, *, sender: RangeSender, clock: HybridClock, settings: Settings, policies: PolicyBook | None = None
+    ) -> None:
         self._sender = sender
         self._clock = clock
         self._settings = settings
+        self._policies = policies or PolicyBook()
         self.seen = MIN
         """The newest timestamp this session has chosen."""
 
-    def follower_read_timestamp(self) -> Timestamp:
-        """A timestamp that followers have very likely closed, whatever is asked."""
-        return follower_read_timestamp(
-            self._clock.physical(), self._terms(), slack_s=self._settings["closed_timestamp.propagation_slack"]
-        )
+    def follower_read_timestamp(self, spans: Sequence[tuple[bytes, bytes]] = ()) -> Timestamp:
+        """A timestamp that the followers of these spans have very likely closed.
+
+        Spans may have durations of their own, lead, or close nothing (`UsageError`): the oldest of their timestamps serves
+        all of them. Without spans, by the cluster's `closed_timestamp.target_duration`.
+        """
+        terms = terms_of(self._settings)
+        policies = [self._policies.spans.of(start, end, terms) for start, end in spans] or [Policy()]
+        slack_s = self._settings["closed_timestamp.propagation_slack"]
+        return follower_read_timestamp(self._clock.physical(), terms, slack_s=slack_s, policies=policies)
 
     async def with_max_staleness(
         self,
@@ -132,10 +141,4 @@ class Staleness:
             "the ranges could not close the timestamp; it is in the future, or a merge is under way",
             at=ts,
             closed=lowest,
-        )
-
-    def _terms(self) -> Terms:
-        return Terms(
-            target_duration_s=self._settings["closed_timestamp.target_duration"],
-            interval_s=self._settings["closed_timestamp.side_transport_interval"],
         )

@@ -75,6 +75,25 @@ def test_follower_read_timestamp_is_older_than_target_tick_and_slack() -> None:
         follower_read_timestamp(NOW, Terms(target_duration_s=0.0), slack_s=1.0)
 
 
+def test_follower_read_timestamp_serves_spans_of_every_policy() -> None:
+    now, terms = from_us(10_000_000), Terms()
+
+    def at(*policies: Policy, terms: Terms = terms) -> float:
+        return seconds_between(follower_read_timestamp(now, terms, slack_s=1.0, policies=policies), now)
+
+    assert at(Policy(duration_ms=200)) == pytest.approx(1.4), "its own target, one tick, the slack"
+    assert at(Policy(duration_ms=200), terms=Terms(target_duration_s=0.0)) == pytest.approx(1.4)
+    assert at(LEAD) == 0, "the present"
+    assert at(LEAD, Policy(duration_ms=200), LAG) == pytest.approx(4.2), "the laziest decides"
+    assert at(LEAD, terms=Terms(lead_override_s=5.0)) == 0, "nobody reads the future"
+    short = seconds_between(now, target(LEAD, now, terms) or now) - terms.max_offset_s - 0.1
+    assert at(LEAD, terms=Terms(lead_override_s=0.1)) == pytest.approx(short, abs=1e-5), "a lead that is too short"
+    with pytest.raises(UsageError, match="policy off"):
+        at(LAG, OFF)
+    with pytest.raises(UsageError, match="target_duration = 0"):
+        at(LEAD, LAG, terms=Terms(target_duration_s=0.0))
+
+
 def test_a_range_takes_the_policy_that_promises_least_of_those_it_touches() -> None:
     fast = Policy(duration_ms=200)
     spans = SpanPolicies([(b"m", b"p", LEAD), (b"c", b"f", fast), (b"f", b"h", OFF)])

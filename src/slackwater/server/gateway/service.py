@@ -68,6 +68,7 @@ class Gateway:
         server.handle(nt.RESTART, self.txns.restart)
         server.handle(nt.SETTLE, self.txns.settle)
         server.handle(nt.SNAPSHOT, self.times.snapshot)
+        server.handle(nt.FOLLOWER_READ, self.times.follower_read_timestamp)
         server.handle(nt.RESOLVED, self.times.resolved)
         server.handle(nt.CLOSE, self.times.close)
         server.handle(nt.FRONTIER, self.times.frontier)

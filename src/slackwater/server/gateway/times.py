@@ -1,6 +1,7 @@
 """Which timestamp to read at, how far tables are finished, and what holds them back.
 
     snapshot    one timestamp for several tables, in one of the forms of `txn.staleness`
+    follower    what followers have very likely closed, by the policies of these tables; nobody is asked
     resolved    the timestamp up to which nothing in these tables will ever change
     close       have the present closed, so that followers can serve it
     frontier    every replica of every range of these tables: how far, and why not further
@@ -71,6 +72,13 @@ class Times:
         )
         return nt.SnapshotReply(chosen.ts, chosen.by_followers, node.clock.now(), tables)
 
+    async def follower_read_timestamp(self, request: nt.OfTables, context: Context) -> nt.TimestampReply:
+        """What followers of these tables have very likely closed; without tables, by the cluster's setting."""
+        tables = await self._tables(request.tables, at=None) if request.tables else []
+        spans = [_bounds(schema_span(h.latest.schema)) for h in tables]
+        made = max((h.versions[0].modified for h in tables), default=MIN)
+        return nt.TimestampReply(Timestamp(max(made, self._staleness(MIN).follower_read_timestamp(spans))))
+
     async def resolved(self, request: nt.OfTables, context: Context) -> nt.TimestampReply:
         """The lowest resolved timestamp of the nearest replicas of all ranges."""
         spans = [_bounds(span) for span in await self._gateway.spans_of(request.tables)]
@@ -136,7 +144,7 @@ class Times:
 
     def _staleness(self, seen: Timestamp) -> Staleness:
         node = self._gateway.node
-        staleness = Staleness(sender=node.sender, clock=node.clock, settings=node.settings)
+        staleness = Staleness(sender=node.sender, clock=node.clock, settings=node.settings, policies=node.policies)
         staleness.seen = seen
         return staleness
 
