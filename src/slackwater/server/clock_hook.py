@@ -2,6 +2,10 @@
 
 Nodes and clients use the same hook. A node also measures its peers, and stops serving when they prove its clock wrong
 (`OffsetMonitor`); a client only stamps and follows, and a stamp too far ahead is refused by whoever receives it.
+
+A node may also talk to itself over a connection, and then it measures itself. That measurement always says that the two
+clocks agree, and is worth nothing: counted, it would vouch for a clock that was set (`StepGuard`) and outvote a peer who
+proves it wrong. So a node that is `own` is left out.
 """
 
 from __future__ import annotations
@@ -13,15 +17,20 @@ from slackwater.clock.hlc import PEERS_MAX
 from slackwater.clock.timestamp import Timestamp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slackwater.runtime.rpc.method import Measurement
 
 
 class HybridClockHook:
     """Implements `runtime.rpc.method.ClockHook`."""
 
-    def __init__(self, clock: HybridClock, monitor: OffsetMonitor) -> None:
+    def __init__(
+        self, clock: HybridClock, monitor: OffsetMonitor, *, own: Callable[[str], bool] = lambda _peer: False
+    ) -> None:
         self._clock = clock
         self._monitor = monitor
+        self._own = own
         self._rtt_ns: dict[str, int] = {}
 
     def stamp(self) -> int:
@@ -34,6 +43,8 @@ class HybridClockHook:
 
     def measured(self, peer: str, measurement: Measurement) -> None:
         """A heartbeat came back from `peer`."""
+        if self._own(peer):
+            return
         if peer not in self._rtt_ns and len(self._rtt_ns) >= PEERS_MAX:
             self._rtt_ns.pop(next(iter(self._rtt_ns)))
         self._rtt_ns[peer] = measurement.rtt_ns

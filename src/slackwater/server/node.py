@@ -108,7 +108,7 @@ class Node:
         self._listener = listener
         self.policies = PolicyBook()
         """Which timestamps are closed where; kept up to date by `span_watch`."""
-        self.hook = hook = HybridClockHook(self.clock, self.offsets)
+        self.hook = hook = HybridClockHook(self.clock, self.offsets, own=self._is_me)
         self.server = RpcServer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
         self.dialer = Dialer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
         self.book = AddressBook(address, join, self.dialer, local_first_range=self._local_first_range)
@@ -122,6 +122,10 @@ class Node:
     def node_id(self) -> NodeId:
         """0 before the node belongs to a cluster."""
         return NodeId(self.identity.node_id)
+
+    def _is_me(self, peer: str) -> bool:
+        """Whether that name of a peer (`n3`, or an address) is this node's own."""
+        return peer in (f"n{self.identity.node_id}", self.address)
 
     # --- starting ----------------------------------------------------------------------------------------------------
 
