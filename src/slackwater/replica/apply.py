@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from slackwater.clock.timestamp import MIN
-from slackwater.errors import invariant
+from slackwater.errors import InvariantViolation, invariant
 from slackwater.hooks import planted, probe
 from slackwater.model.commands import (
     NO_LAI,
@@ -109,8 +109,9 @@ class Applied(NamedTuple):
 
 def verdict(state: RangeState, command: Command) -> Verdict:
     """The single acceptance rule (pitfall 53: copies of a fence check drift apart)."""
-    if command.lease_sequence != state.lease.sequence and not (planted("X-LATE-APPEND") and command.trigger is None):
-        return Verdict.WRONG_LEASE
+    if command.lease_sequence != state.lease.sequence:
+        by_index_alone = planted("X-LATE-APPEND") and command.trigger is None and command.lai > state.lai
+        return Verdict.ACCEPTED if by_index_alone else Verdict.WRONG_LEASE
     if command.lai == NO_LAI:
         return _lease_request_verdict(state, command)
     if command.lai <= state.lai and not planted("X-DOUBLE-APPLY"):
@@ -153,6 +154,15 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
         if judged is not Verdict.ACCEPTED:
             probe(f"apply.{judged.name.lower()}")
             continue
+        if (
+            command.lease_sequence != state.lease.sequence
+        ):  # asserted apart from the rule that decides, as I-08 is that grave
+            facts: dict[str, object] = {
+                "command": command.lease_sequence,
+                "lease": state.lease.sequence,
+                "at": position,
+            }
+            raise InvariantViolation("I-08", facts)
         if command.effects:
             batch.extend_encoded(command.effects)
         state = _advance(state, command)

@@ -258,3 +258,16 @@ def test_packets_round_trip_and_damage_is_noticed() -> None:
             decode_packet(bytes(damaged))
     with pytest.raises(DecodeError):
         decode_packet(b"abc")
+
+
+def test_nothing_is_applied_under_another_lease_even_if_the_rule_were_wrong() -> None:
+    """The acceptance rule decides; an assertion beside it stops the replica should it ever decide wrongly (I-08)."""
+    late = command(lease_sequence=4)
+    assert one(STATE, late).outcomes[0].verdict is Verdict.WRONG_LEASE
+    hooks.install(bugs=frozenset({"X-LATE-APPEND"}))
+    try:
+        with pytest.raises(InvariantViolation, match="I-08"):
+            one(STATE, late)
+        assert one(STATE, command(lease_sequence=4, lai=10)).outcomes[0].verdict is Verdict.WRONG_LEASE
+    finally:
+        hooks.install()

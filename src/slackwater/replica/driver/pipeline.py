@@ -40,7 +40,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._then: list[Callable[[SlackwaterError | None], None]] = []
-        self._caller: Future[None] | None = None
+        self._caller: Future[RangeState | None] | None = None
         self._outcome: RangeState | SlackwaterError | None = None
 
     def done(self) -> bool:
@@ -55,11 +55,17 @@ class Waiter:
         """The state in which the command applied, or the error that it did not. For one caller."""
         if self._outcome is None:
             self._caller = get_running_loop().create_future()
-            await self._caller
+            if (early := await self._caller) is not None:
+                return early  # planted bug M30 only
         if isinstance(self._outcome, SlackwaterError):
             raise self._outcome
         assert self._outcome is not None
         return self._outcome
+
+    def acknowledge(self, state: RangeState) -> None:
+        """Planted bug M30: answer the caller although the command is undecided; what is kept for it stays."""
+        if self._caller is not None and not self._caller.done():
+            self._caller.set_result(state)
 
     def set_result(self, state: RangeState) -> None:
         """The command applied."""
@@ -122,7 +128,6 @@ class Pipeline:
                 probe("propose.append_unknown")
                 if planted("M30"):
                     self._acknowledge(flight)
-                    return
                 if planted("M05") and all(p.trigger is None for p in flight.proposals):
                     self.buffer.repropose(flight)
                     return
@@ -152,10 +157,13 @@ class Pipeline:
             )
 
     def _acknowledge(self, flight: Flight[Waiter]) -> None:
-        """Planted bug M30: tell the waiters that their commands are durable when the log has not said so."""
-        for proposal in self.buffer.withdraw(flight):
-            if not proposal.waiter.done():
-                proposal.waiter.set_result(self._state())
+        """Planted bug M30: tell the callers that their commands are durable when the log has not said so.
+
+        The entry is appended again as always, and latches and the tracker hold until it is decided, so nothing else goes
+        wrong: what was acknowledged is lost only if this node dies, or loses its lease, before the entry is in the log.
+        """
+        for proposal in flight.proposals:
+            proposal.waiter.acknowledge(self._state())
 
     def _decided(self, flight: Flight[Waiter]) -> bool:
         state = self._state()

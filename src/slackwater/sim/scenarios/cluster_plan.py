@@ -164,6 +164,20 @@ def leases_plan(tape: Tape, *, nodes: int) -> Plan:
     )
 
 
+def late_plan(tape: Tape, *, nodes: int) -> Plan:
+    """Many ranges with little traffic each: a new holder is slow to use the index that an old one had given out."""
+    return Plan(
+        ranges=10,
+        copies=min(COPIES_MAX, nodes),
+        splits=_splits(tape.stream("cluster"), 10),
+        workloads=("bank", "ring", "list", "fork"),
+        think_mean_ns=NS // 2,
+        operator_mean_ns=5 * NS,
+        merges=False,
+        moves=False,
+    )
+
+
 def _splits(draw: Stream, ranges: int) -> tuple[bytes, ...]:
     return tuple(sorted(draw.shuffled(all_keys()[1:])[: ranges - SYSTEM_RANGES - 1]))
 
