@@ -98,7 +98,8 @@ def test_tables_and_rows_survive_a_crash() -> None:
     async def story(c: Cluster) -> None:
         db = await table(c)
         before = await db.history("accounts")
-        tx = (await db.attempts()).tx
+        tx = db.attempts().tx
+        assert await tx.get("accounts", 0) == {"id": 0, "balance": 100}
         await tx.upsert("accounts", [{"id": 0, "balance": 0}])
         machine = c.world.nodes[0]
         machine.crash()

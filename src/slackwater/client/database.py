@@ -186,7 +186,6 @@ class AsyncDatabase:
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
         """A transaction for the length of a block: committed at its end, rolled back if it raises."""
         tx = AsyncTransaction(self._gateways, self._tables)
-        await tx.begin()
         try:
             yield tx
         except BaseException:
@@ -199,7 +198,7 @@ class AsyncDatabase:
 
         The function must have no effects outside the transaction: it may run many times, and only the last one counts.
         """
-        attempts = await self.attempts()
+        attempts = self.attempts()
         while True:
             try:
                 value = await function(attempts.tx)
@@ -210,11 +209,9 @@ class AsyncDatabase:
                 self.wrote(attempts.tx.commit_timestamp)
                 return value
 
-    async def attempts(self) -> Attempts:
+    def attempts(self) -> Attempts:
         """A transaction that may be tried several times; for `run` and its twin."""
-        tx = AsyncTransaction(self._gateways, self._tables)
-        await tx.begin()
-        return Attempts(tx, self._gateways)
+        return Attempts(AsyncTransaction(self._gateways, self._tables), self._gateways)
 
     async def _commit(self, tx: AsyncTransaction) -> None:
         try:

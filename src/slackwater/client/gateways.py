@@ -34,7 +34,7 @@ from slackwater.runtime.tcp import TcpNet, is_loopback
 from slackwater.runtime.tls import client_context, client_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from slackwater.client.url import Target
     from slackwater.model.descriptors import NodeDescriptor
@@ -146,20 +146,12 @@ class Gateways:
         again: Again = Again.ALWAYS,
         timeout: float | None = None,
         at: Address | None = None,
+        renew: Callable[[Address, Req], Req] | None = None,
     ) -> Res:
-        """Ask the current gateway, or `at`; others, and again, as far as `again` and the timeout allow."""
-        return (await self.call_where(method, request, again=again, timeout=timeout, at=at))[1]
+        """Ask the current gateway, or `at`; others, and again, as far as `again` and the timeout allow.
 
-    async def call_where(
-        self,
-        method: Method[Req, Res],
-        request: Req,
-        *,
-        again: Again = Again.ALWAYS,
-        timeout: float | None = None,
-        at: Address | None = None,
-    ) -> tuple[Address, Res]:
-        """`call`, and which gateway answered."""
+        With `renew`, what is sent is made for each try anew, by the address it goes to.
+        """
         seconds = self.timeout_s if timeout is None else timeout
         deadline_ns = self.runtime.clock.monotonic_ns() + int(seconds * 1e9)
         tries = 0
@@ -167,8 +159,9 @@ class Gateways:
         while True:
             address = self.current if at is None else at
             left = self._left(deadline_ns, last)
+            sent = request if renew is None else renew(address, request)
             try:
-                return address, await self._dialer.call(address, method, request, timeout=left)
+                return await self._dialer.call(address, method, sent, timeout=left)
             except (ConnectionLost, DeadlineExceeded) as error:
                 if again is Again.IF_UNSENT and error.facts.get("sent") is not False:
                     self.move_on(address)

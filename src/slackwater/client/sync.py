@@ -277,7 +277,7 @@ class Database(_Waits):
 
         The function must have no effects outside the transaction: it may run many times, and only the last one counts.
         """
-        attempts = self._wait(self._twin.attempts())
+        attempts = self._twin.attempts()
         tx = Transaction(self._loop, attempts.tx)
         while True:
             try:

@@ -9,9 +9,14 @@
 Writes are seen by the transaction's own reads at once and by nobody else before the commit. An error that makes it
 impossible to go on is a `RetryableError`: run the whole block again, or use `run`.
 
-Upserts and deletes have no answer to wait for. A few are held back here and travel with the next message, whatever it is: a
-read, an insert, the commit. The gateway takes them first, so every read sees them, and nobody overtakes a message that has
-some on board. When such a message fails, the transaction cannot go on: nobody knows whether they got there.
+It costs as few messages as its work allows. There is none to begin with: the first one opens the transaction on the gateway
+it reaches, under an id chosen here. Reads asked for at the same time share one (`together`). Upserts and deletes have no
+answer to wait for: a few are held back here and travel with the next message, whatever it is: a read, an insert, the commit.
+
+    transfer: gather(get, get) ─ upsert ─ upsert ─ commit        two messages: GetRows(opens), EndTxn(before = both upserts)
+
+The gateway takes held writes first, so every read sees them, and nobody overtakes a message that has some on board, or that
+is the first. When a message with writes fails, the transaction cannot go on: nobody knows whether they got there.
 
 When the answer to a commit is lost, another gateway is asked what became of it; the caller gets a definite answer, or
 `AmbiguousResult` when nobody can tell.
@@ -27,6 +32,7 @@ import pyarrow
 from slackwater.client.gateways import Again
 from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.reads import query
+from slackwater.client.together import Together
 from slackwater.client.writes import LOST, MESSAGE_BYTES_MAX, WriteResult, already_there, settle, unique
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import (
@@ -37,10 +43,12 @@ from slackwater.errors import (
     SchemaChanged,
     SlackwaterError,
     UsageError,
+    invariant,
 )
 from slackwater.model import native as nt
 from slackwater.model.native import WriteKind
 from slackwater.model.rows_arrow import BlockDecoder
+from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.runtime.sync import CancelledError, Lock
 
 if TYPE_CHECKING:
@@ -68,42 +76,39 @@ class AsyncTransaction:
     def __init__(self, gateways: Gateways, tables: KnownTables) -> None:
         self._gateways = gateways
         self._tables = tables
+        self._together = Together(gateways.runtime.clock, self._read)
         self._name = b""
+        """What it is called on its gateway; empty before the first message and after the end."""
         self._gateway = ""
         self._mark: nt.TxnMark | None = None
+        self._opened = False
+        """Whether the gateway surely knows it: until then every message opens it."""
+        self._ended = False
         self._lost: SlackwaterError | None = None
         self._held: list[nt.Write] = []
         self._held_bytes = 0
-        self._on_board = Lock()  # had by a message that carries writes
+        self._on_board = Lock()  # had by a message that carries writes, or is the first
         self._spoiled: SlackwaterError | None = None
         self.commit_timestamp = MIN
         """When it happened; known after the commit."""
 
     # --- life
 
-    async def begin(self) -> None:
-        """Open it on the current gateway."""
-        self._gateway, reply = await self._gateways.call_where(nt.BEGIN, nt.Begin())
-        self._name, self._mark = reply.txn, reply.mark
-
     async def commit(self) -> Timestamp:
         """Make every write visible at one timestamp, at which every read holds too; returns it."""
-        mark = self._usable()
-        name, self._name = self._name, b""
+        self._usable()
+        self._ended = True
         before = self._take_held()
-        if before and not mark.anchor:
-            mark = msgspec.structs.replace(mark, anchor=before[0].keys[0])
         try:
-            ended = await self._gateways.call(
-                nt.COMMIT, nt.EndTxn(name, before), again=Again.IF_UNSENT, at=self._gateway
-            )
+            ended = await self._to_gateway(nt.COMMIT, nt.EndTxn(b"", before))
         except LOST as error:
-            settled = await settle(self._gateways, mark, error)
+            name, self._name = self._name, b""
+            settled = await settle(self._gateways, self._committing(name, before), error)
             if not settled.committed:
                 raise RetryableError("the commit was lost on the way and is now ruled out; run it again") from error
             self.commit_timestamp = settled.ts
         except RetryableError as error:
-            self._name = name  # it can be restarted
+            self._ended = False  # it can be restarted
             self._changed(error, before)
             if before:
                 self._spoiled = error
@@ -116,7 +121,8 @@ class AsyncTransaction:
         """Undo everything. Never fails: a gateway that cannot be reached rolls it back by itself."""
         self._take_held()
         name, self._name = self._name, b""
-        if name:
+        ended, self._ended = self._ended, True
+        if name and not ended:
             try:
                 await self._gateways.call(nt.ROLLBACK, nt.EndTxn(name), at=self._gateway)
             except SlackwaterError as error:
@@ -126,16 +132,16 @@ class AsyncTransaction:
         """Begin again after a `RetryableError`, with the age of the first try, so that it wins in the end."""
         self._take_held()
         self._spoiled = None
-        if self._name and self._lost is None:
+        if self._name and not self._ended and self._lost is None:
             try:
                 reply = await self._gateways.call(nt.RESTART, nt.EndTxn(self._name), at=self._gateway)
             except SlackwaterError:
-                self._name = b""
+                pass  # it is not there any more: the next message opens another one
             else:
-                self._mark = reply.mark
+                self._mark, self._opened = reply.mark, True
                 return
         self._lost = None
-        await self.begin()
+        self._name, self._mark, self._opened, self._ended = b"", None, False, False
 
     # --- operations
 
@@ -143,10 +149,7 @@ class AsyncTransaction:
         """A row by its primary key, or None."""
         history = await self._tables.by_name(table)
         codec = self._tables.codec(history)
-        request = nt.GetRows(history.latest.table_id, [key_of(codec, key)], txn=self._name)
-        reply = await self._call(nt.GET_ROWS, request, table)
-        self._mark = reply.mark or self._mark
-        (value,) = reply.values
+        value = await self._together.get(history.latest.table_id, key_of(codec, key))
         return None if value is None else codec.decode(value)
 
     async def scan(
@@ -166,9 +169,8 @@ class AsyncTransaction:
         batches: list[Any] = []
         start = asked.span.start if asked.span is not None else None
         while start is not None and asked.span is not None:
-            request = nt.TxnScan(self._name, read.table_id, start, asked.span.end, PAGE_ROWS)
+            request = nt.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS)
             page = await self._call(nt.TXN_SCAN, request, table)
-            self._mark = page.mark
             batches.append(decoder.decode(page.values))
             start = page.resume
             if asked.limit and sum(batch.num_rows for batch in batches) >= asked.limit:
@@ -190,6 +192,19 @@ class AsyncTransaction:
 
     # --- inside
 
+    async def _read(self, wanted: list[tuple[int, bytes]]) -> list[bytes | None]:
+        """Values of rows, in one message, table by table."""
+        places: dict[int, list[int]] = {}
+        for place, (table_id, _) in enumerate(wanted):
+            places.setdefault(table_id, []).append(place)
+        (first, *others) = (nt.TableKeys(t, [wanted[place][1] for place in places[t]]) for t in places)
+        request = nt.GetRows(first.table_id, first.keys, also=tuple(others))
+        reply = await self._call(nt.GET_ROWS, request, "")
+        values: list[bytes | None] = [None] * len(wanted)
+        for place, value in zip((p for of_table in places.values() for p in of_table), reply.values, strict=True):
+            values[place] = value
+        return values
+
     async def _write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
         history, keys, values = await self._tables.prepared(table, lambda known: self._encoded(kind, known, rows))
         if not keys:
@@ -199,8 +214,7 @@ class AsyncTransaction:
             return WriteResult(len(keys), MIN)
         try:
             for block in in_blocks(keys, values, bytes_max=MESSAGE_BYTES_MAX):
-                request = nt.Write(table_id, version, kind, *block, txn=self._name)
-                self._mark = (await self._call(nt.WRITE, request, table)).mark or self._mark
+                await self._call(nt.WRITE, nt.Write(table_id, version, kind, *block), table)
         except ConditionFailed as error:
             raise already_there(self._tables.codec(history), error) from None
         return WriteResult(len(keys), MIN)
@@ -234,6 +248,8 @@ class AsyncTransaction:
             self._usable()
             if self._held:
                 return await self._carry(method, request, table)
+            if not self._opened:
+                return await self._message(method, request, table)
         return await self._message(method, request, table)
 
     async def _carry(self, method: Method[Any, Any], request: Any, table: str) -> Any:
@@ -249,7 +265,14 @@ class AsyncTransaction:
 
     async def _message(self, method: Method[Any, Any], request: Any, table: str) -> Any:
         try:
-            return await self._gateways.call(method, request, again=Again.IF_UNSENT, at=self._gateway)
+            reply = await self._to_gateway(method, request)
+        except ConditionFailed:
+            # It told something, so it was taken, and so was the place of the record if this was the first write.
+            self._opened = True
+            if self._mark is not None and not self._mark.anchor:
+                first = (*request.before, request)[0]
+                self._mark = msgspec.structs.replace(self._mark, anchor=first.keys[0])
+            raise
         except SchemaChanged:
             self._tables.forget(table)
             raise
@@ -257,20 +280,48 @@ class AsyncTransaction:
             self._lost = RetryableError(f"the transaction's gateway was lost; run it again: {error.message}")
             self._gateways.move_on(self._gateway)
             raise self._lost from error
+        self._opened = True
+        self._mark = reply.mark or self._mark
+        return reply
+
+    async def _to_gateway(self, method: Method[Any, Any], request: Any) -> Any:
+        """Send a message to the transaction's gateway; the first one to any, which is the transaction's from then on."""
+        if self._name:
+            named = msgspec.structs.replace(request, txn=self._name, opens=not self._opened)
+            return await self._gateways.call(method, named, again=Again.IF_UNSENT, at=self._gateway)
+        try:
+            return await self._gateways.call(method, request, again=Again.IF_UNSENT, renew=self._open_at)
+        except CancelledError:
+            self._name = b""  # it may still arrive, whenever: nothing else may be done under that name
+            raise
+
+    def _open_at(self, address: str, request: Any) -> Any:
+        """A first message for a gateway, with an id of its own: the last one may have got somewhere all the same."""
+        self._gateway = address
+        self._name = self._gateways.runtime.rng.bytes(TXN_ID_BYTES)
+        start = self._gateways.clock.now()
+        self._mark = nt.TxnMark(self._name, b"", start, 0, start)
+        return msgspec.structs.replace(request, txn=self._name, opens=True)
+
+    def _committing(self, name: bytes, before: Sequence[nt.Write]) -> nt.TxnMark:
+        """How the ranges know the transaction whose commit was lost. Its record lives with its first key."""
+        mark = self._mark
+        invariant(mark is not None and bool(name), "A-commit-mark", name=name)
+        assert mark is not None
+        return msgspec.structs.replace(mark, anchor=before[0].keys[0]) if before and not mark.anchor else mark
 
     def _changed(self, error: BaseException, writes: Sequence[nt.Write]) -> None:
         """Look tables up again when one of them is not what it was."""
         if isinstance(error, SchemaChanged) and writes:
             self._tables.forget()
 
-    def _usable(self) -> nt.TxnMark:
+    def _usable(self) -> None:
         if self._lost is not None:
             raise self._lost
         if self._spoiled is not None:
             raise self._spoiled
-        if not self._name or self._mark is None:
+        if self._ended:
             raise UsageError("the transaction has ended; begin another one")
-        return self._mark
 
 
 class Attempts:

@@ -15,13 +15,14 @@ learns the new one and encodes again.
 
     about          tables     db.create_table db.drop_table db.tables db.table
                    rows       db.write db.get db.scan
-                   txns       db.begin db.txn_scan db.commit db.rollback db.restart db.settle
+                   txns       db.txn_scan db.commit db.rollback db.restart db.settle
                    time       db.snapshot db.resolved db.close db.frontier
                    parallel   db.partitions db.read_changes
                    changes    db.changes (`native_changes`)
                    cluster    db.cluster
 
-An empty `txn` means no transaction; a timestamp of `MIN` means now. Interval ends are in the names.
+An empty `txn` means no transaction; a timestamp of `MIN` means now. Interval ends are in the names. A transaction's first
+message, whatever it is, opens it (`opens`) under an id that the client chose; until one was answered, all of them say so.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class Write(msgspec.Struct, frozen=True):
     bulk: bool = False
     before: tuple[Write, ...] = ()
     """In a transaction: writes that the client held back, and that come first."""
+    opens: bool = False
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -152,6 +154,16 @@ class GetRows(msgspec.Struct, frozen=True):
     policy: ReadPolicy = ReadPolicy()
     txn: bytes = b""
     before: tuple[Write, ...] = ()
+    opens: bool = False
+    also: tuple[TableKeys, ...] = ()
+    """In a transaction: keys of other tables, answered after these."""
+
+
+class TableKeys(msgspec.Struct, frozen=True):
+    """Keys of one table."""
+
+    table_id: int
+    keys: list[bytes]
 
 
 class RangeRead(msgspec.Struct, frozen=True):
@@ -210,10 +222,6 @@ class ScanPage(msgspec.Struct, frozen=True):
 # --- transactions ------------------------------------------------------------------------------------------------------
 
 
-class Begin(msgspec.Struct, frozen=True):
-    """Open a transaction on this gateway."""
-
-
 class TxnMark(msgspec.Struct, frozen=True):
     """How a transaction is known to the ranges: enough for any gateway to find out what became of it."""
 
@@ -225,9 +233,8 @@ class TxnMark(msgspec.Struct, frozen=True):
 
 
 class TxnReply(msgspec.Struct, frozen=True):
-    """A transaction of this gateway: `txn` names it here, `mark` everywhere."""
+    """How a transaction of this gateway stands."""
 
-    txn: bytes
     mark: TxnMark
 
 
@@ -240,6 +247,7 @@ class TxnScan(msgspec.Struct, frozen=True):
     end: bytes
     max_rows: int
     before: tuple[Write, ...] = ()
+    opens: bool = False
 
 
 class TxnRows(msgspec.Struct, frozen=True):
@@ -255,6 +263,7 @@ class EndTxn(msgspec.Struct, frozen=True):
 
     txn: bytes
     before: tuple[Write, ...] = ()
+    opens: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -423,7 +432,6 @@ LIST_TABLES: Method[ListTables, TablesReply] = Method("db.tables", ListTables, T
 WRITE: Method[Write, Written] = Method("db.write", Write, Written)
 GET_ROWS: Method[GetRows, RowsReply] = Method("db.get", GetRows, RowsReply)
 SCAN: StreamMethod[Scan, ScanPage] = StreamMethod("db.scan", Scan, ScanPage)
-BEGIN: Method[Begin, TxnReply] = Method("db.begin", Begin, TxnReply)
 TXN_SCAN: Method[TxnScan, TxnRows] = Method("db.txn_scan", TxnScan, TxnRows)
 COMMIT: Method[EndTxn, Ended] = Method("db.commit", EndTxn, Ended)
 ROLLBACK: Method[EndTxn, NativeOk] = Method("db.rollback", EndTxn, NativeOk)

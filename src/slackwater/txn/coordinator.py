@@ -81,7 +81,13 @@ class Transaction(Operations):
     """A serializable transaction. Made by `KV.begin` or handed to the function given to `KV.run`."""
 
     def __init__(
-        self, kernel: Kernel, finisher: Finisher, *, timeout: float | None = None, nearest: bool = False
+        self,
+        kernel: Kernel,
+        finisher: Finisher,
+        *,
+        timeout: float | None = None,
+        nearest: bool = False,
+        txn_id: bytes = b"",
     ) -> None:
         settings = kernel.settings
         self._kernel = kernel
@@ -97,7 +103,7 @@ class Transaction(Operations):
         self._intents = False  # whether any epoch of this identity may have left one
         self._remembered: dict[Request, Result] = {}  # for planted bug M29 only
         self.state = TxnState(
-            txn_id=kernel.runtime.rng.bytes(TXN_ID_BYTES),
+            txn_id=txn_id or kernel.runtime.rng.bytes(TXN_ID_BYTES),
             now=kernel.clock.now(),
             max_offset_us=kernel.clock.max_offset_us,
         )

@@ -216,12 +216,13 @@ class KV:
 
     # --- transactions
 
-    def begin(self, *, timeout: float | None = None, nearest: bool = False) -> Transaction:
+    def begin(self, *, timeout: float | None = None, nearest: bool = False, txn_id: bytes = b"") -> Transaction:
         """A transaction whose caller commits, rolls back and restarts; `timeout` bounds each operation.
 
         With `nearest` it reads from the nearest replicas until it writes, wherever they can tell the present: see `get`.
+        `txn_id` is for callers that must know it beforehand: random, and never used before.
         """
-        return Transaction(self.kernel, self.finisher, timeout=timeout, nearest=nearest)
+        return Transaction(self.kernel, self.finisher, timeout=timeout, nearest=nearest, txn_id=txn_id)
 
     async def run(
         self,

@@ -239,11 +239,13 @@ async def _divides(tx: AsyncTransaction) -> None:
 def test_open_transactions_are_bounded_and_idle_ones_end() -> None:
     async def story(cluster: Cluster, db: AsyncDatabase) -> None:
         txns = cluster.nodes[0].gateway.txns
-        first = await db.attempts()
+        first, second = db.attempts(), db.attempts()
         await first.tx.upsert("accounts", accounts(1))
-        await db.attempts()
+        for opening in (first, second):
+            assert await opening.tx.get("accounts", 7) is None
+        assert len(txns) == 2
         with pytest.raises(SlackwaterError, match="as many open transactions"):
-            await db._gateways.call(nt.BEGIN, nt.Begin(), timeout=0.2)
+            await db._gateways.call(nt.COMMIT, nt.EndTxn(b"3" * 16, opens=True), timeout=0.2)
         await cluster.until(lambda: len(txns) == 0)
         with pytest.raises(RetryableError, match="idle"):
             await first.tx.get("accounts", 0)
@@ -352,7 +354,8 @@ def test_another_gateway_takes_over() -> None:
     async def story(cluster: Cluster, db: AsyncDatabase) -> None:
         async with session(cluster, 2, 1) as other:
             await other.upsert("accounts", accounts(3))
-            tx = (await other.attempts()).tx
+            tx = other.attempts().tx
+            assert await tx.get("accounts", 9) is None
             await tx.upsert("accounts", accounts(1, first=9))
             await cluster.kill(cluster.nodes[2])
             assert (await other.scan("accounts")).num_rows == 3

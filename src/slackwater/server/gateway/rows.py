@@ -63,10 +63,7 @@ class Rows:
         await self._gateway.inside(request.table_id, min(request.keys), max(request.keys) + b"\x00")
         gets: list[Request] = [Get(key) for key in request.keys]
         if request.txn:
-            async with self._gateway.txns.using(request.txn, before=request.before) as open_txn:
-                results = await open_txn.txn.batch(gets)
-                values = [v.value for v in results if isinstance(v, Value)]
-                return nt.RowsReply(values, open_txn.txn.state.read_ts, mark=open_txn.mark())
+            return await self._get_in_txn(request, gets)
         policy = request.policy
         header = Header(
             NO_RANGE,
@@ -79,10 +76,21 @@ class Rows:
         values = [v.value for v in answer.results if isinstance(v, Value)]
         return nt.RowsReply(values, answer.ts, range_reads(answer))
 
+    async def _get_in_txn(self, request: nt.GetRows, gets: list[Request]) -> nt.RowsReply:
+        for other in request.also:
+            if not 0 < len(other.keys) <= KEYS_PER_GET_MAX - len(gets):
+                raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(other.keys))
+            await self._gateway.inside(other.table_id, min(other.keys), max(other.keys) + b"\x00")
+            gets += [Get(key) for key in other.keys]
+        async with self._gateway.txns.using(request) as open_txn:
+            results = await open_txn.txn.batch(gets)
+            values = [v.value for v in results if isinstance(v, Value)]
+            return nt.RowsReply(values, open_txn.txn.state.read_ts, mark=open_txn.mark())
+
     # --- writes
 
     async def _in_txn(self, request: nt.Write) -> nt.Written:
-        async with self._gateway.txns.using(request.txn, before=request.before) as open_txn:
+        async with self._gateway.txns.using(request) as open_txn:
             await self.take(open_txn.txn, request)
             return nt.Written(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
 
@@ -107,9 +115,7 @@ class Rows:
         kv = self._gateway.node.kv
         if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
             raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
-        txn = kv.begin(timeout=context.remaining())
-        if request.txn_id:
-            txn.state.txn_id = request.txn_id
+        txn = kv.begin(timeout=context.remaining(), txn_id=request.txn_id)
         try:
             return await self._until_done(txn, request)
         except SlackwaterError:

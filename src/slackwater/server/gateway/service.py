@@ -61,7 +61,6 @@ class Gateway:
         server.handle(nt.GET_ROWS, self.rows.get)
         server.handle_stream(nt.SCAN, self.scans.scan)
         server.handle_stream(nt.READ_CHANGES, self.scans.changes)
-        server.handle(nt.BEGIN, self.txns.begin)
         server.handle(nt.TXN_SCAN, self.txns.scan)
         server.handle(nt.COMMIT, self.txns.commit)
         server.handle(nt.ROLLBACK, self.txns.rollback)

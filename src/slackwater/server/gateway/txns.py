@@ -1,8 +1,13 @@
 """Transactions that clients have open on this gateway.
 
-    begin ──► open ── get, scan, write ──► commit | rollback ──► gone
-                │ nobody used it for `gateway.txn_idle_timeout`      ▲
-                └────────────────────────────────────────────────────┘ rolled back; the client is told when it comes again
+    first message ──► open ── get, scan, write ──► commit | rollback ──► gone
+                        │ nobody used it for `gateway.txn_idle_timeout`      ▲
+                        └────────────────────────────────────────────────────┘ rolled back; the client is told when it
+                                                                               comes again
+
+There is no message that only begins: the first one, whatever it asks, opens the transaction under the id that its client
+chose. That id is also the one the ranges know it by, so a client can ask what became of a commit that was its first word.
+A client that tries another gateway chooses another id: two coordinators of one transaction would undo each other's work.
 
 The gateway is the coordinator: it heartbeats, pushes and refreshes. A client that loses its gateway in the middle loses the
 transaction, which is safe to run again: nothing of it was committed. A client that loses it during *commit* asks another
@@ -18,21 +23,20 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from slackwater.errors import AmbiguousResult, Overloaded, RetryableError, UsageError
+from slackwater.errors import AmbiguousResult, Overloaded, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.model import native as nt
 from slackwater.model.requests import Pushed, PushTxn
-from slackwater.model.txns import Intent, TxnStatus
+from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
 from slackwater.txn.coordinator import SETTLE_ATTEMPTS_MAX, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.gateway.service import Gateway
     from slackwater.txn import Transaction
 
-TXN_NAME_BYTES = 16
 SCAN_ROWS_MAX = 10_000
 SWEEPS_PER_TIMEOUT = 4
 
@@ -64,36 +68,28 @@ class Txns:
 
     # --- what clients ask
 
-    async def begin(self, request: nt.Begin, context: Context) -> nt.TxnReply:
-        """Open one, if there is room."""
-        node = self._gateway.node
-        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
-        limit = int(node.settings["gateway.txns_max"])
-        if len(self._open) >= limit:
-            raise Overloaded("this gateway has as many open transactions as it may; end some", limit=limit)
-        if not self._sweeping:
-            self._sweeping = True
-            node.scope.spawn(self._sweep(), name="idle transactions")
-        name = node.runtime.rng.bytes(TXN_NAME_BYTES)
-        self._open[name] = OpenTxn(node.kv.begin(), now_ns=self._now_ns())
-        return nt.TxnReply(name, self._open[name].mark())
-
     async def scan(self, request: nt.TxnScan, context: Context) -> nt.TxnRows:
         """Rows as the transaction sees them."""
         await self._gateway.inside(request.table_id, request.start, request.end)
         max_rows = min(request.max_rows or SCAN_ROWS_MAX, SCAN_ROWS_MAX)
         max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])
-        async with self.using(request.txn, before=request.before) as open_txn:
+        async with self.using(request) as open_txn:
             rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
             return nt.TxnRows(rows.values, rows.resume, open_txn.mark())
 
     async def commit(self, request: nt.EndTxn, context: Context) -> nt.Ended:
         """Commit. On an error that can be mended by running it again the transaction stays open, to be restarted."""
-        async with self.using(request.txn, before=request.before) as open_txn:
+        async with self.using(request) as open_txn:
+            txn = open_txn.txn
             try:
-                return nt.Ended(await open_txn.txn.commit())
+                return nt.Ended(await txn.commit())
+            except RetryableError:
+                raise
+            except SlackwaterError:
+                txn.abandon()  # the client gives up on it
+                raise
             finally:
-                if open_txn.txn.phase is not Phase.OPEN:
+                if txn.phase is not Phase.OPEN:
                     self._open.pop(request.txn, None)
 
     async def rollback(self, request: nt.EndTxn, context: Context) -> nt.NativeOk:
@@ -105,9 +101,9 @@ class Txns:
 
     async def restart(self, request: nt.EndTxn, context: Context) -> nt.TxnReply:
         """Begin again, with the age of the first try."""
-        async with self.using(request.txn) as open_txn:
+        async with self.using(request) as open_txn:
             await open_txn.txn.restart()
-            return nt.TxnReply(request.txn, open_txn.mark())
+            return nt.TxnReply(open_txn.mark())
 
     async def settle(self, request: nt.Settle, context: Context) -> nt.Settled:
         """Find out whether a transaction committed; if it did not, make sure that it never will."""
@@ -131,10 +127,27 @@ class Txns:
 
     # --- inside the gateway
 
+    def _opened(self, name: bytes) -> OpenTxn:
+        """A new transaction, if there is room."""
+        node = self._gateway.node
+        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
+        limit = int(node.settings["gateway.txns_max"])
+        if len(self._open) >= limit:
+            raise Overloaded("this gateway has as many open transactions as it may; end some", limit=limit)
+        if len(name) != TXN_ID_BYTES:
+            raise UsageError(f"a transaction needs an id of {TXN_ID_BYTES} bytes to be known by")
+        if not self._sweeping:
+            self._sweeping = True
+            node.scope.spawn(self._sweep(), name="idle transactions")
+        opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self._now_ns())
+        return opened
+
     @asynccontextmanager
-    async def using(self, name: bytes, *, before: Sequence[nt.Write] = ()) -> AsyncIterator[OpenTxn]:
+    async def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndTxn) -> AsyncIterator[OpenTxn]:
         """A client's transaction, for the length of one operation; writes that came with it are taken first."""
-        found = self._open.get(name)
+        found = self._open.get(request.txn)
+        if found is None and request.opens:
+            found = self._opened(request.txn)
         if found is None:
             raise RetryableError(
                 "the transaction is not open on this gateway: it ended, was idle for too long, or the node was"
@@ -144,7 +157,7 @@ class Txns:
             raise UsageError(f"the transaction is {found.txn.phase.value}; begin another one")
         found.in_use += 1
         try:
-            for held in before:
+            for held in request.before:
                 await self._gateway.rows.take(found.txn, held)
             yield found
         finally:
