@@ -167,6 +167,72 @@ def test_several_ranges_need_intents_which_are_resolved_in_the_background() -> N
     play(story)
 
 
+def test_the_range_of_the_record_gets_its_writes_with_the_commit() -> None:
+    async def story(c: Cluster) -> None:
+        await c.split(b"m")
+        a, b, z = c.key(b"a"), c.key(b"b"), c.key(b"z")
+        await c.kv.put_rows([a, b, z], [b"0"] * 3)
+        del c.tap.sent[:]
+
+        async def all_three(txn: Transaction) -> None:
+            assert await txn.get(b) == b"0"
+            await txn.put(a, b"1")
+            await txn.delete(b)
+            await txn.put(z, b"2")
+
+        await c.kv.run(all_three)
+        assert c.tap.batches()[:3] == [["Get"], ["Put"], ["Put", "Delete", "EndTxn"]]
+        await c.settle()
+        assert (await c.kv.scan(a, c.key(b"zz"))).values == [b"1", b"2"]
+        assert c.intents() == 0
+
+    play(story)
+
+
+def test_the_range_of_the_record_may_be_divided_before_the_commit() -> None:
+    async def story(c: Cluster) -> None:
+        await c.split(b"m")
+        a, b, z = c.key(b"a"), c.key(b"b"), c.key(b"z")
+        await c.kv.put_rows([a, b, z], [b"0"] * 3)
+        txn = c.kv.begin()
+        for key in (a, b, z):
+            await txn.put(key, b"1")
+        await c.split(b"b")
+        await txn.commit()
+        await c.settle()
+        assert (await c.kv.scan(a, c.key(b"zz"))).values == [b"1"] * 3
+        assert c.intents() == 0
+
+    play(story)
+
+
+def test_intents_of_many_transactions_are_resolved_together() -> None:
+    async def story(c: Cluster) -> None:
+        await c.split(b"m")
+
+        async def both(n: int) -> None:
+            async def work(txn: Transaction) -> None:
+                await txn.put(c.key(b"a%03d" % n), b"1")
+                await txn.put(c.key(b"z%03d" % n), b"1")
+
+            await c.kv.run(work)
+
+        for work in [c.scope.spawn(both(n), name="both") for n in range(40)]:
+            await work
+        await c.settle()
+        assert c.intents() == 0
+        assert (await c.kv.scan(c.key(b"a"), c.key(b"zz"))).values == [b"1"] * 80
+        kinds, batches = c.tap.kinds(), c.tap.batches()
+        assert kinds.count("EndTxn") == kinds.count("ForgetLocks") == kinds.count("ResolveIntents") == 40
+        assert sum("ResolveIntents" in batch or "ForgetLocks" in batch for batch in batches) < 40
+        ended = [batch.header.txn for _, batch in c.tap.sent if isinstance(batch.requests[-1], rq.EndTxn)]
+        asked = [rq.QueryTxn(txn.txn_id, txn.anchor) for txn in ended if txn is not None]
+        answer = await c.sender.send(asked, rq.Header(NO_RANGE))
+        assert all(isinstance(r, rq.TxnResult) and r.record is not None and r.record.resolved for r in answer.results)
+
+    play(story)
+
+
 def test_a_transaction_sees_its_own_writes_and_nobody_else_does() -> None:
     async def story(c: Cluster) -> None:
         a, b, end = c.key(b"a"), c.key(b"b"), c.key(b"z")

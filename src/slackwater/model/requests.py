@@ -145,7 +145,9 @@ class EndTxn(_Message, frozen=True):
     deadline: Timestamp | None = None
     """The commit timestamp must be below this (descriptor leases)."""
     one_phase: bool = False
-    """This batch holds every write the transaction ever made: commit them directly, with no intents."""
+    """The writes of this batch are all that the transaction made in this range: they are written as values, with no intents.
+
+    Intents that it has elsewhere are in the locks, as ever."""
     can_forward: bool = False
     """The transaction read nothing, so it may commit at a higher timestamp without a refresh."""
 
@@ -378,7 +380,11 @@ class Committed(_Message, frozen=True):
 
     status: TxnStatus
     commit_ts: Timestamp
-    one_phase: bool = False
+    resolved: bool = False
+    """Nothing is left to do: it has no intents any more."""
+    left_keys: tuple[bytes, ...] = ()
+    left_spans: tuple[tuple[bytes, bytes], ...] = ()
+    """Otherwise: where its intents are; empty when that was not asked again."""
 
 
 class SubsumeResult(_Message, frozen=True):

@@ -40,12 +40,15 @@ def end_txn(work: Work, request: rq.EndTxn) -> Result:
     work.evaluation.records = (txn.txn_id,)
     if record is not None and record.status is TxnStatus.COMMITTED:
         # A repeated EndTxn whose first answer was lost: the matter is decided.
-        return rq.Committed(TxnStatus.COMMITTED, record.write_ts)
+        return _committed(record)
     if not request.commit:
         return _roll_back(work, request, record, txn)
     records.check_commit(record, txn, request, commit_ts=work.write_ts, txn_floor=work.view.state.txn_floor)
-    decided = _finished(work, request, txn, TxnStatus.COMMITTED, work.write_ts)
-    return rq.Committed(TxnStatus.COMMITTED, decided.write_ts, work.one_phase)
+    return _committed(_finished(work, request, txn, TxnStatus.COMMITTED, work.write_ts))
+
+
+def _committed(record: TxnRecord) -> rq.Committed:
+    return rq.Committed(TxnStatus.COMMITTED, record.write_ts, record.resolved, record.lock_keys, record.lock_spans)
 
 
 def already_committed(batch: Batch, view: View) -> Evaluation | None:
@@ -56,10 +59,7 @@ def already_committed(batch: Batch, view: View) -> Evaluation | None:
         return None
     probe("evaluate.one_phase_again")
     evaluation = Evaluation(batch)
-    evaluation.results = [
-        *(rq.Done() for _ in batch.requests[:-1]),
-        rq.Committed(TxnStatus.COMMITTED, record.write_ts, one_phase=True),
-    ]
+    evaluation.results = [*(rq.Done() for _ in batch.requests[:-1]), _committed(record)]
     evaluation.ts = evaluation.txn_write_ts = record.write_ts
     return evaluation
 
@@ -76,7 +76,7 @@ def _finished(work: Work, request: rq.EndTxn, txn: Txn, status: TxnStatus, ts: T
     here, keys, spans = work.view.state.descriptor, request.lock_keys, request.lock_spans
     left_keys: tuple[bytes, ...] = ()
     left_spans: tuple[tuple[bytes, bytes], ...] = ()
-    if not work.one_phase:
+    if keys or spans:
         local_keys = [k for k in keys if here.contains(k)][:LOCKS_INLINE_MAX]
         outcome = Resolution(txn.txn_id, txn.epoch, status, ts)
         done = _resolve(work, outcome, local_keys, [s for s in spans if here.covers(*s)])
@@ -204,7 +204,7 @@ class _Done(NamedTuple):
 
 def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tuple[bytes, bytes]]) -> _Done:
     """Resolve intents until they fill a command. Resolving makes no new promise, so it is exempt from closing (I-10)."""
-    budget = work.view.resolve_bytes_max
+    budget = work.resolve_left
     done: list[Resolved] = []
     looked_at = size = 0
     for key in keys:
@@ -222,6 +222,7 @@ def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tup
         size += sum(resolved.size for resolved in some)
         if resume is None:
             finished.append((start, end))
+    work.resolve_left -= size
     for resolved in done:
         if resolved.stats != ZERO:
             work.evaluation.add_stats(resolved.stats)

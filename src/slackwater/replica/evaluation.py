@@ -95,7 +95,7 @@ class View:
         """Of a batch whose timestamp this leaseholder chose: a version above its clock, up to here, may have been
         acknowledged by a node whose clock is ahead of this one."""
         self.resolve_bytes_max = resolve_bytes_max
-        """Bytes of intents that one command turns into values: it must fit a log entry."""
+        """Bytes of intents that one command turns into values, however many requests ask for it: it must fit a log entry."""
 
 
 class Evaluation:
@@ -165,7 +165,9 @@ class Evaluation:
 class Work:
     """One batch under evaluation: what the handlers of single requests share."""
 
-    __slots__ = ("batch", "evaluation", "keys_left", "one_phase", "read_ts", "reader", "sequence", "view", "write_ts")
+    __slots__ = (
+        "batch", "evaluation", "keys_left", "one_phase", "read_ts", "reader", "resolve_left", "sequence", "view", "write_ts",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -185,7 +187,9 @@ class Work:
         self.reader = reader
         self.evaluation = evaluation
         self.one_phase = one_phase
-        """All writes of the transaction are in this batch, which also commits it: no intents are needed."""
+        """All that the transaction writes here is in this batch, which also commits it: no intents are needed."""
+        self.resolve_left = view.resolve_bytes_max
+        """Bytes of intents that this batch may still turn into values."""
         self.sequence = 0
         """The transaction sequence of the request at hand."""
         self.keys_left = batch.header.max_keys

@@ -149,11 +149,6 @@ class RangeSender:
         """The replicas of a range in the order in which a reader that needs no lease should try them."""
         return self._in_order(descriptor, by_follower=True)
 
-    def one_range(self, requests: Sequence[Request], *, home: bytes) -> bool:
-        """Whether the cache believes that one range holds everything the batch touches."""
-        descriptor = self.cache.lookup(lowest(requests[0], home=home))
-        return descriptor is not None and fits(requests, descriptor, home=home)
-
     # --- division
 
     async def _run(self, requests: Sequence[Request], header: Header, call: Call) -> BatchResult:

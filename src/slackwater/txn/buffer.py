@@ -66,16 +66,40 @@ class WriteBuffer:
 
     def requests(self) -> list[Request]:
         """Everything held back, in key order."""
-        puts = sorted((key, value) for key, value in self._writes.items() if value is not None)
-        deletes: list[Request] = [Delete(key) for key in sorted(k for k, v in self._writes.items() if v is None)]
-        if len(puts) < BLOCK_ROWS_MIN:
-            return [*(Put(key, value) for key, value in puts), *deletes]
-        return [PutRows([key for key, _ in puts], [value for _, value in puts]), *deletes]
+        return _requests(self._writes)
+
+    def divided(self, start: bytes, end: bytes) -> tuple[list[Request], list[Request]]:
+        """What lies in `[start, end)`, and what lies elsewhere."""
+        inside = {key: value for key, value in self._writes.items() if start <= key < end}
+        if len(inside) == len(self._writes):
+            return _requests(inside), []
+        return _requests(inside), _requests({k: v for k, v in self._writes.items() if k not in inside})
 
     def clear(self) -> None:
         """It was sent, or is void."""
         self._writes.clear()
         self._bytes = 0
+
+
+def _requests(writes: dict[bytes, bytes | None]) -> list[Request]:
+    if None not in writes.values() and len(writes) < BLOCK_ROWS_MIN:  # the row that an autocommit write has
+        return [Put(key, value) for key, value in writes.items() if value is not None]
+    puts = sorted((key, value) for key, value in writes.items() if value is not None)
+    deletes: list[Request] = [Delete(key) for key in sorted(k for k, v in writes.items() if v is None)]
+    if len(puts) < BLOCK_ROWS_MIN:
+        return [*(Put(key, value) for key, value in puts), *deletes]
+    return [PutRows([key for key, _ in puts], [value for _, value in puts]), *deletes]
+
+
+def written_keys(writes: Iterable[Request]) -> set[bytes]:
+    """The keys of requests that came from a buffer."""
+    keys: set[bytes] = set()
+    for write in writes:
+        if isinstance(write, PutRows):
+            keys.update(write.keys)
+        elif isinstance(write, Put | Delete):
+            keys.add(write.key)
+    return keys
 
 
 def chunks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> list[tuple[list[bytes], list[bytes]]]:

@@ -23,6 +23,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import (
     AmbiguousResult,
@@ -44,7 +46,7 @@ from slackwater.routing.outcome import read_only
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.sync import CancelledError, Lock
 from slackwater.txn import reads as saw
-from slackwater.txn.buffer import WriteBuffer
+from slackwater.txn.buffer import WriteBuffer, written_keys
 from slackwater.txn.contention import Waiting
 from slackwater.txn.finish import Finished
 from slackwater.txn.heartbeat import Heart
@@ -225,14 +227,17 @@ class Transaction(Operations):
                     await self._flush(self._waiting())
 
     async def _flush(self, waiting: Waiting) -> None:
-        if not self._buffer:
-            return
+        if self._buffer:
+            await self._lay_down(self._buffer.requests(), waiting)
+            self._buffer.clear()
+
+    async def _lay_down(self, writes: Sequence[Request], waiting: Waiting) -> None:
+        """Make writes that were held back intents. Nobody could tell their caller of an error, so it ends the epoch."""
         try:
-            await self._send(self._buffer.requests(), waiting)
+            await self._send(writes, waiting)
         except SlackwaterError as error:
             self._spoil(error)
             raise
-        self._buffer.clear()
 
     async def _send(
         self, requests: Sequence[Request], waiting: Waiting, *, max_keys: int = 0, max_bytes: int = 0
@@ -334,9 +339,9 @@ class Transaction(Operations):
     async def _commit(self, deadline: Deadline) -> Committed:
         waiting = self._waiting(deadline)
         if not self._buffer and not self._locks:
-            return Committed(TxnStatus.COMMITTED, self.state.read_ts, one_phase=True)
+            return Committed(TxnStatus.COMMITTED, self.state.read_ts, resolved=True)
         if self._buffer and not self._intents and not buggify("txn.commit_without_1pc"):
-            committed = await self._commit_one_phase(waiting)
+            committed = await self._commit_at_once(waiting)
             if committed is not None:
                 return committed
         await self._flush(waiting)
@@ -345,20 +350,24 @@ class Transaction(Operations):
             raise self._spoil(RetryableError("the transaction was moved up again and again; run it again"))
         return committed
 
-    async def _commit_one_phase(self, waiting: Waiting) -> Committed | None:
-        """All writes and the commit in one batch; None if they do not fit one range, or do not get through.
+    async def _commit_at_once(self, waiting: Waiting) -> Committed | None:
+        """Writes and commit in one batch, as far as the range of the record has them; None if that does not get through.
 
+        What other ranges have becomes intents first. Where there are none such, this is the whole transaction: one command.
         Without intents nothing holds rivals off: two transactions that read and write the same key would refresh
-        above each other for ever. After a few tries the writes are laid down as intents, and one of the two waits.
+        above each other for ever. After a few tries all writes are laid down as intents, and one of the two waits.
         """
-        writes = self._buffer.requests()
-        self._will_write(writes)
-        if not self._kernel.sender.one_range(writes, home=self.state.anchor):
-            await self._kernel.sender.range_of(self.state.anchor, timeout=waiting.deadline.remaining())
-            if not self._kernel.sender.one_range(writes, home=self.state.anchor):
-                return None
+        self._will_write(self._buffer.requests())
+        sender, anchor = self._kernel.sender, self.state.anchor
+        home = sender.cache.lookup(anchor) or await sender.range_of(anchor, timeout=waiting.deadline.remaining())
+        here, elsewhere = self._buffer.divided(home.start, home.end)
+        if not here:
+            return None
+        if elsewhere:
+            probe("txn.commit_with_writes")
+            await self._lay_down(elsewhere, waiting)
         try:
-            return await self._end(waiting, writes, attempts=ONE_PHASE_ATTEMPTS_MAX)
+            return await self._end(waiting, here, attempts=ONE_PHASE_ATTEMPTS_MAX)
         except UsageError as error:
             if not crosses_ranges(error):
                 raise
@@ -366,18 +375,22 @@ class Transaction(Operations):
             return None
 
     async def _end(self, waiting: Waiting, writes: Sequence[Request], *, attempts: int) -> Committed | None:
-        """EndTxn, in one phase with `writes` if there are any, after the reads were brought up to the writes.
+        """EndTxn, in one batch with `writes` if there are any, after the reads were brought up to the writes.
 
         Again when the server moved them in between; None when that has happened `attempts` times.
         """
+        keys, spans = (self._locks.keys(), self._locks.spans()) if self._intents else ((), ())
+        if writes and keys:
+            at_once = written_keys(writes)  # these never were intents
+            keys = tuple(key for key in keys if key not in at_once)
         for _ in range(attempts):
             self._alive()
             if self.state.write_ts > self.state.read_ts:
                 await self._move_reads(self.state.write_ts, waiting, cause=RetryableError("the writes moved up"))
             end = EndTxn(
                 commit=True,
-                lock_keys=self._locks.keys(),
-                lock_spans=self._locks.spans(),
+                lock_keys=keys,
+                lock_spans=spans,
                 deadline=self.deadline,
                 one_phase=bool(writes),
                 can_forward=not self._reads,
@@ -427,8 +440,11 @@ class Transaction(Operations):
         invariant(committed.status is TxnStatus.COMMITTED, "I-20", status=committed.status.name)
         self.phase = Phase.COMMITTED
         self.commit_ts = committed.commit_ts
-        if not committed.one_phase:
-            await self._finisher.enqueue(self._finished(TxnStatus.COMMITTED, committed.commit_ts))
+        if not committed.resolved:
+            finished = self._finished(TxnStatus.COMMITTED, committed.commit_ts)
+            if committed.left_keys or committed.left_spans:
+                finished = structs.replace(finished, keys=committed.left_keys, spans=committed.left_spans)
+            await self._finisher.enqueue(finished)
         await self._kernel.wait_past(committed.commit_ts)
 
     def _commit_failed(self, error: SlackwaterError) -> None:

@@ -1,15 +1,23 @@
-"""After the decision: intents become values or vanish, then the record may go. In the background, bounded.
+"""After the decision: intents become values or vanish, then the record may go. In the background, many at a time.
 
-    committed, aborted ──► queue ──► resolve intents, range by range ──► ForgetLocks
+    committed, aborted ──► waiting ──► round: resolve all their intents ──► next round: … and ForgetLocks of the last one
+                              ▲                    │
+                              └── what came meanwhile gathers for the next round
 
 The decision stands in the record; nobody waits for this work, and anybody who meets an intent earlier does it for
-himself. It is bounded all the same: `txn.resolve_concurrency` transactions at a time, and when
-`txn.resolve_queue_max` wait, whoever commits next does its own work before it goes on. If a range cannot be reached,
-the locks stay in the record for a collector.
+himself. So it is done for many transactions at once: a round is one message and one command per range, however many
+transactions it is about, and nothing waits for a round that an idle finisher could start. That the intents of a transaction
+are gone is told its record with the next round, or by a last one of its own.
+
+Bounds: `ROUND_MAX` transactions and `ROUND_KEYS_MAX` intents in a round; a round that takes longer than `ROUND_S`, because a
+range does not answer, does not hold up the next, up to `txn.resolve_concurrency` of them; and when `txn.resolve_queue_max`
+transactions wait, whoever commits next does its own work before it goes on. When a round fails, its transactions are finished
+one by one, as far as their ranges can be reached; for the others the locks stay in the record for a collector.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,21 +25,25 @@ import msgspec
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import buggify, level, planted, probe
-from slackwater.model.requests import EndTxn, ForgetLocks, Header, ResolveIntents
+from slackwater.model.requests import Committed, EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.routing.retry import Deadline
 from slackwater.routing.sender import NO_RANGE
-from slackwater.runtime.sync import Semaphore
 from slackwater.txn.kernel import BACKGROUND_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from slackwater.model.requests import Request
     from slackwater.txn.kernel import Kernel
 
 KEYS_PER_REQUEST_MAX = 256
 """Intents resolved by one request: the command must fit a log entry."""
+ROUND_MAX = 64
+ROUND_KEYS_MAX = 1024
+"""Transactions, and intents of theirs, that one round is about; a single transaction may have more."""
+ROUND_S = 0.1
+"""A round that takes longer does not hold up the next one."""
 BUGGIFY_DELAY_S = 20.0
 
 
@@ -52,8 +64,11 @@ class Finisher:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._gate = Semaphore(int(kernel.settings["txn.resolve_concurrency"]))
-        self._queued = 0
+        self._waiting: deque[Finished] = deque()
+        self._clean: list[Finished] = []  # resolved, but their records do not say so yet
+        self._rounds = 0
+        self._round_ns = 0  # when the last one began
+        self._queued = 0  # waiting, in a round, or being rolled back
 
     async def enqueue(self, finished: Finished) -> None:
         """Resolve soon; when too much waits already, resolve now."""
@@ -61,9 +76,12 @@ class Finisher:
             return
         if self._queued >= self._queue_max and not planted("X-UNBOUNDED"):
             probe("txn.resolve_inline")
-            await self._finish(finished)
+            await self._finish_alone(finished, self._deadline())
             return
-        self._spawn(self._later(finished), name="resolve")
+        self._waiting.append(finished)
+        self._add(1)
+        if self._may_start():
+            self._start()
 
     def abandon(self, txn: Txn, finished: Finished) -> None:
         """Roll back in the background: the caller has gone, and the transaction can never commit.
@@ -72,22 +90,26 @@ class Finisher:
         """
         if self._queued >= self._queue_max:
             probe("txn.abandoned_to_expire")
-            return
-        self._spawn(self._roll_back_later(txn, finished), name="roll back")
+        elif self._spawn(self._roll_back_later(txn, finished), name="roll back"):
+            self._add(1)
 
     async def roll_back(self, txn: Txn, finished: Finished) -> None:
         """Mark the record aborted, then resolve. Never fails: whoever meets an intent pushes it in the end."""
         end = EndTxn(commit=False, lock_keys=finished.keys, lock_spans=finished.spans)
         try:
-            await self._kernel.sender.send([end], Header(NO_RANGE, txn=txn), timeout=BACKGROUND_TIMEOUT_S)
+            answer = await self._kernel.sender.send([end], Header(NO_RANGE, txn=txn), timeout=BACKGROUND_TIMEOUT_S)
         except SlackwaterError:
             # No commit was ever sent, so the intents are void whether or not the record says so.
             probe("txn.rollback_unanswered")
+        else:
+            ended = answer.results[0]
+            if isinstance(ended, Committed) and ended.status is TxnStatus.COMMITTED:
+                return  # then it is not void at all
         await self.enqueue(finished)
 
     def status(self) -> str:
         """One line for logs and scripts."""
-        return f"finisher queued={self._queued}"
+        return f"finisher queued={self._queued} rounds={self._rounds}"
 
     # --- inside
 
@@ -95,23 +117,20 @@ class Finisher:
     def _queue_max(self) -> int:
         return int(self._kernel.settings["txn.resolve_queue_max"])
 
-    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+    def _deadline(self) -> Deadline:
+        return Deadline(self._kernel.runtime.clock, seconds=BACKGROUND_TIMEOUT_S)
+
+    def _add(self, count: int) -> None:
+        self._queued += count
+        level("txn.resolving", self._queued, self._queue_max)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> bool:
         try:
             self._kernel.scope.spawn(work, name=name)
         except UsageError:  # this process is shutting down: whoever meets the intents resolves them
             probe("txn.resolve_at_shutdown")
-        else:
-            self._queued += 1
-            level("txn.resolving", self._queued, self._queue_max)
-
-    async def _later(self, finished: Finished) -> None:
-        try:
-            async with self._gate:
-                if buggify("txn.delay_intent_resolution"):
-                    await self._kernel.runtime.clock.sleep(BUGGIFY_DELAY_S)
-                await self._finish(finished)
-        finally:
-            self._queued -= 1
+            return False
+        return True
 
     async def _roll_back_later(self, txn: Txn, finished: Finished) -> None:
         try:
@@ -119,13 +138,60 @@ class Finisher:
         finally:
             self._queued -= 1
 
-    async def _finish(self, finished: Finished) -> None:
-        deadline = Deadline(self._kernel.runtime.clock, seconds=BACKGROUND_TIMEOUT_S)
+    # --- rounds
+
+    def _may_start(self) -> bool:
+        if self._rounds == 0:
+            return True
+        late = self._kernel.runtime.clock.monotonic_ns() - self._round_ns > ROUND_S * 1e9
+        return late and self._rounds < int(self._kernel.settings["txn.resolve_concurrency"])
+
+    def _start(self) -> None:
+        """Begin a round with what has gathered; without anything, do nothing."""
+        batch: list[Finished] = []
+        keys = 0
+        while self._waiting and len(batch) < ROUND_MAX and keys < ROUND_KEYS_MAX:
+            batch.append(self._waiting.popleft())
+            keys += len(batch[-1].keys) + len(batch[-1].spans)
+        clean, self._clean = self._clean[:ROUND_MAX], self._clean[ROUND_MAX:]
+        if not batch and not clean:
+            return
+        self._rounds += 1
+        self._round_ns = self._kernel.runtime.clock.monotonic_ns()
+        if not self._spawn(self._round(batch, clean), name="resolve"):
+            self._rounds -= 1
+            self._queued -= len(batch)
+
+    async def _round(self, batch: list[Finished], clean: list[Finished]) -> None:
+        try:
+            if buggify("txn.delay_intent_resolution"):
+                await self._kernel.runtime.clock.sleep(BUGGIFY_DELAY_S)
+            await self._finish(batch, clean)
+        finally:
+            self._rounds -= 1
+            self._queued -= len(batch)
+            if self._rounds == 0 or self._waiting:
+                self._start()
+
+    async def _finish(self, batch: Sequence[Finished], clean: Sequence[Finished]) -> None:
+        """Resolve the intents of `batch`, and tell the records of `clean`."""
+        deadline = self._deadline()
+        requests = [request for finished in batch for request in requests_for(finished)]
+        requests += [ForgetLocks(finished.txn_id, finished.anchor) for finished in clean]
+        try:
+            await self._kernel.ask(requests, deadline=deadline)
+        except SlackwaterError:
+            probe("txn.resolve_one_by_one")
+            for finished in (*clean, *batch):
+                await self._finish_alone(finished, deadline)
+        else:
+            self._clean += batch
+
+    async def _finish_alone(self, finished: Finished, deadline: Deadline) -> None:
         try:
             for request in requests_for(finished):
                 await self._kernel.ask([request], deadline=deadline)
-            forget = ForgetLocks(finished.txn_id, finished.anchor)
-            await self._kernel.ask([forget], deadline=deadline)
+            await self._kernel.ask([ForgetLocks(finished.txn_id, finished.anchor)], deadline=deadline)
         except SlackwaterError:
             probe("txn.resolve_unfinished")
 

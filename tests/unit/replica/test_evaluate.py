@@ -162,6 +162,22 @@ def test_intents_of_others_are_in_the_way_and_own_ones_are_read() -> None:
         assert [i.txn_id for i in conflict.value.facts["intents"]] == [mine.txn_id]
 
 
+def test_a_commit_with_its_own_writes_resolves_the_intents_that_came_here_and_names_those_elsewhere() -> None:
+    bench = Bench()
+    bench.run(rq.Put(b"merged", b"w"), txn=txn())
+    locks = (b"\xfeelsewhere", b"merged")
+    end = rq.EndTxn(commit=True, lock_keys=locks, one_phase=True)
+    done = bench.run(rq.Put(b"k", b"v"), end, txn=txn(sequence=5))
+    assert done.results[-1] == rq.Committed(TxnStatus.COMMITTED, Timestamp(90), left_keys=locks[:1])
+    assert (bench.value(b"k"), bench.value(b"merged")) == (b"v", b"w")
+    record = records.read_record(bench.engine, anchor=b"k", txn_id=txn().txn_id)
+    assert record is not None
+    assert (record.status, record.resolved, record.lock_keys) == (TxnStatus.COMMITTED, False, locks[:1])
+    again = bench.run(rq.Put(b"k", b"v"), end, txn=txn(sequence=5))
+    assert again.read_only
+    assert again.results[-1] == done.results[-1]
+
+
 def test_uncertainty() -> None:
     bench = Bench()
     bench.run(rq.Put(b"k", b"v"), ts=95)
@@ -173,7 +189,7 @@ def test_uncertainty() -> None:
 def test_one_phase_commit_writes_versions_and_a_record_but_no_intents() -> None:
     bench = Bench()
     done = bench.run(rq.Put(b"k", b"v"), rq.EndTxn(commit=True, lock_keys=(b"k",), one_phase=True), txn=txn())
-    assert done.results[-1] == rq.Committed(TxnStatus.COMMITTED, Timestamp(90), one_phase=True)
+    assert done.results[-1] == rq.Committed(TxnStatus.COMMITTED, Timestamp(90), resolved=True)
     assert bench.value(b"k") == b"v"
     record = records.read_record(bench.engine, anchor=b"k", txn_id=txn().txn_id)
     assert record is not None
