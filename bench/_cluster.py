@@ -145,7 +145,7 @@ async def serve(directory: Path, log_url: str, join: str) -> None:
     if os.environ.get(WITHOUT_FEEDS):
         vars(node_module)["announcements"] = _no_announcements
     await node.start()
-    if not joined:
+    if not joined and not node.node_id:  # otherwise it was here before
         await node.init()
     await node.ready.wait()
     _profile_on_signal()

@@ -31,9 +31,9 @@ def test_it_knows_everything_or_says_that_it_does_not(before, story, limit, aske
         else:  # a scan of a span: every version above `after`, as a catch-up scan returns them
             span, after = step
             found = [ts for k, ts in applied if bytes([k]) in span and ts > after]
-            recent.scanned(span, Timestamp(max([after, *found])))
+            recent.coverage.scanned(span, Timestamp(max([after, *found])))
     span, after = asked
-    if recent.covers(span, Timestamp(after)):
+    if recent.coverage.covers(span, Timestamp(after)):
         got = recent.since(span, Timestamp(after))
         wanted = [(bytes([k]), ts) for k, ts in applied if bytes([k]) in span and ts > after]
         assert list(zip(got.keys, got.timestamps, strict=True)) == wanted
@@ -44,7 +44,7 @@ def test_it_knows_everything_or_says_that_it_does_not(before, story, limit, aske
 def test_nothing_is_known_before_a_scan(rows) -> None:
     recent = Recent(1 << 20)
     recent.add(block(rows), 100)
-    assert not recent.covers(WHOLE, Timestamp(50))
-    recent.scanned(WHOLE, Timestamp(10))
-    assert recent.covers(WHOLE, Timestamp(10))
-    assert not recent.covers(WHOLE, Timestamp(9))
+    assert not recent.coverage.covers(WHOLE, Timestamp(50))
+    recent.coverage.scanned(WHOLE, Timestamp(10))
+    assert recent.coverage.covers(WHOLE, Timestamp(10))
+    assert not recent.coverage.covers(WHOLE, Timestamp(9))

@@ -21,6 +21,9 @@ having is the resolved timestamp: a consumer that has seen `Resolved(r)` holds e
     resolved       min(closed, oldest unresolved − 1); the barrier before an ambiguous abort is believed
     registration   one consumer: history, then live, through one bounded buffer
     rangefeed      all consumers of one range
+    attached       between the apply path, which only hands over, and the range's feed
+    recent, index  what was committed lately, in memory and on disk, for who comes back; `coverage`: how far they reach
+    history        reading what a consumer has missed
     slots          whose catch-up scan runs next
     frontier       many spans, one minimum; resume tokens; `FrontierNaive` is its twin
     files          deterministic files for `--into DIR`

@@ -15,7 +15,8 @@ Rules
        locks, the bounds of the range or the GC threshold is settled alone, and if it has locks, entry by entry.
     3  What waits is bounded: by `WAITING_RUNS_MAX`, a run of `WAITING_ROWS_MAX` rows does not wait at all, and whoever
        publishes comes by every `feed.publish_interval`. A consumer that takes nothing is found out then (I-22).
-    4  Before-images are read from the engine, which may collect them; while anybody wants some, nothing waits.
+    4  What is remembered beyond a restart (`index.py`) is written right before the store flushes, with everything settled.
+    5  Before-images are read from the engine, which may collect them; while anybody wants some, nothing waits.
 
 A joined block is checked against what was resolved *before* it (I-23), which is all that any consumer has been told.
 
@@ -25,10 +26,13 @@ nothing wrong.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from slackwater.errors import InvariantViolation
+from slackwater.errors import InvariantViolation, StorageError
 from slackwater.feeds.events import EndReason
+from slackwater.feeds.history import Indexed, Scanning
+from slackwater.feeds.index import PENDING_ROWS_MAX, TimeIndex
 from slackwater.feeds.rangefeed import RangeFeed
 from slackwater.hooks import probe, tap
 from slackwater.model.spans import Span
@@ -39,7 +43,8 @@ from slackwater.storage.batch import WriteBatch
 if TYPE_CHECKING:
     from slackwater.feeds.driver import NodeFeeds
     from slackwater.feeds.events import Event as FeedEvent
-    from slackwater.feeds.rangefeed import Effect
+    from slackwater.feeds.history import Reading
+    from slackwater.feeds.rangefeed import Effect, History
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver import Replica
     from slackwater.replica.state import RangeState
@@ -63,21 +68,23 @@ class Attached:
     """A replica somebody listens to. Implements `ReplicaFollower` and `session.Source`."""
 
     def __init__(self, owner: NodeFeeds, replica: Replica) -> None:
-        state = replica.state
+        state, settings = replica.state, replica.context.settings
         self.replica = replica
         self.range_id = state.descriptor.range_id
+        self._engine = replica.context.engine
+        self.index = stored_index(replica) if settings["feed.index_bytes_max"] else None
         self._feed = RangeFeed(
             Span(state.descriptor.start, state.descriptor.end),
             closed=replica.closing.closed(),
             gc_threshold=state.gc_threshold,
-            recent_bytes_max=int(replica.context.settings["feed.recent_bytes_max"]),
+            recent_bytes_max=int(settings["feed.recent_bytes_max"]),
+            index=self.index,
         )
         self.idle_since_ns = 0
         """When the last consumer went; meaningful while there is none."""
         self.room: dict[int, Event] = {}
         """Catch-up scans that wait for their consumer."""
         self._owner = owner
-        self._engine = replica.context.engine
         self._waiting: list[tuple[Run, WriteBatch]] = []
 
     @property
@@ -119,6 +126,16 @@ class Attached:
             effects += self._feed.end_all(EndReason.REPLICA_GONE, f"the feed broke a rule: {error}")
             self._let_go()
         self._owner.follow(self, effects)
+        if self.index is not None and self.index.pending >= PENDING_ROWS_MAX:
+            self.flushing()
+
+    def flushing(self) -> None:
+        """Everything applied so far is about to become durable: so should the index of it."""
+        if self.index is None or self.feed.over:
+            return
+        batch = WriteBatch()
+        self.index.spill(batch, position=self.replica.state.position)
+        self._engine.write(batch)
 
     def _entry(self, batch: WriteBatch, before: RangeState, after: RangeState) -> list[Effect]:
         feed = self._feed
@@ -134,8 +151,17 @@ class Attached:
         return effects
 
     def gone(self, why: Gone, detail: str) -> None:
-        """The replica is no more."""
+        """The replica is no more, and whatever comes in its place may have another history."""
         self.end(_ENDS[why], detail)
+        self.forget_index()
+
+    def forget_index(self) -> None:
+        """Leave nothing on disk."""
+        if self.index is not None and self.index.written:
+            batch = WriteBatch()
+            self.index.clear(batch)
+            with suppress(StorageError):  # what is left is recognized as stale
+                self._engine.write(batch)
 
     def end(self, reason: EndReason, detail: str) -> None:
         """Everybody's last word."""
@@ -160,11 +186,27 @@ class Attached:
             self._owner.forget(registration)
         return events, found is not None and found.pending()
 
+    def reading(self, history: History) -> Reading:
+        """How to read what a consumer has missed; from a snapshot taken in this very step."""
+        if self.index is not None and not history.befores:
+            lookup = self.index.lookup(history.span, history.after)
+            if lookup is not None:
+                probe("feeds.history_by_index")
+                return Indexed(lookup)
+        return Scanning(history)
+
     def publish(self, *, quiet: bool) -> list[Effect]:
         """What has been closed since."""
         feed = self.feed
         feed.forward_closed(self.replica.closing.closed())
         return feed.publish(quiet=quiet)
+
+
+def stored_index(replica: Replica) -> TimeIndex:
+    """What this replica's store remembers of it, if that is up to date."""
+    state, context = replica.state, replica.context
+    limit = int(context.settings["feed.index_bytes_max"])
+    return TimeIndex.load(context.engine, state.descriptor.range_id, position=state.position, limit=limit)
 
 
 def _gathered(waiting: list[tuple[Run, WriteBatch]]) -> list[tuple[Run, WriteBatch]]:

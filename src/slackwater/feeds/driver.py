@@ -6,9 +6,9 @@
                                                                    Resolve, NeedBarrier     `pushing.Pusher`
 
 A replica is attached while at least one consumer is registered, and for `feed.keep_attached` after the last has gone: it
-may come back, and what is recent is then at hand (`recent.py`). Before and after that nothing of this runs, and a write
-costs nothing more than a test for None. What an attached replica applies is handed over in the step in which it was applied,
-and read when somebody wants it (`attached.py`).
+may come back, and what is recent is then at hand (`recent.py`, `index.py`); after a restart, too, where the store remembers.
+Before and after that nothing of this runs, and a write costs nothing more than a test for None. What an attached replica
+applies is handed over in the step in which it was applied, and read when somebody wants it (`attached.py`).
 
 Two loops run while anything is attached: one publishes resolved timestamps (woken by the side transport, and every
 `feed.publish_interval` in any case), one pushes old transactions (`pushing.py`).
@@ -24,9 +24,9 @@ How a feed ends for its consumers
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.errors import (
     Overloaded,
     RangeMismatch,
@@ -35,8 +35,8 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
-from slackwater.feeds.attached import Attached
-from slackwater.feeds.events import Changes, EndReason
+from slackwater.feeds.attached import Attached, stored_index
+from slackwater.feeds.events import EndReason
 from slackwater.feeds.messages import SESSION_BYTES
 from slackwater.feeds.pushing import Pusher
 from slackwater.feeds.rangefeed import NeedBarrier, Resolve, ScanLocks, Wake, WantSlot
@@ -47,13 +47,15 @@ from slackwater.hooks import probe
 from slackwater.model.spans import Span
 from slackwater.runtime.seam import Family
 from slackwater.runtime.sync import Event, timeout
-from slackwater.storage.reads import VersionRows, scan_versions
+from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterable
 
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.feeds.history import Reading
     from slackwater.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
-    from slackwater.feeds.rangefeed import Effect, History
+    from slackwater.feeds.rangefeed import Effect
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.replica.driver import Replica, Store
     from slackwater.runtime.seam import RangeId, Snapshot, TaskScope
@@ -63,8 +65,6 @@ SESSIONS_MAX = 1_024
 QUIET_INTERVALS = 16
 """Quiet consumers hear of resolved timestamps once in so many times `feed.publish_interval`."""
 LOCKS_BLOCK = 1_000
-HISTORY_ROWS = 4_096
-"""Versions read at a time by a catch-up scan; a key's versions stay together."""
 HISTORY_BYTES = 1 << 20
 HINTED_MAX = 16
 
@@ -92,6 +92,26 @@ class NodeFeeds:
         transport = store.context.transport
         if transport is not None:
             transport.on_update = self._closed.set
+
+    def resume(self) -> None:
+        """The store's replicas are here and have applied nothing yet: go on with what was remembered of them."""
+        batch = WriteBatch()
+        for replica in self._store.replicas.values():
+            index = stored_index(replica)
+            if not index.written:
+                continue
+            if (
+                index.coverage.floors
+                and self._settings["feed.keep_attached"]
+                and self._settings["feed.index_bytes_max"]
+            ):
+                probe("feeds.index_resumed")
+                self._attach(replica).idle_since_ns = self._runtime.clock.monotonic_ns()
+            else:
+                probe("feeds.index_was_stale")
+                index.clear(batch)
+        if len(batch):
+            self._store.context.engine.write(batch)
 
     # --- sessions --------------------------------------------------------------------------------------------------
 
@@ -196,12 +216,13 @@ class NodeFeeds:
         if attached.feed.idle:
             attached.idle_since_ns = self._runtime.clock.monotonic_ns()
             # One that knows all that is recent waits a while for who comes back.
-            if attached.feed.over or not attached.feed.recent.floors or not self._settings["feed.keep_attached"]:
+            if attached.feed.over or not attached.feed.remembers or not self._settings["feed.keep_attached"]:
                 self._detach(attached)
 
     def _detach(self, attached: Attached) -> None:
         if self.attached.get(attached.range_id) is attached:
             del self.attached[attached.range_id]
+            attached.forget_index()
         if attached.replica.follower is attached:
             attached.replica.follower = None
 
@@ -268,12 +289,15 @@ class NodeFeeds:
                 continue
             frozen = self._store.context.engine.snapshot()
             attached.room[number] = Event()
-            self._read(self._catch_up(attached, number, history, frozen), frozen, name=f"catch up r{attached.range_id}")
+            size = min(HISTORY_BYTES, history.budget_bytes // HISTORY_SHARE)
+            work = self._catch_up(attached, number, attached.reading(history), frozen, size=size)
+            self._read(work, frozen, name=f"catch up r{attached.range_id}")
 
-    async def _catch_up(self, attached: Attached, number: int, history: History, frozen: Snapshot) -> None:
+    async def _catch_up(
+        self, attached: Attached, number: int, reading: Reading, frozen: Snapshot, *, size: int
+    ) -> None:
         """Read history for one registration, no faster than it is taken. Its consumer may be gone before this begins."""
-        feed, room, start = attached.feed, attached.room[number], history.span.start
-        size = min(HISTORY_BYTES, history.budget_bytes // HISTORY_SHARE)
+        feed, room = attached.feed, attached.room[number]
         try:
             while feed.scanning(number):
                 if not feed.wants_history(number):
@@ -283,10 +307,8 @@ class NodeFeeds:
                         feed.registrations[number].end(EndReason.SLOW_CONSUMER, "history was not taken in time")
                         self._owners[number][1].wake(number)
                     continue
-                rows = await self._runtime.offload(_read_history, frozen, start, history, size)
-                changes = Changes(rows.keys, list(rows.timestamps), rows.values, rows.befores)
-                self.follow(attached, feed.history(number, changes, done=rows.resume is None))
-                start = rows.resume or start
+                block = await self._runtime.offload(partial(reading.next, frozen, bytes_max=size))
+                self.follow(attached, feed.history(number, block.changes, done=block.done))
         except StorageError as error:
             attached.end(EndReason.REPLICA_GONE, str(error))
         finally:
@@ -341,18 +363,3 @@ class NodeFeeds:
         lines = [f"feeds ranges={len(self.attached)} sessions={len(self.sessions)} {self._slots.status()}"]
         lines += [f"r{r} {self.attached[r].feed.status()}" for r in sorted(self.attached)]
         return "\n".join(lines)
-
-
-def _read_history(frozen: Snapshot, start: bytes, history: History, size: int) -> VersionRows:
-    """The next block of a catch-up scan; intents are watched elsewhere."""
-    return scan_versions(
-        frozen,
-        start,
-        history.span.end,
-        after=history.after,
-        upto=MAX,
-        max_versions=HISTORY_ROWS,
-        max_bytes=size,
-        before_images=history.befores,
-        ignore_intents=True,
-    )

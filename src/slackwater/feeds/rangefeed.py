@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slackwater.feeds.events import Event
+    from slackwater.feeds.index import TimeIndex
     from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.model.txns import Intent
     from slackwater.runtime.seam import Reader
@@ -118,9 +119,12 @@ class RangeFeed:
         gc_threshold: Timestamp = MIN,
         locks_max: int = LOCKS_TRACKED_MAX,
         recent_bytes_max: int = RECENT_BYTES_DEFAULT,
+        index: TimeIndex | None = None,
     ) -> None:
         self.span = span
         self.recent = Recent(recent_bytes_max)
+        self.index = index
+        """Remembers further back than `recent`, where there is one."""
         self.gc_threshold = gc_threshold
         self.queue = UnresolvedQueue()
         self.locks = LockMap(span, self.queue, limit=locks_max)
@@ -166,7 +170,8 @@ class RangeFeed:
 
     def _from_recent(self, number: int, made: Registration) -> list[Effect]:
         """Give a consumer its history from the blocks kept, if they have all of it; it is live then."""
-        if made.befores or not self.recent.covers(made.span, made.after) or 2 * self.recent.bytes > made.budget_bytes:
+        covered = self.recent.coverage.covers(made.span, made.after)
+        if made.befores or not covered or 2 * self.recent.bytes > made.budget_bytes:
             return []
         probe("feeds.history_was_recent")
         made.open(resolved=self.resolved.value)
@@ -208,7 +213,9 @@ class RangeFeed:
             return []
         found.history(changes, done=done, resolved=self.resolved.value)
         if done:
-            self.recent.scanned(found.span, found.highest)
+            self.recent.coverage.scanned(found.span, found.highest)
+            if self.index is not None:
+                self.index.coverage.scanned(found.span, found.highest)
         return self._wakes([registration])
 
     def take(self, registration: int, *, bytes_max: int) -> list[Event]:
@@ -226,6 +233,12 @@ class RangeFeed:
         found = self.registrations.pop(registration, None)
         if found is not None:
             found.close()
+
+    @property
+    def remembers(self) -> bool:
+        """Whether somebody who comes back might need no scan."""
+        known = self.recent.coverage.floors or (self.index is not None and self.index.coverage.floors)
+        return bool(known)
 
     @property
     def wants_befores(self) -> bool:
@@ -375,6 +388,8 @@ class RangeFeed:
     def _deliver(self, changes: Changes) -> list[Effect]:
         size, lowest, woken = changes.size(), min(changes.timestamps), list[Effect]()
         self.recent.add(changes, size)
+        if self.index is not None:
+            self.index.add(changes)
         for id_, registration in self.registrations.items():
             if registration.span == self.span and lowest > registration.after:
                 registration.live_all(changes, size)

@@ -69,6 +69,11 @@ def range_local_span(range_id: int) -> Span:
     return prefix_span(LOCAL + b"r" + range_id.to_bytes(8, "big"))
 
 
+def replica_index(range_id: int, number: int = 0) -> bytes:
+    """What one store remembers of the recent changes of its replica: 0 is the table of contents. Never replicated."""
+    return LOCAL + b"i" + range_id.to_bytes(8, "big") + number.to_bytes(8, "big")
+
+
 def anchored(key: bytes, name: bytes) -> bytes:
     """State that belongs to a key and moves with it on a split, such as a transaction record."""
     return LOCAL + b"k" + escape(key) + escape(name)

@@ -234,6 +234,7 @@ class Node:
         self._administer(self.store, self.liveness)
         self.catalog = table_catalog(self)
         self.store.start()
+        self.feeds.resume()
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
         self.book.recall(self.engine)
         self.book.own = self.descriptor

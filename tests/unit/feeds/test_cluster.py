@@ -11,6 +11,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import BelowGcThreshold
 from slackwater.feeds.client import Checkpoint
 from slackwater.feeds.events import Changes, Resolved
+from slackwater.feeds.frontier import decode_token
 from slackwater.feeds.validate import Validators
 from slackwater.model import requests as rq
 from slackwater.model.layout import KV, kv, prefix_span
@@ -252,3 +253,36 @@ async def test_a_feed_is_restarted_at_every_checkpoint() -> None:
         assert restarts > 3
         assert not reader.validators.breaches, reader.validators.breaches
         assert reader.table(last) == await source(cluster, last)
+
+
+@pytest.mark.parametrize(("end", "remembered"), [("stop", True), ("crash", True), ("crash after a stray flush", False)])
+def test_who_comes_back_after_a_restart_needs_no_scan(end: str, remembered: bool) -> None:
+    """What is new is found by the index on disk, with what is replayed; one that is behind its data is not believed."""
+
+    async def comes_back() -> None:
+        async with Cluster(1, **SOON, store__flush_interval=300.0) as cluster:
+            node = cluster.nodes[0]
+            await cluster.fill(200)
+            async with node.feed_client.watch([WHOLE]) as feed:
+                reader = Reader(feed)
+                await check(cluster, reader, node.clock.now())
+                token = feed.token()
+            await cluster.fill(5, size=11)
+            await node.store.flush()
+            await node.kv.delete(kv(b"k000100"))
+            await (node.stop() if end == "stop" else cluster.kill(node))
+            engine = node.engine
+            if end != "stop":
+                engine = engine.crash(keep=lambda unflushed: 0 if end == "crash" else unflushed)
+            node = await cluster.add(engine, 0)
+            attached = node.feeds.attached.get(node.store.holding(kv(b"a")).state.descriptor.range_id)
+            assert (attached is not None) == remembered
+            if attached is not None:
+                assert attached.index.lookup(WHOLE, decode_token(token).resolved) is not None
+            async with node.feed_client.watch([WHOLE], after=token) as feed:
+                reader.feed = feed
+                reader.validators.restarted()
+                await check(cluster, reader, node.clock.now())
+                assert kv(b"k000100") not in reader.table(feed.resolved)
+
+    run(comes_back())

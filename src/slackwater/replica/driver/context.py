@@ -73,6 +73,10 @@ class ReplicaFollower(Protocol):
         """These entries were applied together, in one engine batch: (state before, what was applied, where)."""
         ...
 
+    def flushing(self) -> None:
+        """Everything applied so far becomes durable in this very step; what is written to the engine now does too."""
+        ...
+
     def gone(self, why: Gone, detail: str) -> None:
         """This was the last word of the replica."""
         ...

@@ -148,6 +148,7 @@ class Store:
         for replica in list(self.replicas.values()):
             await replica.stop()
         if not planted("X-STOP-UNFLUSHED"):
+            self._tell_followers()
             await self.context.engine.flush()
 
     # --- serving -----------------------------------------------------------------------------------------------------
@@ -211,6 +212,7 @@ class Store:
         """Make everything applied so far durable; afterwards these positions may be trimmed."""
         applied = {range_id: replica.state.position for range_id, replica in self.replicas.items()}
         try:
+            self._tell_followers()
             await self.context.engine.flush()
         except StorageError:
             probe("store.flush_failed")
@@ -218,6 +220,11 @@ class Store:
         for range_id, position in applied.items():
             if range_id in self.replicas:
                 self.durable[range_id] = position
+
+    def _tell_followers(self) -> None:
+        for replica in self.replicas.values():
+            if replica.follower is not None:
+                replica.follower.flushing()
 
     # --- hooks -------------------------------------------------------------------------------------------------------
 

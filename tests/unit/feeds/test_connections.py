@@ -1,0 +1,43 @@
+"""However many consumers a node has, all their feeds of another node come over one connection (decision 013)."""
+
+from __future__ import annotations
+
+from slackwater.feeds.client import Checkpoint
+from slackwater.model.layout import KV, kv
+from slackwater.runtime import run
+from tests.unit.feeds.test_cluster import SOON, WHOLE, Reader, check
+from tests.unit.server.cluster import Cluster
+
+CONSUMERS = 6
+SMALL = {"feed__consumer_bytes_max": 1 << 16, "feed__client_bytes_max": 1 << 16, "rpc__stream_window": 2}
+
+
+def test_all_consumers_of_a_node_share_one_connection_and_not_one_fate() -> None:
+    async def feeds() -> None:
+        async with Cluster(2, **SOON, **SMALL) as cluster:
+            first, second = cluster.nodes
+            await first.admin.change_replicas(KV, [first.node_id])
+            await first.admin.split(kv(b"k000050"))
+            await cluster.until(lambda: second.store.holding(kv(b"a")) is None)
+            second.sender.cache.clear()
+            watching = [second.feed_client.watch([WHOLE]) for _ in range(CONSUMERS)]
+            readers = [Reader(feed) for feed in watching]
+            for feed in watching:
+                await feed.__aenter__()
+            idle, *busy = readers
+            while not isinstance(await anext(idle.feed), Checkpoint):
+                pass  # it listens, and from now on does not
+            for size in (100, 101, 102):
+                await cluster.fill(1000, size=size)
+                for reader in busy:
+                    await check(cluster, reader, first.clock.now())
+            others = [session for session in first.server._sessions if session.node_id != first.node_id]
+            assert len(others) == 1, "one connection from the other node"
+            served = [s for s in first.feeds.sessions.values() if s.registrations]
+            assert len(served) > CONSUMERS, "a stream for each, and the announcements of both nodes"
+            assert others[0].in_flight > CONSUMERS
+            assert all(reader.feed.serving() == {first.node_id: 2} for reader in busy), "both ranges, one stream"
+            for feed in watching:
+                await feed.__aexit__()
+
+    run(feeds())
