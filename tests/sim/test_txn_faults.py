@@ -11,7 +11,7 @@ from slackwater.model import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.faults import FaultKind, inject
 from slackwater.sim.loop import NS
-from slackwater.txn.coordinator import Phase
+from slackwater.txn.state import Phase
 from tests.sim.cluster import Cluster, play
 from tests.sim.test_txn import add, number
 

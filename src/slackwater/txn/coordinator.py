@@ -20,7 +20,6 @@ How errors are met
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -39,8 +38,8 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.hooks import buggify, planted, probe
-from slackwater.model.requests import VERSION_WRITES, Committed, EndTxn, Get, Header, Pushed, PushTxn, Value
-from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
+from slackwater.model.requests import VERSION_WRITES, Committed, EndTxn, Get, Header, Value
+from slackwater.model.txns import TXN_ID_BYTES, TxnStatus
 from slackwater.routing.facts import timestamp_of
 from slackwater.routing.outcome import read_only
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
@@ -53,8 +52,9 @@ from slackwater.txn.heartbeat import Heart
 from slackwater.txn.operations import Operations
 from slackwater.txn.pushing import Pusher
 from slackwater.txn.refresh import refresh
+from slackwater.txn.settle import settle
 from slackwater.txn.spanbook import SpanBook
-from slackwater.txn.state import TxnState
+from slackwater.txn.state import Phase, TxnState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,18 +65,8 @@ if TYPE_CHECKING:
     from slackwater.txn.kernel import Kernel
 
 _WRITES = frozenset(VERSION_WRITES)
-SETTLE_ATTEMPTS_MAX = 16
 CONFIRM_ATTEMPTS_MAX = 4
 ONE_PHASE_ATTEMPTS_MAX = 2
-
-
-class Phase(enum.Enum):
-    """Where a transaction is in its life."""
-
-    OPEN = "open"
-    COMMITTED = "committed"
-    ROLLED_BACK = "rolled back"
-    UNKNOWN = "unknown"
 
 
 class Transaction(Operations):
@@ -286,7 +276,7 @@ class Transaction(Operations):
     ) -> None:
         """Do what the error asks for, so that the batch can be sent again; or raise."""
         self._alive()
-        again = not (writing and error.facts.get("partial")) or all(_same_twice(request) for request in requests)
+        again = not (writing and error.facts.get("partial")) or all(saw.same_twice(request) for request in requests)
         match error:
             case TransactionAborted():
                 raise self._spoil(error)
@@ -413,25 +403,17 @@ class Transaction(Operations):
 
     async def _settle(self, error: AmbiguousResult) -> Committed:
         """Find out whether the commit happened; if it did not, make sure that it never will."""
-        probe("txn.settle")
-        state = self.state
-        me = Intent(state.anchor, state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
-        push = PushTxn(me, state.start, state.txn_id, state.write_ts, abort=True, force=True)
-        deadline = self._kernel.deadline(self._timeout)
-        for _ in range(SETTLE_ATTEMPTS_MAX):
-            try:
-                answer = await self._kernel.ask([push], deadline=deadline)
-            except SlackwaterError:
-                break  # whatever went wrong with the question, it is no answer
-            pushed = answer.results[0]
-            if not isinstance(pushed, Pushed):
-                break
-            if pushed.resolution.status is TxnStatus.COMMITTED:
-                probe("txn.settled_committed")
-                return Committed(TxnStatus.COMMITTED, pushed.resolution.ts)
-            if pushed.resolution.status is TxnStatus.ABORTED:
-                probe("txn.settled_aborted")
-                raise TransactionAborted("the commit was lost on the way and is now ruled out; run it again") from error
+        try:
+            pushed = await settle(self._kernel, self.state.as_intent(), deadline=self._kernel.deadline(self._timeout))
+        except SlackwaterError:
+            pushed = None  # whatever went wrong with the question, it is no answer
+        outcome = None if pushed is None else pushed.resolution
+        if outcome is not None and outcome.status is TxnStatus.COMMITTED:
+            probe("txn.settled_committed")
+            return Committed(TxnStatus.COMMITTED, outcome.ts)
+        if outcome is not None and outcome.status is TxnStatus.ABORTED:
+            probe("txn.settled_aborted")
+            raise TransactionAborted("the commit was lost on the way and is now ruled out; run it again") from error
         self.phase = Phase.UNKNOWN
         raise AmbiguousResult("the commit may or may not have happened; its record cannot be reached") from error
 
@@ -513,8 +495,3 @@ class Transaction(Operations):
         """This epoch cannot go on."""
         self._spoiled = error
         return error
-
-
-def _same_twice(request: Request) -> bool:
-    """Whether executing a request again in the same epoch, its first answer known, changes nothing."""
-    return saw.is_blind(request) or type(request) not in _WRITES

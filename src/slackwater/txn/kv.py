@@ -51,11 +51,12 @@ from slackwater.runtime.sync import CancelledError
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import key_ok, requests_ok, rows_ok, span_ok
 from slackwater.txn.contention import Waiting, clear_index_conflicts
-from slackwater.txn.coordinator import Phase, Transaction
+from slackwater.txn.coordinator import Transaction
 from slackwater.txn.finish import Finisher
 from slackwater.txn.kernel import Kernel
 from slackwater.txn.operations import number_of, rows_of, value_of
 from slackwater.txn.pushing import Pusher
+from slackwater.txn.state import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

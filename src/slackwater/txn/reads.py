@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
 from slackwater.model.requests import (
+    VERSION_WRITES,
     ConditionalPut,
     Delete,
     DeleteRange,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
     from slackwater.model.requests import Result
     from slackwater.txn.spanbook import SpanBook
+
+_WRITES = frozenset(VERSION_WRITES)
 
 
 def remember(reads: SpanBook, request: Request, result: Result) -> None:
@@ -81,6 +84,11 @@ def spans_of(request: Request) -> list[Span]:
 def is_blind(request: Request) -> bool:
     """Whether a write's effect does not depend on what is there."""
     return isinstance(request, Put | Delete) or (isinstance(request, PutRows) and not request.must_be_new)
+
+
+def same_twice(request: Request) -> bool:
+    """Whether executing a request again in the same epoch, its first answer known, changes nothing."""
+    return is_blind(request) or type(request) not in _WRITES
 
 
 def first_key(requests: Sequence[Request]) -> bytes:

@@ -14,10 +14,21 @@ time, and refreshing does not change when it began.
 
 from __future__ import annotations
 
+import enum
+
 from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp
 from slackwater.errors import invariant
 from slackwater.hooks import planted
-from slackwater.model.txns import TXN_ID_BYTES, Txn
+from slackwater.model.txns import TXN_ID_BYTES, Intent, Txn
+
+
+class Phase(enum.Enum):
+    """Where a transaction is in its life."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"
 
 
 class TxnState:
@@ -54,6 +65,10 @@ class TxnState:
             self.uncertainty_limit,
             self._sequence if sequence is None else sequence,
         )
+
+    def as_intent(self) -> Intent:
+        """What an intent of it on its anchor would say: how it is known to whoever asks for its record."""
+        return Intent(self.anchor, self.txn_id, self.anchor, self.start, self.epoch, self.write_ts)
 
     def take_sequences(self, count: int) -> int:
         """Numbers for the next `count` requests; returns the first. Numbers are never used twice."""

@@ -26,7 +26,7 @@ from slackwater.runtime.sync import CancelledError
 from slackwater.server.gateway.scans import range_reads
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import rows_ok
-from slackwater.txn.coordinator import Phase
+from slackwater.txn.state import Phase
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 from slackwater.errors import AmbiguousResult, Overloaded, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.model import native as nt
-from slackwater.model.requests import Pushed, PushTxn
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
-from slackwater.txn.coordinator import SETTLE_ATTEMPTS_MAX, Phase
+from slackwater.txn.settle import settle
+from slackwater.txn.state import Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -110,20 +110,13 @@ class Txns:
         mark, kernel = request.mark, self._gateway.node.kv.kernel
         if not mark.anchor:
             return nt.Settled(committed=True, ts=mark.write_ts)  # it wrote nothing: there is nothing to decide
-        me = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
-        push = PushTxn(me, mark.start, mark.txn_id, mark.write_ts, abort=True, force=True)
-        deadline = kernel.deadline(context.remaining())
-        for _ in range(SETTLE_ATTEMPTS_MAX):
-            (pushed,) = (await kernel.ask([push], deadline=deadline)).results
-            if not isinstance(pushed, Pushed):
-                break
-            if pushed.resolution.status is TxnStatus.COMMITTED:
-                return nt.Settled(committed=True, ts=pushed.resolution.ts)
-            if pushed.ambiguous:
-                raise AmbiguousResult("the transaction's record was collected; it may or may not have committed")
-            if pushed.resolution.status is TxnStatus.ABORTED:
-                return nt.Settled(committed=False, ts=pushed.resolution.ts)
-        raise AmbiguousResult("the commit may or may not have happened; its record gives no answer")
+        known = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
+        pushed = await settle(kernel, known, deadline=kernel.deadline(context.remaining()))
+        if pushed is None:
+            raise AmbiguousResult("the commit may or may not have happened; its record gives no answer")
+        if pushed.ambiguous:
+            raise AmbiguousResult("the transaction's record was collected; it may or may not have committed")
+        return nt.Settled(committed=pushed.resolution.status is TxnStatus.COMMITTED, ts=pushed.resolution.ts)
 
     # --- inside the gateway
 

@@ -1,0 +1,37 @@
+"""What became of a commit whose answer was lost? The record says; and if it says nothing yet, it says no from now on.
+
+A forced push to abort is the question: a record that is committed answers so and stays as it is, any other becomes aborted, and
+the commit, should it still arrive, finds that. Asked by the coordinator itself, and by any gateway for a client that has lost
+the coordinator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.hooks import probe
+from slackwater.model.requests import Pushed, PushTxn
+from slackwater.model.txns import TxnStatus
+
+if TYPE_CHECKING:
+    from slackwater.model.txns import Intent
+    from slackwater.routing.retry import Deadline
+    from slackwater.txn.kernel import Kernel
+
+SETTLE_ATTEMPTS_MAX = 16
+
+
+async def settle(kernel: Kernel, txn: Intent, *, deadline: Deadline) -> Pushed | None:
+    """The last word on the transaction of an intent: committed or aborted; None when its record does not give one.
+
+    With `ambiguous` the record has been collected, and it may have been either.
+    """
+    probe("txn.settle")
+    push = PushTxn(txn, txn.start, txn.txn_id, txn.ts, abort=True, force=True)
+    for _ in range(SETTLE_ATTEMPTS_MAX):
+        (pushed,) = (await kernel.ask([push], deadline=deadline)).results
+        if not isinstance(pushed, Pushed):
+            return None
+        if pushed.ambiguous or pushed.resolution.status is not TxnStatus.PENDING:
+            return pushed
+    return None
