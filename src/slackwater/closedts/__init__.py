@@ -26,6 +26,7 @@ side transport (idle ones).
     waiting          follower reads that wait for their timestamp
     negotiate        resolved timestamps and bounded staleness
     explain          what holds a range's frontier back
+    publisher        what replicas need of whoever closes idle ranges; schemes stand beside each other behind it
     driver           the loops: ticking, streaming, waking
 
 Rules

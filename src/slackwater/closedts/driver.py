@@ -6,12 +6,13 @@
                A stream that breaks is opened again after a pause and starts with a full update
     receiver   takes updates as they come, and wakes the reads that wait for them. No replica is touched by a message
 
-Whoever holds replicas (the store) implements `Ranges` and tells this object of every replica that comes and goes.
+Whoever holds replicas (the store) implements `Ranges` and tells this object of every replica that comes and goes. To
+replicas it is a `Publisher` (`closedts.publisher`), one of the ways in which idle ranges could be closed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slackwater.closedts.policy import Terms, terms_of
 from slackwater.closedts.receiver import Receiver
@@ -24,11 +25,14 @@ from slackwater.runtime.rpc.method import StreamMethod
 from slackwater.runtime.sync import Event, Future, get_running_loop, timeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from slackwater.clock import HybridClock
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.closedts.side_transport import Closable, NodeLease
+    from slackwater.closedts.publisher import Ranges
+    from slackwater.closedts.receiver import Promise
+    from slackwater.closedts.side_transport import Closable, Refusal
+    from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.runtime.rpc.stream import Stream
     from slackwater.runtime.seam import NodeId, RangeId, Runtime, TaskScope
     from slackwater.settings import Settings
@@ -45,24 +49,8 @@ PEERS_INTERVAL_S = 1.0
 """How often it is looked whom to follow."""
 
 
-class Ranges(Protocol):
-    """What the transport asks of whoever holds the replicas."""
-
-    def node_lease(self) -> NodeLease | None:
-        """The epoch this node's leases hang on, while it may be relied on."""
-        ...
-
-    def closed(self, range_id: RangeId) -> Timestamp:
-        """What a follower read of this range may be served at, here and now."""
-        ...
-
-    def peers(self) -> Iterable[NodeId]:
-        """Nodes that share a range with this one."""
-        ...
-
-
 class SideTransport:
-    """One node's end of the side transport, in both directions."""
+    """One node's end of the side transport, in both directions. Satisfies `Publisher`."""
 
     def __init__(
         self,
@@ -109,6 +97,30 @@ class SideTransport:
         self.receiver.forget(range_id)
         for ticket in self._waits.drop(range_id):
             _wake(ticket)
+
+    def touch(self, range_id: RangeId) -> Timestamp:
+        """Something is about to happen to a range; returns what has been promised for it."""
+        return self.sender.touch(range_id)
+
+    def touch_all(self) -> None:
+        """Policies changed: ask every range again."""
+        self.sender.touch_all()
+
+    def promised(self, range_id: RangeId) -> Timestamp:
+        """What streams were told is closed for a range that is led here."""
+        return self.sender.promised(range_id)
+
+    def refusal(self, range_id: RangeId) -> Refusal | None:
+        """Why a range did not close at the last tick at which it was asked."""
+        return self.sender.refusal(range_id)
+
+    def closed_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Timestamp:
+        """What streams have closed for a replica that has applied that far."""
+        return self.receiver.closed_for(range_id, applied)
+
+    def waiting_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Promise | None:
+        """What would be closed, were more applied."""
+        return self.receiver.waiting_for(range_id, applied)
 
     def awaited(self, range_id: RangeId) -> bool:
         """Whether reads wait on a range."""

@@ -91,7 +91,7 @@ def serve_updates(server: RpcServer, store: Callable[[], Store]) -> None:
 
     async def updates(request: Subscribe, context: Context) -> AsyncGenerator[Update, None]:
         transport = store().context.transport
-        if transport is None:
+        if not isinstance(transport, SideTransport):
             raise UnavailableError("this node closes nothing by the side transport")
         async with aclosing(transport.updates(request)) as stream:
             async for update in stream:

@@ -90,7 +90,7 @@ def span_watch(node: Node, store: Store) -> SpanWatch:
 
     def changed() -> None:
         if store.context.transport is not None:
-            store.context.transport.sender.touch_all()
+            store.context.transport.touch_all()
 
     return SpanWatch(
         book=store.context.policies,

@@ -68,7 +68,7 @@ class Closing:
     def promised(self) -> Timestamp:
         """What the side transport has promised on this range's behalf."""
         transport = self._context.transport
-        return MIN if transport is None else transport.sender.promised(self._replica.state.descriptor.range_id)
+        return MIN if transport is None else transport.promised(self._replica.state.descriptor.range_id)
 
     def targets(self) -> tuple[Timestamp, Timestamp]:
         """How far the policy and the lease let a flush close."""
@@ -113,7 +113,7 @@ class Closing:
         """The range is idle no more, or its lease changed."""
         transport = self._context.transport
         if transport is not None:
-            self.forward(transport.sender.touch(self._replica.state.descriptor.range_id))
+            self.forward(transport.touch(self._replica.state.descriptor.range_id))
 
     def closing_at(self, ts: Timestamp) -> None:
         """Let the next flush close `ts`, whatever the policy says."""
@@ -126,7 +126,7 @@ class Closing:
         state, transport = self._replica.state, self._context.transport
         if transport is None:
             return state.closed
-        believed = Timestamp(max(state.closed, transport.receiver.closed_for(state.descriptor.range_id, state.lai)))
+        believed = Timestamp(max(state.closed, transport.closed_for(state.descriptor.range_id, state.lai)))
         tap("closedts.believed", self._replica, believed)
         return believed
 
@@ -202,8 +202,8 @@ class Closing:
         found = resolve(self._context.engine, descriptor.start, descriptor.end, closed=closed)
         offer = refusal = None
         if transport is not None:
-            offer = transport.receiver.waiting_for(descriptor.range_id, state.lai)
-            refusal = transport.sender.refusal(descriptor.range_id)
+            offer = transport.waiting_for(descriptor.range_id, state.lai)
+            refusal = transport.refusal(descriptor.range_id)
         buffer = self._replica.pipeline.buffer
         record = self._context.liveness.get(state.lease.holder)
         ended = record is not None and not record.live_at(self._context.clock.peek())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.clock import HybridClock, Timestamp
-    from slackwater.closedts.driver import SideTransport
+    from slackwater.closedts.publisher import Publisher
     from slackwater.model.descriptors import Liveness, RangeDescriptor
     from slackwater.replica.apply import Applied, Outcome
     from slackwater.replica.evaluation import LeftSide
@@ -135,7 +135,7 @@ class Context:
     liveness: LivenessView
     hooks: StoreHooks
     listener: ApplyListener | None = None
-    transport: SideTransport | None = None
+    transport: Publisher | None = None
     trusted: Callable[[], None] = _always
     """Raises while this node's clock must not be relied on: no lease is used or asked for by it (I-01)."""
     policies: PolicyBook = field(default_factory=PolicyBook)

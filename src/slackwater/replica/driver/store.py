@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from slackwater.clock import HybridClock
-    from slackwater.closedts.driver import SideTransport
+    from slackwater.closedts.publisher import Publisher
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.driver.context import ApplyListener, LivenessView
@@ -68,7 +68,7 @@ class Store:
         scope: TaskScope,
         listener: ApplyListener | None = None,
         on_trimmed: Callable[[RangeState], None] | None = None,
-        transport: SideTransport | None = None,
+        transport: Publisher | None = None,
         trusted: Callable[[], None] = lambda: None,
         policies: PolicyBook | None = None,
     ) -> None:

@@ -27,6 +27,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
+from slackwater.closedts.driver import SideTransport
 from slackwater.closedts.policy import target
 from slackwater.model.commands import NO_LAI, LeaseTrigger, MergeTrigger, SplitTrigger
 from slackwater.model.layout import split_version
@@ -331,7 +332,7 @@ class Published(_Watcher):
     def _store_with(self, sender: Sender) -> Store | None:
         for _, node in cluster_of(self.world).up():
             transport = node.store.context.transport if node.store else None
-            if transport is not None and transport.sender is sender:
+            if isinstance(transport, SideTransport) and transport.sender is sender:
                 return node.store
         return None
 

@@ -74,7 +74,8 @@ RESEND_LAG_S = 2.0
 RANGES = 6
 FAT_BYTES = (1_000, 3_000)
 FAT_KEYS = 6
-FIRST_WRITES = 3
+FIRST_WRITES = 8
+FIRST_APART_S = 0.04
 LOOK_S = 0.02
 MERGE_LOOKS_MAX = 200
 
@@ -102,16 +103,17 @@ async def fat(me: Worker, timeout: float) -> None:
 
 @operation("first")
 async def first(me: Worker, timeout: float) -> None:
-    """A few large values in range 1, at once: more than one entry, so that some wait behind an extension of the lease."""
-    works = [
-        partial(
-            me.kv.put,
-            system("alloc", b"sim/%d/%d" % (me.number, n)),
-            b".".ljust(me.draw.between(*FAT_BYTES), b"."),
-            timeout=timeout,
-        )
-        for n in range(FIRST_WRITES)
-    ]
+    """Large values to range 1, one soon after the other.
+
+    When the log stalls, some come to wait behind an extension of the lease, and do not fit its entry.
+    """
+
+    async def put(number: int, value: bytes) -> None:
+        await me.client.runtime.clock.sleep(number * FIRST_APART_S)
+        await me.kv.put(system("alloc", b"sim/%d/%d" % (me.number, number)), value, timeout=timeout)
+
+    values = [b".".ljust(me.draw.between(*FAT_BYTES), b".") for _ in range(FIRST_WRITES)]
+    works = [partial(put, number, value) for number, value in enumerate(values)]
     for outcome in await in_parallel(me.client.scope, works, limit=FIRST_WRITES, name="first"):
         if isinstance(outcome, SlackwaterError):
             raise outcome
@@ -192,7 +194,7 @@ def _plan(tape: Tape, *, nodes: int) -> Plan:
         ranges=RANGES,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(tape.stream("cluster"), RANGES),
-        workloads=("register", "bank", "list", "follow", "follow", "fat", "fat", "first"),
+        workloads=("register", "bank", "list", "follow", "follow", "fat", "fat", "first", "first", "first"),
         think_mean_ns=NS // 8,
         operator_mean_ns=NS,
         merges=True,
