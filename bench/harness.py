@@ -30,6 +30,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
     goal: float | None = None
     better: str = "higher"
+    error: float | None = None
+    """Standard error of the ratio, where it was estimated."""
 
     @property
     def met(self) -> bool | None:
@@ -49,6 +51,7 @@ def figure(
     peer_value: float,
     goal: float | None = None,
     better: str = "higher",
+    error: float | None = None,
 ) -> Figure:
     """A figure with its ratio computed."""
     ratio = value / peer_value if peer_value else float("inf")
@@ -62,6 +65,7 @@ def figure(
         ratio=ratio,
         goal=goal,
         better=better,
+        error=error,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import structs
@@ -310,6 +310,45 @@ def test_close_over_spans_and_in_the_future() -> None:
             await session.close(spans, at=add_seconds(c.clock.now(), 3600))
 
     play(story, settings={**QUEUES_OFF, "closed_timestamp.target_duration": 600.0})
+
+
+def test_a_slow_request_in_one_range_holds_back_no_other() -> None:
+    """One range's write does not get into the log for a minute: the others close as if nothing were, and one can see why."""
+
+    async def story(c: Cluster) -> None:
+        a, p = c.key(b"a"), c.key(b"p")
+        await c.split(b"m")
+        await c.kv.put(a, b"1")
+        await c.kv.put(p, b"1")
+        slow, fast = c.node.store.holding(a), c.node.store.holding(p)
+        assert slow is not None
+        assert fast is not None
+        await c.settle(5)
+        log, go_on = c.node.store.context.log, Event()
+        append = log.append
+
+        async def late(range_id: RangeId, payloads: Any) -> Any:
+            if range_id == slow.state.descriptor.range_id:
+                await go_on.wait()
+            return await append(range_id, payloads)
+
+        log.append = late  # type: ignore[method-assign]
+        write = c.scope.spawn(c.node.kv.put(a, b"2", timeout=120.0), name="slow write")
+        for _ in range(60):
+            await c.settle(1)
+            assert seconds_between(fast.closing.closed(), c.clock.now()) < LAG_S + 2 * INTERVAL_S
+        await c.kv.put(p, b"2")  # busy or idle
+        await c.settle(3)
+        assert seconds_between(fast.closing.closed(), c.clock.now()) < LAG_S + 2 * INTERVAL_S
+        assert seconds_between(slow.closing.closed(), c.clock.now()) > 60
+        assert slow.closing.explain().holding().kind.value == "request"
+        assert fast.closing.explain().holding().kind.value == ""
+        go_on.set()
+        ts = await write
+        await c.settle(3)
+        assert slow.closing.closed() > ts
+
+    play(story, settings=SETTINGS)
 
 
 def test_a_broken_stream_is_opened_again() -> None:

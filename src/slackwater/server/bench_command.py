@@ -65,7 +65,8 @@ def _line(figure: Any) -> str:
     if figure.goal is not None:
         sign = "≥" if figure.better == "higher" else "≤"
         goal = f"  goal {sign} {figure.goal:g} {'met' if figure.met else 'MISSED'}"
+    error = "" if figure.error is None else f" ± {figure.error:.3f}"
     return (
         f"  {figure.metric:<44} {figure.value:>14,.1f} {figure.unit:<10} "
-        f"{figure.ratio:>8.2f} × {figure.peer} ({figure.peer_value:,.1f}){goal}"
+        f"{figure.ratio:>8.{2 if figure.error is None else 3}f}{error} × {figure.peer} ({figure.peer_value:,.1f}){goal}"
     )

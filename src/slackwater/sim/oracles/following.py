@@ -1,6 +1,7 @@
 """Reads of the past on any replica (I-14, I-15, I-16, I-17), watched as they are served and as time goes on.
 
-    I-14   after healing, every replica closes: no further behind than the target, one tick, the way there and some slack
+    I-14   after healing, every replica closes: no further behind than the target, one tick, the way there and some slack,
+           under traffic as well as at rest
     I-15   what a follower answers at ts is V at ts, at that very moment and on whichever replica; `history.py` holds what
            clients were told against V once more in the end
     I-16   a follower serves nothing above what it may believe. A *resolved* timestamp, once reported, is a promise too:
@@ -25,6 +26,7 @@ from slackwater.model.layout import split_version
 from slackwater.replica import declare
 from slackwater.runtime.seam import Family
 from slackwater.sim.clocks import EPOCH_NS
+from slackwater.sim.handles import NS
 from slackwater.sim.oracles.closing import (
     AboveClosed,
     Ledger,
@@ -40,7 +42,7 @@ from slackwater.sim.oracles.witness import witness_of
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN, all_keys, cluster_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from slackwater.closedts.negotiate import Resolved
     from slackwater.model.requests import Batch, BatchResult
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
 REPORTS_KEPT_MAX = 16
 """Resolved timestamps remembered per replica, for reads that are sent elsewhere."""
+RECOVER_NS, LOOK_NS, PATIENCE_NS = 5 * NS, NS, 8 * NS
+"""Of a healed world with traffic: when it is first looked at, how often, and for how long a replica may be behind."""
 DELAY_S, SLACK_S = 1.0, 1.0
 """Of a healed world: the slowest way from a leaseholder to a follower, and what timers are late by."""
 
@@ -178,10 +182,33 @@ class NotCollected(_Watcher):
 
 
 class Advances:
-    """I-14, as a workload without programs: what is missing is named while the world recovers."""
+    """I-14, as a workload: judged while the healed world still has traffic, and once more when that has ended.
+
+    Busy ranges: from `RECOVER_NS` after healing, about once a simulated second, no replica may be too far behind at all
+    looks of `PATIENCE_NS`. A single look may find one: leases still move, ranges are split and merged, nodes are stopped.
+    Idle ranges: what is missing in the end is named by `unsettled`, and the run waits for it as for all else.
+    """
+
+    def __init__(self) -> None:
+        self._behind_since_ns: dict[Replica, int] = {}
 
     def setup(self, world: World, scenario: Scenario) -> None:
-        """Nothing to run."""
+        """Begin to look when the world has had time to recover."""
+        world.spawn(self._watch(world, after_ns=scenario.safety_ns + RECOVER_NS), name="I-14")
+
+    async def _watch(self, world: World, *, after_ns: int) -> None:
+        await world.sleep_ns(max(0, after_ns - world.loop.now_ns))
+        while cluster_of(world).traffic:
+            self._look(world)
+            await world.sleep_ns(LOOK_NS)
+
+    def _look(self, world: World) -> None:
+        now_ns, before = world.loop.now_ns, self._behind_since_ns
+        self._behind_since_ns = {}
+        for replica, text in self._too_far_behind(world):
+            since_ns = self._behind_since_ns[replica] = before.get(replica, now_ns)
+            if now_ns - since_ns >= PATIENCE_NS:
+                world.violated("I-14", "behind-under-traffic", f"for {PATIENCE_NS // NS} s, {text}")
 
     def check(self, world: World) -> Iterable[Violation]:
         """Judged while waiting."""
@@ -189,6 +216,9 @@ class Advances:
 
     def unsettled(self, world: World) -> str | None:
         """A replica that is too far behind, if there is one."""
+        return next((f"I-14 {text}" for _, text in self._too_far_behind(world)), None)
+
+    def _too_far_behind(self, world: World) -> Iterator[tuple[Replica, str]]:
         terms, now = terms_of(world.settings), from_us((EPOCH_NS + world.loop.now_ns) // 1000)
         spare_s = terms.interval_s + 2 * terms.max_offset_s + DELAY_S + SLACK_S
         for name, node in cluster_of(world).up():
@@ -198,11 +228,11 @@ class Advances:
                     continue
                 behind_s = seconds_between(replica.closing.closed(), aim)
                 if behind_s > spare_s:
-                    return (
-                        f"I-14 {name} r{replica.state.descriptor.range_id} is closed {behind_s:.1f} s behind its target; "
-                        f"allowed are {spare_s:.1f} s"
+                    yield (
+                        replica,
+                        f"{name} r{replica.state.descriptor.range_id} is closed {behind_s:.1f} s behind its target; "
+                        f"allowed are {spare_s:.1f} s",
                     )
-        return None
 
 
 def watchers(versions: Versions) -> list[Oracle]:
