@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+import slackwater
 from slackwater.clock.timestamp import add_seconds
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, SlackwaterError
 from slackwater.model import requests as rq
@@ -73,6 +74,11 @@ def test_every_node_reads_the_present_of_a_leading_span(cluster):
     assert (status, json.loads(text)[0]["policy"]) == (0, "lead")
     asyncio.run(read_everywhere(cluster))
     assert command("kv", "get", "rates/eur", "--nearest", "--host", at) == (0, f"{ROUNDS - 1}\n")
+    status, text = command("settings", "set", "closed_timestamp.target_duration", "1.5", "--host", at)
+    assert (status, text) == (0, "closed_timestamp.target_duration = 1.5 s\n")
+    asyncio.run(lags_by(cluster, 1.5))
+    assert command("settings", "unset", "closed_timestamp.target_duration", "--host", at, "--json") == (0, "{}\n")
+    asyncio.run(lags_by(cluster, 3.0))
     status, text = command("span-config", "show", "--host", at)
     assert status == 0
     assert "lead" in text
@@ -137,3 +143,17 @@ async def write_quickly(cluster) -> None:
 
         await until(lags)
         assert await remote.kv.get(KEY) == b"last"
+
+
+async def lags_by(cluster, seconds):
+    """Every node's choice of a follower-read timestamp comes to follow the cluster's setting."""
+    for address in cluster.addresses:
+        async with slackwater.aconnect(f"slackwater://{address}") as db:
+
+            async def obeyed(db=db):
+                before = db.now()
+                ts = await db.follower_read_timestamp()
+                far = 1.2 + seconds  # one tick of 0.2 s and the slack of 1 s
+                return add_seconds(before, -far - 0.01) <= ts <= add_seconds(db.now(), -far) or None
+
+            await until(obeyed)

@@ -425,3 +425,24 @@ def test_the_frontier_is_explained_over_rpc() -> None:
         assert [r.range_id for r in everything.replicas] == sorted(first.replicas)
 
     play(story, settings={**SETTINGS, "txn.buffer_bytes_max": 0})
+
+
+def test_a_read_of_the_past_does_not_wait_for_a_transaction_that_idles() -> None:
+    """It is given a moment to end, then moved above the read; it commits all the same."""
+
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        txn = c.kv.begin(timeout=200.0)
+        await txn.put(a, b"2")
+        assert await txn.get(a) == b"2"
+        await c.settle(5)
+        ts = add_seconds(c.clock.now(), -2)
+        began = c.world.seconds
+        assert await c.kv.get(a, ts=ts, follower_ok=True, timeout=100.0) == b"1"
+        assert c.world.seconds - began < 5
+        assert await txn.commit() > ts
+        assert await c.kv.get(a) == b"2"
+        assert await c.kv.get(a, ts=ts) == b"1", "what was read of the past stays"
+
+    play(story, settings=SETTINGS)

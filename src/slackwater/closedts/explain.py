@@ -3,7 +3,7 @@
     r7 n1 leads     closed 3.1 s ago, resolved 3.1 s ago
     r7 n2 follows   closed 9.4 s ago, resolved 9.4 s ago; the side transport offers 3.1 s ago at index 12, applied 11
     r8 n1 leads     closed 62.0 s ago, resolved 62.0 s ago; proposals in flight for 61.8 s
-    r9 n2 follows   closed 3.1 s ago, resolved 40.2 s ago; transaction 5f3a… has had an intent on 'k4' for 40.2 s
+    r9 n2 follows   closed 3.1 s ago, resolved 40.2 s ago; transaction 5f3a… has had an intent on /kv/b'k4' for 40.2 s
 
 What holds a frontier back is looked for in this order; the first that is found is the answer:
 
@@ -29,6 +29,7 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.model.layout import show_key
 from slackwater.model.txns import Intent
 from slackwater.runtime.seam import NodeId, RangeId
 
@@ -113,7 +114,9 @@ class ReplicaFrontier(msgspec.Struct, frozen=True):
         if self.held_by is not None:
             who = self.held_by.txn_id.hex()[:8]
             return Holding(
-                Kind.TRANSACTION, f"transaction {who} has had an intent on {self.held_by.key!r}", self.held_by.ts
+                Kind.TRANSACTION,
+                f"transaction {who} has had an intent on {show_key(self.held_by.key)}",
+                self.held_by.ts,
             )
         if self.offered_lai > self.applied:
             what = f"index {self.offered_lai} is closed further on but only {self.applied} is applied here"

@@ -8,6 +8,7 @@ refused when it is written, and ignored by a node that meets one all the same: a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,6 +46,16 @@ async def write_setting(kv: KV, name: str, value: float) -> None:
 async def reset_setting(kv: KV, name: str) -> None:
     """Let every node go by what it was started with."""
     await kv.delete(setting_key(name))
+
+
+async def read_settings(kv: KV) -> dict[str, float]:
+    """What is set for the whole cluster; records that nobody understands are left out."""
+    span, found = settings_span(), {}
+    rows = await kv.scan(span.start, span.end)
+    for key, value in zip(rows.keys, rows.values, strict=True):
+        with suppress(DecodeError, msgspec.MsgspecError, UnicodeDecodeError):
+            found[unescape(key, len(_PREFIX))[0].decode()] = float(_decoder.decode(value))
+    return found
 
 
 class ClusterSettings:

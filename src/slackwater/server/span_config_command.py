@@ -9,6 +9,7 @@ import msgspec
 
 from slackwater.closedts.policy import Kind
 from slackwater.errors import UsageError
+from slackwater.model import native
 from slackwater.model.layout import kv, show_key, table_span
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
@@ -19,6 +20,7 @@ from slackwater.server.system_kv import KvAdapter
 if TYPE_CHECKING:
     from slackwater.server.remote import Remote
 
+CALL_TIMEOUT_S = 10.0
 TEXT = """\
 policies
   lag    followers serve what is older than a duration (default: closed_timestamp.target_duration); writers feel nothing
@@ -31,6 +33,7 @@ Nodes learn of a change within `span_config.poll_interval`. Ranges are split at 
 examples:
   slackwater span-config show
   slackwater span-config set --table 7 --policy lead                    table 7 is read everywhere at present time
+  slackwater span-config set --table rates --policy lead                the same by name
   slackwater span-config set --from rates/ --to rates0 --policy lead    plain keys, as `slackwater kv` names them
   slackwater span-config set --table 9 --policy lag --duration-ms 200   followers are 0.2 s behind instead of 3 s
   slackwater span-config set --rest --policy off                        everything else closes nothing
@@ -73,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     change = verbs.add_parser("set", help="change some of a span's configuration, keep the rest of it")
     unset = verbs.add_parser("unset", help="remove a span's configuration: it is as the rest again")
     for verb in (change, unset):
-        verb.add_argument("--table", type=int, metavar="ID", help="all rows and indexes of a table")
+        verb.add_argument("--table", metavar="NAME|ID", help="all rows and indexes of a table")
         verb.add_argument("--from", dest="start", metavar="KEY", help="the first plain key of the span")
         verb.add_argument("--to", dest="end", metavar="KEY", help="the span ends before this plain key")
         verb.add_argument("--rest", action="store_true", help="everything that has no record of its own")
@@ -90,11 +93,11 @@ def span_of(options: argparse.Namespace) -> tuple[bytes, bytes]:
     """The span that the options name: exactly one way of naming it."""
     ways = [options.table is not None, options.start is not None or options.end is not None, options.rest]
     if sum(ways) != 1:
-        raise UsageError("name one span: --table ID, or --from KEY --to KEY, or --rest")
+        raise UsageError("name one span: --table NAME, or --from KEY --to KEY, or --rest")
     if options.rest:
         return b"", b""
     if options.table is not None:
-        span = table_span(options.table)
+        span = table_span(int(options.table))
         return span.start, span.end
     if options.start is None or options.end is None:
         raise UsageError("a span of plain keys needs both --from and --to")
@@ -103,6 +106,10 @@ def span_of(options: argparse.Namespace) -> tuple[bytes, bytes]:
 
 async def _do(options: argparse.Namespace) -> list[SpanConfig]:
     async with connect([options.host], certs=options.certs, user=options.user) as remote:
+        if options.verb != "show" and options.table is not None and not options.table.isdecimal():
+            found = native.FindTable(options.table)
+            reply = await remote.dialer.call(options.host, native.FIND_TABLE, found, timeout=CALL_TIMEOUT_S)
+            options.table = str(reply.table.latest.schema.table_id)
         return await _OPERATIONS[options.verb](remote, options)
 
 

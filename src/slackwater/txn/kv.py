@@ -292,8 +292,8 @@ class KV:
             except ConflictError as error:
                 began = began or self.kernel.clock.now()
                 historical = header.ts != MIN and header.uncertainty_limit == MIN
-                # Whoever is in the way of a bulk read is given time to end; then it is moved up, however old it is.
-                start = MIN if waiting is not None and historical and outcome.bulk(requests) else began
+                # Whoever is in the way of a read of the past is given time to end; then it is moved up, however old it is.
+                start = MIN if waiting is not None and historical and outcome.read_only(requests) else began
                 waiting = waiting or Waiting(self.kernel, deadline=deadline)
                 pusher = Pusher(start, b"", header.ts, uncertain=not historical, holds_locks=False)
                 await waiting.clear(error, requests, pusher)

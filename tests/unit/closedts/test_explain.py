@@ -7,6 +7,7 @@ import msgspec
 from slackwater.clock.timestamp import MIN
 from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.model.layout import kv
 from slackwater.model.txns import Intent
 from slackwater.runtime.seam import NodeId, RangeId
 from tests.unit.closedts.transport_world import at
@@ -32,9 +33,11 @@ def test_nothing_unusual() -> None:
 
 
 def test_an_intent_comes_first() -> None:
-    intent = Intent(b"k4", bytes.fromhex("5f3a00ff") * 4, b"k4", at(50), 0, at(60))
+    intent = Intent(kv(b"k4"), bytes.fromhex("5f3a00ff") * 4, b"k4", at(50), 0, at(60))
     line = but(resolved=at(59.9), held_by=intent, refusal="merge in progress").status(NOW)
-    assert line.endswith("resolved 40.1 s ago; transaction 5f3a00ff has had an intent on b'k4' for 40.0 s")
+    assert line.endswith(
+        "resolved 40.1 s ago; transaction 5f3a00ff has had an intent on /kv/b'k4\\x00\\x01' for 40.0 s"
+    )
 
 
 def test_an_index_that_is_not_applied() -> None:

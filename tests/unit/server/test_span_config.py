@@ -61,9 +61,9 @@ def options(**given: object) -> argparse.Namespace:
 
 def test_the_command_names_exactly_one_span() -> None:
     assert span_of(options(rest=True)) == (b"", b"")
-    assert span_of(options(table=7)) == (table_span(7).start, table_span(7).end)
+    assert span_of(options(table="7")) == (table_span(7).start, table_span(7).end)
     assert span_of(options(start="a", end="c")) == (A, C)
-    for wrong in ({}, {"rest": True, "table": 7}, {"start": "a"}, {"end": "a"}):
+    for wrong in ({}, {"rest": True, "table": "7"}, {"start": "a"}, {"end": "a"}):
         with pytest.raises(UsageError):
             span_of(options(**wrong))
 
