@@ -59,7 +59,12 @@ async def follower_read(replica: Replica, batch: Batch) -> BatchResult:
 
 
 def _in_the_way(replica: Replica, batch: Batch, error: ConflictError) -> SlackwaterError:
-    """A follower resolves nothing: the leaseholder knows more (pitfall 21). Bulk readers push by themselves, and stay."""
+    """A follower resolves nothing: the leaseholder knows more (pitfall 21). Bulk readers push by themselves, and stay.
+
+    Where the lease is, there is nobody else to be sent to: the reader pushes, as at any leaseholder.
+    """
+    if replica.state.lease.holder == replica.context.node_id:
+        return error
     probe("replica.follower_met_intent")
     tap("replica.follower_refused", replica, batch)
     if isinstance(batch.requests[0], BULK):
