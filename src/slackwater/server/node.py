@@ -88,6 +88,7 @@ class Node:
     ) -> None:
         self.runtime = runtime
         self.scope = scope
+        self._addresses = scope.child("addresses")
         self.engine = engine
         self.log = log
         self.address = address
@@ -240,7 +241,7 @@ class Node:
         self.book.own = self.descriptor
         self.book.learn([self.descriptor])
         self.scope.spawn(self.liveness.run(), name="liveness")
-        self.scope.spawn(self._keep_addresses(), name="addresses")
+        self._addresses.spawn(self._keep_addresses(), name="addresses")
         self.scope.spawn(self.span_watch.run(), name="span config")
         self.scope.spawn(self.queues.run(), name="queues")
         self.announcements = announcements(self, self.liveness)
@@ -284,6 +285,7 @@ class Node:
             with suppress(SlackwaterError):  # otherwise the record expires by itself
                 await self.liveness.leave(horizon=self.store.horizon)
             await self._release_first_range()
+            await self._addresses.close()  # it writes too, and the store's last flush must be the last word
             await self.store.stop()
         await self.dialer.close()
         await self.scope.close()
