@@ -64,6 +64,11 @@ class ConsumerProcess:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True)
 
+    @property
+    def pid(self) -> int:
+        """Of the consumer."""
+        return self._process.pid
+
     def hold(self) -> None:
         """It takes nothing more."""
         self._say("hold")

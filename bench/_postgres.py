@@ -49,6 +49,12 @@ class Postgres:
         """How to connect."""
         return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
 
+    @property
+    def pid(self) -> int:
+        """Of the server; its connections have processes of their own below it."""
+        assert self._process is not None
+        return self._process.pid
+
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """A connection that commits every statement."""
         return await psycopg.AsyncConnection.connect(self.url, autocommit=True)

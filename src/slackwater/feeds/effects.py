@@ -111,11 +111,12 @@ def read_effects(batch: WriteBatch) -> Effects:
 def _changes(data: dict[bytes, bytes | None]) -> Changes:
     values = [value for value in data.values() if value is not None]
     stored = list(data) if len(values) == len(data) else [key for key, value in data.items() if value is not None]
-    if len(stored) == 1:  # most entries of a range with few writers
-        (key,) = stored
-        return Changes([key[:-VERSION_BYTES]], [~from_bytes(key[-VERSION_BYTES:], "big") & _MASK], values)
-    marks = unpack(f">{len(stored)}Q", b"".join([key[-VERSION_BYTES:] for key in stored]))
-    return Changes([key[:-VERSION_BYTES] for key in stored], [~mark & _MASK for mark in marks], values)
+    marks = [key[-VERSION_BYTES:] for key in stored]
+    if len(set(marks)) == 1:  # one transaction's: few writers, or large ones
+        timestamps = [~from_bytes(marks[0], "big") & _MASK] * len(stored)
+    else:
+        timestamps = [~mark & _MASK for mark in unpack(f">{len(stored)}Q", b"".join(marks))]
+    return Changes([key[:-VERSION_BYTES] for key in stored], timestamps, values)
 
 
 def with_befores(changes: Changes, reader: Reader) -> Changes:

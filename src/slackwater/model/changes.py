@@ -46,8 +46,8 @@ class FeedItem(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of what travels from a range to a consumer."""
 
 
-class Changes(FeedItem, frozen=True):
-    """Committed versions in an order that keeps each key's; columns run in parallel."""
+class Changes(FeedItem, frozen=True, dict=True):
+    """Committed versions in an order that keeps each key's; columns run in parallel, and nobody changes them."""
 
     keys: list[bytes]
     timestamps: list[int]
@@ -59,9 +59,14 @@ class Changes(FeedItem, frozen=True):
         return len(self.keys)
 
     def size(self) -> int:
-        """Bytes that it takes in a buffer."""
-        size = len(b"".join(self.keys)) + len(b"".join(self.values)) + EVENT_BYTES * len(self.keys)
-        return size if self.befores is None else size + len(b"".join(self.befores))
+        """Bytes that it takes in a buffer. Each of the buffers on its way asks, so it is worked out once."""
+        known: int | None = self.__dict__.get("_size")
+        if known is None:
+            known = len(b"".join(self.keys)) + len(b"".join(self.values)) + EVENT_BYTES * len(self.keys)
+            if self.befores is not None:
+                known += len(b"".join(self.befores))
+            self.__dict__["_size"] = known
+        return known
 
     def rows(self) -> Iterator[Value]:
         """One `Value` per version."""
