@@ -59,6 +59,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log.repair_interval", 1.0, "s", (0.05, 60), (0.05, 5), "How often a log is looked at in case a notification was lost."),
     # storage
     Setting("storage.block_cache_bytes", 256 << 20, "bytes", (8 << 20, 1 << 36), (8 << 20, 16 << 20), "Block cache of one store."),
+    Setting("storage.column_cache_bytes", 256 << 20, "bytes", (0, 1 << 36), (0, 1 << 16), "Columns of scanned rows that a store keeps for the next scan; 0 keeps none."),
     Setting("storage.memtable_bytes", 64 << 20, "bytes", (1 << 20, 1 << 30), (1 << 20, 2 << 20), "Memtable size at which a family is flushed."),
     Setting("store.flush_interval", 5.0, "s", (0.1, 300), (0.1, 20), "How often applied state is made durable, so that the log can be trimmed."),
     # leases and liveness

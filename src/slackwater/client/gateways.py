@@ -184,9 +184,8 @@ class Gateways:
         return address, await self._dialer.stream(address, method, request)
 
     def near(self, places: Sequence[nt.ReplicaPlace]) -> list[Address]:
-        """Addresses of copies, the nearest first: most shared locality, then by chance."""
-        ranked = [(-shared(self.locality, p.locality), self.runtime.rng.below(1 << 16), p.address) for p in places]
-        return [address for _, _, address in sorted(ranked)]
+        """Addresses of copies, the nearest first: most shared locality, then in the order given."""
+        return [p.address for p in sorted(places, key=lambda p: -shared(self.locality, p.locality))]
 
     async def pause(self, tries: int) -> None:
         """A growing, jittered pause."""

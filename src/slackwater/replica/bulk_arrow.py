@@ -16,14 +16,15 @@ from slackwater.model.bulk import Blocks, decode_plan
 from slackwater.model.bulk_arrow import pack
 from slackwater.model.changes_arrow import ChangeDecoder
 from slackwater.model.rows_arrow import BlockDecoder
-from slackwater.storage.arrow import scan_arrow
+from slackwater.storage.arrow import refuse_conflicts, scan_arrow
 from slackwater.storage.changes import scan_changes
+from slackwater.storage.column_cache import KeptBlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slackwater.model.requests import Result
-    from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
+    from slackwater.replica.evaluate_bulk import BulkRead, BulkReads, Filling
     from slackwater.runtime.seam import Reader
     from slackwater.storage.arrow import ArrowBlock
 
@@ -45,21 +46,45 @@ def read_all(bulk: BulkReads, reader: Reader) -> list[Result]:
     """The answers, in order; a read for which no limit is left says that it has to begin anew."""
     results: list[Result] = []
     rows, size = bulk.max_rows, bulk.max_bytes
-    for read in bulk.reads:
+    for number, read in enumerate(bulk.reads):
         if size <= 0 or (bulk.max_rows and rows <= 0):
             results.append(Blocks([], resume=read.request.start))
             continue
-        done = _read(read, reader, max_rows=rows, max_bytes=size)
+        filling = bulk.fillings.get(number)
+        if filling is not None and filling.found.blocks:
+            done = _reuse(read, filling.found.blocks, reader, max_rows=rows)
+        else:
+            done = _read(read, filling, reader, max_rows=rows, max_bytes=size)
         results.append(done)
         rows, size = rows - done.rows_read, size - done.bytes_read
     return results
 
 
-def _read(read: BulkRead, reader: Reader, *, max_rows: int, max_bytes: int) -> Blocks:
+def _reuse(read: BulkRead, kept: list[KeptBlock], reader: Reader, *, max_rows: int) -> Blocks:
+    """An answer made of blocks that are kept. They hold no intents: whether there are any has to be looked up."""
+    used: list[KeptBlock] = []
+    rows_read = bytes_read = 0
+    for block in kept:
+        used.append(block)
+        rows_read += block.rows_read
+        bytes_read += block.bytes_read
+        if max_rows and rows_read >= max_rows:
+            break
+    upto = used[-1].end
+    refuse_conflicts(reader, read.request.start, upto, ts=read.ts, uncertain_upto=read.uncertain_upto)
+    rows = sum(block.rows for block in used)
+    resume = upto if upto < read.request.end else None
+    return Blocks([block.message for block in used], rows, rows_read, bytes_read, resume)
+
+
+def _read(read: BulkRead, filling: Filling | None, reader: Reader, *, max_rows: int, max_bytes: int) -> Blocks:
+    """An answer read from the store, up to where the next block is kept; notes what may be kept of it."""
     packed: list[memoryview] = []
     rows = rows_read = bytes_read = made = 0
     resume: bytes | None = None
-    for block in _blocks(read, reader, max_rows=max_rows, max_bytes=max_bytes):
+    start, end = read.request.start, read.request.end
+    until = end if filling is None else filling.found.until
+    for block in _blocks(read, until, reader, max_rows=max_rows, max_bytes=max_bytes):
         rows_read += block.rows_read
         bytes_read += block.bytes_read
         resume = block.resume
@@ -67,18 +92,28 @@ def _read(read: BulkRead, reader: Reader, *, max_rows: int, max_bytes: int) -> B
             rows += block.batch.num_rows
             packed.append(pack(block.batch))
             made += len(packed[-1])
+            if filling is not None and block.newest <= read.ts:
+                upto = resume or until
+                filling.made.append(
+                    KeptBlock(
+                        start, upto, packed[-1], block.batch.num_rows, block.rows_read, block.bytes_read, block.newest
+                    )
+                )
             if made >= max_bytes:  # columns can be larger than what is stored: defaults of added ones are not
                 break
+        start = resume or until
+    if resume is None and until < end:
+        resume = until
     return Blocks(packed, rows, rows_read, bytes_read, resume)
 
 
-def _blocks(read: BulkRead, reader: Reader, *, max_rows: int, max_bytes: int) -> Iterator[ArrowBlock]:
+def _blocks(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Iterator[ArrowBlock]:
     request = read.request
     if isinstance(request, rq.ScanArrow):
         return scan_arrow(
             reader,
             request.start,
-            request.end,
+            until,
             ts=read.ts,
             decoder=_row_decoder(request.plan),
             max_rows=max_rows,

@@ -11,16 +11,20 @@ thread. What is read cannot change any more: on a follower it is closed, on the 
 in the cache. That entry covers the rest of the span too when a limit ends the read early: it makes later writers go up a
 little, never wrong.
 
+Before the thread begins, and in that same step, the read looks up which blocks the store still has in columns
+(`storage.column_cache`); then it only has to make sure that no intent is in their span. What a thread made goes there too.
+
 A transaction's own writes are not merged in here, so a batch with a transaction is refused. Pure; pyarrow is imported when
 the first bulk read is done, by the thread that does it.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import BelowGcThreshold, UsageError
-from slackwater.model.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow
+from slackwater.model.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow, decode_plan
 from slackwater.replica.evaluate_data import note_read, uncertain_upto
 
 if TYPE_CHECKING:
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from slackwater.model.requests import Result
     from slackwater.replica.evaluation import Work
     from slackwater.runtime.seam import Reader
+    from slackwater.storage.column_cache import ColumnCache, Fill, Found, KeptBlock
+
+PLANS_KNOWN_MAX = 256
 
 
 class BulkRead(NamedTuple):
@@ -38,21 +45,52 @@ class BulkRead(NamedTuple):
     uncertain_upto: Timestamp
 
 
+class Filling(NamedTuple):
+    """What a read may take from the store's column cache, and what it made for it."""
+
+    plan: bytes
+    fill: Fill
+    found: Found
+    made: list[KeptBlock]
+
+
 class BulkReads:
     """The bulk reads of one batch, which share its limits."""
 
-    __slots__ = ("max_bytes", "max_rows", "reads")
+    __slots__ = ("fillings", "max_bytes", "max_rows", "reads")
 
     def __init__(self, *, max_rows: int, max_bytes: int) -> None:
         self.max_rows = max_rows
         self.max_bytes = min(max_bytes or BULK_BYTES_DEFAULT, BULK_BYTES_MAX)
         self.reads: list[BulkRead] = []
+        self.fillings: dict[int, Filling] = {}
+        """By the number of the read."""
+
+    def look_up(self, columns: ColumnCache) -> None:
+        """Take what is kept already; in the step in which the snapshot is taken that `run` will read."""
+        for number, (request, ts, _) in enumerate(self.reads):
+            if isinstance(request, ScanArrow) and keepable(request.plan):
+                found = columns.find(request.plan, request.start, request.end, ts=ts, max_bytes=self.max_bytes)
+                fill = columns.begin(request.start, found.until)
+                self.fillings[number] = Filling(request.plan, fill, found, [])
+
+    def hand_in(self, columns: ColumnCache) -> None:
+        """Leave what was made, on the loop again; also after a failure, when that is nothing."""
+        for filling in self.fillings.values():
+            columns.end(filling.fill, filling.plan, filling.made)
+        self.fillings = {}
 
     def run(self, reader: Reader) -> list[Result]:
         """Do them. Long work: to be called off the loop."""
         from slackwater.replica.bulk_arrow import read_all
 
         return read_all(self, reader)
+
+
+@lru_cache(maxsize=PLANS_KNOWN_MAX)
+def keepable(plan: bytes) -> bool:
+    """Whether blocks of a plan are worth keeping: those with predicates are seldom asked for twice."""
+    return not decode_plan(plan).predicates
 
 
 def scan_arrow(work: Work, request: ScanArrow) -> None:

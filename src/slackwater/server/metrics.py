@@ -107,6 +107,10 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     yield gauge("slackwater_total_bytes", "Bytes of all versions.", total.total_bytes)
     yield gauge("slackwater_versions", "Versions of all keys.", total.versions)
     yield gauge("slackwater_intents", "Unfinished writes of transactions.", total.intents)
+    columns = store.context.columns
+    yield gauge("slackwater_column_cache_bytes", "Columns of scanned rows kept for the next scan.", columns.bytes)
+    yield counter("slackwater_column_cache_hits_total", "Pages of scans that were still kept.", columns.hits)
+    yield counter("slackwater_column_cache_misses_total", "Pages of scans that had to be made.", columns.misses)
     now = node.clock.peek()
     lags = sorted(max(0.0, seconds_between(closed, now)) for r in replicas if (closed := r.closing.closed()))
     samples = [Sample(_quantile(lags, q), (("quantile", f"{q:g}"),)) for q in QUANTILES] if lags else []

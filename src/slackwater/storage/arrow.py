@@ -13,6 +13,9 @@ Depth. When less than one version in `DEEP_FACTOR` of a block was visible, the s
 which seeks past unwanted versions, for as many rows as a block has; then it tries a block again. So the cost per row
 grows with the number of versions only until seeking is cheaper (`bench/storage.py` shows the curve).
 
+A block also says what the newest of all versions in its span was, if the scan saw them all: `storage.column_cache` keeps it
+for later reads. (Where the scan seeks, it does not see them.)
+
 Values hold all columns of their row, so keys are never decoded. Deleted rows are dropped. Intents of others at or below
 `ts` are conflicts, and versions in (ts, uncertain_upto] are uncertain, as in every read; a transaction's own writes are
 not merged here: scan pairs for that.
@@ -25,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.runtime.seam import Family
 from slackwater.storage.intents import conflict, conflicts_in
 from slackwater.storage.versions import newest, suffix, tail_key, ts_of, uncertain, visible
@@ -41,6 +44,8 @@ BLOCK_PAIRS = 2048
 BATCH_ROWS = 32_768
 """Rows decoded at once: enough to make numpy's fixed costs small, few enough to stay in the cache."""
 DEEP_FACTOR = 32
+_OLDEST = (1 << 64) - 1
+"""The complement of timestamp 0."""
 
 Array = np.ndarray[Any, Any]
 
@@ -53,6 +58,8 @@ class ArrowBlock(NamedTuple):
     rows_read: int
     """Rows before predicates: what the limits count."""
     bytes_read: int = 0
+    newest: Timestamp = MAX
+    """No version in the span is above this; MAX when nobody knows."""
 
 
 class _Block(NamedTuple):
@@ -60,6 +67,8 @@ class _Block(NamedTuple):
 
     values: list[bytes]
     resume: bytes | None
+    mark: int
+    """The complemented timestamp of the newest version seen, visible or not; 0 when some were passed over."""
 
 
 def scan_arrow(
@@ -78,14 +87,11 @@ def scan_arrow(
     Raises `ConflictError` before the first batch when an intent at or below `ts` is in the span. An empty span gives
     no batch.
     """
-    bound = Timestamp(max(ts, uncertain_upto))
-    met = conflicts_in(reader, start, end, upto=bound)
-    if met:
-        raise conflict(met)
+    bound = refuse_conflicts(reader, start, end, ts=ts, uncertain_upto=uncertain_upto)
     pending = _Pending()
     rows = size = 0
     for block in _blocks(reader, start, end, ts, bound):
-        size += pending.add(block.values)
+        size += pending.add(block)
         full = (max_rows and rows + pending.rows >= max_rows) or (max_bytes and size >= max_bytes)
         if block.resume is None:
             break
@@ -99,19 +105,33 @@ def scan_arrow(
         yield pending.block(decoder, None)
 
 
+def refuse_conflicts(
+    reader: Reader, start: bytes, end: bytes, *, ts: Timestamp, uncertain_upto: Timestamp
+) -> Timestamp:
+    """`ConflictError` when an intent that the read would have to see is in the span; returns up to where it looks."""
+    bound = Timestamp(max(ts, uncertain_upto))
+    met = conflicts_in(reader, start, end, upto=bound)
+    if met:
+        raise conflict(met)
+    return bound
+
+
 class _Pending:
     """Values on their way to the decoder, joined block by block while they are in the processor's cache."""
 
-    __slots__ = ("_joined", "_lengths", "rows", "size")
+    __slots__ = ("_joined", "_lengths", "_mark", "rows", "size")
 
     def __init__(self) -> None:
         self.rows = 0
         self.size = 0
+        self._mark = _OLDEST
         self._joined: list[bytes] = []
         self._lengths: list[Array] = []
 
-    def add(self, values: list[bytes]) -> int:
+    def add(self, block: _Block) -> int:
         """Take a block; returns its bytes."""
+        values = block.values
+        self._mark = min(self._mark, block.mark)
         self.rows += len(values)
         joined = b"".join(values)
         self._joined.append(joined)
@@ -123,7 +143,8 @@ class _Pending:
         """One record batch of all blocks."""
         offsets = np.zeros(self.rows + 1, np.int64)
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
-        return ArrowBlock(decoder.decode_buffer(b"".join(self._joined), offsets), resume, self.rows, self.size)
+        batch = decoder.decode_buffer(b"".join(self._joined), offsets)
+        return ArrowBlock(batch, resume, self.rows, self.size, Timestamp(min(_OLDEST - self._mark, MAX)))
 
 
 def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> Iterator[_Block]:
@@ -138,7 +159,8 @@ def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Time
             break
         if bound > ts:
             _check_certain(keys, start, ts, bound)
-        mask = _visible_mask(keys, newest_wanted, last_key, last_seen=last_seen)
+        marks, same = stamps(keys)
+        mask = _visible_mask(keys, marks, same, newest_wanted, last_key, last_seen=last_seen)
         last_key = keys[-1][:-8]
         last_seen = int.from_bytes(keys[-1][-8:], "big") >= newest_wanted
         if keys[0][:-8] < start:  # versions of a key that the start extends
@@ -148,7 +170,7 @@ def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Time
         if not all(shown):
             shown = [value for value in shown if value]
         at = max(start, last_key + b"\x00" if last_seen else last_key)
-        yield _Block(shown, at)
+        yield _Block(shown, at, int(marks.min()))
         if found * DEEP_FACTOR < len(keys) and len(keys) >= BLOCK_FIRST:
             deep = _deep(reader, at, end, ts, bound)
             yield deep
@@ -160,7 +182,7 @@ def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Time
             pairs = BLOCK_FIRST
         else:
             pairs = min(2 * pairs, BLOCK_PAIRS)
-    yield _Block(_tail(reader, start, end, ts, bound), None)
+    yield _tail(reader, start, end, ts, bound)
 
 
 def _check_certain(keys: Sequence[bytes], start: bytes, ts: Timestamp, bound: Timestamp) -> None:
@@ -175,29 +197,36 @@ def _check_certain(keys: Sequence[bytes], start: bytes, ts: Timestamp, bound: Ti
 def _deep(reader: Reader, at: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> _Block:
     """A block's worth of rows found by seeking; includes the span's tail key when it reaches the end."""
     if at >= end:
-        return _Block([], None)
+        return _Block([], None, 0)
     values: list[bytes] = []
     for count, version in enumerate(visible(reader, at, end, ts=ts, uncertain_upto=bound)):
         if count == BLOCK_PAIRS:
-            return _Block(values, version.key)
+            return _Block(values, version.key, 0)
         if version.value:
             values.append(version.value)
-    return _Block(values, None)
+    return _Block(values, None, 0)
 
 
-def _tail(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> list[bytes]:
+def _tail(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> _Block:
+    """The last block: the row, if there is one, whose versions all sort after the end of the span."""
     tail = tail_key(start, end)
     if tail is None or tail < start:
-        return []
-    found = newest(reader, tail, upto=bound)
+        return _Block([], None, _OLDEST)
+    found = newest(reader, tail)
+    if found is None:
+        return _Block([], None, _OLDEST)
+    mark = _OLDEST - found.ts
+    if found.ts > bound:
+        found = newest(reader, tail, upto=bound)
     if found is not None and found.ts > ts:
         raise uncertain(tail, found.ts, ts, bound)
-    return [found.value] if found is not None and found.value else []
+    return _Block([found.value] if found is not None and found.value else [], None, mark)
 
 
-def _visible_mask(keys: Sequence[bytes], newest_wanted: int, last_key: bytes, *, last_seen: bool) -> Array:
+def _visible_mask(
+    keys: Sequence[bytes], marks: Array, same: Array, newest_wanted: int, last_key: bytes, *, last_seen: bool
+) -> Array:
     """Which versions of the block are the newest of their key at or below the wanted timestamp."""
-    marks, same = stamps(keys)
     old_enough = marks >= newest_wanted
     same[0] = keys[0][:-8] == last_key
     hidden = np.empty(len(keys), bool)  # the version before, of the same key, is already old enough

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
 from slackwater.runtime.sync import Semaphore
+from slackwater.storage.column_cache import ColumnCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,6 +141,12 @@ class Context:
     """Raises while this node's clock must not be relied on: no lease is used or asked for by it (I-01)."""
     policies: PolicyBook = field(default_factory=PolicyBook)
     bulk_gate: Semaphore = field(default_factory=lambda: Semaphore(BULK_READS_MAX))
+    columns: ColumnCache = field(default_factory=lambda: ColumnCache(0))
+
+    def write(self, batch: WriteBatch) -> None:
+        """Write to the engine. Nobody else may write rows: what is kept of them in columns has to go first."""
+        self.columns.written(batch)
+        self.engine.write(batch)
 
     async def pass_by(self, ts: Timestamp) -> None:
         """Return once this node's clock is above `ts`: a lease starts at a clock reading, above all that is closed."""

@@ -90,9 +90,11 @@ def served_here(replica: Replica, ts: Timestamp) -> tuple[Served, ...]:
 async def read_bulk(context: Context, bulk: BulkReads, frozen: Snapshot) -> list[Result]:
     """Do bulk reads on a snapshot, which is closed by whoever used it last: the thread, not a caller that gave up.
 
+    To be awaited in the step in which the snapshot was taken: up to the first wait, the state is still the snapshot's.
     A few at a time: more threads would not read faster, but the node's loop would have to win the interpreter from all.
     """
     started = False
+    bulk.look_up(context.columns)
     try:
         async with context.bulk_gate:
             started = True
@@ -104,6 +106,8 @@ async def read_bulk(context: Context, bulk: BulkReads, frozen: Snapshot) -> list
         if not started:
             frozen.close()
         raise
+    finally:
+        bulk.hand_in(context.columns)
 
 
 def _run(bulk: BulkReads, frozen: Snapshot) -> list[Result]:

@@ -403,7 +403,7 @@ class Replica:
             if before.descriptor.generation != applied.state.descriptor.generation:
                 self.context.hooks.generation_changed(whole, before.descriptor, applied.state.descriptor)
         self.closing.check(applied for _, applied, _ in done)
-        self.context.engine.write(whole)
+        self.context.write(whole)
         for before, applied, position in done:
             self.state = applied.state
             if self.context.listener is not None:

@@ -28,6 +28,7 @@ from slackwater.replica.snapshot import SnapshotReceiver, clear, send_parts
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, Position, RangeId
 from slackwater.storage.batch import WriteBatch
+from slackwater.storage.column_cache import ColumnCache
 from slackwater.storage.overlay import Overlay
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Store:
             transport=transport,
             trusted=trusted,
             policies=policies or PolicyBook(),
+            columns=ColumnCache(int(settings["storage.column_cache_bytes"])),
         )
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ class Store:
         batch = WriteBatch()
         for state in states:
             batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encode_state(state))
-        self.context.engine.write(batch)
+        self.context.write(batch)
 
     def _add(self, state: RangeState, *, continued: bool = False) -> Replica:
         range_id = state.descriptor.range_id
@@ -362,7 +364,7 @@ class Store:
                     self._make_room(receiver.state)
                     taken = receiver.state.descriptor.range_id
                     self._installing[taken] = receiver.state.descriptor
-                self.context.engine.write(batch)
+                self.context.write(batch)
             state = receiver.state
             if state is None or not receiver.complete:
                 raise StorageError("a snapshot stream ended early; ask for it again")
@@ -406,7 +408,7 @@ class Store:
             if old.range_id == new.range_id or not (old.end <= new.start or new.end <= old.start):
                 self._drop(old.range_id, Gone.REPLACED)
                 clear(batch, old)
-        self.context.engine.write(batch)
+        self.context.write(batch)
 
     def _left_behind(self, replica: Replica, new: RangeDescriptor) -> bool:
         """Whether a frozen replica waits here for a merge that will not come.
@@ -436,7 +438,7 @@ class Store:
         batch = WriteBatch()
         clear(batch, replica.state.descriptor)
         batch.delete(Family.LOCAL, _seen_key(range_id))
-        self.context.engine.write(batch)
+        self.context.write(batch)
 
     def status(self) -> str:
         """One line per replica."""
