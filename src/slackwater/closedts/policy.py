@@ -41,8 +41,9 @@ from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds
 from slackwater.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from slackwater.runtime.seam import NodeId
     from slackwater.settings import Settings
 
 SLACK_S = 0.025
@@ -208,16 +209,31 @@ class SpanPolicies:
 
 
 class PolicyBook:
-    """The policies in force on one node; replaced as a whole when the span configuration changes."""
+    """The policies in force on one node; replaced as a whole when the span configuration or a round trip changes.
+
+    A lead is made for the followers a range has: the span's policy names the step of the furthest node there is, and a
+    range whose followers are all nearer takes the step of the furthest of them. At most `RTT_STEPS_MAX` groups of the
+    side transport come of it. A follower that was not measured yet counts as the furthest.
+    """
 
     def __init__(self) -> None:
         self.spans = SpanPolicies()
+        self.steps: Mapping[NodeId, int] = {}
         self.version = 0
 
-    def replace(self, spans: SpanPolicies) -> None:
+    def replace(self, spans: SpanPolicies, *, steps: Mapping[NodeId, int] | None = None) -> None:
         """From now on these hold. Whoever calls this also has every range asked anew (`Sender.touch_all`)."""
         self.spans = spans
+        self.steps = steps or {}
         self.version += 1
+
+    def of(self, start: bytes, end: bytes, terms: Terms, *, followers: Iterable[NodeId]) -> Policy:
+        """The policy of a range that is led here and followed there."""
+        policy = self.spans.of(start, end, terms)
+        if policy.kind is not Kind.LEAD:
+            return policy
+        far = [self.steps.get(node, policy.rtt_step) for node in followers]
+        return Policy(Kind.LEAD, 0, max(far, default=0))
 
 
 def _promise_s(policy: Policy, terms: Terms) -> float:

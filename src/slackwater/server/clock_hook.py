@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING
 from slackwater.clock import HybridClock, Offset, OffsetMonitor
 from slackwater.clock.hlc import PEERS_MAX
 from slackwater.clock.timestamp import Timestamp
+from slackwater.runtime.seam import NodeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.runtime.rpc.method import Measurement
+
+
+RTT_WEIGHT = 4
+"""A measurement counts for one in so many."""
 
 
 class HybridClockHook:
@@ -47,9 +52,15 @@ class HybridClockHook:
             return
         if peer not in self._rtt_ns and len(self._rtt_ns) >= PEERS_MAX:
             self._rtt_ns.pop(next(iter(self._rtt_ns)))
-        self._rtt_ns[peer] = measurement.rtt_ns
+        # One slow heartbeat is no longer way; a way that is longer shows in a few.
+        known = self._rtt_ns.get(peer, measurement.rtt_ns)
+        self._rtt_ns[peer] = known + (measurement.rtt_ns - known) // RTT_WEIGHT
         self._monitor.record(peer, Offset(measurement.offset_us, measurement.error_us, measurement.measured_at_ns))
 
-    def furthest_s(self) -> float:
-        """The longest round trip to a node, as last measured."""
-        return max((rtt for peer, rtt in self._rtt_ns.items() if peer.startswith("n")), default=0) / 1e9
+    def round_trips_s(self) -> dict[NodeId, float]:
+        """The round trip to every node that was measured, smoothed."""
+        return {NodeId(int(peer[1:])): rtt / 1e9 for peer, rtt in self._rtt_ns.items() if _is_node(peer)}
+
+
+def _is_node(peer: str) -> bool:
+    return peer.startswith("n") and peer[1:].isdecimal()

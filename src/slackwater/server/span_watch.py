@@ -6,8 +6,8 @@
 The copy is read every `span_config.poll_interval`. Whoever hears of changes sooner (a change feed on `config_span()`) calls
 `nudge`, and the copy is read at once; polling stays, because announcements get lost (pitfall 44).
 
-A lead is made for the round trip to the furthest node this one has measured. Round trips wander, so they count in steps
-with hysteresis (`closedts.policy.rtt_step`), and a step is only looked at when the configuration is.
+A lead is made for the round trip to the furthest follower of a range. Round trips wander, so they are smoothed and count in
+steps with hysteresis (`closedts.policy.rtt_step`), and steps are only looked at when the configuration is.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from slackwater.closedts.policy import rtt_step
+from slackwater.closedts.policy import Kind, rtt_step
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.runtime.sync import Event, timeout
 from slackwater.server.span_config import policies_of, read_configs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from slackwater.closedts.policy import PolicyBook
     from slackwater.replica.driver import Store, SystemKv
+    from slackwater.runtime.seam import NodeId
     from slackwater.server.node import Node
     from slackwater.server.span_config import SpanConfig
     from slackwater.settings import Settings
@@ -40,7 +41,7 @@ class SpanWatch:
         book: PolicyBook,
         system: SystemKv,
         settings: Settings,
-        furthest_s: Callable[[], float],
+        round_trips_s: Callable[[], Mapping[NodeId, float]],
         changed: Callable[[], None],
     ) -> None:
         self.configs: list[SpanConfig] = []
@@ -48,9 +49,9 @@ class SpanWatch:
         self._book = book
         self._system = system
         self._settings = settings
-        self._furthest_s = furthest_s
+        self._round_trips_s = round_trips_s
         self._changed = changed
-        self._step = 0
+        self._steps: dict[NodeId, int] = {}
         self._nudged = Event()
 
     def nudge(self) -> None:
@@ -72,17 +73,17 @@ class SpanWatch:
     async def read(self) -> None:
         """Read it once, and have it obeyed."""
         configs = await read_configs(self._system)
-        step = rtt_step(self._furthest_s(), before=self._step)
+        steps = {n: rtt_step(rtt_s, before=self._steps.get(n)) for n, rtt_s in self._round_trips_s().items()}
         self.reads += 1
-        if (configs, step) != (self.configs, self._step):
-            self.configs, self._step = configs, step
-            self._book.replace(policies_of(configs, rtt_step=step))
+        if configs != self.configs or (steps != self._steps and any(c.policy is Kind.LEAD for c in configs)):
+            self.configs, self._steps = configs, steps
+            self._book.replace(policies_of(configs, rtt_step=max(steps.values(), default=0)), steps=steps)
             self._changed()
             probe("span_config.changed")
 
     def status(self) -> str:
         """One line for logs and scripts."""
-        return f"span config reads={self.reads} records={len(self.configs)} rtt_step={self._step}"
+        return f"span config reads={self.reads} records={len(self.configs)} rtt_steps={self._steps}"
 
 
 def span_watch(node: Node, store: Store) -> SpanWatch:
@@ -96,6 +97,6 @@ def span_watch(node: Node, store: Store) -> SpanWatch:
         book=store.context.policies,
         system=node.system,
         settings=node.settings,
-        furthest_s=node.hook.furthest_s,
+        round_trips_s=node.hook.round_trips_s,
         changed=changed,
     )

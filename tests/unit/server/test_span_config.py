@@ -90,12 +90,12 @@ class Records:
 
 def test_a_copy_changes_the_book_when_the_records_or_the_round_trip_do_and_only_then() -> None:
     async def story() -> None:
-        records, book, told, rtt = Records(), PolicyBook(), [], [0.0]
+        records, book, told, rtt = Records(), PolicyBook(), [], {NodeId(2): 0.001, NodeId(3): 0.001}
         watch = SpanWatch(
             book=book,
             system=records,  # type: ignore[arg-type]
             settings=Settings(),
-            furthest_s=lambda: rtt[0],
+            round_trips_s=lambda: rtt,
             changed=lambda: told.append(book.version),
         )
         await watch.read()
@@ -104,10 +104,16 @@ def test_a_copy_changes_the_book_when_the_records_or_the_round_trip_do_and_only_
         await watch.read()
         await watch.read()
         assert told == [1]
-        rtt[0] = 0.1
+        rtt[NodeId(3)] = 0.1
         await watch.read()
         assert told == [1, 2]
         assert book.spans.of(A, C, Terms()) == Policy(Kind.LEAD, 0, 5)
+        for followers, step in (((2,), 0), ((2, 3), 5), ((2, 9), 5), ((), 0)):
+            made_for = book.of(A, C, Terms(), followers=[NodeId(n) for n in followers])
+            assert made_for == Policy(Kind.LEAD, 0, step), "the furthest follower; one never measured is far"
+        rtt[NodeId(3)] = 0.119
+        await watch.read()
+        assert told == [1, 2], "not clearly outside its step"
         records.fails = True
         with pytest.raises(SlackwaterError):
             await watch.read()

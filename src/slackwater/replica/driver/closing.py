@@ -56,7 +56,9 @@ class Closing:
         descriptor, book = self._replica.state.descriptor, self._context.policies
         known = (book.version, descriptor.generation)
         if known != self._policy_of:
-            self._policy = book.spans.of(descriptor.start, descriptor.end, terms_of(self._context.settings))
+            followers = [node for node in descriptor.replicas if node != self._context.node_id]
+            terms = terms_of(self._context.settings)
+            self._policy = book.of(descriptor.start, descriptor.end, terms, followers=followers)
             self._policy_of = known
         return self._policy
 
