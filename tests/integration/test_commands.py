@@ -13,7 +13,8 @@ import time
 
 import pytest
 
-from slackwater.server.cli import main
+import slackwater
+from slackwater.server.cli import COMMANDS, main
 from tests.integration.cluster import free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("cluster")]
@@ -206,6 +207,112 @@ def test_three_nodes_under_tls(shell):
     assert shell.inside("kv", "get", "a", "--host", addresses[2], *certs, "--user", "eve").returncode == 1
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A node of a cluster with one table, for commands that must change nothing."""
+    shell = Shell(tmp_path_factory.mktemp("running"))
+    here = address()
+    try:
+        shell.start("--store", "n1", "--listen", here, "--insecure")
+        shell.init(here)
+        with slackwater.connect(f"slackwater://{here}") as db:
+            db.create_table("orders", {"id": "int8"}, primary_key="id")
+        yield shell, here
+    finally:
+        shell.end()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("frontier --table nope", "there is no table 'nope'; tables: orders"),
+        ("frontier --table 99999999999999999999", "no table has the number"),
+        ("frontier --table orders --from a", "either --table or --from and --to"),
+        ("frontier --from b --to a", "--from comes before --to"),
+        ("decommission x", "name a node by its number"),
+        ("decommission 99999999999999999999", "name a node by its number"),
+        ("decommission 9", "no node n9"),
+        ("kv get nothing", "there is no key 'nothing'"),
+        ("kv get a --at 2200-01-01", "nobody can read the future"),
+        ("kv get a --at yesterday", "cannot read 'yesterday' as a timestamp"),
+        ("kv get a --at -5x", "cannot read '-5x' as a duration"),
+        ("kv scan --limit -1", "--limit is a number of rows, at least 1"),
+        ("kv scan --from b --to a", "--from comes before --to"),
+        ("span-config set --policy lead", "name one span"),
+        ("span-config set --table orders", "say what to set"),
+        ("span-config set --table nope --policy lead", "there is no table 'nope'"),
+        ("span-config set --table=-4 --policy lead", "no table has the number -4"),
+        ("span-config set --from a --policy lead", "needs both --from and --to"),
+        ("span-config set --from b --to a --policy lead", "--from comes before --to"),
+        ("span-config set --rest --policy lag --duration-ms -5", "a duration of 1 to"),
+        ("span-config set --rest --replicas 99", "a range has 1 to"),
+        ("span-config unset --table orders", "has no configuration of its own"),
+        ("changefeed nope --into out", "there is no table 'nope'"),
+        ("changefeed orders orders --into out", "a table is named twice"),
+        ("changefeed orders --into out --resolved 0s", "from 1ms to 1d"),
+        ("changefeed orders --into out --resolved x", "cannot read 'x' as a duration"),
+        ("changefeed orders --into out --cursor soon", "cannot read 'soon'"),
+        ("changefeed orders --into out --cursor 2200-01-01", "is in the future"),
+        ("changefeed orders --into out --cursor -1h --until -2h", "is before the start of the feed"),
+        ("changefeed orders --into n1/log.db/x", "Not a directory"),
+        ("init", "already belongs to a cluster"),
+    ],
+)
+def test_what_commands_refuse(running, command, said):
+    shell, here = running
+    before = shell.inside("span-config", "show", "--host", here).stdout
+    refused(shell.inside(*command.split(), "--host", here), said)
+    assert shell.inside("span-config", "show", "--host", here).stdout == before
+    assert not (shell.directory / "out").exists(), "nothing is left of a feed that cannot be"
+
+
+def test_what_commands_refuse_without_a_node(shell):
+    for command in ("status", "ranges", "frontier", "drain", "init", "kv get a", "changefeed t --into x"):
+        refused(shell.inside(*command.split(), "--host", address()), "nobody listens there; is the node running?")
+        refused(shell.inside(*command.split(), "--host", "here"), "is not an address; write host:port")
+        refused(shell.inside(*command.split(), "--host", "db.example:7400"), "with")
+    refused(shell.inside("settings", "nope"), "no setting has 'nope' in its name")
+    refused(shell.inside("bench", "nope"), "there is no benchmark nope")
+    refused(shell.inside("demo", "--picture", "no/where.svg"), "no directory no")
+    refused(
+        shell.inside("cert", "create-node", "--certs", "certs", "localhost"),
+        "ca.key is missing; run `slackwater cert create-ca` first",
+    )
+    done = shell.inside("strat")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "did you mean start" in done.stderr
+
+
+def test_intervals_are_read_as_the_help_shows_them(running):
+    shell, here = running
+    assert shell.inside("kv", "put", "then", "1", "--host", here).returncode == 0
+    done = shell.inside(
+        "changefeed", "orders", "--into", "hour", "--cursor", "-0s", "--until", "-0s", "--json", "--host", here
+    )
+    assert json.loads(done.stdout)["ended"], done.stderr
+    refused(shell.inside("kv", "get", "then", "--at", "-1h", "--host", here), "there is no key 'then'")
+
+
+def test_certificates_that_do_not_fit(shell):
+    for folder in ("certs", "other"):
+        assert shell.inside("cert", "create-ca", "--certs", folder).returncode == 0
+        assert shell.inside("cert", "create-node", "--certs", folder, "localhost").returncode == 0
+        assert shell.inside("cert", "create-client", "--certs", folder, "root").returncode == 0
+    port = free_ports(1)[0]
+    here = f"localhost:{port}"
+    shell.start("--store", "n1", "--listen", f"127.0.0.1:{port}", "--advertise", here, "--certs", "certs")
+    refused(shell.inside("status", "--host", here, "--certs", "other"), "its certificate cannot be trusted")
+    refused(shell.inside("status", "--host", f"127.0.0.1:{port}", "--certs", "certs"), "is not for this address")
+    refused(shell.inside("status", "--host", here, "--certs", "certs", "--user", "eve"), "client.eve.crt is missing")
+    refused(shell.inside("status", "--host", here), "shows one of the same authority")
+    for name in ("client.root.crt", "client.root.key"):  # the right authority, and a certificate of another one
+        (shell.directory / "certs" / name).write_bytes((shell.directory / "other" / name).read_bytes())
+    refused(shell.inside("status", "--host", here, "--certs", "certs"), "same authority")
+    plain = address()
+    shell.start("--store", "n2", "--listen", plain, "--insecure")
+    refused(shell.inside("status", "--host", plain, "--certs", "other"), "if the node runs with --insecure")
+
+
 def test_a_second_signal_does_not_wait(shell):
     here = address()
     node = shell.start("--store", "n1", "--listen", here, "--insecure")
@@ -217,14 +324,20 @@ def test_a_second_signal_does_not_wait(shell):
     assert node.wait(READY_S) in (0, 130)
 
 
-@pytest.mark.parametrize(
-    "command", ["start", "init", "status", "ranges", "frontier", "changefeed", "drain", "decommission", "kv", "cert"]
-)
-def test_every_command_teaches(shell, command):
-    done = shell(command, "--help")
-    assert done.returncode == 0
-    assert "example" in done.stdout
-    assert f"slackwater {command}" in done.stdout
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_teaches(shell, command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert command == "sim" or "example" in said
+    assert f"slackwater {command}" in said
+
+
+def test_the_help_lists_every_command_once(capsys):
+    assert main(["--help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert sorted(listed) == sorted(COMMANDS)
 
 
 def wait_for(shell: Shell, host: str, *words: str, nodes: int) -> None:

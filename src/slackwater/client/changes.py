@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.client.arguments import duration_of, names_of
+from slackwater.clock.timestamp import MIN, Timestamp, show
 from slackwater.errors import Overloaded, Retry, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.envelope import Enveloper, Timeline, by_table
 from slackwater.model.native_changes import (
@@ -76,6 +77,7 @@ def request_of(
     tables: str | Sequence[str],
     *,
     time: Callable[[Any], Timestamp],
+    now: Timestamp,
     after: Any = None,
     initial_scan: str | None = None,
     until: Any = None,
@@ -86,7 +88,7 @@ def request_of(
     expires_after: float | None = None,
 ) -> OpenChanges:
     """Check what an application asks for. Without `after` and `initial_scan` there is an initial scan; with `after`, none."""
-    names = (tables,) if isinstance(tables, str) else tuple(tables)
+    names = names_of(tables)
     if not names or not all(name for name in names) or len(set(names)) != len(names):
         raise UsageError("a feed follows tables by name, each once", tables=names)
     scan = initial_scan or ("yes" if after is None else "no")
@@ -94,20 +96,24 @@ def request_of(
         raise UsageError(f"initial_scan is one of {', '.join(INITIAL_SCANS)}", initial_scan=scan)
     if on_schema_change not in SCHEMA_POLICIES:
         raise UsageError(f"on_schema_change is one of {', '.join(SCHEMA_POLICIES)}", got=on_schema_change)
-    if not 0 <= resolved <= 86_400:
+    if not 0 <= (duration_of(resolved, "resolved") or 0.0) <= 86_400:
         raise UsageError("resolved is an interval in seconds, from 0 to a day", resolved=resolved)
     token = after if isinstance(after, str) and after.startswith(TOKEN_PREFIX) else ""
+    first = MIN if token or after is None else time(after)
+    last = MIN if until is None else time(until)
+    if first > now:
+        raise UsageError(f"a feed cannot begin in the future: {show(first)} is after now, {show(now)}")
     return OpenChanges(
         tables=names,
-        after=MIN if token or after is None else time(after),
+        after=first,
         token=token,
         initial_scan=scan,
-        until=MIN if until is None else time(until),
+        until=last,
         befores=diff,
         interval_s=resolved,
         whole=atomic,
         on_schema_change=on_schema_change,
-        expires_after_s=expires_after or 0.0,
+        expires_after_s=duration_of(expires_after, "expires_after") or 0.0,
     )
 
 

@@ -7,11 +7,11 @@ aconnect  ────────────────┴─► session(targ
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from slackwater.client.arguments import path_of, text_of
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways, client_net
 from slackwater.client.sync import Database
@@ -26,6 +26,7 @@ from slackwater.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
     from slackwater.runtime.seam import Disk
 
@@ -42,13 +43,13 @@ def target_of(
     target = parse_url(url)
     changes: dict[str, Any] = {}
     if certs is not None:
-        changes["certs"] = Path(certs)
+        changes["certs"] = path_of(certs, "certs")
     if user is not None:
-        changes["user"] = user
+        changes["user"] = text_of(user, "user", "ada")
     if timeout is not None:
         changes["timeout_s"] = seconds_of(timeout)
     if locality is not None:
-        changes["locality"] = locality_of(locality)
+        changes["locality"] = locality_of(text_of(locality, "locality", "region=eu,zone=a"))
     target = msgspec.structs.replace(target, **changes)
     if target.certs is not None and not target.certs.is_dir():
         raise UsageError(f"{target.certs} is no directory of certificates; see `slackwater cert`")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow
 
 from slackwater.client import changes, reads, staging
+from slackwater.client.arguments import app_of, count_of, duration_of, function_of, names_of, partition_of
 from slackwater.client.definitions import column_specs, key_specs
 from slackwater.client.gateways import Again
 from slackwater.client.inputs import key_of
@@ -198,6 +199,7 @@ class AsyncDatabase:
 
         The function must have no effects outside the transaction: it may run many times, and only the last one counts.
         """
+        function_of(function)
         attempts = self.attempts()
         while True:
             try:
@@ -253,16 +255,17 @@ class AsyncDatabase:
         """
         if sum(form is not None for form in (as_of, max_staleness, min_timestamp)) > 1:
             raise UsageError("give one of as_of, max_staleness and min_timestamp, not several")
-        if isinstance(tables, str):
-            raise UsageError("tables are a list of names", tables=tables)
+        names = names_of(tables)
+        duration_of(wait, "wait")
         reads.read_policy(MIN, read_from=read_from, wait=wait, nearest_only=nearest_only)
         if as_of == FOLLOWER_READ:
-            as_of = await self.follower_read_timestamp(tables)
+            as_of = await self.follower_read_timestamp(names)
         at = MIN if as_of is None else self._time(as_of)
         least = MIN if min_timestamp is None else self._time(min_timestamp)
         if as_of is None and max_staleness is None and min_timestamp is None:
             least = self._writer.latest
-        request = nt.ChooseSnapshot(tuple(tables), at, max_staleness, least, nearest_only, self._seen)
+        stale = duration_of(max_staleness, "max_staleness")
+        request = nt.ChooseSnapshot(names, at, stale, least, nearest_only, self._seen)
         reply = await self._gateways.call(nt.SNAPSHOT, request)
         for history in reply.tables:
             self._tables.remember(history)
@@ -285,19 +288,19 @@ class AsyncDatabase:
         present if all of them lead, `UsageError` if one is off. Without tables, by the cluster's
         `closed_timestamp.target_duration`.
         """
-        return (await self._gateways.call(nt.FOLLOWER_READ, nt.OfTables(_names(tables)))).ts
+        return (await self._gateways.call(nt.FOLLOWER_READ, nt.OfTables(names_of(tables)))).ts
 
     async def resolved(self, tables: str | Sequence[str]) -> Timestamp:
         """The timestamp up to which nothing in these tables will ever change, on the replicas nearest to the gateway."""
-        return (await self._gateways.call(nt.RESOLVED, nt.OfTables(_names(tables)))).ts
+        return (await self._gateways.call(nt.RESOLVED, nt.OfTables(names_of(tables)))).ts
 
     async def close_now(self, tables: str | Sequence[str]) -> Timestamp:
         """Have the present of these tables closed, so that followers serve it; returns that timestamp."""
-        return (await self._gateways.call(nt.CLOSE, nt.OfTables(_names(tables)))).ts
+        return (await self._gateways.call(nt.CLOSE, nt.OfTables(names_of(tables)))).ts
 
     async def frontier(self, tables: str | Sequence[str] = ()) -> list[nt.FrontierRow]:
         """How far every replica of every range of these tables (all, when none is named) is closed, and why not further."""
-        return (await self._gateways.call(nt.FRONTIER, nt.OfTables(_names(tables)))).rows
+        return (await self._gateways.call(nt.FRONTIER, nt.OfTables(names_of(tables)))).rows
 
     # --- parallel reads
 
@@ -305,11 +308,11 @@ class AsyncDatabase:
         self, table: str, num: int | None = None, *, at: Timestamp | None = None
     ) -> list[nt.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
+        count = count_of(num, "num")
         history = await self._tables.by_name(table)
-        ts = self._gateways.clock.now() if at is None else at
-        return (
-            await self._gateways.call(nt.PARTITIONS, nt.GetPartitions(history.latest.table_id, ts, num or 0))
-        ).partitions
+        ts = self._gateways.clock.now() if at is None else self._time(at)
+        request = nt.GetPartitions(history.latest.table_id, ts, count)
+        return (await self._gateways.call(nt.PARTITIONS, request)).partitions
 
     async def read_partition(
         self,
@@ -323,7 +326,8 @@ class AsyncDatabase:
         on_read: Callable[[nt.RangeRead], None] | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then."""
-        ts = self._time(at)
+        ts, partition = self._time(at), partition_of(partition)
+        duration_of(wait, "wait")
         history = await self._fresh_enough(partition.table_id, ts)
         within = Span(partition.start, partition.end)
         asked = reads.query(history, at=ts, columns=columns, where=where, within=within)
@@ -351,7 +355,8 @@ class AsyncDatabase:
         The same call gives the same changes, in key order, oldest first within a key, for as long as history is kept.
         With `columns`, only those of the table's; with an empty list, none but the change columns.
         """
-        first, last = self._time(after), self._time(upto)
+        first, last, partition = self._time(after), self._time(upto), partition_of(partition)
+        duration_of(wait, "wait")
         history = await self._fresh_enough(partition.table_id, last)
         policy = reads.read_policy(last, read_from=read_from, wait=wait)
         request = nt.ReadChanges(partition.table_id, b"", partition.start, partition.end, first, last, diff, policy)
@@ -391,6 +396,7 @@ class AsyncDatabase:
         request = changes.request_of(
             tables,
             time=self._time,
+            now=self._gateways.clock.now(),
             after=after,
             initial_scan=initial_scan,
             until=until,
@@ -422,8 +428,9 @@ class AsyncDatabase:
         app: tuple[str, int] | None = None,
     ) -> Published:
         """Write the rows of all parts at one timestamp. Under a name, `app`, at most once for each version."""
+        name, kind = app_of(app), staged_kind(operation)
         schema = await self.table(table)
-        done = await staging.publish(self._gateways, schema, parts, staged_kind(operation), app)
+        done = await staging.publish(self._gateways, schema, parts, kind, name)
         self.wrote(done.ts)
         return done
 
@@ -459,7 +466,3 @@ class AsyncDatabase:
         if found == MIN:
             raise UsageError("a time is after 1970", value=when)
         return found
-
-
-def _names(tables: str | Sequence[str]) -> tuple[str, ...]:
-    return (tables,) if isinstance(tables, str) else tuple(tables)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
+from slackwater.client.arguments import names_of
 from slackwater.errors import UsageError
 from slackwater.model import kinds
 from slackwater.model.kinds import ColumnType, decimal_type, parse_type
@@ -92,11 +93,8 @@ def column_specs(
 
 def key_specs(primary_key: str | Sequence[str]) -> tuple[KeySpec, ...]:
     """The primary key: names of columns, each possibly followed by ` desc`."""
-    names = [primary_key] if isinstance(primary_key, str) else list(primary_key)
     found = []
-    for name in names:
-        if not isinstance(name, str):
-            raise UsageError("a primary key is a list of column names", got=type(name).__name__)
+    for name in names_of(primary_key, "the columns of a primary key"):
         if name.lower().endswith(DESCENDING):
             found.append(KeySpec(name[: -len(DESCENDING)].rstrip(), descending=True))
         else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from slackwater.client.arguments import names_of
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import DecodeError, RetryableError, UnavailableError, UsageError
 from slackwater.model import native as nt
@@ -84,7 +85,7 @@ def columns_of(schema: TableSchema, columns: Sequence[str] | None) -> tuple[str,
         return None
     if isinstance(columns, str):
         raise UsageError("columns are a list of names", columns=columns)
-    names = tuple(columns)
+    names = names_of(columns, "columns")
     for name in names:
         schema.column(name)
     if len(set(names)) != len(names):
@@ -98,6 +99,8 @@ def predicates_of(schema: TableSchema, where: Sequence[Any]) -> tuple[Predicate,
     """`[("id", ">=", 10), …]` as predicates that their columns can be compared with."""
     if isinstance(where, tuple) and len(where) in (2, 3) and isinstance(where[0], str):
         where = [where]
+    if not isinstance(where, list | tuple):
+        raise UsageError("where is a list of conditions, such as [('id', '>=', 10)]", got=where)
     found = []
     for condition in where:
         if isinstance(condition, Predicate):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
+from slackwater.client.arguments import count_of
 from slackwater.client.inputs import key_of
 from slackwater.client.reads import Query, query, read_policy, scan
 from slackwater.model import native as nt
@@ -103,7 +104,7 @@ class AsyncSnapshot:
     async def partitions(self, table: str, num: int | None = None) -> list[nt.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
         history = await self._tables.by_name_at(table, self.timestamp)
-        request = nt.GetPartitions(history.latest.table_id, self.timestamp, num or 0)
+        request = nt.GetPartitions(history.latest.table_id, self.timestamp, count_of(num, "num"))
         return (await self._gateways.call(nt.PARTITIONS, request)).partitions
 
     async def _query(self, table: str, **asked: Any) -> Query:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slackwater.client.arguments import function_of
+
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -277,6 +279,7 @@ class Database(_Waits):
 
         The function must have no effects outside the transaction: it may run many times, and only the last one counts.
         """
+        function_of(function)
         attempts = self._twin.attempts()
         tx = Transaction(self._loop, attempts.tx)
         while True:

@@ -105,5 +105,5 @@ class KnownTables:
 def table_name(name: object) -> str:
     """`name`, when it can be one."""
     if not isinstance(name, str) or not name:
-        raise UsageError("a table is named by a text", got=type(name).__name__)
+        raise UsageError("a table is named by a text that is not empty", got=name)
     return name

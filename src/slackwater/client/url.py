@@ -89,7 +89,7 @@ def addresses_of(hosts: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def seconds_of(value: str | float) -> float:
+def seconds_of(value: object) -> float:
     """A positive duration from a number of seconds or a text such as `500ms`."""
     if isinstance(value, str):
         try:
@@ -97,7 +97,7 @@ def seconds_of(value: str | float) -> float:
         except ValueError:
             seconds = parse_seconds(value)
     else:
-        seconds = float(value)
+        seconds = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
     if not 0 < seconds < float("inf"):
         raise UsageError("a timeout is a positive number of seconds, or a text such as 500ms or 10s", timeout=value)
     return seconds

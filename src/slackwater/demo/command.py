@@ -26,6 +26,7 @@ from slackwater.demo import shop, steps
 from slackwater.demo.picture import Sampler, draw
 from slackwater.demo.processes import LocalCluster
 from slackwater.demo.screen import Check, Screen
+from slackwater.errors import UsageError
 from slackwater.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,13 +52,15 @@ MIRRORS = "A copy is kept by changes alone. Where the changes are complete, the 
 def main(argv: list[str]) -> int:
     """Run the demo; 0 only if every check held."""
     options = _parser().parse_args(argv)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what was started is ended
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    if options.picture is not None and not options.picture.parent.is_dir():
+        raise UsageError(f"there is no directory {options.picture.parent} for the picture; make it first")
     if options.dir is not None:
         options.dir.mkdir(parents=True, exist_ok=True)
         if any(options.dir.iterdir()):
-            print(f"slackwater demo: {options.dir} is not empty; give a new directory", file=sys.stderr)
-            return 2
+            raise UsageError(f"{options.dir} is not empty; give a new directory")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what was started is ended
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    if options.dir is not None:
         return _run(options, options.dir.resolve())
     with tempfile.TemporaryDirectory(prefix="slackwater-demo-", ignore_cleanup_errors=True) as directory:
         return _run(options, Path(directory))

@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any, cast
 
@@ -43,6 +44,8 @@ JOIN_BYTES_MAX = 1 << 16  # below this one copy is cheaper than a vector of buff
 LOW_WATER_DIVISOR = 4
 BACKLOG = 1024
 LINGER_S = 5.0
+_X509_OTHER_NAME = (62, 64)  # the host name, the address, is not in the certificate
+_X509_EXPIRED = 10
 
 
 class TcpConnection(asyncio.Protocol):
@@ -220,7 +223,8 @@ class TcpNet:
                 **self._patience(self._client_tls),
             )
         except (OSError, ssl.CertificateError) as error:
-            raise ConnectionLost(f"cannot connect to {address}: {error}", address=address, sent=False) from error
+            why = why_not(error, tls=self._client_tls is not None)
+            raise ConnectionLost(f"cannot connect to {address}: {why}", address=address, sent=False) from error
         connection.peer = address
         return connection
 
@@ -293,3 +297,26 @@ def _common_name(tls: ssl.SSLObject | None) -> str:
     subject = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate.get("subject", ()))
     names = [value for part in subject for key, value in part if key == "commonName"]
     return names[0] if names else ""
+
+
+def why_not(error: Exception, *, tls: bool) -> str:
+    """Why a connection could not be made, in words that say what to look at."""
+    match error:
+        case ssl.SSLCertVerificationError() if error.verify_code in _X509_OTHER_NAME:
+            return f"its certificate is not for this address ({error.verify_message}); make one that names it"
+        case ssl.SSLCertVerificationError() if error.verify_code == _X509_EXPIRED:
+            return "its certificate has expired; renew it with `slackwater cert create-node --replace`"
+        case ssl.SSLCertVerificationError():
+            return (
+                f"its certificate cannot be trusted ({error.verify_message}); "
+                "is this the right cluster, and the right directory of certificates?"
+            )
+        case ssl.SSLError():
+            return f"no agreement on TLS ({error.reason or error}); are both certificates from the same authority?"
+        case ConnectionRefusedError():
+            return "nobody listens there; is the node running?"
+        case socket.gaierror():
+            return f"the name is not known ({error.strerror})"
+        case ConnectionError() if tls:
+            return "it hung up at the beginning of TLS; if the node runs with --insecure, leave the certificates out"
+    return str(error) or type(error).__name__

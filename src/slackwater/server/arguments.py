@@ -9,6 +9,7 @@ Two rules about safety live here, because every command must keep them:
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 DEFAULT_USER = "root"
+_INTERVAL = re.compile(r"-[\d.]")
+TABLE_ID_MAX = (1 << 32) - 1
 
 
 def address_of(text: str) -> str:
@@ -84,6 +87,26 @@ def client_net(settings: Settings, addresses: tuple[str, ...], *, certs: Path | 
     if far:
         raise UsageError("a node on a network is reached with --certs DIR; without, on loopback only", address=far[0])
     return TcpNet(settings)
+
+
+def joined(argv: list[str], *names: str) -> list[str]:
+    """The arguments with `--at -5s` as `--at=-5s`: argparse takes a word that begins with a minus for an option."""
+    found: list[str] = []
+    for word in argv:
+        if found and found[-1] in names and _INTERVAL.match(word):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
+
+
+def is_table_id(text: str) -> bool:
+    """Whether a table is named by its number; anything else is a name. Refuses numbers that no table has."""
+    if not (text.isascii() and text.removeprefix("-").isdigit()):
+        return False
+    if text.startswith("-") or int(text) > TABLE_ID_MAX:
+        raise UsageError(f"no table has the number {text}; name the table")
+    return True
 
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from slackwater.client import aconnect
 from slackwater.client.url import SCHEME
 from slackwater.clock.timestamp import MIN, Timestamp, parse, parse_seconds, seconds_between, show
@@ -18,7 +20,7 @@ from slackwater.feeds.files import DirectoryWriter, FeedConfig
 from slackwater.model.native_changes import INITIAL_SCANS
 from slackwater.runtime.real import run
 from slackwater.runtime.sync import get_running_loop, timeout
-from slackwater.server.arguments import add_client_arguments, addresses_of
+from slackwater.server.arguments import add_client_arguments, addresses_of, joined
 from slackwater.server.changefeed import DirectoryFeed
 
 if TYPE_CHECKING:
@@ -51,9 +53,20 @@ examples:
 """
 
 
+class Summary(msgspec.Struct, frozen=True):
+    """What `--json` prints at the end."""
+
+    rows: int
+    files: int
+    resolved: int
+    """Everything up to here is final in the directory; 0: nothing is."""
+    ended: bool
+    """False: there is more to come, and the same command goes on."""
+
+
 def main(argv: list[str]) -> int:
     """Follow tables into a directory; exits with status 0 when it ended as asked or was told to stop."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_args(joined(argv, "--cursor", "--until"))
     return run(_follow(options))
 
 
@@ -77,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--diff", action="store_true", help="also what each row replaced")
     parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    parser.add_argument("--json", action="store_true", help="print the summary as a JSON object")
     add_client_arguments(parser)
     return parser
 
@@ -84,19 +98,20 @@ def _parser() -> argparse.ArgumentParser:
 async def _follow(options: argparse.Namespace) -> int:
     url = f"{SCHEME}://{','.join(addresses_of(options.host))}"
     async with aconnect(url, certs=options.certs, user=options.user) as db:
-        feed = DirectoryFeed(
-            DirectoryWriter(options.into),
-            _config(options, db),
-            until=MIN if options.until is None else _time(options.until, db),
-            only=options.initial_scan == "only",
-        )
+        config, until = _config(options, db), MIN if options.until is None else _time(options.until, db)
+        writer = DirectoryWriter(options.into)
+        if writer.config() is None:
+            await _check(config, until, db)
+        feed = DirectoryFeed(writer, config, until=until, only=options.initial_scan == "only")
         progress = _Progress(db, shown=sys.stderr.isatty() and not options.quiet)
         with suppress(TimeoutError):
             async with timeout(None) as limit:
                 _stop_by_signal(limit)
                 await feed.run(db, tell=progress.tell)
         progress.end()
-    if not options.quiet:
+    if options.json:
+        print(msgspec.json.encode(Summary(feed.rows, feed.files, int(feed.resolved), feed.ended)).decode())
+    elif not options.quiet:
         upto = f"final up to {show(feed.resolved)}" if feed.resolved else "nothing is final yet"
         more = "" if feed.ended else "; the same command goes on"
         print(f"{feed.rows} rows in {feed.files} new files in {options.into}, {upto}{more}")
@@ -129,8 +144,18 @@ def _config(options: argparse.Namespace, db: AsyncDatabase) -> FeedConfig:
     )
 
 
+async def _check(config: FeedConfig, until: Timestamp, db: AsyncDatabase) -> None:
+    """Refuse a new feed that cannot be, before a directory is made for it."""
+    if config.after > db.now():
+        raise UsageError(f"--cursor {show(config.after)} is in the future; leave it out to begin now")
+    if MIN < until < config.after:
+        raise UsageError(f"--until {show(until)} is before the start of the feed, {show(config.after)}")
+    for table in config.tables:
+        await db.table(table)
+
+
 def _time(text: str, db: AsyncDatabase) -> Timestamp:
-    return parse(int(text) if text.isdecimal() else text, now=db.now())
+    return parse(text, now=db.now())
 
 
 class _Progress:

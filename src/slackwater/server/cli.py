@@ -12,7 +12,11 @@ layer, but only when asked to.
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import importlib
+import json
+import os
 import sys
 from typing import NamedTuple
 
@@ -61,11 +65,24 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+GROUPS = {
+    "run a cluster": ("start", "init", "drain", "decommission", "cert", "nats"),
+    "look at one": ("status", "ranges", "frontier", "settings"),
+    "use and steer it": ("changefeed", "kv", "span-config"),
+    "try and prove it": ("demo", "sim", "bench", "version"),
+}
+
+
 def print_version(argv: list[str]) -> int:
     """`slackwater version`."""
     from slackwater import __version__
 
-    print(f"slackwater {__version__}")
+    parser = argparse.ArgumentParser(
+        prog="slackwater version", description="Print the version.", epilog="example: slackwater version --json"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    options = parser.parse_args(argv)
+    print(json.dumps({"version": __version__}) if options.json else f"slackwater {__version__}")
     return 0
 
 
@@ -75,13 +92,26 @@ def usage() -> str:
     lines = [
         "usage: slackwater COMMAND [options]",
         "",
-        "A table store that knows which times are finished.",
-        "",
-        "commands:",
+        "A replicated table store that knows which times are finished.",
     ]
-    lines += [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    lines += ["", "`slackwater COMMAND --help` explains each with examples."]
+    for title, names in GROUPS.items():
+        lines += ["", title, *(f"  {name:<{width}}  {COMMANDS[name].help}" for name in names)]
+    lines += ["", "`slackwater COMMAND --help` explains each with examples. To see it all at work: slackwater demo"]
     return "\n".join(lines)
+
+
+def unknown(name: str) -> str:
+    """What to say to a command that is none."""
+    near = difflib.get_close_matches(name, COMMANDS, n=2)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"slackwater: there is no command {name!r}; {hint}`slackwater --help` lists all"
+
+
+def said(error: SlackwaterError) -> str:
+    """An error in one line for people: without facts that the message has told already."""
+    facts = {k: v for k, v in error.facts.items() if k != "sent" and str(v) not in error.message}
+    told = ", ".join(f"{name}={value!r}" for name, value in facts.items())
+    return " ".join(f"{error.message} ({told})".split() if told else error.message.split())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -95,13 +125,20 @@ def main(argv: list[str] | None = None) -> int:
         name = "version"
     command = COMMANDS.get(name)
     if command is None:
-        print(f"slackwater: there is no command {name!r}\n\n{usage()}", file=sys.stderr)
+        print(unknown(name), file=sys.stderr)
         return 2
     module, _, function = command.target.partition(":")
     try:
         return int(getattr(importlib.import_module(module), function)(rest))
     except SlackwaterError as error:
-        print(f"slackwater {name}: {error}", file=sys.stderr)
+        print(f"slackwater {name}: {said(error)}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `slackwater ranges | head`: nobody reads on, and that is no error
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - or the interpreter complains when it flushes
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"slackwater {name}: {where}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -20,6 +20,7 @@ from slackwater.server.admin_service import (
 from slackwater.server.arguments import add_client_arguments
 from slackwater.server.calling import calling
 
+NODE_DIGITS_MAX = 9
 TIMEOUT_S = 660.0
 """Above the longest `drain.timeout`."""
 
@@ -92,7 +93,7 @@ async def _drain(options: argparse.Namespace) -> DrainReply:
 
 async def _decommission(options: argparse.Namespace) -> DecommissionReply:
     number = options.node.removeprefix("n")
-    if not number.isdecimal():
+    if not (number.isascii() and number.isdigit() and len(number) <= NODE_DIGITS_MAX):
         raise UsageError("name a node by its number, as `slackwater status` shows it", node=options.node)
     async with calling(options) as dialer:
         request = DecommissionRequest(NodeId(int(number)))

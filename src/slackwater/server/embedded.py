@@ -12,9 +12,9 @@ loopback address, for tools and for worker processes.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slackwater.client.arguments import path_of
 from slackwater.client.connect import opened
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
@@ -33,6 +33,7 @@ from slackwater.storage.rocks import RocksDisk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from slackwater.client.sync import Database
     from slackwater.runtime.seam import Net
@@ -91,7 +92,7 @@ async def embedded(
 def open_database(path: str | Path, *, listen: str = "", timeout: float | str | None = None) -> Database:
     """A node on a loop thread of its own, and a session with it."""
     seconds = DEFAULT_TIMEOUT_S if timeout is None else seconds_of(timeout)
-    return opened(embedded(Path(path), listen=listen, timeout_s=seconds))
+    return opened(embedded(path_of(path, "a data directory"), listen=listen, timeout_s=seconds))
 
 
 async def _serve(node: Node) -> None:

@@ -20,7 +20,7 @@ from slackwater.errors import UsageError
 from slackwater.model import native
 from slackwater.model.layout import KEY_MAX, kv, show_key, table_span
 from slackwater.runtime.real import run
-from slackwater.server.arguments import add_client_arguments
+from slackwater.server.arguments import add_client_arguments, is_table_id
 from slackwater.server.calling import CALL_TIMEOUT_S, calling
 from slackwater.server.closing import FRONTIER, FrontierRequest
 from slackwater.server.services import REPORT, ReportRequest
@@ -49,7 +49,7 @@ examples:
   slackwater frontier                          every range of the cluster
   slackwater frontier --table orders           the ranges of one table, by name or id
   slackwater frontier --from rates/ --to rates0
-  slackwater frontier --behind 5               only replicas that are resolved less than 5 s ago are left out
+  slackwater frontier --behind 5               only replicas that are resolved less far than 5 s ago
   slackwater frontier --json | jq '.replicas[] | select(.kind == "transaction")'
 """
 
@@ -129,8 +129,7 @@ async def _span(options: argparse.Namespace, dialer: Dialer) -> tuple[bytes, byt
     if options.table is not None:
         if options.start is not None or options.end is not None:
             raise UsageError("give either --table or --from and --to")
-        table_id = int(options.table) if options.table.isdecimal() else await _table_id(options, dialer)
-        span = table_span(table_id)
+        span = table_span(await table_id_of(options.table, options.host, dialer))
         return span.start, span.end
     start = b"" if options.start is None else kv(options.start.encode())
     end = KEY_MAX if options.end is None else kv(options.end.encode())
@@ -139,9 +138,11 @@ async def _span(options: argparse.Namespace, dialer: Dialer) -> tuple[bytes, byt
     return start, end
 
 
-async def _table_id(options: argparse.Namespace, dialer: Dialer) -> int:
-    request = native.FindTable(options.table)
-    reply = await dialer.call(options.host, native.FIND_TABLE, request, timeout=CALL_TIMEOUT_S)
+async def table_id_of(table: str, host: str, dialer: Dialer) -> int:
+    """The number of a table that was named by it or by its name."""
+    if is_table_id(table):
+        return int(table)
+    reply = await dialer.call(host, native.FIND_TABLE, native.FindTable(table), timeout=CALL_TIMEOUT_S)
     return reply.table.latest.schema.table_id
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, parse
+from slackwater.clock.timestamp import MIN, Timestamp, parse, show
+from slackwater.errors import UsageError
 from slackwater.model.keys import unescape
 from slackwater.model.layout import KV, kv, prefix_end
 from slackwater.runtime.real import run
-from slackwater.server.arguments import add_client_arguments
+from slackwater.server.arguments import add_client_arguments, joined
 from slackwater.server.remote import connect
 
 if TYPE_CHECKING:
@@ -38,14 +40,17 @@ class Pair(msgspec.Struct, frozen=True):
 
 def main(argv: list[str]) -> int:
     """Do one operation. `get` of a key that is not there exits with status 1."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_args(joined(argv, "--at"))
     pairs = run(_do(options))
     for pair in pairs:
         if options.json:
             print(msgspec.json.encode(pair).decode())
         elif pair.value is not None:
             print(pair.value if options.verb == "get" else f"{pair.key}\t{pair.value}")
-    return 1 if options.verb == "get" and pairs[0].value is None else 0
+    if options.verb == "get" and pairs[0].value is None:
+        print(f"slackwater kv: there is no key {options.key!r}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,7 +92,7 @@ async def _do(options: argparse.Namespace) -> list[Pair]:
 
 
 async def _get(remote: Remote, options: argparse.Namespace) -> list[Pair]:
-    ts = parse(options.at, now=remote.clock.now()) if options.at else MIN
+    ts = _time(remote, options.at)
     value = await remote.kv.get(kv(options.key.encode()), ts=ts, nearest=options.nearest)
     return [Pair(options.key, None if value is None else _text(value))]
 
@@ -103,10 +108,25 @@ async def _delete(remote: Remote, options: argparse.Namespace) -> list[Pair]:
 
 
 async def _scan(remote: Remote, options: argparse.Namespace) -> list[Pair]:
-    ts = parse(options.at, now=remote.clock.now()) if options.at else MIN
+    ts = _time(remote, options.at)
+    if options.limit < 1:
+        raise UsageError("--limit is a number of rows, at least 1", limit=options.limit)
+    if options.end is not None and options.start >= options.end:
+        raise UsageError("--from comes before --to")
     end = prefix_end(KV) if options.end is None else kv(options.end.encode())
     rows = await remote.kv.scan(kv(options.start.encode()), end, max_keys=options.limit, ts=ts, nearest=options.nearest)
     return [Pair(_text(unescape(k, 1)[0]), _text(v)) for k, v in zip(rows.keys, rows.values, strict=True)]
+
+
+def _time(remote: Remote, text: str) -> Timestamp:
+    """The time to read at; `MIN` for the present."""
+    if not text:
+        return MIN
+    now = remote.clock.now()
+    found = parse(text, now=now)
+    if found > now:
+        raise UsageError(f"nobody can read the future: {show(found)} has not come yet; leave --at out for the present")
+    return found
 
 
 def _text(data: bytes) -> str:

@@ -60,7 +60,9 @@ def _table(argv: list[str]) -> int:
             continue
         print(f"{setting.name} = {setting.default:g} {setting.unit}   [{setting.safe[0]:g} … {setting.safe[1]:g}]")
         print(f"    {setting.help}")
-    return 0 if chosen else 1
+    if not chosen:
+        raise UsageError(f"no setting has {options.pattern!r} in its name; `slackwater settings` lists all")
+    return 0
 
 
 def _cluster(argv: list[str]) -> int:

@@ -197,9 +197,13 @@ def _check(config: SpanConfig) -> None:
         if not config.start < config.end:
             raise UsageError("a span ends above its start", start=config.start, end=config.end)
     if not 0 <= config.replication_factor <= FACTOR_MAX:
-        raise UsageError(f"a range has 1 to {FACTOR_MAX} replicas; 0 is as many as elsewhere", config=config)
+        raise UsageError(
+            f"a range has 1 to {FACTOR_MAX} replicas; 0 is as many as elsewhere", replicas=config.replication_factor
+        )
     if not 0 <= config.duration_ms <= DURATION_MS_MAX or (config.duration_ms and config.policy is not Kind.LAG):
-        raise UsageError(f"a duration of 1 to {DURATION_MS_MAX} ms belongs to the policy `lag`", config=config)
+        raise UsageError(
+            f"a duration of 1 to {DURATION_MS_MAX} ms belongs to the policy `lag`", duration_ms=config.duration_ms
+        )
     if config.policy is Kind.LEAD and config.start < KV_PREFIX:
         raise UsageError("the system's own keys cannot lead, so name the spans that should", start=config.start)
 

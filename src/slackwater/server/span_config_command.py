@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from slackwater.closedts.policy import Kind
 from slackwater.errors import UsageError
-from slackwater.model import native
 from slackwater.model.layout import kv, show_key, table_span
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
+from slackwater.server.frontier_command import table_id_of
 from slackwater.server.remote import connect
 from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config
 from slackwater.server.system_kv import KvAdapter
@@ -20,7 +21,6 @@ from slackwater.server.system_kv import KvAdapter
 if TYPE_CHECKING:
     from slackwater.server.remote import Remote
 
-CALL_TIMEOUT_S = 10.0
 TEXT = """\
 policies
   lag    followers serve what is older than a duration (default: closed_timestamp.target_duration); writers feel nothing
@@ -32,13 +32,12 @@ Nodes learn of a change within `span_config.poll_interval`. Ranges are split at 
 
 examples:
   slackwater span-config show
-  slackwater span-config set --table 7 --policy lead                    table 7 is read everywhere at present time
-  slackwater span-config set --table rates --policy lead                the same by name
+  slackwater span-config set --table rates --policy lead                the table is read everywhere at present time
   slackwater span-config set --from rates/ --to rates0 --policy lead    plain keys, as `slackwater kv` names them
-  slackwater span-config set --table 9 --policy lag --duration-ms 200   followers are 0.2 s behind instead of 3 s
+  slackwater span-config set --table orders --policy lag --duration-ms 200   followers are 0.2 s behind instead of 3 s
   slackwater span-config set --rest --policy off                        everything else closes nothing
-  slackwater span-config set --table 7 --replicas 5
-  slackwater span-config unset --table 7                                as the rest again
+  slackwater span-config set --table rates --replicas 5
+  slackwater span-config unset --table rates                            as the rest again
 """
 
 
@@ -59,9 +58,15 @@ def main(argv: list[str]) -> int:
     rows = [_row(config) for config in configs]
     if options.json:
         print(msgspec.json.encode(rows).decode())
+    elif options.verb == "unset":
+        for row in rows:
+            print(f"{_shown(row)} has no configuration of its own any more")
     else:
         _print(rows)
-    return 1 if options.verb == "unset" and not configs else 0
+    if options.verb == "unset" and not configs:
+        print("slackwater span-config: that span has no configuration of its own", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def span_of(options: argparse.Namespace) -> tuple[bytes, bytes]:
+async def span_of(remote: Remote, options: argparse.Namespace) -> tuple[bytes, bytes]:
     """The span that the options name: exactly one way of naming it."""
     ways = [options.table is not None, options.start is not None or options.end is not None, options.rest]
     if sum(ways) != 1:
@@ -97,19 +102,17 @@ def span_of(options: argparse.Namespace) -> tuple[bytes, bytes]:
     if options.rest:
         return b"", b""
     if options.table is not None:
-        span = table_span(int(options.table))
+        span = table_span(await table_id_of(options.table, options.host, remote.dialer))
         return span.start, span.end
     if options.start is None or options.end is None:
         raise UsageError("a span of plain keys needs both --from and --to")
+    if options.start >= options.end:
+        raise UsageError("--from comes before --to")
     return kv(options.start.encode()), kv(options.end.encode())
 
 
 async def _do(options: argparse.Namespace) -> list[SpanConfig]:
     async with connect([options.host], certs=options.certs, user=options.user) as remote:
-        if options.verb != "show" and options.table is not None and not options.table.isdecimal():
-            found = native.FindTable(options.table)
-            reply = await remote.dialer.call(options.host, native.FIND_TABLE, found, timeout=CALL_TIMEOUT_S)
-            options.table = str(reply.table.latest.schema.table_id)
         return await _OPERATIONS[options.verb](remote, options)
 
 
@@ -123,7 +126,7 @@ async def _set(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
     return [
         await change_config(
             remote.kv,
-            *span_of(options),
+            *await span_of(remote, options),
             replication_factor=options.replicas,
             policy=Kind(options.policy) if options.policy else None,
             duration_ms=options.duration_ms,
@@ -132,7 +135,7 @@ async def _set(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
 
 
 async def _unset(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
-    span = span_of(options)
+    span = await span_of(remote, options)
     return [SpanConfig(*span)] if await remove_config(remote.kv, *span) else []
 
 
@@ -142,14 +145,17 @@ def _row(config: SpanConfig) -> Row:
     return Row(start, end, policy, config.duration_ms or None, config.replication_factor or None)
 
 
+def _shown(row: Row) -> str:
+    return "the rest" if row.start == "rest" else f"[{row.start}, {row.end})"
+
+
 def _print(rows: list[Row]) -> None:
     if not rows:
         print("no span has a configuration of its own")
     for row in rows:
-        span = "the rest" if row.start == "rest" else f"[{row.start}, {row.end})"
         policy = row.policy or "as elsewhere"
         lag = f" of {row.duration_ms} ms" if row.duration_ms else ""
-        print(f"{span}  policy: {policy}{lag}  replicas: {row.replicas or 'as elsewhere'}")
+        print(f"{_shown(row)}  policy: {policy}{lag}  replicas: {row.replicas or 'as elsewhere'}")
 
 
 _OPERATIONS = {"show": _show, "set": _set, "unset": _unset}

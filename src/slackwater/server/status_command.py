@@ -33,6 +33,26 @@ ASK_TIMEOUT_S = 3.0
 NODES_AT_ONCE = 32
 
 
+WAITING = "waiting for init"
+STATUS_COLUMNS = """\
+columns
+  state    live; draining (handing over its leases); expired (no heartbeat for liveness.duration: its leases move); no
+           answer (it did not answer this command)
+  epoch    grows when others had to declare the node dead
+  leases   of so many of its ranges it is the leaseholder, which serves their writes
+  bad      replicas that are quarantined: they serve nothing, and `slackwater ranges` says why
+  clock    its clock minus that of the node asked
+"""
+RANGES_COLUMNS = """\
+columns
+  gen       changes whenever the range's bounds or replicas do
+  lai       commands applied; replicas of one range that are equally far have the same
+  position  in the log
+  closed    how long ago the time is up to which this replica serves reads by itself
+  span      its keys: [first, end)
+"""
+
+
 class NodeRow(msgspec.Struct, frozen=True):
     """One node of `slackwater status`."""
 
@@ -40,7 +60,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     address: str
     locality: str
     state: str
-    """live, draining, expired, or unknown: by its liveness record."""
+    """live, draining, expired, or unknown: by its liveness record; waiting for init before there is a cluster."""
     epoch: int
     expires_in_s: float | None
     answers: bool
@@ -84,7 +104,10 @@ class RangeRow(msgspec.Struct, frozen=True):
 def status_main(argv: list[str]) -> int:
     """Print the nodes."""
     options = _options(
-        "status", "List the nodes of a cluster: who lives, what they hold, how far their clocks are apart.", argv
+        "status",
+        "List the nodes of a cluster: who lives, what they hold, how far their clocks are apart.",
+        argv,
+        STATUS_COLUMNS,
     )
     rows = run(_status(options))
     if options.json:
@@ -95,14 +118,23 @@ def status_main(argv: list[str]) -> int:
         offset = "-" if row.clock_offset_us is None else f"{row.clock_offset_us / 1000:+.1f} ms"
         state = row.state if row.answers else f"{row.state}, no answer"
         counts = ["-" if n is None else str(n) for n in (row.ranges, row.leases, row.quarantined)]
-        table.append([f"n{row.node}", row.address, state, str(row.epoch), *counts, offset, row.locality or "-"])
+        name = f"n{row.node}" if row.node else "-"
+        table.append([name, row.address, state, str(row.epoch), *counts, offset, row.locality or "-"])
     print_table(table)
+    if any(row.state == WAITING for row in rows):
+        certs = f" --certs {options.certs}" if options.certs else ""
+        print(f"\nThis node belongs to no cluster yet; make one with: slackwater init --host {options.host}{certs}")
     return 0
 
 
 def ranges_main(argv: list[str]) -> int:
     """Print the ranges."""
-    options = _options("ranges", "List the ranges of a cluster: bounds, lease, and where every replica stands.", argv)
+    options = _options(
+        "ranges",
+        "List the ranges of a cluster: bounds, lease, and where every replica stands.",
+        argv,
+        RANGES_COLUMNS,
+    )
     rows = run(_ranges(options))
     if options.json:
         print(msgspec.json.encode(rows).decode())
@@ -120,11 +152,11 @@ def ranges_main(argv: list[str]) -> int:
     return 0
 
 
-def _options(name: str, description: str, argv: list[str]) -> argparse.Namespace:
+def _options(name: str, description: str, argv: list[str], columns: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=f"slackwater {name}",
         description=description,
-        epilog=f"examples:\n  slackwater {name}\n"
+        epilog=f"{columns}\nexamples:\n  slackwater {name}\n"
         f"  slackwater {name} --host db1.example:7400 --certs /etc/slackwater --json | jq '.[]'",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -151,6 +183,8 @@ async def _status(options: argparse.Namespace) -> list[NodeRow]:
 def _node_row(node: NodeDescriptor, record: Liveness | None, first: ReportReply, answer: ReportReply | None) -> NodeRow:
     live = record is not None and record.live_at(first.now)
     state = "unknown" if record is None else "draining" if record.draining else "live" if live else "expired"
+    if not node.node_id:
+        state = WAITING
     offset = 0 if node.node_id == first.node.node_id else first.offsets_us.get(f"n{node.node_id}")
     return NodeRow(
         node=node.node_id,

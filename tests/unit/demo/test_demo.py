@@ -6,16 +6,16 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 
 from slackwater.demo import command, shop
 from slackwater.demo.picture import Sample, svg
 from slackwater.demo.screen import Check, Screen
 from slackwater.demo.shop import MONEY, TILL_START, TILLS, Books
+from slackwater.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_books_balance_only_if_money_and_orders_agree() -> None:
@@ -51,7 +51,9 @@ def test_the_verdict_counts_what_did_not_hold(capsys: pytest.CaptureFixture[str]
     assert "1 of 2 checks did NOT hold" in capsys.readouterr().out
 
 
-def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_not_empty_is_refused_and_one_for_the_picture_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    assert command.main(["--dir", str(tmp_path)]) == 2
-    assert "not empty" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="not empty"):
+        command.main(["--dir", str(tmp_path)])
+    with pytest.raises(UsageError, match="no directory"):
+        command.main(["--picture", str(tmp_path / "nowhere" / "lag.svg")])

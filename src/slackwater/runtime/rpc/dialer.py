@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Req = TypeVar("Req")
 Res = TypeVar("Res")
 
+UNGREETED = "; a node with certificates answers only who shows one of the same authority"
+"""Added when a peer hangs up before it has greeted: most often it is that."""
 DOUBLINGS_MAX = 16  # of the pause; far beyond the longest one allowed
 
 
@@ -224,6 +226,10 @@ class Dialer:
         except TimeoutError:
             _close_all(made)
             raise ConnectionLost(f"{address} did not answer in time", address=address, sent=False) from None
+        except ConnectionLost as error:
+            _close_all(made)
+            hint = UNGREETED if made else ""
+            raise ConnectionLost(error.message + hint, **error.facts) from error
         except BaseException:
             _close_all(made)
             raise
