@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from slackwater.client.arguments import duration_of, names_of
-from slackwater.clock.timestamp import MIN, Timestamp, show
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import Overloaded, Retry, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.envelope import Enveloper, Timeline, by_table
 from slackwater.model.native_changes import (
@@ -77,7 +77,6 @@ def request_of(
     tables: str | Sequence[str],
     *,
     time: Callable[[Any], Timestamp],
-    now: Timestamp,
     after: Any = None,
     initial_scan: str | None = None,
     until: Any = None,
@@ -101,8 +100,6 @@ def request_of(
     token = after if isinstance(after, str) and after.startswith(TOKEN_PREFIX) else ""
     first = MIN if token or after is None else time(after)
     last = MIN if until is None else time(until)
-    if first > now:
-        raise UsageError(f"a feed cannot begin in the future: {show(first)} is after now, {show(now)}")
     return OpenChanges(
         tables=names,
         after=first,

@@ -396,7 +396,6 @@ class AsyncDatabase:
         request = changes.request_of(
             tables,
             time=self._time,
-            now=self._gateways.clock.now(),
             after=after,
             initial_scan=initial_scan,
             until=until,
