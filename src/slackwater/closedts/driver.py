@@ -25,13 +25,13 @@ from slackwater.runtime.rpc.method import StreamMethod
 from slackwater.runtime.sync import Event, Future, get_running_loop, timeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from slackwater.clock import HybridClock
     from slackwater.clock.timestamp import Timestamp
     from slackwater.closedts.publisher import Ranges
     from slackwater.closedts.receiver import Promise
-    from slackwater.closedts.side_transport import Closable, Refusal
+    from slackwater.closedts.side_transport import CannotClose, Closable, Refusal
     from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.runtime.rpc.stream import Stream
     from slackwater.runtime.seam import NodeId, RangeId, Runtime, TaskScope
@@ -76,6 +76,11 @@ class SideTransport:
         self._waits: WaitQueue[Future[None]] = WaitQueue()
         self.on_update: Callable[[], None] | None = None
         """Called after every update, this node's own included: more may be closed. For change feeds."""
+
+    @property
+    def refusals(self) -> Mapping[CannotClose, int]:
+        """How often ranges could not be closed when they were asked, by reason."""
+        return self.sender.refusals
 
     def start(self, ranges: Ranges) -> None:
         """Begin to tick and to follow."""

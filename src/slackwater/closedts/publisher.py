@@ -21,12 +21,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from slackwater.clock.timestamp import Timestamp
     from slackwater.closedts.policy import Terms
     from slackwater.closedts.receiver import Promise
-    from slackwater.closedts.side_transport import Closable, NodeLease, Refusal
+    from slackwater.closedts.side_transport import CannotClose, Closable, NodeLease, Refusal
     from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.runtime.seam import NodeId, RangeId
 
@@ -52,6 +52,11 @@ class Publisher(Protocol):
 
     on_update: Callable[[], None] | None
     """Called whenever more may be closed. For change feeds."""
+
+    @property
+    def refusals(self) -> Mapping[CannotClose, int]:
+        """How often ranges led here could not be closed when they were asked, by reason."""
+        ...
 
     def start(self, ranges: Ranges) -> None:
         """Begin to publish and to follow."""

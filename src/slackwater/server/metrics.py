@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater import __version__
 from slackwater.clock.timestamp import seconds_between, us_of
+from slackwater.closedts.side_transport import CannotClose
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from slackwater.feeds.driver import NodeFeeds
     from slackwater.replica.driver import Store
+    from slackwater.replica.driver.context import Context
     from slackwater.server.node import Node
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -116,6 +118,21 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     samples = [Sample(_quantile(lags, q), (("quantile", f"{q:g}"),)) for q in QUANTILES] if lags else []
     help_text = "How far behind now the replicas of this node are closed."
     yield Metric("slackwater_closed_lag_seconds", "gauge", help_text, samples)
+    yield from _of_closing(store.context)
+
+
+def _of_closing(context: Context) -> Iterator[Metric]:
+    counts = context.closing
+    refusals = {} if context.transport is None else context.transport.refusals
+    samples = [Sample(refusals.get(reason, 0), (("reason", reason.value),)) for reason in CannotClose]
+    help_text = "Times that a range led here could not be closed without a command."
+    yield Metric("slackwater_cannot_close_total", "counter", help_text, samples)
+    yield counter("slackwater_follower_reads_total", "Reads at a closed timestamp: no lease needed.", counts.served)
+    yield counter("slackwater_follower_reads_waited_total", "Those that waited for their timestamp.", counts.waited)
+    yield counter("slackwater_follower_reads_refused_total", "Those sent on: it was not closed here.", counts.refused)
+    yield counter("slackwater_closes_total", "Log entries written to close the present on demand.", counts.closes)
+    seconds = counts.close_ns / 1e9
+    yield counter("slackwater_close_seconds_total", "How long these took until they were applied.", seconds)
 
 
 def _of_feeds(node: Node, feeds: NodeFeeds) -> Iterator[Metric]:

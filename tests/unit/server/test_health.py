@@ -10,11 +10,13 @@ import re
 import pytest
 
 from slackwater.errors import UsageError
+from slackwater.model.layout import kv
 from slackwater.server import metrics
 from slackwater.server.arguments import http_tls
 from slackwater.server.health import answer, health
 from slackwater.server.journal import LINE_CHARS_MAX, Format, Journal, Level
 from slackwater.server.start_command import http_address
+from slackwater.txn.staleness import Staleness
 from tests.unit.server.cluster import Cluster
 
 LINE = re.compile(r'([a-z_]+)(\{[a-z]+="[^"]*"\})? (-?[0-9.e+-]+)')
@@ -51,6 +53,27 @@ def test_a_serving_node_is_ready_and_has_numbers() -> None:
                 <= page['slackwater_closed_lag_seconds{quantile="1"}']
             )
             assert answer(node, "/nothing").status == 404
+
+    asyncio.run(test())
+
+
+def test_closing_on_demand_and_follower_reads_are_counted() -> None:
+    async def test() -> None:
+        async with Cluster(1, closed_timestamp__target_duration=600.0) as cluster:
+            node = cluster.nodes[0]
+            await node.kv.put(kv(b"a"), b"1")
+            before = values(answer(node, "/metrics").body)
+            session = Staleness(sender=node.sender, clock=node.clock, settings=node.settings)
+            at = await session.close([(kv(b"a"), kv(b"b"))])
+            assert await session.close([(kv(b"a"), kv(b"b"))], at=at) == at, "closed already: nothing is written"
+            assert await node.kv.get(kv(b"a"), ts=at, follower_ok=True) == b"1"
+            await node.kv.get(kv(b"a"), ts=node.clock.now(), follower_ok=True)
+            page = values(answer(node, "/metrics").body)
+            assert page["slackwater_closes_total"] - before["slackwater_closes_total"] == 1
+            assert page["slackwater_close_seconds_total"] > before["slackwater_close_seconds_total"]
+            for name in ("slackwater_follower_reads_total", "slackwater_follower_reads_refused_total"):
+                assert page[name] == before[name] + 1, name
+            assert 'slackwater_cannot_close_total{reason="merge in progress"}' in page
 
     asyncio.run(test())
 

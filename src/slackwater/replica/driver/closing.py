@@ -48,6 +48,7 @@ class Closing:
         self._policy_of: tuple[int, int] = (-1, -1)
         self._at = MIN
         """What somebody asked to have closed at once."""
+        self._asked_ns = 0
 
     # --- leaseholder -------------------------------------------------------------------------------------------------
 
@@ -120,6 +121,8 @@ class Closing:
     def closing_at(self, ts: Timestamp) -> None:
         """Let the next flush close `ts`, whatever the policy says."""
         self._at = Timestamp(max(self._at, min(ts, self._context.clock.now())))
+        self._context.closing.closes += 1
+        self._asked_ns = self._asked_ns or self._context.runtime.clock.monotonic_ns()
 
     # --- follower ----------------------------------------------------------------------------------------------------
 
@@ -148,6 +151,9 @@ class Closing:
     def applied(self) -> None:
         """Something was applied: reads may have waited for it."""
         transport = self._context.transport
+        if self._asked_ns and self._replica.state.closed >= self._at:
+            self._context.closing.close_ns += self._context.runtime.clock.monotonic_ns() - self._asked_ns
+            self._asked_ns = 0
         if transport is not None and transport.awaited(self._replica.state.descriptor.range_id):
             transport.advanced(self._replica.state.descriptor.range_id, self.closed())
 
@@ -162,12 +168,15 @@ class Closing:
         verdict = gate(required=required, closed=self.closed(), wait_ms=header.wait_ms)
         transport = self._context.transport
         if verdict is Gate.WAIT and transport is not None and not self._leads():
+            self._context.closing.waited += 1
             await transport.wait_closed(
                 self._replica.state.descriptor.range_id, required, seconds=header.wait_ms / 1000
             )
         verdict = gate(required=required, closed=self.closed(), wait_ms=0, nearest_only=header.nearest_only)
         if verdict is Gate.SERVE:
+            self._context.closing.served += 1
             return True
+        self._context.closing.refused += 1
         tap("replica.follower_refused", self._replica, batch)
         if verdict is Gate.FAIL and not self._leads():
             raise self._too_stale(required, Why.WAITED if header.wait_ms else Why.NOT_CLOSED)

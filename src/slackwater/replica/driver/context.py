@@ -124,6 +124,22 @@ def _always() -> None:
 
 
 @dataclass
+class ClosingCounts:
+    """What follower reads and closing on demand came to, since this node started. For metrics."""
+
+    served: int = 0
+    """Reads at a closed timestamp, with no lease needed."""
+    waited: int = 0
+    """Of reads that came too early, those that waited for their timestamp to close."""
+    refused: int = 0
+    """Reads that were sent on, or failed, because it was not closed."""
+    closes: int = 0
+    """Log entries written because somebody asked for the present to be closed."""
+    close_ns: int = 0
+    """From being asked until it was applied here, all of them together."""
+
+
+@dataclass
 class Context:
     """Everything a replica needs from its node."""
 
@@ -140,6 +156,7 @@ class Context:
     trusted: Callable[[], None] = _always
     """Raises while this node's clock must not be relied on: no lease is used or asked for by it (I-01)."""
     policies: PolicyBook = field(default_factory=PolicyBook)
+    closing: ClosingCounts = field(default_factory=ClosingCounts)
     bulk_gate: Semaphore = field(default_factory=lambda: Semaphore(BULK_READS_MAX))
     columns: ColumnCache = field(default_factory=lambda: ColumnCache(0))
 
