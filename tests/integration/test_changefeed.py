@@ -13,18 +13,22 @@ import pytest
 
 import slackwater
 from slackwater.clock.timestamp import show
-from slackwater.feeds.files import DirectoryWriter, final, resolved_upto
+from slackwater.feeds.files import CONFIG_NAME, DirectoryWriter, final, read_path, resolved_upto
 from tests.integration.cluster import Processes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("cluster")]
 PATIENCE_S = 60.0
 
 
-def changefeed(*words: str) -> subprocess.Popen:
+def changefeed(*words: str, file_bytes_max: int = 0) -> subprocess.Popen:
+    """The command; with `file_bytes_max` as on a full disk: a file that grows beyond cannot be written."""
     command = [sys.executable, "-m", "slackwater.server.cli", "changefeed", *words]
+    if file_bytes_max:
+        command = ["prlimit", f"--fsize={file_bytes_max}", *command]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -40,16 +44,47 @@ def wait_for_files(root: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-def test_stopped_killed_and_resumed(tmp_path):
+def on_one_node(tmp_path: Path, *stories: Callable[[str, Path], None]) -> None:
     settings = {"closed_timestamp.target_duration": 0.3}
 
     async def main() -> None:
         cluster = Processes(tmp_path, nodes=1, log_url=f"sqlite://{tmp_path}/log.db", settings=settings)
         async with cluster:
             await cluster.make()
-            await asyncio.to_thread(story, cluster.addresses[0], tmp_path)
+            for story in stories:
+                await asyncio.to_thread(story, cluster.addresses[0], tmp_path)
 
     asyncio.run(main())
+
+
+def test_stopped_killed_out_of_room_and_resumed(tmp_path):
+    on_one_node(tmp_path, story, out_of_room)
+
+
+def out_of_room(address: str, tmp_path: Path) -> None:
+    """The disk is full: one clear error, and what was final stays; with room again the same command goes on."""
+    with slackwater.connect(f"slackwater://{address}") as db:
+        db.create_table("notes", {"id": "int8", "what": "text"}, primary_key=["id"])
+        db.upsert("notes", [{"id": i, "what": "small"} for i in range(5)])
+        into = tmp_path / "tight"
+        asked = ("notes", "--resolved", "100ms", "--host", address, "--format", "json")
+        feed = changefeed(*asked, "--into", str(into), file_bytes_max=16 << 10)
+        wait_for_files(into, 1)
+        before = content(into)
+        db.upsert("notes", [{"id": i, "what": "x" * 200} for i in range(1000)])
+        said, error = feed.communicate(timeout=PATIENCE_S)
+        assert feed.returncode == 1, (said, error)
+        assert len(error.strip().splitlines()) == 1, error
+        assert "could not be written (File too large); make room" in error
+        assert content(into).items() >= before.items(), "what was final is as it was"
+        assert not [path for path in content(into) if read_path(path) is None and path != CONFIG_NAME], "no half files"
+        until = show(db.now())
+        finished(changefeed(*asked, "--into", str(into), "--until", until))
+        begin = DirectoryWriter(into).config()
+        assert begin is not None
+        cursor = ("--cursor", str(int(begin.after)), "--initial-scan", "yes")
+        finished(changefeed(*asked, "--into", str(tmp_path / "roomy"), "--until", until, *cursor))
+        assert content(into) == content(tmp_path / "roomy")
 
 
 def story(address: str, tmp_path: Path) -> None:

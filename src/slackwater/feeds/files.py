@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -285,7 +286,10 @@ class DirectoryWriter:
 
     def begin(self, config: FeedConfig) -> tuple[FeedConfig, Timestamp | None]:
         """Start or resume: (the config that holds, what is final already). Removes what an earlier writer left undone."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"the directory cannot be made: {error.strerror}", path=str(self.root)) from error
         known = self.config()
         if known is None:
             if any(read_path(p) is not None for p in self.paths()):
@@ -322,7 +326,12 @@ class DirectoryWriter:
             aside.replace(path)
             self._sync(path.parent)
         except OSError as error:
-            raise StorageError("a feed's file could not be written; make room and resume", path=file.path) from error
+            with suppress(OSError):  # half a file would take up the room that is missing
+                aside.unlink()
+            raise StorageError(
+                f"a feed's file could not be written ({error.strerror}); make room and run the same again, it goes on from here",
+                path=str(path),
+            ) from error
 
     def _sync(self, directory: Path) -> None:
         handle = os.open(directory, os.O_RDONLY)
