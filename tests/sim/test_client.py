@@ -173,3 +173,33 @@ def test_a_snapshot_that_insists_on_the_nearest_replica() -> None:
             await far.snapshot(nearest_only=True, read_from="leader")
 
     play(story, settings={"closed_timestamp.target_duration": 1.0, "queue.interval": 0.0})
+
+
+def test_a_leading_table_is_read_at_present_time_on_every_replica() -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        await c.second_node(b"a")  # all tables are in that range
+        span = table_span((await db.table("accounts")).table_id)
+        await c.node.admin.split(span.start)
+        await c.node.admin.split(span.end)
+        await write_config(c.kv, SpanConfig(span.start, span.end, policy=Kind.LEAD))
+        await c.settle(10)
+        far = AsyncDatabase(
+            Gateways(c.runtime, c.scope.child("n2"), ["n2:7400"], settings=c.settings, timeout_s=60.0),
+            c.scope.child("far"),
+        )
+        await far._gateways.greet()
+        here = c.nodes["n2"].store
+        assert here.holding(span.start).state.lease.holder == 1
+        for balance in (7, 8):
+            await db.upsert("accounts", [{"id": 1, "balance": balance}])
+            before = here.context.closing.served
+            assert await far.get("accounts", 1, nearest=True) == {"id": 1, "balance": balance}
+            found = (await far.scan("accounts", nearest=True)).column("balance").to_pylist()
+            assert found == [100, balance, *[100] * (COUNT - 2)]
+            assert here.context.closing.served >= before + 2, "by the replica beside the gateway"
+            before = here.context.closing.served
+            assert await far.get("accounts", 1) == {"id": 1, "balance": balance}
+            assert here.context.closing.served == before, "by the leaseholder"
+
+    play(story, settings={"closed_timestamp.target_duration": 1.0, "queue.interval": 0.0})

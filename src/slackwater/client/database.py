@@ -118,11 +118,16 @@ class AsyncDatabase:
         """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns. Missing rows are fine."""
         return await self._writer.write(WriteKind.DELETE, table, rows)
 
-    async def get(self, table: str, key: object) -> dict[str, Any] | None:
-        """A row by its primary key: a value, a tuple of values, or a dict. The newest; None when there is none."""
+    async def get(self, table: str, key: object, *, nearest: bool = False) -> dict[str, Any] | None:
+        """A row by its primary key: a value, a tuple of values, or a dict. The newest; None when there is none.
+
+        With `nearest`, from the replica nearest to the gateway if the present is closed there: on every replica of a table
+        whose policy is `lead`. Elsewhere the leaseholder answers, one message later. The answer is as fresh either way.
+        """
         history = await self._tables.by_name(table)
         codec = self._tables.codec(history)
-        request = nt.GetRows(history.latest.table_id, [key_of(codec, key)])
+        policy = nt.ReadPolicy(follower_ok=nearest)
+        request = nt.GetRows(history.latest.table_id, [key_of(codec, key)], policy)
         (value,) = (await self._gateways.call(nt.GET_ROWS, request)).values
         if value is None:
             return None
@@ -139,15 +144,17 @@ class AsyncDatabase:
         columns: Sequence[str] | None = None,
         where: Sequence[Any] = (),
         limit: int | None = None,
+        nearest: bool = False,
     ) -> Any:
         """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`.
 
         `where` is a list of `(column, operator, value)`, joined by AND; conditions on the primary key read less.
+        `nearest`: see `get`.
         """
         for tries in range(SCAN_ATTEMPTS_MAX):
             try:
                 asked = await self._query(table, columns=columns, where=where, limit=limit)
-                found = [batch async for batch in self._batches(asked)]
+                found = [batch async for batch in self._batches(asked, nearest=nearest)]
                 return pa.Table.from_batches(found, schema=asked.schema)
             except (RetryableError, DecodeError) as error:
                 self._tables.forget(table)
@@ -172,9 +179,9 @@ class AsyncDatabase:
     async def _query(self, table: str, **asked: Any) -> reads.Query:
         return await self._tables.prepared(table, lambda history: reads.query(history, **asked))
 
-    async def _batches(self, asked: reads.Query) -> AsyncGenerator[Any, None]:
+    async def _batches(self, asked: reads.Query, *, nearest: bool = False) -> AsyncGenerator[Any, None]:
         try:
-            async for _, batches in reads.scan(self._gateways, asked, nt.ReadPolicy()):
+            async for _, batches in reads.scan(self._gateways, asked, nt.ReadPolicy(follower_ok=nearest)):
                 for batch in batches:
                     yield batch
         except SchemaChanged:

@@ -234,9 +234,12 @@ class Database(_Waits):
         """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns."""
         return self._wait(self._twin.delete(table, rows))
 
-    def get(self, table: str, key: object) -> dict[str, Any] | None:
-        """A row by its primary key: a value, a tuple of values, or a dict. The newest; None when there is none."""
-        return self._wait(self._twin.get(table, key))
+    def get(self, table: str, key: object, *, nearest: bool = False) -> dict[str, Any] | None:
+        """A row by its primary key: a value, a tuple of values, or a dict. The newest; None when there is none.
+
+        `nearest`: by the nearest replica, where the present is closed (policy `lead`).
+        """
+        return self._wait(self._twin.get(table, key, nearest=nearest))
 
     def scan(
         self,
@@ -245,9 +248,10 @@ class Database(_Waits):
         columns: Sequence[str] | None = None,
         where: Sequence[Any] = (),
         limit: int | None = None,
+        nearest: bool = False,
     ) -> Any:
-        """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`."""
-        return self._wait(self._twin.scan(table, columns=columns, where=where, limit=limit))
+        """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`. `nearest`: see `get`."""
+        return self._wait(self._twin.scan(table, columns=columns, where=where, limit=limit, nearest=nearest))
 
     def scan_batches(
         self,

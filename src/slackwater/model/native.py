@@ -136,7 +136,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class ReadPolicy(msgspec.Struct, frozen=True):
-    """When and where to read. At `MIN`, now and from the leaseholder, whatever the rest says."""
+    """When and where to read. At `MIN`, now: from the leaseholder, or with `follower_ok` from whoever has the present closed."""
 
     at: Timestamp = MIN
     follower_ok: bool = False

@@ -65,14 +65,18 @@ class Rows:
         if request.txn:
             return await self._get_in_txn(request, gets)
         policy = request.policy
-        header = Header(
-            NO_RANGE,
-            ts=policy.at,
-            follower_ok=policy.follower_ok and policy.at != MIN,
-            wait_ms=policy.wait_ms,
-            nearest_only=policy.nearest_only,
-        )
-        answer = await self._gateway.node.kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN)
+        kv, now = self._gateway.node.kv, self._gateway.node.clock.now()
+        if policy.at == MIN and policy.follower_ok:  # the present, by the nearest replica if it is closed there
+            header = Header(NO_RANGE, ts=now, uncertainty_limit=kv.uncertain_upto(now), follower_ok=True)
+        else:
+            header = Header(
+                NO_RANGE,
+                ts=policy.at,
+                follower_ok=policy.follower_ok,
+                wait_ms=policy.wait_ms,
+                nearest_only=policy.nearest_only,
+            )
+        answer = await kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN)
         values = [v.value for v in answer.results if isinstance(v, Value)]
         return nt.RowsReply(values, answer.ts, range_reads(answer))
 

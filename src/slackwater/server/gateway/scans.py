@@ -51,7 +51,7 @@ class Scans:
             await self._gateway.current(request.table_id, request.version)
             now = node.clock.now()
             limit = add_seconds(now, node.clock.max_offset_us / 1e6)
-            header = Header(NO_RANGE, ts=now, uncertainty_limit=limit)
+            header = Header(NO_RANGE, ts=now, uncertainty_limit=limit, follower_ok=policy.follower_ok)
         else:
             self.check_past(policy.at)
             header = _header(policy, policy.at)
