@@ -160,6 +160,8 @@ def show_key(key: bytes) -> str:
     names = {LOCAL: "local", META: "meta", SYSTEM: "system", KV: "kv"}
     if key[:1] in names:
         return f"/{names[key[:1]]}/{key[1:]!r}"
+    if key[:1] == TABLE and len(key) == 5:
+        return f"/table/{int.from_bytes(key[1:], 'big')}"
     if key[:1] == TABLE and len(key) >= 7:
         table_id, index_id, rest = split_table_key(key)
         return f"/table/{table_id}/{index_id}" + (f"/{rest.hex()}" if rest else "")

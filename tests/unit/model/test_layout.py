@@ -74,6 +74,7 @@ def test_versions_sort_newest_first():
 
 
 def test_keys_for_people():
+    assert layout.show_key(layout.table_span(5).start) == "/table/5"
     assert layout.show_key(layout.table_prefix(5, 1)) == "/table/5/1"
     assert layout.show_key(layout.table_prefix(5, 1) + b"\x20") == "/table/5/1/20"
     assert layout.show_key(layout.KEY_MAX) == "/max"
