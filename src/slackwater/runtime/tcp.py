@@ -44,6 +44,7 @@ JOIN_BYTES_MAX = 1 << 16  # below this one copy is cheaper than a vector of buff
 LOW_WATER_DIVISOR = 4
 BACKLOG = 1024
 LINGER_S = 5.0
+NOBODY = "nobody listens there"
 _X509_OTHER_NAME = (62, 64)  # the host name, the address, is not in the certificate
 _X509_EXPIRED = 10
 
@@ -314,7 +315,7 @@ def why_not(error: Exception, *, tls: bool) -> str:
         case ssl.SSLError():
             return f"no agreement on TLS ({error.reason or error}); are both certificates from the same authority?"
         case ConnectionRefusedError():
-            return "nobody listens there; is the node running?"
+            return f"{NOBODY}; is the node running?"
         case socket.gaierror():
             return f"the name is not known ({error.strerror})"
         case ConnectionError() if tls:

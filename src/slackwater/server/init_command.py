@@ -6,11 +6,15 @@ import argparse
 
 import msgspec
 
+from slackwater.errors import ConnectionLost
+from slackwater.runtime.clock import RealClock
 from slackwater.runtime.real import run
+from slackwater.runtime.tcp import NOBODY
 from slackwater.server.arguments import add_client_arguments
 from slackwater.server.calling import CALL_TIMEOUT_S, calling
 from slackwater.server.services import INIT, InitReply, InitRequest
 
+WAIT_S, PAUSE_S = 15.0, 0.2
 EXAMPLES = """\
 examples:
   slackwater init
@@ -31,6 +35,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--cluster-id", default="", metavar="NAME", help="a name for the cluster (default: a random one)"
     )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=WAIT_S,
+        metavar="SECONDS",
+        help=f"for a node that has just been started to listen (default {WAIT_S:g})",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     options = parser.parse_args(argv)
     reply = run(_init(options))
@@ -42,5 +53,13 @@ def main(argv: list[str]) -> int:
 
 
 async def _init(options: argparse.Namespace) -> InitReply:
-    async with calling(options) as dialer:
-        return await dialer.call(options.host, INIT, InitRequest(options.cluster_id), timeout=CALL_TIMEOUT_S)
+    clock = RealClock()
+    deadline_ns = clock.monotonic_ns() + int(options.wait * 1e9)
+    while True:
+        try:
+            async with calling(options) as dialer:
+                return await dialer.call(options.host, INIT, InitRequest(options.cluster_id), timeout=CALL_TIMEOUT_S)
+        except ConnectionLost as error:
+            if NOBODY not in error.message or clock.monotonic_ns() >= deadline_ns:
+                raise
+        await clock.sleep(PAUSE_S)
