@@ -6,13 +6,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slackwater.errors import ConditionFailed, RetryableError, TransactionAborted, UsageError
+from slackwater.errors import (
+    AmbiguousResult,
+    ConditionFailed,
+    ConnectionLost,
+    RetryableError,
+    TransactionAborted,
+    UsageError,
+)
 from slackwater.model import requests as rq
+from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
 from slackwater.routing.sender import NO_RANGE
+from slackwater.txn.at_once import write_at_once
+from slackwater.txn.settle import settle
 from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:
     from slackwater.txn import Transaction
+
+ID = b"i" * TXN_ID_BYTES
 
 
 def number(value: bytes | None) -> int:
@@ -229,6 +241,71 @@ def test_intents_of_many_transactions_are_resolved_together() -> None:
         asked = [rq.QueryTxn(txn.txn_id, txn.anchor) for txn in ended if txn is not None]
         answer = await c.sender.send(asked, rq.Header(NO_RANGE))
         assert all(isinstance(r, rq.TxnResult) and r.record is not None and r.record.resolved for r in answer.results)
+
+    play(story)
+
+
+def test_rows_written_at_once_are_one_command_with_a_record() -> None:
+    async def story(c: Cluster) -> None:
+        await c.split(b"m")
+        a, b, z = c.key(b"a"), c.key(b"b"), c.key(b"z")
+        kernel = c.kv.kernel
+        assert await write_at_once(kernel, ID, [a], [b"0"], timeout=5.0) is None, "its range is not known yet"
+        assert await c.kv.get(a) is None
+        del c.tap.sent[:]
+        done = await write_at_once(kernel, ID, [a, b], [b"1", b"2"], timeout=5.0)
+        assert done is not None
+        assert c.tap.batches() == [["PutRows", "EndTxn"]]
+        assert c.intents() == 0
+        assert await c.kv.get(b, ts=done) == b"2"
+        assert await c.kv.get(b, ts=done - 1) is None
+        settled = await settle(kernel, Intent(a, ID, a, done, 0, done), deadline=kernel.deadline(5.0))
+        assert settled is not None
+        assert (settled.resolution.status, settled.resolution.ts) == (TxnStatus.COMMITTED, done)
+        assert await write_at_once(kernel, ID, [a, z], [b"x", b"x"], timeout=5.0) is None, "two ranges"
+
+    play(story)
+
+
+def test_rows_are_not_written_at_once_where_somebody_is_in_the_way_or_it_was_ruled_out() -> None:
+    async def story(c: Cluster) -> None:
+        a, b = c.key(b"a"), c.key(b"b")
+        await c.kv.put(a, b"0")
+        kernel = c.kv.kernel
+        txn = c.kv.begin()
+        await txn.put(a, b"mine")
+        assert await txn.get(a) == b"mine"  # now there is an intent
+        assert await write_at_once(kernel, ID, [a, b], [b"x", b"x"], timeout=5.0) is None
+        await txn.rollback()
+        await c.settle()
+        now = c.clock.now()
+        ruled_out = await settle(kernel, Intent(a, ID, a, now, 0, now), deadline=kernel.deadline(5.0))
+        assert ruled_out is not None
+        assert ruled_out.resolution.status is TxnStatus.ABORTED
+        assert await write_at_once(kernel, ID, [a, b], [b"x", b"x"], timeout=5.0) is None
+        assert (await c.kv.scan(a, c.key(b"z"))).values == [b"0"]
+
+    play(story)
+
+
+def test_rows_written_at_once_whose_answer_is_lost_are_in_doubt_and_their_record_knows() -> None:
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"0")
+        kernel = c.kv.kernel
+
+        async def lose(_: object, batch: rq.Batch, result: rq.BatchResult) -> None:
+            if isinstance(batch.requests[-1], rq.EndTxn):
+                raise ConnectionLost("told to lose the answer", sent=True)
+
+        c.tap.after = lose
+        start = c.clock.now()
+        with pytest.raises(AmbiguousResult):
+            await write_at_once(kernel, ID, [a], [b"1"], timeout=5.0)
+        settled = await settle(kernel, Intent(a, ID, a, start, 0, start), deadline=kernel.deadline(5.0))
+        assert settled is not None
+        assert settled.resolution.status is TxnStatus.COMMITTED
+        assert await c.kv.get(a) == b"1"
 
     play(story)
 

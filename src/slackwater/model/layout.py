@@ -21,6 +21,7 @@ be a prefix of another (`/table/5` and `/table/5/1/…`), hence meta keys escape
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import Timestamp
@@ -40,6 +41,8 @@ KEY_MIN = LOCAL
 KEY_MAX = b"\xff"
 """Above every key there can be."""
 
+SPANS_KEPT_MAX = 4096
+"""Spans of tables that are not made anew for every message."""
 VERSION_BYTES = 8
 _MASK = (1 << 64) - 1
 
@@ -119,6 +122,7 @@ def table_prefix(table_id: int, index_id: int = 1) -> bytes:
     return TABLE + table_id.to_bytes(4, "big") + index_id.to_bytes(2, "big")
 
 
+@lru_cache(maxsize=SPANS_KEPT_MAX)
 def table_span(table_id: int, index_id: int | None = None) -> Span:
     """All rows of one index, or of every index of the table."""
     if index_id is None:

@@ -91,17 +91,6 @@ def _requests(writes: dict[bytes, bytes | None]) -> list[Request]:
     return [PutRows([key for key, _ in puts], [value for _, value in puts]), *deletes]
 
 
-def written_keys(writes: Iterable[Request]) -> set[bytes]:
-    """The keys of requests that came from a buffer."""
-    keys: set[bytes] = set()
-    for write in writes:
-        if isinstance(write, PutRows):
-            keys.update(write.keys)
-        elif isinstance(write, Put | Delete):
-            keys.add(write.key)
-    return keys
-
-
 def chunks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> list[tuple[list[bytes], list[bytes]]]:
     """Rows in blocks of about `bytes_max` bytes each, at least one row per block."""
     ends = list(accumulate(map(add, map(len, keys), map(len, values))))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slackwater.errors import ConflictError
     from slackwater.model.requests import BatchResult, Header, Request
     from slackwater.routing.call import Call
-    from slackwater.routing.retry import Deadline
+    from slackwater.routing.retry import Backoff, Deadline
     from slackwater.txn.kernel import Kernel
     from slackwater.txn.pushing import Push
 
@@ -47,7 +47,7 @@ class Waiting:
     def __init__(self, kernel: Kernel, *, deadline: Deadline, alive: Callable[[], None] = lambda: None) -> None:
         self._kernel = kernel
         self._alive = alive
-        self._backoff = kernel.backoff()
+        self._backoff: Backoff | None = None  # made when there is a reason to wait, which is seldom
         self._left = int(kernel.settings["txn.push_attempts_max"])
         self._known: dict[bytes, None] = {}  # transactions that have been given time to end
         self._met_on_followers = 0
@@ -71,7 +71,7 @@ class Waiting:
                 raise outcome
         if Step.RESOLVE not in outcomes:
             probe("txn.wait")
-            await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
+            await self._pause()
         if self.deadline.passed:
             raise error
 
@@ -88,8 +88,12 @@ class Waiting:
                 ) from error
             probe("txn.bulk_left_follower")
             return structs.replace(header, follower_ok=False)
-        await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
+        await self._pause()
         return header
+
+    async def _pause(self) -> None:
+        self._backoff = self._backoff or self._kernel.backoff()
+        await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
 
     def explain(self, answer: BatchResult) -> BatchResult:
         """The answer that came in the end; with the reason, if it was the leaseholder's because of intents."""

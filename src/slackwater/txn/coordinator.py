@@ -45,7 +45,7 @@ from slackwater.routing.outcome import read_only
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.sync import CancelledError, Lock
 from slackwater.txn import reads as saw
-from slackwater.txn.buffer import WriteBuffer, written_keys
+from slackwater.txn.buffer import WriteBuffer
 from slackwater.txn.contention import Waiting
 from slackwater.txn.finish import Finished
 from slackwater.txn.heartbeat import Heart
@@ -347,8 +347,8 @@ class Transaction(Operations):
         Without intents nothing holds rivals off: two transactions that read and write the same key would refresh
         above each other for ever. After a few tries all writes are laid down as intents, and one of the two waits.
         """
-        self._will_write(self._buffer.requests())
-        sender, anchor = self._kernel.sender, self.state.anchor
+        anchor = self.state.anchor = self.state.anchor or saw.first_key(self._buffer.requests())
+        sender = self._kernel.sender
         home = sender.cache.lookup(anchor) or await sender.range_of(anchor, timeout=waiting.deadline.remaining())
         here, elsewhere = self._buffer.divided(home.start, home.end)
         if not here:
@@ -370,9 +370,6 @@ class Transaction(Operations):
         Again when the server moved them in between; None when that has happened `attempts` times.
         """
         keys, spans = (self._locks.keys(), self._locks.spans()) if self._intents else ((), ())
-        if writes and keys:
-            at_once = written_keys(writes)  # these never were intents
-            keys = tuple(key for key in keys if key not in at_once)
         for _ in range(attempts):
             self._alive()
             if self.state.write_ts > self.state.read_ts:

@@ -24,6 +24,7 @@ from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import CancelledError
 from slackwater.server.gateway.scans import range_reads
+from slackwater.txn.at_once import write_at_once
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import rows_ok
 from slackwater.txn.state import Phase
@@ -119,6 +120,13 @@ class Rows:
         kv = self._gateway.node.kv
         if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
             raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
+        if request.kind is nt.WriteKind.UPSERT and request.txn_id:
+            rows_ok(request.keys, request.values)
+            written = await write_at_once(
+                kv.kernel, request.txn_id, request.keys, request.values, timeout=context.remaining()
+            )
+            if written is not None:
+                return written
         txn = kv.begin(timeout=context.remaining(), txn_id=request.txn_id)
         try:
             return await self._until_done(txn, request)

@@ -20,7 +20,6 @@ knows it before it asks for the commit.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from slackwater.errors import AmbiguousResult, Overloaded, RetryableError, SlackwaterError, UsageError
@@ -31,7 +30,7 @@ from slackwater.txn.settle import settle
 from slackwater.txn.state import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Sequence
 
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.gateway.service import Gateway
@@ -53,6 +52,34 @@ class OpenTxn:
         """How the ranges know it."""
         state = self.txn.state
         return nt.TxnMark(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
+
+
+class _Use:
+    """One operation of a client's transaction; meanwhile it is not idle."""
+
+    __slots__ = ("_before", "_found", "_txns")
+
+    def __init__(self, txns: Txns, found: OpenTxn, before: Sequence[nt.Write]) -> None:
+        self._txns = txns
+        self._found = found
+        self._before = before
+
+    async def __aenter__(self) -> OpenTxn:
+        self._found.in_use += 1
+        if self._before:
+            try:
+                await self._txns.take(self._found, self._before)
+            except BaseException:
+                self._leave()
+                raise
+        return self._found
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._found.in_use -= 1
+        self._found.used_ns = self._txns.now_ns()
 
 
 class Txns:
@@ -132,11 +159,10 @@ class Txns:
         if not self._sweeping:
             self._sweeping = True
             node.scope.spawn(self._sweep(), name="idle transactions")
-        opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self._now_ns())
+        opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self.now_ns())
         return opened
 
-    @asynccontextmanager
-    async def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndTxn) -> AsyncIterator[OpenTxn]:
+    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndTxn) -> _Use:
         """A client's transaction, for the length of one operation; writes that came with it are taken first."""
         found = self._open.get(request.txn)
         if found is None and request.opens:
@@ -148,16 +174,15 @@ class Txns:
             )
         if found.txn.phase is not Phase.OPEN:
             raise UsageError(f"the transaction is {found.txn.phase.value}; begin another one")
-        found.in_use += 1
-        try:
-            for held in request.before:
-                await self._gateway.rows.take(found.txn, held)
-            yield found
-        finally:
-            found.in_use -= 1
-            found.used_ns = self._now_ns()
+        return _Use(self, found, request.before)
 
-    def _now_ns(self) -> int:
+    async def take(self, found: OpenTxn, held: Sequence[nt.Write]) -> None:
+        """Give a transaction what its client held back."""
+        for write in held:
+            await self._gateway.rows.take(found.txn, write)
+
+    def now_ns(self) -> int:
+        """What idleness is measured by."""
         return self._gateway.node.runtime.clock.monotonic_ns()
 
     async def _sweep(self) -> None:
@@ -166,7 +191,7 @@ class Txns:
         while True:
             timeout_s = node.settings["gateway.txn_idle_timeout"]
             await node.runtime.clock.sleep(timeout_s / SWEEPS_PER_TIMEOUT)
-            oldest_ns = self._now_ns() - int(timeout_s * 1e9)
+            oldest_ns = self.now_ns() - int(timeout_s * 1e9)
             for name, found in list(self._open.items()):
                 if not found.in_use and found.used_ns < oldest_ns:
                     probe("gateway.idle_transaction")
