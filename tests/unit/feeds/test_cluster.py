@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.closedts.policy import Kind
 from slackwater.errors import BelowGcThreshold
 from slackwater.feeds.client import Checkpoint
 from slackwater.feeds.events import Changes, Resolved
@@ -15,7 +16,9 @@ from slackwater.feeds.frontier import decode_token
 from slackwater.feeds.validate import Validators
 from slackwater.model import requests as rq
 from slackwater.model.layout import KV, kv, prefix_span
+from slackwater.model.spans import Span
 from slackwater.runtime import run
+from slackwater.server.span_config import SpanConfig, write_config
 from tests.unit.server.cluster import DEADLINE_S, Cluster
 
 WHOLE = prefix_span(KV)
@@ -204,6 +207,31 @@ async def test_below_the_gc_threshold_is_final() -> None:
                 await Reader(feed).upto(node.clock.now())
         async with node.feed_client.watch([WHOLE], after=threshold) as feed:
             await Reader(feed, after=threshold).upto(node.clock.now())
+
+
+@story
+async def test_a_leading_span_is_resolved_ahead_of_time() -> None:
+    """What is resolved lies in the future, and everything that is committed there has come before it."""
+    async with Cluster(2, **SOON, span_config__poll_interval=0.1, closed_timestamp__lead=1.0) as cluster:
+        first, second = cluster.nodes
+        await first.admin.change_replicas(KV, [n.node_id for n in cluster.nodes])
+        leading = Span(kv(b"k"), kv(b"l"))
+        for bound in (leading.start, leading.end):
+            await first.admin.split(bound)
+        await write_config(first.kv, SpanConfig(leading.start, leading.end, policy=Kind.LEAD))
+        second.sender.cache.clear()
+        async with second.feed_client.watch([leading]) as feed:
+            reader = Reader(feed)
+            for turn in range(3):
+                await first.kv.put(kv(b"k%d" % turn), b"%d" % turn)  # returns when its time has come
+                async with asyncio.timeout(DEADLINE_S):
+                    while (future := feed.resolved) <= second.clock.now():
+                        reader.see(await anext(feed))
+                await cluster.until(lambda ts=future: first.clock.now() > ts)
+                rows = await first.kv.scan(leading.start, leading.end, ts=future)
+                assert reader.table(future) == dict(zip(rows.keys, rows.values, strict=True))
+            assert feed.serving() == {second.node_id: 1}, "a follower knows as well"
+            assert not reader.validators.breaches, reader.validators.breaches
 
 
 @story

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from slackwater.errors import AmbiguousResult, NotLeaseholder, StorageError
+from slackwater.errors import AmbiguousResult, NotLeaseholder, StorageError, UnavailableError
 from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.layout import kv
 from slackwater.replica.apply import apply_packet
+from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime import run
 from slackwater.storage.batch import WriteBatch
 from tests.unit.server.cluster import Cluster
@@ -40,6 +41,30 @@ def test_a_lease_of_a_former_life_is_not_used() -> None:
             assert replica.state.lease.sequence > held.sequence
             assert replica.state.lease.start > held.expiration
             assert len(await cluster.keys()) == 10
+
+    run(main())
+
+
+def test_a_lease_that_may_be_given_away_is_not_used_while_the_node_stops() -> None:
+    """The log is slow: the replica ends before it hears what became of its transfer, and must not believe in its lease."""
+
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            node = cluster.nodes[0]
+            await cluster.fill(10)
+            replica = node.store.holding(kv(b"a"))
+            trigger = replica.leasing.transfer(node.node_id, served=node.clock.now())
+            waiter = replica._propose(Evaluation(trigger=trigger))
+            stopping = asyncio.ensure_future(replica.stop())
+            batch = rq.Batch(rq.Header(replica.state.descriptor.range_id), [rq.Get(kv(b"k000001"))])
+            await asyncio.sleep(0)
+            with pytest.raises(UnavailableError, match="stopping"):
+                await replica.execute(batch)
+            await stopping
+            with pytest.raises(AmbiguousResult):
+                await waiter.wait()
+            with pytest.raises(NotLeaseholder, match="being transferred"):
+                replica.leasing.check(node.clock.now())
 
     run(main())
 

@@ -83,7 +83,7 @@ class Replica:
         self._granted: Waiters[RequestId] = Waiters()
         self._records: Waiters[bytes] = Waiters()
         self._applied: Waiters[str] = Waiters()
-        self.retired = False
+        self.retired = self._stopped = False
         self.follower: ReplicaFollower | None = None
         """Whoever follows this replica now, such as its change feed."""
         self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
@@ -101,7 +101,8 @@ class Replica:
         self._scope.spawn(self.pipeline.run(), name="flush")
 
     async def stop(self) -> None:
-        """End the replica's tasks. Whoever still waits is told that the outcome is unknown."""
+        """End the replica's tasks. Whoever still waits is told that the outcome is unknown, and nobody is served any more."""
+        self._stopped = True
         await self._scope.close()
         self.pipeline.stop(
             AmbiguousResult("the replica stopped before the command was decided; find out what became of it")
@@ -311,7 +312,7 @@ class Replica:
         return waiter
 
     def _transfer_decided(self, error: SlackwaterError | None) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, AmbiguousResult):  # unknown: perhaps it is another's (I-07)
             self.leasing.transferring_to = None
 
     def extend_lease(self) -> None:
@@ -461,8 +462,9 @@ class Replica:
     def _check_alive(self) -> None:
         if self.retired:
             raise RangeMismatch("this range is no longer here; look it up again", descriptors=[])
-        if self.failure is not None:
-            raise UnavailableError("this replica is quarantined; ask another one", cause=str(self.failure))
+        if self.failure is not None or self._stopped:
+            why = "stopping" if self._stopped else "quarantined"
+            raise UnavailableError(f"this replica is {why}; ask another one", cause=str(self.failure or why))
 
     def _check_bounds(self, batch: Batch) -> None:
         descriptor = self.state.descriptor

@@ -4,6 +4,7 @@
     feeds_tight  a mirror alone, with buffers that a pause of its reader fills
     feeds_back   a consumer that comes back from every checkpoint, and one that never has to
     feeds_lag    followers that lag behind a log they cannot read, and records that are collected quickly (M11)
+    feeds_lead   spans switched between lead and lag under their feeds: what is resolved may lie in the future
     feeds_gc     history that is collected right behind a deletion (M18)
 
 Planted bugs are switches in product code; each must be killed by the oracle named beside it.
@@ -14,12 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from slackwater.closedts.policy import Kind
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.feeds import FeedHistory
 from slackwater.sim.oracles.versions import Versions
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
 from slackwater.sim.scenarios import cluster as base
+from slackwater.sim.scenarios import policies
 from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
 from slackwater.sim.scenarios.cluster_programs import Client
 from slackwater.sim.scenarios.feeds_work import EDGE, Consumer, Seen
@@ -125,6 +128,16 @@ def _draw_lag(tape: Tape, duration_s: float) -> Scenario:
     return replace(drawn, settings={**_LAG, **_SCANS}, faults=_LAGGING, fault_mean_ns=NS)
 
 
+def _draw_lead(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(1, 3), clients=(2, 4), duration_s=duration_s)
+    return replace(drawn, settings={**policies.SETTINGS, **_SOON})
+
+
+def _leading() -> list[Workload]:
+    # Not `off`: what is never closed is never resolved, and nobody would come to an end.
+    return [FeedTraffic(draw_plan, _PROGRAMS), policies.Switching((Kind.LEAD, Kind.LEAD, Kind.LAG, None))]
+
+
 def _draw_gc(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(1, 3), clients=(1, 1), duration_s=duration_s)
     return replace(drawn, settings={**_SOON, **_SCANS}, faults=frozenset())
@@ -172,6 +185,14 @@ for _play in (
         summary="feeds on followers that lag behind, while records of transactions are collected",
         draw=_draw_lag,
         workloads=_workloads(draw_plan, _PROGRAMS),
+        oracles=_oracles,
+        settle_s=base.SETTLE_S,
+    ),
+    Play(
+        name="feeds_lead",
+        summary="feeds over spans that are switched between lead and lag: what is resolved may lie in the future",
+        draw=_draw_lead,
+        workloads=_leading,
         oracles=_oracles,
         settle_s=base.SETTLE_S,
     ),

@@ -143,9 +143,10 @@ async def _move(me: Worker, txn: Transaction, pen: TxnPen) -> None:
 class Switcher:
     """An operator who cannot make up his mind."""
 
-    def __init__(self, client: Client, cluster: Cluster) -> None:
+    def __init__(self, client: Client, cluster: Cluster, kinds: tuple[Kind | None, ...]) -> None:
         self._client = client
         self._cluster = cluster
+        self._kinds = kinds
 
     async def main(self) -> None:
         """Until the traffic ends."""
@@ -166,7 +167,7 @@ class Switcher:
             await self._client.runtime.clock.sleep(pause_ns / NS)
 
     async def _switch(self, draw: Stream) -> None:
-        span, kind = draw.pick(SPANS), draw.pick(POLICIES)
+        span, kind = draw.pick(SPANS), draw.pick(self._kinds)
         lag_ms = draw.pick(LAGS_MS) if kind is Kind.LAG else 0
         if kind is None:
             await remove_config(self._client.kv, *span, timeout=ACT_TIMEOUT_S)
@@ -178,12 +179,15 @@ class Switcher:
 class Switching:
     """The switcher as a workload."""
 
+    def __init__(self, kinds: tuple[Kind | None, ...] = POLICIES) -> None:
+        self._kinds = kinds
+
     def setup(self, world: World, scenario: Scenario) -> None:
         """One more machine."""
 
         async def boot(runtime: SimRuntime) -> None:
             cluster = cluster_of(world)
-            await Switcher(Client(runtime, cluster), cluster).main()
+            await Switcher(Client(runtime, cluster), cluster, self._kinds).main()
 
         world.add_client("switcher", boot)
 
