@@ -204,8 +204,10 @@ class Consumer:
     async def _restart(self, one_in: int, token: str) -> None:
         """Come back from one flushed checkpoint in so many; with 1, from each that moves the feed on."""
         saved = [token]
+        # Who begins again has another notebook; what the sink of before still brings belongs to the old one.
+        emit = partial(self._emit, self._seen)
         sink: Sink[Changes] = Sink(
-            self._emit, runtime=self._client.runtime, scope=self._client.scope.child("sink"), blocks_max=4
+            emit, runtime=self._client.runtime, scope=self._client.scope.child("sink"), blocks_max=4
         )
         while not self.enough:
             self._seen.came_back()
@@ -229,12 +231,12 @@ class Consumer:
             token = saved[0] if self._draw.chance(1, OLDER_ONE_IN) else saved[-1]
             probe("feeds.restarted")
 
-    async def _emit(self, changes: Changes) -> None:
+    async def _emit(self, seen: Seen, changes: Changes) -> None:
         """The far end: slow, and often not there."""
         await self._client.runtime.clock.sleep(self._draw.decay(NS // 10) / NS)
         if self._draw.chance(1, SINK_FAILS_ONE_IN):
             raise UnavailableError("the sink is not there just now")
-        self._seen.changes(changes)
+        seen.changes(changes)
 
     async def _scan_all(self) -> str:
         """The table as of now, page by page; resumed from a token after any page."""
