@@ -59,7 +59,11 @@ class ServerProcess:
         command = [sys.executable, "-m", "bench._cluster", str(directory), log_url, join]
         environment = os.environ if feeds else os.environ | {WITHOUT_FEEDS: "1"}
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdin=pipe, stdout=pipe)
+        # A session of its own, as a service has, and as PostgreSQL gives each of its processes: the kernel may share the
+        # processors between sessions (autogroups), and a node is not one with the load that is put on it.
+        self._process = subprocess.Popen(
+            command, cwd=CHECKOUT, env=environment, stdin=pipe, stdout=pipe, start_new_session=True
+        )
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().decode().strip()
         if not self.address:

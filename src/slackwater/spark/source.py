@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
+from slackwater.spark.connection import settle
 from slackwater.spark.options import Use, parse_options
 from slackwater.spark.plan import make_plan
 from slackwater.spark.types import spark_schema
@@ -36,6 +37,7 @@ class Source:
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = parse_options(options)
         self.plan = make_plan(self.options)
+        settle()
 
     def schema(self) -> StructType:
         """The table's columns, or those asked for; of a change feed, three more; with metadata, two."""

@@ -307,3 +307,48 @@ def test_an_answer_that_does_not_fit_a_frame_is_asked_for_in_smaller_pieces():
             assert len(answers) > 8
 
     run(test())
+
+
+def test_rows_that_nobody_wrote_are_not_decoded_twice_and_those_written_are():
+    async def test():
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await fill(node, range(3000))
+            assert node.store is not None
+            columns = node.store.context.columns
+            limits = {"chunk_bytes": 2_000}
+            first, answers = await rows(node, ts=node.clock.now(), **limits)
+            made = columns.misses
+            assert made >= len(answers) > 3
+            past = node.clock.now()
+            again, _ = await rows(node, ts=past, **limits)
+            assert again == first
+            assert columns.misses <= made + 1  # what is behind the last row
+            assert columns.hits > 3
+            await fill(node, [1500], "new")
+            assert (await rows(node, ts=node.clock.now(), **limits))[0][1500] == row(1500, "new")
+            assert (await rows(node, ts=past, **limits))[0] == first, "the past stays what it was"
+            await node.admin.split(key(700))
+            await node.kv.delete(key(0))
+            assert (await rows(node, ts=node.clock.now(), **limits))[0][0] == row(1)
+
+    run(test())
+
+
+def test_an_intent_in_the_span_of_kept_columns_is_still_in_the_way():
+    async def test():
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await fill(node, range(300))
+            await rows(node, ts=node.clock.now())
+            assert node.store is not None
+            assert len(node.store.context.columns) == 1
+            txn = node.kv.begin()
+            await txn.put(*CODEC.encode(row(7, "mine")))
+            between = node.clock.now()
+            assert (await rows(node, ts=between))[0][7] == row(7), "the transaction is moved up, out of the way"
+            await txn.commit()
+            assert (await rows(node, ts=between))[0][7] == row(7)
+            assert (await rows(node, ts=node.clock.now()))[0][7] == row(7, "mine")
+
+    run(test())
