@@ -51,13 +51,18 @@ PROFILE = "SLACKWATER_BENCH_PROFILE"
 WITHOUT_FEEDS = "SLACKWATER_BENCH_WITHOUT_FEEDS"
 """If set, nothing in the server registers a feed, not even for its own announcements."""
 
+WITHOUT_COLUMNS = "SLACKWATER_BENCH_WITHOUT_COLUMNS"
+"""If set, the server keeps no columns: every scan makes its own."""
+
 
 class ServerProcess:
     """One node in a process of its own."""
 
-    def __init__(self, directory: Path, log_url: str, *, join: str = "", feeds: bool = True) -> None:
+    def __init__(
+        self, directory: Path, log_url: str, *, join: str = "", feeds: bool = True, columns: bool = True
+    ) -> None:
         command = [sys.executable, "-m", "bench._cluster", str(directory), log_url, join]
-        environment = os.environ if feeds else os.environ | {WITHOUT_FEEDS: "1"}
+        environment = os.environ | ({} if feeds else {WITHOUT_FEEDS: "1"}) | ({} if columns else {WITHOUT_COLUMNS: "1"})
         pipe = subprocess.PIPE
         # A session of its own, as a service has, and as PostgreSQL gives each of its processes: the kernel may share the
         # processors between sessions (autogroups), and a node is not one with the load that is put on it.
@@ -93,9 +98,9 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def one_node(directory: Path) -> AsyncIterator[KV]:
-    """A client of one node over a sqlite log."""
-    server = ServerProcess(directory / "node", f"sqlite://{directory}/log.db")
+async def one_node(directory: Path, *, columns: bool = True) -> AsyncIterator[KV]:
+    """A client of one node over a sqlite log; `columns`: whether it keeps those that scans make."""
+    server = ServerProcess(directory / "node", f"sqlite://{directory}/log.db", columns=columns)
     try:
         async with connect_kv([server.address]) as kv:
             yield kv
@@ -135,7 +140,9 @@ async def _replicated(remote: Remote) -> None:
 async def serve(directory: Path, log_url: str, join: str) -> None:
     """Be a node until standard input ends."""
     leave_pandas_out()
-    settings = Settings({"queue.interval": 1.0})  # a fresh cluster should have its replicas soon
+    # a fresh cluster should have its replicas soon
+    kept: dict[str, float] = {"storage.column_cache_bytes": 0} if os.environ.get(WITHOUT_COLUMNS) else {}
+    settings = Settings({"queue.interval": 1.0, **kept})
     clock = RealClock()
     disk = RocksDisk(directory, sleep=clock.sleep, settings=settings)
     runtime = RealRuntime(disk=disk, net=TcpNet(settings), settings=settings)
