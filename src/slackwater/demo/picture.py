@@ -23,6 +23,7 @@ INTERVAL_S = 0.5
 SAMPLES_MAX = 100_000
 COLORS = ("#1b6ca8", "#d1495b", "#2e933c", "#edae49", "#7a5195", "#00798c", "#8d6a9f", "#5c6b73")
 WIDTH, HEIGHT = 860, 330
+LABEL_WIDTH = 70
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 34, 44
 
 
@@ -100,13 +101,14 @@ def svg(samples: Sequence[Sample], events: Sequence[tuple[float, str]], *, targe
         f'stroke-dasharray="5 4"/><text x="{WIDTH - RIGHT + 6}" y="{y(target_s) + 4:.1f}" fill="#666">'
         f"target {target_s:g} s</text>"
     )
-    for at, text in events:
-        if first <= at <= last:
-            parts.append(
-                f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#c33" '
-                f'stroke-dasharray="2 3"/><text x="{x(at) - 3:.1f}" y="{TOP + 10}" fill="#c33" '
-                f'text-anchor="end">{text}</text>'
-            )
+    shown = [(at, text) for at, text in events if first <= at <= last]
+    for number, (at, text) in enumerate(shown):
+        left = x(at) - LEFT < LABEL_WIDTH  # no room for it on the left of its line
+        parts.append(
+            f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#c33" '
+            f'stroke-dasharray="2 3"/><text x="{x(at) + (4 if left else -4):.1f}" y="{TOP + 10 + 15 * (number % 2)}" '
+            f'fill="#c33" text-anchor="{"start" if left else "end"}">{text}</text>'
+        )
     for number, range_id in enumerate(sorted({s.range_id for s in samples})):
         color = COLORS[number % len(COLORS)]
         line = " ".join(f"{x(s.at):.1f},{y(s.lag):.1f}" for s in samples if s.range_id == range_id)

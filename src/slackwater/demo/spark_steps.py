@@ -34,6 +34,7 @@ SNAPSHOTS = 3
 PARTITIONS = 4
 WIDTHS = (27, 13, 9, 13, 3, 6)
 POLL_S = 0.3
+IDLE_S, IDLE_POLL_S = 10.0, 0.02
 TRIGGER = "1 second"
 
 
@@ -87,9 +88,19 @@ def mirror_by_streams(stage: Stage, spark: SparkSession, checkpoints: Path) -> l
             kill_a_node(stage, lambda: _alive(queries))
             _wait(queries, mirrors, rounds=2)
     finally:
+        for mirror in mirrors:
+            mirror.finished = True
         for query in queries:
-            query.stop()
+            _stop(query)
     return mirror_checks(stage, mirrors)
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Stop a stream between two batches: Spark prints pages about one that is stopped in the middle of its work."""
+    deadline = time.monotonic() + IDLE_S
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(IDLE_POLL_S)
+    query.stop()
 
 
 def _stream(stage: Stage, spark: SparkSession, mirror: Mirror, checkpoint: Path) -> StreamingQuery:
@@ -103,6 +114,8 @@ def _stream(stage: Stage, spark: SparkSession, mirror: Mirror, checkpoint: Path)
     )
 
     def batch(frame: DataFrame, number: int) -> None:
+        if mirror.finished:
+            return
         table: Any = frame.toArrow()
         if table.num_rows:
             mirror.apply(table)

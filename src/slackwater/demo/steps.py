@@ -193,6 +193,8 @@ class Mirror:
         self.changes = 0
         self.compared = 0
         self.different = 0
+        self.finished = False
+        """Nothing more is applied."""
         self._db = db
         self._rows: dict[int, int] = {}
 

