@@ -53,10 +53,7 @@ def operations(db: AsyncDatabase) -> dict[str, Callable[[int], Awaitable[object]
 
     async def move(tx: Any, order: int | None) -> None:
         payer, payee = choose.randrange(ACCOUNTS), choose.randrange(ACCOUNTS)
-        if order is None:
-            a, b = await tx.get("left_accounts", payer), await tx.get("right_accounts", payee)
-        else:
-            a, b = await asyncio.gather(tx.get("left_accounts", payer), tx.get("right_accounts", payee))
+        a, b = await asyncio.gather(tx.get("left_accounts", payer), tx.get("right_accounts", payee))
         await tx.upsert("left_accounts", [{**a, "balance": a["balance"] - 1}])
         await tx.upsert("right_accounts", [{**b, "balance": b["balance"] + 1}])
         if order is not None:
