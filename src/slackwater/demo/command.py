@@ -145,7 +145,7 @@ def _show(
 ) -> list[Check]:
     acks = cluster.directory / "acks"
     acks.touch()
-    command = [sys.executable, "-m", "slackwater.demo.shop", cluster.url, "--acks", str(acks)]
+    command = [sys.executable, "-P", "-m", "slackwater.demo.shop", cluster.url, "--acks", str(acks)]
     customers = cluster.spawn("customers", *command, "--customers", str(CUSTOMERS))
     began = time.monotonic()
     stage = steps.Stage(screen, cluster, db, sampler, customers, acks)
@@ -222,7 +222,17 @@ def _serve(screen: Screen, cluster: LocalCluster) -> None:
     """Keep the cluster and new customers until somebody presses Ctrl-C."""
     acks = cluster.directory / "acks"
     url = cluster.url
-    command = [sys.executable, "-m", "slackwater.demo.shop", url, "--acks", str(acks), "--seed", str(time.time_ns())]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "slackwater.demo.shop",
+        url,
+        "--acks",
+        str(acks),
+        "--seed",
+        str(time.time_ns()),
+    ]
     cluster.spawn("customers", *command)
     screen.step("Serving until Ctrl-C", "The three nodes stay, and new customers buy. In another terminal:")
     screen.say(f".venv/bin/slackwater ranges --host {cluster.addresses[0]}       (also: status, frontier)")

@@ -6,6 +6,7 @@
         cluster.start(1)                     and back again, with the same store
 
 Everything goes through `slackwater start` and `slackwater init`, as a user would run them. Journals are beside the stores.
+Python gets `-P`: a file `nats.py` or `random.py` in the directory where the demo is run is nobody's module.
 Each process has a session of its own: a Ctrl-C in the terminal is heard by the demo alone, which then ends them in order.
 """
 
@@ -78,7 +79,7 @@ class LocalCluster:
 
     def run(self, *arguments: str) -> str:
         """A `slackwater` command; returns what it printed."""
-        command = [sys.executable, "-m", "slackwater.server.cli", *arguments]
+        command = [sys.executable, "-P", "-m", "slackwater.server.cli", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=self.directory)
         return done.stdout
 
@@ -121,7 +122,7 @@ class LocalCluster:
 
     def _launch(self, index: int) -> None:
         name = f"n{index + 1}"
-        command = [sys.executable, "-m", "slackwater.server.cli", "start"]
+        command = [sys.executable, "-P", "-m", "slackwater.server.cli", "start"]
         command += ["--store", str(self.directory / name), "--listen", self.addresses[index], "--insecure"]
         command += ["--join", ",".join(self.addresses), "--log", self._log_url, "--http", "none"]
         command += ["--locality", f"region={REGIONS[index]}"]
@@ -143,7 +144,7 @@ class LocalCluster:
 
     def _start_nats(self) -> str:
         store = self.directory / "nats"
-        command = [sys.executable, "-m", "slackwater.server.cli", "nats", "--servers", "3", "--dir", str(store)]
+        command = [sys.executable, "-P", "-m", "slackwater.server.cli", "nats", "--servers", "3", "--dir", str(store)]
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
