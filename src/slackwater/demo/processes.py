@@ -47,6 +47,7 @@ class LocalCluster:
         self._log_url = f"sqlite://{directory / 'log.db'}"
         self._nodes: list[subprocess.Popen[bytes] | None] = [None] * len(REGIONS)
         self._others: list[subprocess.Popen[bytes]] = []
+        self._servers: list[subprocess.Popen[bytes]] = []
         self._files: list[IO[bytes]] = []
 
     def __enter__(self) -> LocalCluster:
@@ -84,11 +85,13 @@ class LocalCluster:
         return done.stdout
 
     def end(self) -> None:
-        """End everything: nodes first and gracefully, so that nothing is cut off in the middle."""
-        _stop([node for node in self._nodes if node is not None])
+        """End everything gracefully, in this order: who uses nodes, nodes, the log's servers."""
         _stop(self._others)
+        _stop([node for node in self._nodes if node is not None])
+        _stop(self._servers)
         self._nodes = [None] * len(self._nodes)
         self._others.clear()
+        self._servers.clear()
         for file in self._files:
             file.close()
 
@@ -152,7 +155,7 @@ class LocalCluster:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._others.append(process)
+        self._servers.append(process)
         assert process.stdout is not None
         for line in process.stdout:
             text = line.decode().strip()
