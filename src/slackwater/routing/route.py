@@ -5,9 +5,11 @@
     try n2 ── NotLeaseholder(hint n3) ──► try n3 ── ok
     try n2 ── NotLeaseholder(no hint) ──► try n1 ── lost ──► try n3 ── refused ──► the round is over
 
-After a round the sender pauses, looks the descriptor up again and starts another route; hints cannot keep a round going
-for ever (two nodes that each believe the other holds the lease). A follower's refusal of a read ends the hope for
-followers: from then on the route asks for the lease (pitfall 21). Pure.
+After a round the sender pauses, looks the descriptor up again and starts another route. A replica that has refused under
+the lease is not asked again in the same round, whoever says that it holds the lease: it knows better, and a holder that
+cannot serve just now (its liveness has lapsed, say) would be asked once for every other replica that still names it. So two
+nodes that each believe the other holds the lease do not keep a round going. A follower's refusal of a read ends the hope
+for followers: from then on the route asks for the lease (pitfall 21), and that refusal does not count. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ HINTS_MAX = 4
 class Route:
     """One round of tries over the replicas of one range."""
 
-    __slots__ = ("_hint", "_hints", "_others", "_queue", "_tried_first", "by_follower")
+    __slots__ = ("_hint", "_hints", "_others", "_queue", "_refusers", "_tried_first", "by_follower")
 
     def __init__(
         self, candidates: Callable[[], Sequence[NodeId]], *, by_follower: bool, first: NodeId = NOBODY
@@ -40,6 +42,7 @@ class Route:
         self._hint: NodeId | None = first or None
         self._tried_first = first
         self._hints = 0
+        self._refusers: tuple[NodeId, ...] = ()
         self.by_follower = by_follower
 
     def next(self) -> NodeId | None:
@@ -55,7 +58,12 @@ class Route:
         if self.by_follower:
             probe("routing.follower_refused")
             self.by_follower = False
+        else:
+            self._refusers += (node_id,)
         if hint in (0, node_id):
+            return
+        if hint in self._refusers:
+            probe("routing.hint_has_refused")
             return
         if self._hints >= HINTS_MAX:
             probe("routing.too_many_hints")

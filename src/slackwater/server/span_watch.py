@@ -1,10 +1,10 @@
 """Every node's copy of the span configuration, and what follows from it for closing.
 
-    range 1  system("config", …) ── polled, and nudged ──► SpanWatch ──► PolicyBook ──► every replica's `Closing.policy`
+    range 1  system("config", …) ── announced, and polled ──► SpanWatch ──► PolicyBook ──► every replica's `Closing.policy`
                                                               └──► the side transport asks every range again
 
-The copy is read every `span_config.poll_interval`. Whoever hears of changes sooner (a change feed on `config_span()`) calls
-`nudge`, and the copy is read at once; polling stays, because announcements get lost (pitfall 44).
+Whoever hears of a change (the feed of announcements on `config_span()`, `server.announcements`) calls `nudge`, and the copy is
+read at once. It is read every `span_config.poll_interval` as well, because announcements get lost (pitfall 44).
 
 A lead is made for the round trip to the furthest follower of a range. Round trips wander, so they are smoothed and count in
 steps with hysteresis (`closedts.policy.rtt_step`), and steps are only looked at when the configuration is.
