@@ -45,15 +45,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
 NOTE = 1 << 60
-TRACE_BLOCK = 8192
-"""Trace items gathered before they are hashed."""
+CHORES_EVERY_STEPS = 4_000
+"""Steps after which the trace is hashed, and whether time stands still is looked at; a divisor of `GC_EVERY_STEPS`."""
 STEPS_PER_INSTANT_MAX = 200_000
 """Steps without time moving after which the run is called a livelock."""
 GC_EVERY_STEPS = 100_000
 """The collector runs at these steps and at no others."""
 CANCELLED_TIMERS_MIN = 256
 """Cancelled timers are swept once there are this many and they are half the heap."""
-DISPOSE_ROUNDS = 2
 
 
 class EscapedSimulation(RuntimeError):
@@ -212,10 +211,10 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise self.failure
 
     def _spin(self, upto_ns: int) -> None:
-        ready, take = self._ready, self._scheduler.take
-        trace = self._trace
+        ready, take, observer = self._ready, self._scheduler.take, self.observer
+        note = self._trace.append
         quiet_upto = self.steps + STEPS_PER_INSTANT_MAX
-        gc_at = self.steps - self.steps % GC_EVERY_STEPS + GC_EVERY_STEPS
+        chores_at = self.steps
         while not self._stopping:
             if not ready:
                 if not self._advance(upto_ns):
@@ -227,28 +226,31 @@ class SimLoop(asyncio.AbstractEventLoop):
             if callback is None:
                 continue
             domain = handle.domain
-            if domain.gate is not None and domain.gate(handle):
+            if (gate := domain.gate) is not None and gate(handle):
                 continue
             self.steps = step = self.steps + 1
-            trace.append(handle.number)
-            owner = getattr(callback, "__self__", None)
-            if type(owner) is SimTask:
-                trace.append(owner.birth)
+            note(handle.number)
+            if type(owner := getattr(callback, "__self__", None)) is SimTask:
+                note(owner.birth)
             self.domain = domain
-            if self.observer is not None:
-                self.observer(handle)
+            if observer is not None:
+                observer(handle)
             try:
                 handle.context.run(callback, *handle.args)
             except BaseException as error:
                 self.fail(error)
-            if step >= gc_at:
-                gc_at += GC_EVERY_STEPS
-                gc.collect()
-            if step >= quiet_upto:
-                where = f"at t={self.now_ns / NS:.3f}s without time moving; last was {describe(handle)}"
-                self.fail(Livelock(f"{STEPS_PER_INSTANT_MAX} steps {where}"))
-            if len(trace) >= TRACE_BLOCK:
-                self._fold()
+            if step >= chores_at:
+                chores_at = self._chores(handle, step, quiet_upto)
+
+    def _chores(self, last: SimHandle, step: int, quiet_upto: int) -> int:
+        """What need not be looked at after every step; returns after which to come back."""
+        self._fold()
+        if step % GC_EVERY_STEPS == 0:
+            gc.collect()
+        if step >= quiet_upto:
+            where = f"at t={self.now_ns / NS:.3f}s without time moving; last was {describe(last)}"
+            self.fail(Livelock(f"{STEPS_PER_INSTANT_MAX} steps {where}"))
+        return step - step % CHORES_EVERY_STEPS + CHORES_EVERY_STEPS
 
     def _advance(self, upto_ns: int) -> bool:
         """Move time to the next timer and make ready all that are due; False when there is none in time."""
@@ -319,11 +321,12 @@ class SimLoop(asyncio.AbstractEventLoop):
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close_quietly(task.get_coro())
                 tasks.clear()
-                for _ in range(DISPOSE_ROUNDS):  # closing may schedule more, which is let go of in turn
+                for collects in (False, True, False):  # closing may schedule more, which is let go of in turn
+                    if collects:
+                        gc.collect()
                     self._ready.clear()
                     self._timers.clear()
                     self.parked.clear()
-                    gc.collect()
         finally:
             events._set_running_loop(None)
             sys.unraisablehook = hook
@@ -370,7 +373,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """The same as `dispose`."""
         self.dispose()
 
-    get_debug = bool  # type: ignore[assignment]
+    get_debug = bool
     """Never: debug mode looks at real time. `bool()` is False, and asyncio asks for every task and future there is."""
 
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 APPEND_ATTEMPTS_MAX = 8
 
+_NOT_OVER = (LeaseState.VALID, LeaseState.STASIS, LeaseState.UNKNOWN)
+"""States of a lease that another node holds in which nobody else may ask for it."""
+
 
 class Leasing:
     """The lease of one replica, as this node sees it."""
@@ -91,20 +94,11 @@ class Leasing:
 
     async def hold(self) -> None:
         """Return once this node may serve under the lease; raise `NotLeaseholder` when another one may."""
-        now = self._context.clock.now()
-        lease = self._state().lease
-        if (
-            lease.holder == self._context.node_id
-            and self.transferring_to is None
-            and lease.sequence != self._former
-            and self.status(now) is LeaseState.VALID
-        ):
-            return
-        if lease.holder != self._context.node_id and self.status(now) in {
-            LeaseState.VALID,
-            LeaseState.STASIS,
-            LeaseState.UNKNOWN,
-        }:
+        lease, status = self._state().lease, self.status(self._context.clock.now())
+        if lease.holder == self._context.node_id:
+            if self.transferring_to is None and lease.sequence != self._former and status is LeaseState.VALID:
+                return
+        elif status in _NOT_OVER:
             raise self.elsewhere("the lease is held by another node", lease.holder)
         if self.transferring_to is not None:
             raise self.elsewhere("the lease is being transferred", self.transferring_to)

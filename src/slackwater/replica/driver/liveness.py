@@ -10,6 +10,10 @@ Every node renews `{node, epoch, expiration}` in range 1 by conditional put. The
 A restarted node waits until the record of its former life has expired before it starts a new epoch: only then is it sure
 that nothing served before the restart lies above what it will write. A graceful stop ends its own epoch, so the
 next start does not wait. What is not known is `None`: neither live nor dead.
+
+A record is of use to its own node until its expiration less the clocks' error. A node renews it at least twice in that time,
+whatever `liveness.heartbeat_interval` says: with settings that do not fit each other it would lose the use of all its leases
+between any two heartbeats.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
 
 MARK_TRIES_MAX = 16
+USELESS_PART = 4
+"""Where the clocks' error eats all of a record's time, heartbeats follow in a fraction of it all the same."""
 
 _decoder = msgspec.msgpack.Decoder(Liveness)
 _encoder = msgspec.msgpack.Encoder()
@@ -142,7 +148,10 @@ class NodeLiveness:
 
     @property
     def _interval(self) -> float:
-        return self._settings["liveness.heartbeat_interval"]
+        """Seconds between heartbeats: as set, but twice at least while a record is of use."""
+        duration = self._settings["liveness.duration"]
+        of_use = max(duration - self._clock.max_offset_us / 1e6, duration / USELESS_PART)
+        return min(self._settings["liveness.heartbeat_interval"], of_use / 2)
 
     async def _attempt(self, step: Callable[[], object]) -> bool:
         try:

@@ -104,8 +104,8 @@ class Dialer:
     ) -> Res:
         """Dial if needed, then call; the timeout spans both."""
         line = self._lines.get(address)
-        if line is not None and line.peer is not None and not line.peer.ended and not node_id:
-            return await line.peer.call(method, request, timeout=timeout)
+        if line is not None and (peer := line.peer) is not None and not peer.ended and node_id in (0, peer.node_id):
+            return await peer.call(method, request, timeout=timeout)  # most calls: nothing to wait for
         started_ns = self._runtime.clock.monotonic_ns()
         try:
             async with asyncio.timeout(timeout):

@@ -24,6 +24,7 @@ A state is the same on every replica at the same position (I-06), so what concer
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter, lt
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from slackwater.sim.world import World
 
 NEVER_BACK = ("closed", "lai", "read_floor", "gc_threshold", "txn_floor")
+_marks = attrgetter(*NEVER_BACK)
 ABSORBED_KEPT_MAX = 64
 
 
@@ -135,7 +137,10 @@ class Ledger(_Watcher):
 
     def of(self, range_id: RangeId) -> Stairs:
         """The promises for a range."""
-        return self._stairs.setdefault(range_id, Stairs())
+        known = self._stairs.get(range_id)
+        if known is None:
+            known = self._stairs[range_id] = Stairs()
+        return known
 
     def allowed(self, state: RangeState) -> int:
         """What a replica in that state may believe."""
@@ -155,9 +160,8 @@ class Ledger(_Watcher):
         for range_id, lai, ts, _ in sender.promises():
             if not self.of(range_id).add(lai, ts):
                 continue
-            lais, lowest = self._writes.get(range_id, ([], []))
-            after = bisect_right(lais, lai)
-            broken = [w for w in lowest[after:] if w <= ts]
+            lais, lowest = self._writes.get(range_id, ((), ()))
+            broken = [w for w in lowest[bisect_right(lais, lai) :] if w <= ts]
             if broken:
                 text = f"n{sender.node_id} promised r{range_id} closed at {ts} after {lai}, but {broken[0]} was written since"
                 self.violated("promised-too-late", text)
@@ -189,10 +193,10 @@ class NeverBack(_Watcher):
     def applied(self, event: Applied) -> None:
         """States and what commands carry move on only; splits and merges hand on what was closed."""
         before, after = event.before, event.after
-        for what in NEVER_BACK:
-            if getattr(after, what) < getattr(before, what):
-                text = f"{event.node} r{after.descriptor.range_id} moved {what} back at {event.position}"
-                self.violated("went-back", text, before=before.status(), after=after.status())
+        if any(map(lt, _marks(after), _marks(before))):
+            what = [what for what in NEVER_BACK if getattr(after, what) < getattr(before, what)]
+            text = f"{event.node} r{after.descriptor.range_id} moved {' and '.join(what)} back at {event.position}"
+            self.violated("went-back", text, before=before.status(), after=after.status())
         lai, sequence = before.lai, before.lease.sequence
         for command, verdict in event.outcomes:
             if command.lease_sequence == sequence and (command.lai == NO_LAI or command.lai > lai):
@@ -314,16 +318,21 @@ class Published(_Watcher):
 
     def _by_transport(self, sender: Sender, now: Timestamp, terms: Terms, lease: NodeLease) -> None:
         store = self._store_with(sender)
-        fresh = {}
+        fresh: list[tuple[Policy, Timestamp]] = []
+        last: Policy | None = None  # ranges of one group share one policy, and a policy is slow to hash
+        known = MIN
         for range_id, lai, ts, policy in sender.promises():
+            if policy is not last:
+                last, known = policy, self._known.get((sender, policy), MIN)
             replica = None if store is None else store.replicas.get(range_id)
             if replica is not None and replica.pipeline.buffer.in_flight:
                 self._under_way(replica, lai, ts)
-            if ts > self._known.get((sender, policy), MIN):
-                fresh[policy] = ts
+            if ts > known:
+                if not fresh or fresh[-1][0] is not policy:
+                    fresh.append((policy, ts))
                 if replica is not None:
                     self._inside(replica.context, replica.state, ts)
-        for policy, ts in fresh.items():
+        for policy, ts in fresh:
             self._known[(sender, policy)] = ts
             aim = target(policy, now, terms)
             if aim is None or ts > aim:
