@@ -45,6 +45,7 @@ from typing import NewType, Protocol
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import InvariantViolation, Overloaded
+from slackwater.hooks import level
 
 Token = NewType("Token", int)
 """A place inside a tracker. Hand it back exactly once."""
@@ -117,6 +118,7 @@ class BucketTracker:
         token = Token(self._last_token + 1)
         self._last_token = token
         members[token] = bucket
+        level("closedts.tracked", len(members), TRACKED_MAX)
         return token
 
     def untrack(self, token: Token) -> None:

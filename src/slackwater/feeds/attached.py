@@ -34,7 +34,7 @@ from slackwater.feeds.events import EndReason
 from slackwater.feeds.history import Indexed, Scanning
 from slackwater.feeds.index import PENDING_ROWS_MAX, TimeIndex
 from slackwater.feeds.rangefeed import RangeFeed
-from slackwater.hooks import probe, tap
+from slackwater.hooks import level, probe, tap
 from slackwater.model.spans import Span
 from slackwater.replica.driver import Gone
 from slackwater.runtime.seam import Family
@@ -100,6 +100,7 @@ class Attached:
         """These entries were applied together."""
         waiting, feed = self._waiting, self._feed
         waiting.append((run, whole))
+        level("feeds.waiting_runs", len(waiting), WAITING_RUNS_MAX)
         if len(waiting) == 1:
             self._owner.stir(feed.registrations)
         if len(waiting) >= WAITING_RUNS_MAX or feed.wants_befores or len(whole.writes[Family.DATA]) >= WAITING_ROWS_MAX:

@@ -43,7 +43,7 @@ from slackwater.feeds.rangefeed import NeedBarrier, Resolve, ScanLocks, Wake, Wa
 from slackwater.feeds.registration import HISTORY_SHARE
 from slackwater.feeds.session import Session
 from slackwater.feeds.slots import CatchUpSlots
-from slackwater.hooks import probe
+from slackwater.hooks import level, probe
 from slackwater.model.spans import Span
 from slackwater.runtime.seam import Family
 from slackwater.runtime.sync import Event, timeout
@@ -133,6 +133,7 @@ class NodeFeeds:
             raise Overloaded("too many consumers of feeds on this node; ask another replica", limit=SESSIONS_MAX)
         session = Session(request.session, clock=self._runtime.clock, settings=self._settings)
         self.sessions[request.session] = session
+        level("feeds.sessions", len(self.sessions), SESSIONS_MAX)
         return session
 
     def register(self, request: RegisterFeed) -> None:

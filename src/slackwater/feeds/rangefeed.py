@@ -45,7 +45,7 @@ from slackwater.feeds.recent import RECENT_BYTES_DEFAULT, Recent
 from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Account, Phase, Registration
 from slackwater.feeds.resolved import ResolvedTimestamp
 from slackwater.feeds.unresolved import UnresolvedQueue
-from slackwater.hooks import planted, probe
+from slackwater.hooks import level, planted, probe
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, TxnStatus
 
@@ -158,6 +158,7 @@ class RangeFeed:
         made = Registration(span, after=after, befores=befores, budget_bytes=budget_bytes, account=account)
         made.quiet = quiet
         self.registrations[registration] = made
+        level("feeds.registrations", len(self.registrations), REGISTRATIONS_MAX)
         self._befores = self._befores or befores
         if self._too_old(made):
             return [Wake(registration)]

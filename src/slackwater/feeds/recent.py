@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.feeds.coverage import Coverage
 from slackwater.feeds.events import Changes, joined
+from slackwater.hooks import level
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
@@ -45,6 +46,7 @@ class Recent:
             gone, size = self._blocks.popleft()
             self.bytes -= size
             self.coverage.let_go(max(gone.timestamps))
+        level("feeds.recent_bytes", self.bytes, self._limit)
 
     def since(self, span: Span, after: Timestamp) -> Changes:
         """Every version of `span` with ts > after, in the order of the log; of a span and a time that are covered."""

@@ -38,7 +38,7 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
 from slackwater.feeds.events import EVENT_SIZE_MIN, Changes, Ended, EndReason, Event, Resolved, joined, size_of
-from slackwater.hooks import planted, probe
+from slackwater.hooks import level, planted, probe
 
 if TYPE_CHECKING:
     from slackwater.model.spans import Span
@@ -159,13 +159,15 @@ class Registration:
             size = changes.size()
         if self.bytes + size > self.budget_bytes or self._account.bytes + size > self._account.limit:
             self._overflow()
-        elif self.phase is Phase.SCANNING:
+            return
+        if self.phase is Phase.SCANNING:
             self._live.append((changes, size))
             self._live_bytes += size
-            self._charge(size)
         else:
             self._out.append((changes, size))
-            self._charge(size)
+        self._charge(size)
+        level("feeds.registration_bytes", self.bytes, self.budget_bytes)
+        level("feeds.session_bytes", self._account.bytes, self._account.limit)
 
     def resolve(self, ts: Timestamp) -> None:
         """Everything at or below `ts` is in the buffer or taken."""

@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.errors import Retry, SlackwaterError
-from slackwater.hooks import planted, probe
+from slackwater.hooks import level, planted, probe
 from slackwater.routing.retry import Backoff
 from slackwater.runtime.sync import Event
 
@@ -52,6 +52,7 @@ class Sink(Generic[T]):
         """Queue a block behind all others; waits while too many are queued."""
         await self._until(lambda: len(self._blocks) < self._blocks_max)
         self._blocks.append(block)
+        level("feeds.sink_blocks", len(self._blocks), self._blocks_max)
         self._filled.set()
 
     async def flush(self) -> None:

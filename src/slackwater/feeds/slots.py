@@ -18,6 +18,7 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 from slackwater.errors import Overloaded, invariant
+from slackwater.hooks import level
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class CatchUpSlots(Generic[T]):
             raise Overloaded("too many feeds wait for their catch-up scan on this node", limit=TICKETS_MAX)
         self._lines.setdefault(consumer, OrderedDict())[ticket] = None
         self._consumer_of[ticket] = consumer
+        level("feeds.catch_ups_waiting", len(self._running) + len(self._consumer_of), TICKETS_MAX)
 
     def release(self, ticket: T) -> None:
         """The ticket needs its slot, or its place in the line, no more. Unknown tickets are fine."""
@@ -77,6 +79,7 @@ class CatchUpSlots(Generic[T]):
             self._running[ticket] = consumer
             self._counts[consumer] = self._counts.get(consumer, 0) + 1
             granted.append(ticket)
+            level("feeds.catch_ups", len(self._running), self.slots)
         return granted
 
     def _next(self) -> str | None:

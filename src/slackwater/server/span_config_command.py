@@ -28,7 +28,7 @@ policies
          than the clocks' largest offset (about 0.8 s with default settings). For small tables read everywhere
   off    nothing is closed: no follower reads, no resolved timestamps for feeds
 
-Nodes learn of a change by feed, and within `span_config.poll_interval` at the latest. Ranges are split at the bounds of spans by themselves.
+Nodes learn of a change by feed, or within `span_config.poll_interval`. Ranges are split at the bounds of spans by themselves.
 
 examples:
   slackwater span-config show

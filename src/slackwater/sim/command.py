@@ -76,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--save", type=Path, default=Path("sim-failures"), metavar="DIR", help="where --shrink saves (sim-failures)"
     )
-    parser.add_argument("--scenario", metavar="NAME", help=f"what to run (default: mostly cluster). {scenarios}")
+    parser.add_argument(
+        "--scenario", metavar="NAME", help=f"what to run (default: a mix, clusters most of all). {scenarios}"
+    )
     parser.add_argument(
         "--planted", nargs="?", const="all", metavar="NAME", help="switch on planted bugs; with --seed, in that run"
     )

@@ -20,6 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.errors import ProtocolError, SlackwaterError
+from slackwater.hooks import level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,6 +105,7 @@ class Stream(Generic[Res]):
         except SlackwaterError as error:
             self.abort(error)
             return
+        level("rpc.stream_items", len(self._items), self._window)
         self._wake()
 
     def end(self) -> None:
