@@ -157,8 +157,8 @@ class Attached:
         self.forget_index()
 
     def forget_index(self) -> None:
-        """Leave nothing on disk."""
-        if self.index is not None and self.index.written:
+        """Leave nothing on disk; unless the node stops, whose last flush has made it durable for the next life to use."""
+        if self.index is not None and self.index.written and not self.replica.stopped:
             batch = WriteBatch()
             self.index.clear(batch)
             with suppress(StorageError):  # what is left is recognized as stale

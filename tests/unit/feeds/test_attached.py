@@ -62,7 +62,7 @@ class Range:
         self.state = State()
         context = SimpleNamespace(settings=Settings(), engine=self.engine)
         closing = SimpleNamespace(closed=lambda: self.state.closed)
-        self.replica = SimpleNamespace(state=self.state, context=context, closing=closing)
+        self.replica = SimpleNamespace(state=self.state, context=context, closing=closing, stopped=False)
         self.attached = Attached(self.owner, self.replica)
         feed = self.attached.feed
         feed.register(1, WHOLE, after=MIN, befores=befores)
@@ -200,3 +200,19 @@ def test_neighbors_are_joined_around_what_has_to_stand_alone(first: int) -> None
         world.apply(commit((b"b%d" % ts, ts)))
     (changes,) = world.take()
     assert changes.timestamps == [*range(10, 10 + first), 30, 40, 41]
+
+
+def test_a_node_that_stops_keeps_the_index_of_its_last_flush():
+    """After the last flush nothing may be written: it would not be durable, and the next life could use what is there (I-31)."""
+    held = Range()
+    held.apply(commit((b"k", 10)))
+    held.attached.flushing()
+    assert held.attached.index.written
+    written: list[object] = []
+    held.engine.write = written.append  # type: ignore[method-assign]
+    held.replica.stopped = True
+    held.attached.forget_index()
+    assert not written
+    held.replica.stopped = False
+    held.attached.forget_index()
+    assert written

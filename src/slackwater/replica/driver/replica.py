@@ -83,7 +83,7 @@ class Replica:
         self._granted: Waiters[RequestId] = Waiters()
         self._records: Waiters[bytes] = Waiters()
         self._applied: Waiters[str] = Waiters()
-        self.retired = self._stopped = False
+        self.retired = self.stopped = False
         self.follower: ReplicaFollower | None = None
         """Whoever follows this replica now, such as its change feed."""
         self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
@@ -102,7 +102,7 @@ class Replica:
 
     async def stop(self) -> None:
         """End the replica's tasks. Whoever still waits is told that the outcome is unknown, and nobody is served any more."""
-        self._stopped = True
+        self.stopped = True
         await self._scope.close()
         self.pipeline.stop(
             AmbiguousResult("the replica stopped before the command was decided; find out what became of it")
@@ -462,8 +462,8 @@ class Replica:
     def _check_alive(self) -> None:
         if self.retired:
             raise RangeMismatch("this range is no longer here; look it up again", descriptors=[])
-        if self.failure is not None or self._stopped:
-            why = "stopping" if self._stopped else "quarantined"
+        if self.failure is not None or self.stopped:
+            why = "stopping" if self.stopped else "quarantined"
             raise UnavailableError(f"this replica is {why}; ask another one", cause=str(self.failure or why))
 
     def _check_bounds(self, batch: Batch) -> None:

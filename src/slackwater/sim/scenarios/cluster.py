@@ -8,7 +8,12 @@
 their proposers die meanwhile: what a former leaseholder sent arrives under the next lease. `standard` is the fixed size by
 which speed is measured: 3 nodes, 8 ranges, 6 clients, about 20 operations a second, default settings.
 
-Planted bugs are switches in product code; each must be killed by the oracle named beside it.
+Planted bugs are switches in product code; each must be killed by an oracle named beside it. Some break two rules, and which
+of them is seen first is the seed's business:
+
+    M28   whoever uses a lease to its very end also closes up to there (I-11), where the next holder may already write (I-07)
+    M29   a list that is written back as the first attempt read it lacks what others have appended since: their reads no
+          longer hold (I-18), and what they were told is there is gone (I-03)
 """
 
 from __future__ import annotations
@@ -247,13 +252,13 @@ for _bug in (
         "M28",
         "a lease is used up to its very end, whatever the clocks' skew: two leaseholders",
         play="leases",
-        expected=("I-07", "I-20"),
+        expected=("I-07", "I-20", "I-11"),
     ),
     PlantedBug(
         "M29",
         "a transaction that is run again answers its reads from the first attempt",
         play="cluster",
-        expected=("I-18",),
+        expected=("I-18", "I-03"),
     ),
     PlantedBug(
         "M30",
