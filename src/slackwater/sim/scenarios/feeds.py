@@ -108,8 +108,9 @@ class FeedTraffic:
 
 def _collecting_plan(tape: Tape, *, nodes: int) -> Plan:
     plan = draw_plan(tape, nodes=nodes)
-    # What is collected is collected in a range of its own, which must not become part of another.
-    return replace(plan, splits=(*plan.splits, EDGE), ranges=plan.ranges + 1, merges=False, operator_mean_ns=60 * NS)
+    # What is collected is collected in a range of its own, which must not become part of another. The operator does little,
+    # but wakes up in time to see that the traffic is over: a run waits for him.
+    return replace(plan, splits=(*plan.splits, EDGE), ranges=plan.ranges + 1, merges=False, operator_mean_ns=10 * NS)
 
 
 def _draw(tape: Tape, duration_s: float) -> Scenario:
