@@ -54,6 +54,8 @@ GC_EVERY_STEPS = 100_000
 CANCELLED_TIMERS_MIN = 256
 """Cancelled timers are swept once there are this many and they are half the heap."""
 
+DISPOSE_ROUNDS = 2
+
 
 class EscapedSimulation(RuntimeError):
     """Something asked for the real world during a run."""
@@ -321,12 +323,11 @@ class SimLoop(asyncio.AbstractEventLoop):
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close_quietly(task.get_coro())
                 tasks.clear()
-                for collects in (False, True, False):  # closing may schedule more, which is let go of in turn
-                    if collects:
-                        gc.collect()
+                for _ in range(DISPOSE_ROUNDS):  # closing may schedule more, which is let go of in turn
                     self._ready.clear()
                     self._timers.clear()
                     self.parked.clear()
+                    gc.collect()
         finally:
             events._set_running_loop(None)
             sys.unraisablehook = hook

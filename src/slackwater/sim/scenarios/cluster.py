@@ -296,7 +296,7 @@ for _bug in (
     PlantedBug(
         "X-UNBOUNDED",
         "finished transactions queue for resolution without bound",
-        play="cluster",
+        play="leases",
         expected=("I-31",),
         settings={"txn.resolve_queue_max": 1, "txn.resolve_concurrency": 1},
     ),
