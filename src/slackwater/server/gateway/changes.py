@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, show
 from slackwater.errors import Overloaded, UsageError
 from slackwater.feeds.client import Checkpoint, SpanFeed
 from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
@@ -51,6 +51,8 @@ CATALOG_INTERVAL_S = 0.05
 """One feed has the catalog read this often at most. A read costs about what a small write does."""
 TABLES_MAX = 1_000
 """Tables of one feed."""
+AHEAD_MAX_S = 10.0
+"""How far in the future a feed may begin: commits of leading tables, and of nodes whose clocks are ahead, are a little there."""
 FEEDS_MAX = 1_000
 """Feeds that one gateway runs; a client that is refused asks another one."""
 
@@ -130,6 +132,8 @@ class TableFeed:
         self._scan_ts = MIN if token is None else token.scan_ts
         if token is None and request.initial_scan != "no":
             self._scan_ts = start
+        if start > add_seconds(now, AHEAD_MAX_S):
+            raise UsageError(f"a feed begins in the past: {show(start)} is long after now, {show(now)}", after=start)
         if self._scan_ts > now:
             raise UsageError("an initial scan reads the past; give `after` a time that has come, or leave it out")
         fresh = Frontier(self.spans, after=MIN if self._scan_ts else start)
