@@ -128,6 +128,7 @@ class Finisher:
         try:
             self._kernel.scope.spawn(work, name=name)
         except UsageError:  # this process is shutting down: whoever meets the intents resolves them
+            work.close()
             probe("txn.resolve_at_shutdown")
             return False
         return True
