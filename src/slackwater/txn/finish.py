@@ -171,8 +171,8 @@ class Finisher:
         finally:
             self._rounds -= 1
             self._queued -= len(batch)
-            if self._rounds == 0 or self._waiting:
-                self._start()
+        if self._rounds == 0 or self._waiting:  # not when this one was cancelled: then nothing is to begin here any more
+            self._start()
 
     async def _finish(self, batch: Sequence[Finished], clean: Sequence[Finished]) -> None:
         """Resolve the intents of `batch`, and tell the records of `clean`."""
