@@ -171,7 +171,7 @@ class Finisher:
         finally:
             self._rounds -= 1
             self._queued -= len(batch)
-        if self._rounds == 0 or self._waiting:  # not when this one was cancelled: then nothing is to begin here any more
+        if self._rounds == 0 or self._waiting:  # a round that was cancelled begins no other
             self._start()
 
     async def _finish(self, batch: Sequence[Finished], clean: Sequence[Finished]) -> None:
