@@ -15,11 +15,11 @@ import time
 from typing import TYPE_CHECKING
 
 from bench._cluster import ServerProcess
+from bench._feed_reader import feed_client
 from bench.harness import Figure, figure, interleaved
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.feeds.client import Checkpoint, FeedClient
+from slackwater.feeds.client import Checkpoint
 from slackwater.feeds.history import HISTORY_ROWS
-from slackwater.feeds.links import RpcLinks
 from slackwater.model.layout import KV, prefix_span, versioned
 from slackwater.model.layout import kv as kv_key
 from slackwater.runtime.seam import Family
@@ -99,13 +99,7 @@ async def _upto_now(remote: Remote) -> str:
 
 async def _until(remote: Remote, after: Timestamp | str, ts: Timestamp) -> tuple[float, str, int]:
     """Follow until everything up to `ts` has come; seconds until the last event, where that was, and how many."""
-    client = FeedClient(
-        sender=remote.sender,
-        links=RpcLinks(remote.dialer, remote.book.resolve),
-        runtime=remote.runtime,
-        settings=Settings(),
-        scope=remote.scope.child("feeds"),
-    )
+    client = feed_client(remote)
     events, began = 0, time.perf_counter()
     last = began
     async with client.watch([prefix_span(KV)], after=after) as feed:

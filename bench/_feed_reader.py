@@ -66,16 +66,21 @@ class ReaderProcess:
         return self._process.stdout.readline().strip()
 
 
+def feed_client(remote: Remote) -> FeedClient:
+    """What reads the feeds of a cluster from outside of it."""
+    return FeedClient(
+        sender=remote.sender,
+        links=RpcLinks(remote.dialer, remote.book.resolve),
+        runtime=remote.runtime,
+        settings=Settings(),
+        scope=remote.scope.child("feeds"),
+    )
+
+
 async def obey(address: str) -> None:
     """Until standard input ends."""
     async with connect([address]) as remote:
-        client = FeedClient(
-            sender=remote.sender,
-            links=RpcLinks(remote.dialer, remote.book.resolve),
-            runtime=remote.runtime,
-            settings=Settings(),
-            scope=remote.scope.child("feeds"),
-        )
+        client = feed_client(remote)
         while await asyncio.to_thread(sys.stdin.readline):
             await _follow(remote, client)
 

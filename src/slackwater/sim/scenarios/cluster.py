@@ -204,48 +204,27 @@ def _workloads(plan: Callable[..., Plan]) -> Callable[[], list[Workload]]:
     return lambda: [Traffic(plan), following.Advances()]
 
 
-register(
-    Play(
-        name="cluster",
-        summary="1-5 real nodes, transactions, splits, merges, lease transfers, all faults",
-        draw=_draw,
-        workloads=_workloads(draw_plan),
-        oracles=_oracles,
-        settle_s=SETTLE_S,
+for _name, _summary, _drawn, _plan in (
+    ("cluster", "1-5 real nodes, transactions, splits, merges, lease transfers, all faults", _draw, draw_plan),
+    (
+        "standard",
+        "the same with 3 nodes, 8 ranges, 6 clients and default settings: the measure of speed",
+        _draw_standard,
+        standard_plan,
+    ),
+    (
+        "leases",
+        "3 nodes with short leases and clocks far apart, cut off from one another and from the log",
+        _draw_leases,
+        leases_plan,
+    ),
+    ("late", "3 nodes that die while entries of theirs are still on the way to the log", _draw_late, late_plan),
+):
+    register(
+        Play(
+            name=_name, summary=_summary, draw=_drawn, workloads=_workloads(_plan), oracles=_oracles, settle_s=SETTLE_S
+        )
     )
-)
-register(
-    Play(
-        name="standard",
-        summary="the same with 3 nodes, 8 ranges, 6 clients and default settings: the measure of speed",
-        draw=_draw_standard,
-        workloads=_workloads(standard_plan),
-        oracles=_oracles,
-        settle_s=SETTLE_S,
-    )
-)
-
-register(
-    Play(
-        name="leases",
-        summary="3 nodes with short leases and clocks far apart, cut off from one another and from the log",
-        draw=_draw_leases,
-        workloads=_workloads(leases_plan),
-        oracles=_oracles,
-        settle_s=SETTLE_S,
-    )
-)
-
-register(
-    Play(
-        name="late",
-        summary="3 nodes that die while entries of theirs are still on the way to the log",
-        draw=_draw_late,
-        workloads=_workloads(late_plan),
-        oracles=_oracles,
-        settle_s=SETTLE_S,
-    )
-)
 
 for _bug in (
     PlantedBug(
