@@ -10,11 +10,17 @@ to its end and its result is dropped.
 
 Threads share one interpreter with the loop. `run` has them hand it over after `SWITCH_S`, ten times sooner than Python would
 by itself: the loop wants it often and briefly, and everybody who waits for an answer waits for the loop.
+
+Python's collector looks for cycles whenever 700 more objects live than when it looked last. Some hundred requests in flight
+are more than that: it would look over all of them again with every few that come, and find nothing, for here objects are freed
+when the last reference goes. `run` has it look after `COLLECT_OBJECTS`. Measured with 32 and 256 writers: 0 objects collected,
+15 us of processor time per autocommit upsert before, at most 1 us after.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +46,8 @@ T = TypeVar("T")
 OFFLOAD_PENDING_MAX = 4096
 SWITCH_S = 0.0005
 """How long a thread keeps the interpreter while another wants it."""
+COLLECT_OBJECTS = 10_000
+"""So many objects more, and cycles that nobody refers to are looked for: the bound on how much of them waits."""
 
 
 class RealRuntime:
@@ -79,6 +87,7 @@ class RealRuntime:
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a program to its end on a fresh loop: uvloop's where it is installed, asyncio's elsewhere."""
     sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(COLLECT_OBJECTS)
     try:
         import uvloop
     except ImportError:  # Windows has none

@@ -1,6 +1,7 @@
 import asyncio
 import os
 import threading
+import weakref
 
 import pytest
 
@@ -51,6 +52,18 @@ def test_run_uses_uvloop():
         return type(asyncio.get_running_loop()).__module__
 
     assert run(main()).startswith("uvloop")
+
+
+def test_cycles_that_nobody_refers_to_are_bounded():
+    class Node:
+        def __init__(self):
+            self.itself = self
+
+    async def main():
+        made = [weakref.ref(Node()) for _ in range(3 * real.COLLECT_OBJECTS)]
+        return sum(node() is not None for node in made)
+
+    assert run(main()) <= real.COLLECT_OBJECTS
 
 
 def test_chance_stays_in_its_bounds():

@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import weakref
 
 import msgspec
 import pytest
@@ -289,6 +291,36 @@ def test_a_cancelled_handler_has_no_last_word():
             assert "running=0" in w.server.status()
 
     run(main())
+
+
+def test_what_a_cancelled_handler_held_is_free_without_the_collector():
+    class Block:
+        """Stands for the rows of a request."""
+
+    async def main():
+        async with world() as w:
+            held = []
+            hold = Method("hold", Ask, Answer)
+
+            async def holding(request, context):
+                block = Block()
+                held.append(weakref.ref(block))
+                return await w.hang(request, context)
+
+            w.server.handle(hold, holding)
+            peer = await w.peer()
+            task = w.scope.spawn(peer.call(hold, Ask(1)), name="call")
+            await w.arrived.wait()
+            task.cancel()
+            await w.gone.wait()
+            await turns()
+            assert [block() for block in held] == [None]
+
+    gc.disable()
+    try:
+        run(main())
+    finally:
+        gc.enable()
 
 
 def test_the_handler_sees_the_time_left_and_who_asks():

@@ -331,7 +331,9 @@ class ServerSession(Session):
         context.cancelled = True
         if not context.started:  # its coroutine will never run, so neither will its `finally`
             del self._running[call_id]
-        context.task.cancel()
+        # A cancelled task remembers where it was, frames and request and all: it must not be found from there.
+        task, context.task = context.task, None
+        task.cancel()
 
     def _tick(self) -> None:
         """The caller pings; this side only listens."""
