@@ -1,12 +1,14 @@
 """A replica somebody listens to: where the apply path hands over what it did, and goes on at once.
 
-    apply path    applied(run, batch) ── a reference is kept ─► waiting: ▓ ▓ ▓ ▓ ▓
-    everybody else                       `feed` ── settle() ──► one pass over all that waits ─► RangeFeed (pure)
+    apply path    applied(run, batch) ── its versions are kept ─► waiting: ▓▓▓▓▓
+    everybody else                       `feed` ── settle() ────► one pass over all that waits ─► RangeFeed (pure)
 
-Writers should hardly notice a listener. So the step in which something is applied does no more than keep a reference to the
-engine batch, and say, for the first of them, that there is something to take. Who then comes to take it (a session, after it
-has waited `feed.linger`), to publish, to register, to push: they all go through `feed`, which settles first. What was applied
-meanwhile is read as one block, not as one block per log entry: for entries of one row a third of the work, of eight rows half.
+Writers should hardly notice a listener. So the step in which something is applied does no more than put its versions behind
+those that wait, and say, for the first of them, that there is something to take. Who then comes to take it (a session, after
+it has waited `feed.linger`), to publish, to register, to push: they all go through `feed`, which settles first. What was
+applied meanwhile is read as one block, not as one block per log entry: for entries of one row a third of the work, of eight
+rows half. Nothing else of a run that only commits is kept, neither its entries nor their states: a few hundred objects that
+live for `feed.linger` instead of for a moment are looked at by Python's collector again and again.
 
 Rules
     1  Nobody sees a feed that is behind its replica: `feed` is the only way to it, and it settles. In particular a barrier is
@@ -64,6 +66,31 @@ _ENDS = {
 }
 
 
+class _Waiting:
+    """Neighboring runs that only commit versions, as one; or a single run of another kind, with its entries."""
+
+    __slots__ = ("after", "batch", "before", "joined", "run")
+
+    def __init__(self, before: RangeState, after: RangeState, batch: WriteBatch, run: Run | None) -> None:
+        self.before = before
+        self.after = after
+        self.batch = batch
+        self.run = run
+        self.joined: dict[bytes, bytes | None] | None = None
+        """The versions of `batch`, once it is one of its own."""
+
+    def join(self, after: RangeState, data: dict[bytes, bytes | None]) -> int:
+        """Another run that only commits versions; how many there are then. A batch that was applied stays as it is."""
+        self.after = after
+        joined = self.joined
+        if joined is None:
+            applied, self.batch = self.batch, WriteBatch()
+            joined = self.joined = self.batch.writes[Family.DATA]
+            joined.update(applied.writes[Family.DATA])
+        joined.update(data)
+        return len(joined)
+
+
 class Attached:
     """A replica somebody listens to. Implements `ReplicaFollower` and `session.Source`."""
 
@@ -85,7 +112,9 @@ class Attached:
         self.room: dict[int, Event] = {}
         """Catch-up scans that wait for their consumer."""
         self._owner = owner
-        self._waiting: list[tuple[Run, WriteBatch]] = []
+        self._waiting: list[_Waiting] = []
+        self._runs = 0
+        """That wait."""
 
     @property
     def feed(self) -> RangeFeed:
@@ -98,29 +127,34 @@ class Attached:
 
     def applied(self, run: Run, whole: WriteBatch) -> None:
         """These entries were applied together."""
-        waiting, feed = self._waiting, self._feed
-        waiting.append((run, whole))
-        level("feeds.waiting_runs", len(waiting), WAITING_RUNS_MAX)
-        if len(waiting) == 1:
-            self._owner.stir(feed.registrations)
-        if len(waiting) >= WAITING_RUNS_MAX or feed.wants_befores or len(whole.writes[Family.DATA]) >= WAITING_ROWS_MAX:
+        data, locks, _ = whole.writes
+        waiting, before, after, rows = self._waiting, run[0][0], run[-1][1].state, len(data)
+        plain = (  # nothing but versions, and what is closed, came of it
+            not locks
+            and not whole.ranges[Family.LOCK]
+            and before.descriptor is after.descriptor
+            and before.gc_threshold == after.gc_threshold
+        )
+        if plain and waiting and waiting[-1].run is None:
+            rows = waiting[-1].join(after, data)
+        else:
+            if not waiting:
+                self._owner.stir(self._feed.registrations)
+            waiting.append(_Waiting(before, after, whole, None if plain else run))
+        self._runs += 1
+        level("feeds.waiting_runs", self._runs, WAITING_RUNS_MAX)
+        if self._runs >= WAITING_RUNS_MAX or rows >= WAITING_ROWS_MAX or self._feed.wants_befores:
             self.settle()
 
     def settle(self) -> None:
         """Take into the feed whatever has been applied and waits."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._runs = self._waiting, [], 0
         if self._feed.over or not waiting:
             return
         effects: list[Effect] = []
         try:
-            for run, batch in _gathered(waiting):
-                first, last = run[0][0], run[-1][1].state
-                if first.descriptor is last.descriptor and (len(run) == 1 or not batch.writes[Family.LOCK]):
-                    effects += self._entry(batch, first, last)
-                    continue
-                for before, applied, _ in run:
-                    if not self._feed.over:
-                        effects += self._entry(applied.batch, before, applied.state)
+            for waits in waiting:
+                effects += self._taken_in(waits)
         except InvariantViolation as error:
             probe("feeds.broken")
             tap("feeds.broken", self, error)
@@ -137,6 +171,17 @@ class Attached:
         batch = WriteBatch()
         self.index.spill(batch, position=self.replica.state.position)
         self._engine.write(batch)
+
+    def _taken_in(self, waits: _Waiting) -> list[Effect]:
+        """What waits: one block, but entry by entry where the order of locks or the bounds of the range matter."""
+        before, after, run = waits.before, waits.after, waits.run
+        alone = run is None or len(run) == 1 or not waits.batch.writes[Family.LOCK]
+        if run is None or (alone and before.descriptor is after.descriptor):
+            return self._entry(waits.batch, before, after)
+        effects: list[Effect] = []
+        for earlier, applied, _ in run:
+            effects += self._entry(applied.batch, earlier, applied.state)
+        return effects
 
     def _entry(self, batch: WriteBatch, before: RangeState, after: RangeState) -> list[Effect]:
         feed = self._feed
@@ -208,34 +253,3 @@ def stored_index(replica: Replica) -> TimeIndex:
     state, context = replica.state, replica.context
     limit = int(context.settings["feed.index_bytes_max"])
     return TimeIndex.load(context.engine, state.descriptor.range_id, position=state.position, limit=limit)
-
-
-def _gathered(waiting: list[tuple[Run, WriteBatch]]) -> list[tuple[Run, WriteBatch]]:
-    """The same in order, with neighbors that only commit versions joined into one."""
-    if len(waiting) == 1:
-        return waiting
-    gathered: list[tuple[Run, WriteBatch]] = []
-    joining: WriteBatch | None = None
-    for run, batch in waiting:
-        if not _only_commits(run, batch):
-            gathered.append((run, batch))
-            joining = None
-        elif joining is None:
-            joining = WriteBatch()
-            joining.writes[Family.DATA].update(batch.writes[Family.DATA])
-            gathered.append(([run[0], run[-1]], joining))
-        else:
-            joining.writes[Family.DATA].update(batch.writes[Family.DATA])
-            gathered[-1][0][1] = run[-1]
-    return gathered
-
-
-def _only_commits(run: Run, batch: WriteBatch) -> bool:
-    """Whether nothing but versions, and what is closed, came of it."""
-    before, after = run[0][0], run[-1][1].state
-    return (
-        not batch.writes[Family.LOCK]
-        and not batch.ranges[Family.LOCK]
-        and before.descriptor is after.descriptor
-        and before.gc_threshold == after.gc_threshold
-    )

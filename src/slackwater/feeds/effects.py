@@ -26,8 +26,9 @@ and history stores no id, so the id is "where known" by nature.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from struct import unpack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -51,8 +52,12 @@ if TYPE_CHECKING:
 LOCKS_TRACKED_MAX = 1 << 20
 """Locks that one range's feed remembers; beyond it feeds end (TOO_MANY_LOCKS) and may come back later."""
 _MASK = (1 << 64) - 1
+_INVERTED = bytes(range(255, -1, -1))
+"""A stored timestamp is inverted, so that the newest version of a key comes first."""
 NO_CHANGES = Changes([], [], [])
 from_bytes = int.from_bytes
+_mark_of = itemgetter(slice(-VERSION_BYTES, None))
+_key_of = itemgetter(slice(None, -VERSION_BYTES))
 
 
 class _LockHead(msgspec.Struct, frozen=True, array_like=True):
@@ -109,14 +114,17 @@ def read_effects(batch: WriteBatch) -> Effects:
 
 
 def _changes(data: dict[bytes, bytes | None]) -> Changes:
-    values = [value for value in data.values() if value is not None]
-    stored = list(data) if len(values) == len(data) else [key for key, value in data.items() if value is not None]
-    marks = [key[-VERSION_BYTES:] for key in stored]
-    if len(set(marks)) == 1:  # one transaction's: few writers, or large ones
-        timestamps = [~from_bytes(marks[0], "big") & _MASK] * len(stored)
+    values: list[Any] = list(data.values())
+    if not all(values):  # deletions, which are events, or collected garbage, which is none
+        data = {key: value for key, value in data.items() if value is not None}
+        values = list(data.values())
+    stored = list(data)
+    marks = b"".join(map(_mark_of, stored))
+    if marks == marks[:VERSION_BYTES] * len(stored):  # one transaction's: few writers, or large ones
+        timestamps = [~from_bytes(marks[:VERSION_BYTES], "big") & _MASK] * len(stored)
     else:
-        timestamps = [~mark & _MASK for mark in unpack(f">{len(stored)}Q", b"".join(marks))]
-    return Changes([key[:-VERSION_BYTES] for key in stored], timestamps, values)
+        timestamps = list(unpack(f">{len(stored)}Q", marks.translate(_INVERTED)))
+    return Changes(list(map(_key_of, stored)), timestamps, values)
 
 
 def with_befores(changes: Changes, reader: Reader) -> Changes:

@@ -133,7 +133,8 @@ class RangeFeed:
         self.over = False
         """Whether this feed has ended for everybody: the driver forgets it and makes another for whoever comes."""
         self._scan_asked = False
-        self._befores = False
+        self.wants_befores = False
+        """Whether any consumer ever wanted before-images."""
 
     # --- consumers -------------------------------------------------------------------------------------------------
 
@@ -159,7 +160,7 @@ class RangeFeed:
         made.quiet = quiet
         self.registrations[registration] = made
         level("feeds.registrations", len(self.registrations), REGISTRATIONS_MAX)
-        self._befores = self._befores or befores
+        self.wants_befores = self.wants_befores or befores
         if self._too_old(made):
             return [Wake(registration)]
         if self.queue.complete:
@@ -240,11 +241,6 @@ class RangeFeed:
         """Whether somebody who comes back might need no scan."""
         known = self.recent.coverage.floors or (self.index is not None and self.index.coverage.floors)
         return bool(known)
-
-    @property
-    def wants_befores(self) -> bool:
-        """Whether any consumer ever wanted before-images."""
-        return self._befores
 
     @property
     def idle(self) -> bool:
@@ -378,7 +374,7 @@ class RangeFeed:
         if went:
             ids = [went.get(key, b"") for key in changes.keys]
             changes = msgspec.structs.replace(changes, txn_ids=ids)
-        if self._befores and any(
+        if self.wants_befores and any(
             r.befores and r.phase in (Phase.SCANNING, Phase.LIVE) for r in self.registrations.values()
         ):
             if reader is None:

@@ -116,6 +116,15 @@ def test_runs_wait_and_come_as_one_block() -> None:
     assert world.owner.stirred == [[1], [1]]
 
 
+def test_a_batch_that_was_applied_is_not_what_others_are_joined_into() -> None:
+    world = Range()
+    batches = [commit((b"k", ts)) for ts in (11, 12, 13)]
+    for batch in batches:
+        world.apply(batch)
+    assert [len(batch.writes[Family.DATA]) for batch in batches] == [1, 1, 1]
+    assert world.take()[0].timestamps == [11, 12, 13]
+
+
 def test_what_waits_is_bounded() -> None:
     world = Range()
     for ts in range(10, 10 + WAITING_RUNS_MAX - 1):
