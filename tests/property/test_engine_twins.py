@@ -30,14 +30,14 @@ def everything(reader):
     return out
 
 
-def walk(reader, family, start, end, reverse, seeks, limit):
+def walk(reader, family, start, end, reverse, seeks, limit, bare):
+    """Two blocks from each place; `bare` says which of them are keys alone, so that they follow each other in any way."""
     cursor = reader.cursor(family, start=start, end=end, reverse=reverse)
     out = []
     for key in [None, *seeks]:
         if key is not None:
             cursor.seek(key)
-        out.append(cursor.chunk(limit))
-        out.append(cursor.chunk(limit))
+        out += [cursor.keys(limit) if keys_only else cursor.chunk(limit) for keys_only in bare]
     return out
 
 
@@ -116,12 +116,13 @@ class Twins(RuleBasedStateMachine):
 
     @rule(
         family=FAMILY, one=KEYS, other=KEYS, reverse=st.booleans(), seeks=st.lists(KEYS, max_size=3),
-        limit=st.sampled_from([1, 2, 50]), keys=st.lists(KEYS, max_size=4), pick=st.integers(0, 3),
+        limit=st.sampled_from([1, 2, 17, 50]), keys=st.lists(KEYS, max_size=4), pick=st.integers(0, 3),
+        bare=st.tuples(st.booleans(), st.booleans()),
     )  # fmt: skip
-    def read(self, family, one, other, reverse, seeks, limit, keys, pick):
+    def read(self, family, one, other, reverse, seeks, limit, keys, pick, bare):
         pair = self.snapshots[pick][:2] if pick < len(self.snapshots) else (self.memory, self.rocks)
         start, end = min(one, other), max(one, other)
-        a, b = (walk(reader, family, start, end, reverse, seeks, limit) for reader in pair)
+        a, b = (walk(reader, family, start, end, reverse, seeks, limit, bare) for reader in pair)
         assert a == b, (a, b)
         assert pair[0].multi_get(family, keys) == pair[1].multi_get(family, keys)
         assert [pair[0].get(family, k) for k in keys] == [pair[1].get(family, k) for k in keys]

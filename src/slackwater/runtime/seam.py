@@ -204,6 +204,10 @@ class Cursor(Protocol):
         """Up to `limit` keys and their values from here on; advances; empty lists at the end."""
         ...
 
+    def keys(self, limit: int) -> list[bytes]:
+        """Like `chunk`, without the values: for a walk that wants few of them, and gets those by `multi_get`."""
+        ...
+
 
 class Reader(Protocol):
     """A readable state: the engine itself or a snapshot of it."""

@@ -6,7 +6,7 @@ One store is one ordered engine with three families; on it lies, as pure functio
                      ── writes.put delete conditional_put … ──┤  functions over (Reader, Batch): explicit arguments in,
                      ── intents.resolve resolve_span ─────────┤  a batch and statistics out; no state, no await
                      ── gc.collect ───────────────────────────┤
-    SQL, Spark       ── arrow.scan_arrow ─────────────────────┘
+    SQL, Spark       ── arrow.scan_arrow changes.scan_changes ┘
                                     │
                         Overlay(reader, batch)      reading one's own unapplied writes
                                     │
@@ -14,6 +14,7 @@ One store is one ordered engine with three families; on it lies, as pure functio
                  memory.py (simulator)   rocks.py (RocksDB)        the same contract, tested as twins (I-32)
 
     DATA    key ++ ~ts  ->  value | empty = tombstone      versions.py   newest first; bounds that extend keys
+                                                           window.py     what is new since, among much that is not
     LOCK    key         ->  at most one intent             intents.py    own writes, conflicts, resolve, push, abort
     LOCAL   range-local state of the replica layer
 

@@ -8,27 +8,26 @@
     b@15  (deleted)             delete of b1               b@15  delete            b1      (with `before`, else the key)
     b@05  b1
 
-The version right below a change says what it changed, so the walk reads blocks of *whole* keys: the last key of a block is
-carried over to the next. Everything about a block is then a handful of numpy operations on the timestamps and sizes. A
-deletion of nothing changes nothing and is left out, so the same window always gives the same rows, whoever deleted twice.
+The version right below a change says what it changed, so what is read is the versions of the window and those right below
+them, in blocks of *whole* keys (`storage.window`). Everything about a block is then a handful of numpy operations on the
+timestamps and sizes. A deletion of nothing changes nothing and is left out, so the same window always gives the same rows,
+whoever deleted twice.
 
 The version below may itself lie below the window. It is still there: collection keeps the state *at* its threshold
 (`storage.gc`), and a window may not begin below that.
-
-Cost. A key with a long tail of versions that are of no interest is left by seeking past them, at the end of a block.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slackwater.model.changes_arrow import DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangeRows
-from slackwater.runtime.seam import Family
 from slackwater.storage.arrow import BATCH_ROWS, BLOCK_FIRST, BLOCK_PAIRS, ArrowBlock, stamps
 from slackwater.storage.intents import conflict, conflicts_in
-from slackwater.storage.versions import AFTER_VERSIONS, SKIP_AFTER, suffix, tail_key
+from slackwater.storage.versions import suffix
+from slackwater.storage.window import WholeKeys, Window, in_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,21 +38,6 @@ if TYPE_CHECKING:
     from slackwater.storage.arrow import Array
 
 NOTHING = np.zeros(0, np.int64)
-
-
-class _Window(NamedTuple):
-    """After which and up to which timestamp, in the complemented form that sorts descending."""
-
-    newest: int
-    oldest: int
-
-
-class _Pairs(NamedTuple):
-    """Stored versions of whole keys, and where to go on after them (None: they are the last)."""
-
-    keys: list[bytes]
-    values: list[bytes]
-    resume: bytes | None
 
 
 def scan_changes(
@@ -76,23 +60,37 @@ def scan_changes(
     met = conflicts_in(reader, start, end, upto=upto)
     if met:
         raise conflict(met)
-    window = _Window(int.from_bytes(suffix(upto), "big"), int.from_bytes(suffix(after), "big"))
+    window = Window(start, end, after, upto)
     pending = _Pending()
     rows = size = 0
-    for pairs in _whole_keys(reader, start, end, window):
-        if pairs.keys:
-            size += pending.add(_changes(pairs, window, before=before))
+    for whole in _gathered(in_window(reader, window, below=True)):
+        size += pending.add(_changes(whole, window, before=before))
         full = (max_rows and rows + pending.rows >= max_rows) or (max_bytes and size >= max_bytes)
-        if pairs.resume is None:
+        if whole.resume is None:
             break
         if full or pending.rows >= BATCH_ROWS:
             rows += pending.rows
-            yield pending.block(decoder, pairs.resume)
+            yield pending.block(decoder, whole.resume)
             if full:
                 return
             pending = _Pending()
     if pending.rows:
         yield pending.block(decoder, None)
+
+
+def _gathered(blocks: Iterator[WholeKeys]) -> Iterator[WholeKeys]:
+    """Larger blocks: few versions come at a time when the window is sparse, and numpy has its price per block."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    enough = BLOCK_FIRST
+    for block in blocks:
+        keys = keys + block.keys if keys else block.keys
+        values = values + block.values if values else block.values
+        if len(keys) >= enough or block.resume is None:
+            yield WholeKeys(keys, values, block.resume)
+            keys, values, enough = [], [], min(2 * enough, BLOCK_PAIRS)
+    if keys:
+        yield WholeKeys(keys, values, None)
 
 
 class _Pending:
@@ -123,13 +121,13 @@ class _Pending:
         return ArrowBlock(decoder.decode(changes), resume, self.rows, self.size)
 
 
-def _changes(pairs: _Pairs, window: _Window, *, before: bool) -> ChangeRows:
+def _changes(whole: WholeKeys, window: Window, *, before: bool) -> ChangeRows:
     """The changes among the versions of whole keys."""
-    marks, same = stamps(pairs.keys)
-    live = np.fromiter(map(len, pairs.values), np.int64, len(pairs.values)) > 0
+    marks, same = stamps(whole.keys)
+    live = np.fromiter(map(len, whole.values), np.int64, len(whole.values)) > 0
     had = np.zeros(len(live), bool)  # a row was there before this version
     had[:-1] = same[1:] & live[1:]
-    at = np.flatnonzero((marks >= window.newest) & (marks < window.oldest) & (live | had))
+    at = np.flatnonzero((marks < int.from_bytes(suffix(window.after), "big")) & (live | had))
     if not len(at):
         return ChangeRows([], NOTHING, NOTHING, [])
     if same.any():  # oldest first within each key
@@ -139,8 +137,8 @@ def _changes(pairs: _Pairs, window: _Window, *, before: bool) -> ChangeRows:
     if before:
         at, kinds, source = _with_before(at, kinds)
     timestamps = (~marks[at].astype(np.uint64)).view(np.int64)
-    values = [pairs.values[i] for i in source.tolist()]
-    gone = [] if before else [pairs.keys[i][:-8] for i in at[kinds == DELETE].tolist()]
+    values = [whole.values[i] for i in source.tolist()]
+    gone = [] if before else [whole.keys[i][:-8] for i in at[kinds == DELETE].tolist()]
     return ChangeRows(values, kinds, timestamps, gone)
 
 
@@ -152,65 +150,3 @@ def _with_before(at: Array, kinds: Array) -> tuple[Array, Array, Array]:
     kinds[first[twice == 2]] = PREIMAGE
     older = (kinds == PREIMAGE) | (kinds == DELETE)
     return at, kinds, at + older
-
-
-def _whole_keys(reader: Reader, start: bytes, end: bytes, window: _Window) -> Iterator[_Pairs]:
-    """All stored versions in blocks that hold whole keys; the last one has no `resume`."""
-    tail = tail_key(start, end)  # the one key inside whose versions all sort beyond the end
-    beyond = tail if tail is not None and tail >= start else None
-    yield from _walk(reader, start, end, start, window, then=beyond)
-    if beyond is not None:
-        yield from _walk(reader, beyond + b"\x80", beyond + AFTER_VERSIONS, start, window, then=None)
-
-
-def _walk(
-    reader: Reader, low: bytes, high: bytes, start: bytes, window: _Window, *, then: bytes | None
-) -> Iterator[_Pairs]:
-    cursor = reader.cursor(Family.DATA, start=low, end=high)
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    size = BLOCK_FIRST
-    while True:
-        more, found = cursor.chunk(size)
-        if not more:
-            yield _Pairs(keys, values, then)
-            return
-        size = min(2 * size, BLOCK_PAIRS)
-        keys, values = keys + more, values + found
-        last = keys[-1][:-8]
-        if last < start:  # versions of a key that the start extends
-            keys, values = [], []
-            continue
-        cut = _first_of(keys, last)
-        skipped = _first_at(keys, start) if keys[0][:-8] < start else 0
-        if cut > skipped:
-            yield _Pairs(keys[skipped:cut], values[skipped:cut], last)
-        keys, values = keys[cut:], values[cut:]
-        if len(keys) > SKIP_AFTER:
-            keys, values = _skim(keys, values, window)
-            mark = int.from_bytes(more[-1][-8:], "big")
-            if mark >= window.oldest:
-                cursor.seek(last + AFTER_VERSIONS)
-            elif mark < window.newest:
-                cursor.seek(last + window.newest.to_bytes(8, "big"))
-
-
-def _skim(keys: list[bytes], values: list[bytes], window: _Window) -> tuple[list[bytes], list[bytes]]:
-    """What is of interest among the versions of one key: those of the window, the one below, and the last seen."""
-    marks = [int.from_bytes(key[-8:], "big") for key in keys]
-    first = next((i for i, mark in enumerate(marks) if mark >= window.newest), len(keys) - 1)
-    last = next((i for i, mark in enumerate(marks) if mark >= window.oldest), len(keys) - 1)
-    return keys[first : last + 1], values[first : last + 1]
-
-
-def _first_of(keys: list[bytes], last: bytes) -> int:
-    """Where the versions of the last key begin."""
-    at = len(keys) - 1
-    while at and keys[at - 1][:-8] == last:
-        at -= 1
-    return at
-
-
-def _first_at(keys: list[bytes], start: bytes) -> int:
-    """Where the keys at or above `start` begin."""
-    return next((i for i, key in enumerate(keys) if key[:-8] >= start), len(keys))

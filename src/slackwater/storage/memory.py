@@ -84,6 +84,10 @@ class MemoryCursor:
             keys, values, self._first = self._table.forward(self._first, self._last, limit)
         return keys, values
 
+    def keys(self, limit: int) -> list[bytes]:
+        """Like `chunk`, without the values; they cost nothing here."""
+        return self.chunk(limit)[0]
+
 
 class _MemoryReader:
     """What an engine and a snapshot share: reading tables until closed."""

@@ -133,3 +133,7 @@ class OverlayCursor:
             if base == mine:
                 self._base_at += 1
         return keys, values
+
+    def keys(self, limit: int) -> list[bytes]:
+        """Like `chunk`, without the values. A batch of one's own is small: nothing is saved here."""
+        return self.chunk(limit)[0]

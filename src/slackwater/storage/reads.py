@@ -33,16 +33,14 @@ from slackwater.storage.versions import (
     AFTER_VERSIONS,
     BLOCK_MAX,
     BLOCK_MIN,
-    SKIP_AFTER,
     Version,
     newest,
     newest_in,
-    suffix,
-    tail_key,
     ts_of,
     uncertain,
     visible,
 )
+from slackwater.storage.window import Window, first_in_window, in_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -220,10 +218,8 @@ def scan_versions(
             raise conflict(met)
     rows = VersionRows([], [], [], [] if before_images else None)
     size = 0
-    for group in _groups(reader, start, end, after=after, upto=upto, with_older=before_images):
+    for group in _groups(reader, Window(start, end, after, upto), below=before_images):
         wanted = [v for v in group if v.ts > after]
-        if not wanted:
-            continue
         size += sum(len(v.key) + len(v.value) for v in wanted)
         full = max_versions and len(rows.keys) + len(wanted) > max_versions
         if rows.keys and (full or (max_bytes and size > max_bytes)):
@@ -243,10 +239,8 @@ def refresh(
     """Whether a read of [start, end) at `after` would have seen the same at `upto`: the first change, or None."""
     for intent in conflicts_in(reader, start, end, after=after, upto=upto, txn=txn):
         return Change(intent.key, intent.ts, intent)
-    for group in _groups(reader, start, end, after=after, upto=upto, with_older=False):
-        if group and group[0].ts > after:
-            return Change(group[0].key, group[0].ts)
-    return None
+    stored = first_in_window(reader, Window(start, end, after, upto))
+    return None if stored is None else Change(stored[:-8], ts_of(stored))
 
 
 def _found(version: Version | None, ts: Timestamp, limit: Timestamp) -> Found:
@@ -301,55 +295,16 @@ def _merge(
         yield from versions
 
 
-def _groups(
-    reader: Reader, start: bytes, end: bytes, *, after: Timestamp, upto: Timestamp, with_older: bool
-) -> Iterator[list[Version]]:
-    """Per key its versions in (after, upto], newest first; with `with_older` also the one below, if there is one."""
-    tail = tail_key(start, end)
-    spans = [(start, end)]
-    if tail is not None and tail >= start:
-        spans.append((tail + b"\x80", tail + AFTER_VERSIONS))
-    for low, high in spans:
-        yield from _groups_of(reader, low, high, (start, end), after=after, upto=upto, with_older=with_older)
-
-
-def _groups_of(
-    reader: Reader,
-    low: bytes,
-    high: bytes,
-    span: tuple[bytes, bytes],
-    *,
-    after: Timestamp,
-    upto: Timestamp,
-    with_older: bool,
-) -> Iterator[list[Version]]:
-    cursor = reader.cursor(Family.DATA, start=low, end=high)
-    newest_wanted, oldest_wanted = suffix(upto), suffix(after)
-    group: list[Version] = []
-    current: bytes | None = None
-    unwanted, older, block = 0, False, BLOCK_MIN
-    while True:
-        keys, values = cursor.chunk(block)
-        if not keys:
-            break
-        block = min(2 * block, BLOCK_MAX)
-        for at, stored in enumerate(keys):
-            key, mark = stored[:-8], stored[-8:]
+def _groups(reader: Reader, window: Window, *, below: bool) -> Iterator[list[Version]]:
+    """Per key its versions in the window, newest first; with `below` also the one below, if there is one."""
+    for block in in_window(reader, window, below=below):
+        group: list[Version] = []
+        current: bytes | None = None
+        for stored, value in zip(block.keys, block.values, strict=True):
+            key = stored[:-8]
             if key != current:
                 if group:
                     yield group
-                current, group, unwanted, older = key, [], 0, False
-            if newest_wanted <= mark < oldest_wanted:
-                if span[0] <= key < span[1]:
-                    group.append(Version(key, ts_of(stored), values[at]))
-                continue
-            if mark >= oldest_wanted and with_older and not older and group:
-                group.append(Version(key, ts_of(stored), values[at]))
-            older = mark >= oldest_wanted
-            unwanted += 1
-            if unwanted > SKIP_AFTER:
-                cursor.seek(key + (AFTER_VERSIONS if older else newest_wanted))
-                unwanted, block = 0, BLOCK_MIN
-                break
-    if group:
+                current, group = key, []
+            group.append(Version(key, ts_of(stored), value))
         yield group

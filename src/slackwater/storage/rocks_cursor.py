@@ -7,6 +7,9 @@ position: `RdictIter.seek` + key + value 150, `items(from_key=…)` 80. So long 
 ones (`POINT_PAIRS_MAX`), and those of pinned snapshots, are pulled from one `RdictIter` that all cursors of a reader
 share, each seeking again when another one has moved it.
 
+Keys alone cost less, because no value is copied: `keys()` by `islice` takes 0.31 us for each where `items()` takes 0.45 us,
+and 0.47 us instead of 0.66 us through an `RdictIter`. A value wanted after all costs 2 us by `get` of a list.
+
 Two things of rocksdict 0.3.29 that were found by trying, not by reading: `ReadOptions.set_iterate_lower_bound` sets the
 *upper* bound, so lower bounds are kept by hand; and a `Snapshot`'s iterators show later writes, so frozen reads go
 through iterators made in time (`rocks.py`).
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 import rocksdict
@@ -27,6 +30,7 @@ from slackwater.runtime.seam import Family
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Kind = Literal["items", "keys"]
 POINT_PAIRS_MAX = 16
 """Chunks up to this long are pulled one by one after a seek; longer ones stream."""
 
@@ -65,6 +69,7 @@ class RocksCursor:
         "_end",
         "_family",
         "_from",
+        "_kind",
         "_last",
         "_reader",
         "_reverse",
@@ -81,8 +86,9 @@ class RocksCursor:
         self._end = end
         self._reverse = reverse
         self._from: bytes | None = None  # where to begin; None: at the first (or last) key
-        self._last: bytes | None = None  # the last key pulled since the last seek
-        self._stream: Iterator[tuple[bytes, bytes]] | None = None
+        self._last: bytes | None = None  # the last key given since the last seek
+        self._stream: Iterator[Any] | None = None
+        self._kind: Kind = "items"  # what the stream is of
         self._version = reader.version
         self.own: Any = None  # the shared iterator, while it stands where this cursor left it
 
@@ -92,33 +98,64 @@ class RocksCursor:
 
     def chunk(self, limit: int) -> tuple[list[bytes], list[bytes]]:
         """Up to `limit` keys and values from here on, as two lists; advances."""
-        if self._version != self._reader.version:
-            raise UsageError("the engine was written to since this cursor was made; read a snapshot instead")
-        if self._start >= self._end or limit <= 0:
+        if self._nothing(limit):
             return [], []
         try:
-            if self._stream is None:
-                short = limit <= POINT_PAIRS_MAX and self._family is Family.DATA
-                self._stream = None if short else self._open()
-                if self._stream is None:
-                    return self._pull(limit)
-            flat = list(chain.from_iterable(islice(self._stream, limit)))
+            stream = self._streaming(limit, "items")
+            if stream is None:
+                return self._pull(limit, with_values=True)
+            flat = list(chain.from_iterable(islice(stream, limit)))
         except StorageError:
             raise
         except Exception as error:
             raise failure(error, "reading") from error
-        keys, values = flat[::2], flat[1::2]
+        keys, values = self._given(flat[::2]), flat[1::2]
+        return keys, values if len(keys) == len(values) else values[: len(keys)]
+
+    def keys(self, limit: int) -> list[bytes]:
+        """Like `chunk`, without the values."""
+        if self._nothing(limit):
+            return []
+        try:
+            stream = self._streaming(limit, "keys")
+            if stream is None:
+                return self._pull(limit, with_values=False)[0]
+            return self._given(list(islice(stream, limit)))
+        except StorageError:
+            raise
+        except Exception as error:
+            raise failure(error, "reading") from error
+
+    def _nothing(self, limit: int) -> bool:
+        """Whether there is nothing to read; refuses a cursor that is too old."""
+        if self._version != self._reader.version:
+            raise UsageError("the engine was written to since this cursor was made; read a snapshot instead")
+        return self._start >= self._end or limit <= 0
+
+    def _streaming(self, limit: int, kind: Kind) -> Iterator[Any] | None:
+        """The stream to take from, opened here if need be; None when the shared iterator has to do."""
+        if self._stream is not None and self._kind == kind:
+            return self._stream
+        short = limit <= POINT_PAIRS_MAX and self._family is Family.DATA
+        self._stream = None if short else self._open(kind)
+        if self._stream is not None:
+            self._kind, self.own = kind, None  # the shared iterator stays behind
+        return self._stream
+
+    def _given(self, keys: list[bytes]) -> list[bytes]:
+        """What a stream gave, inside the bounds: only a reverse one can have left them."""
         if self._reverse and keys and keys[-1] < self._start:
-            keep = bisect_right(keys, _Descending(self._start), key=_Descending)
+            keys = keys[: bisect_right(keys, _Descending(self._start), key=_Descending)]
             self._stream = iter(())
-            return keys[:keep], values[:keep]
-        return keys, values
+        if keys:
+            self._last = keys[-1]
+        return keys
 
     def drop(self) -> None:
         """Let go of the iterators: the reader is closing and they would keep its files open."""
         self._stream, self.own = iter(()), None
 
-    def _pull(self, limit: int) -> tuple[list[bytes], list[bytes]]:
+    def _pull(self, limit: int, *, with_values: bool) -> tuple[list[bytes], list[bytes]]:
         iterator = self._reader.shared(self._family, self)
         if iterator is not self.own:
             self._place(iterator)
@@ -133,7 +170,8 @@ class RocksCursor:
                 iterator.status()
                 break
             keys.append(key)
-            values.append(value_here())
+            if with_values:
+                values.append(value_here())
             advance()
         if keys:
             self._last = keys[-1]
@@ -151,7 +189,7 @@ class RocksCursor:
         if beyond is not None and iterator.key() == beyond:
             iterator.prev()
 
-    def _open(self) -> Iterator[tuple[bytes, bytes]] | None:
+    def _open(self, kind: Kind) -> Iterator[Any] | None:
         """A stream from here on; None when only the shared iterator still shows the reader's state."""
         if self._reverse:
             if self._last is not None:
@@ -161,7 +199,7 @@ class RocksCursor:
             at = max(self._start, self._from or b"") if self._last is None else self._last + b"\x00"
             if at >= self._end:
                 return iter(())
-        return self._reader.stream(self, self._family, self._end, at, reverse=self._reverse)
+        return self._reader.stream(self, self._family, kind, self._end, at, reverse=self._reverse)
 
 
 class RocksReader:
@@ -204,9 +242,9 @@ class RocksReader:
         return iterator
 
     def stream(
-        self, cursor: RocksCursor, family: Family, end: bytes, at: bytes | None, *, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]] | None:
-        """A new frozen iterator below `end`, or None when the engine has moved on.
+        self, cursor: RocksCursor, family: Family, kind: Kind, end: bytes, at: bytes | None, *, reverse: bool
+    ) -> Iterator[Any] | None:
+        """A new frozen iterator over pairs or keys below `end`, or None when the engine has moved on.
 
         A forward stream begins at its lower bound; a reverse one is cut by its cursor.
         """
@@ -215,9 +253,10 @@ class RocksReader:
             return None
         options = rocksdict.ReadOptions()
         options.set_iterate_upper_bound(end)
-        pairs: Iterator[tuple[bytes, bytes]] = iter(source.items(backwards=reverse, from_key=at, read_opt=options))
+        made = source.items if kind == "items" else source.keys
+        stream: Iterator[Any] = iter(made(backwards=reverse, from_key=at, read_opt=options))
         self._cursors.add(cursor)
-        return pairs if self.live() else None
+        return stream if self.live() else None
 
     def _drop_shared(self) -> None:
         for owner in self._owners.values():
