@@ -1,7 +1,7 @@
 """Several pieces of work at once, each owned, errors as values.
 
-`asyncio.gather` starts tasks that nobody owns and forgets the others when one fails. Here every piece is a task of
-the given scope, all of them are waited for whatever happens to one, and a typed error is returned in its place:
+`asyncio.gather` starts tasks that nobody owns and forgets the others when one fails. Here every piece that waits is a task
+of the given scope, all of them are waited for whatever happens to one, and a typed error is returned in its place:
 whoever sent writes to five ranges must know what became of each.
 """
 
@@ -25,22 +25,27 @@ async def in_parallel(
 ) -> list[T | SlackwaterError]:
     """Run all, at most `limit` at a time; results and typed errors in order. Cancellation cancels all."""
     gate = Semaphore(limit)
+    outcomes: dict[int, T | SlackwaterError] = {}
 
-    async def guarded(work: Callable[[], Awaitable[T]]) -> T | SlackwaterError:
+    async def guarded(at: int, work: Callable[[], Awaitable[T]]) -> None:
         async with gate:
             try:
-                return await work()
+                outcomes[at] = await work()
             except SlackwaterError as error:
-                return error
+                outcomes[at] = error
 
-    tasks: list[TaskHandle[T | SlackwaterError]] = []
+    tasks: list[TaskHandle[None]] = []
     try:
-        for work in works:
-            tasks.append(scope.spawn(guarded(work), name=name))  # noqa: PERF401 - those started must be known if one fails
-        return [await task for task in tasks]
+        for at, work in enumerate(works):
+            task = scope.start(guarded(at, work), name=name)
+            if task is not None:
+                tasks.append(task)
+        for task in tasks:
+            await task
+        return [outcomes[at] for at in range(len(works))]
     except UsageError as error:
         _cancel(tasks)
-        raise UnavailableError("this process is shutting down", partial=bool(tasks)) from error
+        raise UnavailableError("this process is shutting down", partial=bool(tasks or outcomes)) from error
     except CancelledError:
         _cancel(tasks)
         raise

@@ -86,6 +86,10 @@ class TaskScope(Protocol):
         """Start a task owned by this scope."""
         ...
 
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> TaskHandle[None] | None:
+        """Run work up to where it first waits; from there on it is a task of this scope. None: it did not wait."""
+        ...
+
     def child(self, name: str) -> TaskScope:
         """A scope that ends with this one."""
         ...

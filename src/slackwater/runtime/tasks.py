@@ -22,17 +22,27 @@ Rules
     - Spawning on a scope that is closing or closed raises `UsageError`; the coroutine is closed, so that Python does
       not complain that it was never awaited.
     - A task may close the scope that owns it: it is neither cancelled nor waited for by that call.
+
+Most of what a server is asked for is answered without waiting for anything, and making, scheduling and burying a task costs
+more than many an answer. `start` runs work right away and makes a task of it only when it first waits:
+
+    start(work) ── runs ──► done             no task, no step of the loop
+                     └────► waits for f      a task that begins by waiting for f
+
+Such work has no current task until then (`sync.timeout` knows), and its context is a copy of its starter's, as a task's is.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Generator
 
 T = TypeVar("T")
 
@@ -70,13 +80,42 @@ class Scope:
 
     def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Start a task owned by this scope."""
-        if self._closing:
-            work.close()
-            raise UsageError(f"scope {self.name!r} is closed and starts no more tasks", task=name)
+        self._check_open(work, name)
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._members[task] = None
         task.add_done_callback(self._ended)
         return task
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None] | None:
+        """Run work up to where it first waits; from there on it is a task of this scope. None: it did not wait.
+
+        Work that crashes before that ends the scope as any task does, and its starter hears of it.
+        """
+        self._check_open(work, name)
+        loop, context, starter = asyncio.get_running_loop(), copy_context(), asyncio.current_task()
+        if starter is not None:  # or work that cancels "the current task" would cancel its starter
+            asyncio.tasks._leave_task(loop, starter)
+        try:
+            awaited = context.run(work.send, None)
+        except StopIteration:
+            return None
+        except Exception as error:
+            self._fail(error)
+            raise
+        finally:
+            if starter is not None:
+                asyncio.tasks._enter_task(loop, starter)
+        task = loop.create_task(_Rest(work, awaited), name=name, context=context)
+        self._members[task] = None
+        task.add_done_callback(self._ended)
+        if self._closing:  # by the work itself, or by what it woke
+            task.cancel()
+        return task
+
+    def _check_open(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        if self._closing:
+            work.close()
+            raise UsageError(f"scope {self.name!r} is closed and starts no more tasks", task=name)
 
     def child(self, name: str, *, on_failure: Callable[[BaseException], None] | None = None) -> Scope:
         """A scope that ends with this one; with `on_failure` its crash stops there instead of ending this one."""
@@ -148,6 +187,41 @@ class Scope:
     def _only_left(self, current: asyncio.Task[Any] | None) -> bool:
         """Whether all that remains is the task that waits, here or in a child scope."""
         return all(m is current or (isinstance(m, Scope) and m._only_left(current)) for m in self._members)
+
+
+class _Rest(Coroutine[Any, Any, None]):
+    """What remains of work that has begun and waits.
+
+    Not an `async def`: one that is cancelled before its own first step would never tell the work.
+    """
+
+    __slots__ = ("_awaited", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, None], awaited: Any) -> None:
+        self._work = work
+        self._awaited: Any = (awaited,)
+
+    def send(self, value: Any) -> Any:
+        """First wait for what the work waits for, then go on with it."""
+        if self._awaited is not None:
+            (first,), self._awaited = self._awaited, None
+            return first
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Interrupt the work."""
+        self._awaited = None
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """End the work."""
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._work.__await__()
+
+    def __getattr__(self, name: str) -> Any:  # name, frame: whoever looks at the task means the work
+        return getattr(self._work, name)
 
 
 def _current_task() -> asyncio.Task[Any] | None:

@@ -5,6 +5,7 @@ import pytest
 
 from slackwater.errors import UsageError
 from slackwater.runtime import Scope, run
+from slackwater.runtime.sync import timeout
 
 
 class BoomError(Exception):
@@ -191,5 +192,120 @@ def test_failure_during_close_is_kept():
         await scope.close()
         assert isinstance(scope.failure, BoomError)
         assert len(seen) == 1
+
+    run(main())
+
+
+# --- start: no task unless it waits
+
+
+def test_work_that_does_not_wait_is_done_when_start_returns_and_never_was_a_task():
+    async def main():
+        scope, log = Scope("s"), []
+
+        async def work():
+            log.append(asyncio.current_task())
+
+        assert scope.start(work(), name="w") is None
+        assert log == [None], "what starts it is a task, but not the work's"
+        assert asyncio.current_task() is not None
+        assert scope.status() == "scope s open tasks=0 children=0"
+
+    run(main())
+
+
+def test_work_that_waits_goes_on_as_a_task_with_its_own_context():
+    async def main():
+        scope, log = Scope("s"), []
+        first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
+
+        async def work():
+            log.append("begun")
+            log.append(await first)
+            log.append(await second)
+            log.append(asyncio.current_task().get_name())
+
+        task = scope.start(work(), name="w")
+        assert log == ["begun"]
+        first.set_result("first")
+        second.set_result("second")
+        await task
+        assert log == ["begun", "first", "second", "w"]
+
+    run(main())
+
+
+def test_work_that_is_cancelled_before_its_task_took_a_step_hears_of_it():
+    async def main():
+        scope, log = Scope("s"), []
+        scope.start(forever(log, "told"), name="w")
+        await scope.close()
+        assert log == ["told"]
+
+    run(main())
+
+
+def test_work_may_go_on_after_it_caught_its_cancellation():
+    async def main():
+        scope, log = Scope("s"), []
+
+        async def work():
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                await asyncio.sleep(0)
+                log.append("cleaned up")
+                raise
+
+        task = scope.start(work(), name="w")
+        task.cancel()
+        await turns()
+        assert log == ["cleaned up"]
+        assert task.cancelled()
+
+    run(main())
+
+
+def test_work_that_crashes_at_once_ends_the_scope():
+    async def main():
+        seen = []
+        scope = Scope("s", on_failure=seen.append)
+        with pytest.raises(BoomError):
+            scope.start(boom(), name="w")
+        assert isinstance(scope.failure, BoomError)
+        assert seen == [scope.failure]
+
+    run(main())
+
+
+def test_work_that_closes_its_own_scope_is_cancelled_where_it_waits():
+    async def main():
+        scope, log = Scope("s"), []
+
+        async def work():
+            scope.cancel()
+            await forever(log, "told")
+
+        task = scope.start(work(), name="w")
+        await turns()
+        assert task.cancelled()
+        assert log == ["told"]
+
+    run(main())
+
+
+def test_a_timeout_in_work_that_has_not_waited_yet_works():
+    async def main():
+        scope, log = Scope("s"), []
+
+        async def work():
+            try:
+                async with timeout(0.001):
+                    await asyncio.get_running_loop().create_future()
+            except TimeoutError:
+                log.append("timed out")
+
+        await scope.start(work(), name="w")
+        assert log == ["timed out"]
 
     run(main())

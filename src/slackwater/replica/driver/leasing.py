@@ -110,6 +110,7 @@ class Leasing:
 
     async def _acquire(self) -> None:
         self._context.trusted()
+        self._check_entitled()
         self._acquiring = True
         probe("lease.acquire")
         try:
@@ -123,21 +124,13 @@ class Leasing:
 
     async def _next(self) -> Lease:
         """The lease this node may ask for now."""
-        held = self._state().lease
+        held, own = self._state().lease, self._check_entitled()
         node, clock = self._context.node_id, self._context.clock
-        if self.by_expiration:
-            if held.sequence == self._former and self.status(clock.now()) is not LeaseState.EXPIRED:
-                # Something was served under it, up to a time that is not known; nothing was at or above its end.
-                raise self.elsewhere("the lease of this node's former life has not ended yet", 0)
+        if own is None:
             return next_expiration_lease(
                 held, node, now=clock.now(), duration_s=self._context.settings["lease.duration"]
             )
-        own = self._context.liveness.own()
-        if own is None:
-            raise self.elsewhere("this node has no live liveness record", 0)
         if held.holder == node and held.epoch == own.epoch:
-            if held.sequence != self._former:
-                raise self.elsewhere("this node's liveness is being renewed", 0)
             # Of the former life of the replica only: this process held it, and knows how far all that was served goes.
             await self._context.pass_by(self._context.hooks.reached())
         if held.holder not in {0, node}:
@@ -150,6 +143,21 @@ class Leasing:
         # Whoever ended the old epoch did so at a clock reading past its expiration, and this node's clock has heard of
         # that: now() is above everything the old holder can have served.
         return next_epoch_lease(held, node, own.epoch, now=clock.now(), ended_at=MIN)
+
+    def _check_entitled(self) -> Liveness | None:
+        """Raise unless this node may ask for the lease now; the record it stands on, where leases stand on records."""
+        held = self._state().lease
+        if self.by_expiration:
+            if held.sequence == self._former and self.status(self._context.clock.now()) is not LeaseState.EXPIRED:
+                # Something was served under it, up to a time that is not known; nothing was at or above its end.
+                raise self.elsewhere("the lease of this node's former life has not ended yet", 0)
+            return None
+        own = self._context.liveness.own()
+        if own is None:
+            raise self.elsewhere("this node has no live liveness record", 0)
+        if held.holder == self._context.node_id and held.epoch == own.epoch and held.sequence != self._former:
+            raise self.elsewhere("this node's liveness is being renewed", 0)
+        return own
 
     async def _request(self, lease: Lease) -> None:
         before = LeaseSequence(lease.sequence - 1)

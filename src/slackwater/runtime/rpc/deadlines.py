@@ -39,16 +39,17 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns = 0
 
-    def add(self, call_id: int, timeout_s: float) -> int:
-        """Watch a call that is about to enter `living`; returns its deadline in monotonic nanoseconds."""
-        now = self._clock.monotonic_ns()
-        deadline = now + int(min(timeout_s, TIMEOUT_S_MAX) * 1e9)
+    def after(self, timeout_s: float) -> int:
+        """The deadline that is so far away, in monotonic nanoseconds."""
+        return self._clock.monotonic_ns() + int(min(timeout_s, TIMEOUT_S_MAX) * 1e9)
+
+    def add(self, call_id: int, deadline: int) -> None:
+        """Watch a call that is about to enter `living`."""
         heapq.heappush(self._heap, (deadline, call_id))
         if len(self._heap) > self._sweep_above:
             self._sweep(keep=call_id)
         if self._timer is None or deadline < self._armed_ns:
-            self._arm(now)
-        return deadline
+            self._arm(self._clock.monotonic_ns())
 
     def close(self) -> None:
         """Watch nothing any more."""

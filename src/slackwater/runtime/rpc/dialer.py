@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.errors import ConnectionLost, Overloaded, SlackwaterError
 from slackwater.hooks import level
+from slackwater.runtime import sync
 from slackwater.runtime.rpc.peer import Peer
 from slackwater.runtime.rpc.session import leave
 
@@ -108,7 +109,7 @@ class Dialer:
             return await peer.call(method, request, timeout=timeout)  # most calls: nothing to wait for
         started_ns = self._runtime.clock.monotonic_ns()
         try:
-            async with asyncio.timeout(timeout):
+            async with sync.timeout(timeout):
                 peer = await self.peer(address, node_id=node_id)
         except TimeoutError:
             raise ConnectionLost(
@@ -220,7 +221,7 @@ class Dialer:
             return peer
 
         try:
-            async with asyncio.timeout(self._settings["rpc.connect_timeout"]):
+            async with sync.timeout(self._settings["rpc.connect_timeout"]):
                 await self._runtime.net.connect(address, make)
                 await made[0].greet()
         except TimeoutError:

@@ -13,9 +13,10 @@ a call early is decided here and told to the server, which cancels the handler:
 
 `ConnectionLost` with `sent=False` means that the request never left, so repeating it is safe.
 
-A peer pings the server at every heartbeat interval. The answer measures the round trip and, as NTP does, the offset
+A node pings its peers at every heartbeat interval. The answer measures the round trip and, as NTP does, the offset
 between the clocks: the server read its clock somewhere between sending and receiving, so half the round trip bounds the
-error.
+error. A client's clock is nobody's business: it pings only where nothing else was said, and often enough that the server
+does not take it for gone. There are more clients than nodes, and a server has better things to do.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ class Peer(Session):
         self._last_id = 0
         self._deadlines = Deadlines(self._clock, self._loop, living=self._calls, expired=self._on_deadline)
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._tick_s = min(self._tick_s, settings["rpc.heartbeat_interval"])
+        self._patience_s = self._timeout_s()  # the server's, once it has said it, if that is less
+        self._said = 0  # the last call before the last tick
+        self._tick_s = self._next_tick_s()
         self.measurement: Measurement | None = None
 
     async def greet(self) -> None:
@@ -139,7 +142,7 @@ class Peer(Session):
             raise self._too_large(method.name, frame)
         future: asyncio.Future[Res] = self._loop.create_future()
         if timeout is not None:
-            self._deadlines.add(call_id, timeout)
+            self._deadlines.add(call_id, self._deadlines.after(timeout))
         self._calls[call_id] = Call(future, method)
         self._send(frame)
         try:
@@ -165,7 +168,7 @@ class Peer(Session):
             cancel=lambda: self._cancel(call_id),
         )
         if timeout is not None:
-            self._deadlines.add(call_id, timeout)
+            self._deadlines.add(call_id, self._deadlines.after(timeout))
         self._calls[call_id] = stream
         self._send(frame)
         return stream
@@ -318,7 +321,8 @@ class Peer(Session):
             self._refuse(error)
             return
         self._greet(hello)
-        self._tick_s = max(TICK_S_MIN, min(self._tick_s, hello.heartbeat_timeout_ms / 1000 / SILENCE_CHECKS))
+        self._patience_s = min(self._patience_s, hello.heartbeat_timeout_ms / 1000)
+        self._tick_s = self._next_tick_s()
         if not self._ready.done():
             self._ready.set_result(None)
         self._tick()
@@ -334,7 +338,20 @@ class Peer(Session):
             error = ConnectionLost(f"{self.peer} ended the connection: {error}", peer=self.peer)
         self._end(error)
 
+    def _next_tick_s(self) -> float:
+        """How long until the next look whether the server must be heard or told something."""
+        if self._identity.node_id:
+            tick_s = min(self._patience_s / SILENCE_CHECKS, self._settings["rpc.heartbeat_interval"])
+        else:  # what was said right after one look keeps the next one quiet: two of these are less than SILENCE_CHECKS
+            tick_s = self._patience_s / (SILENCE_CHECKS + 1)
+        return max(TICK_S_MIN, tick_s)
+
     def _tick(self) -> None:
+        said, self._said = self._said != self._last_id, self._last_id
+        heard = self._silent_s <= self._tick_s
+        self._tick_s = self._next_tick_s()
+        if said and heard and not self._identity.node_id:
+            return
         if self._greeted and not buggify("rpc.skip_heartbeat"):
             ts = self._hook.stamp() if self._hook is not None else 0
             self._send(encode(Ping(ts, self._clock.monotonic_ns())))

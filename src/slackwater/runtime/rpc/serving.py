@@ -1,15 +1,15 @@
-"""The serving end of a connection: one task per running handler, none for a plain function.
+"""The serving end of a connection: one task per handler that waits, none for one that can answer at once.
 
     frame ─decode envelope─> handler? ─> clock ─> room? ─> decode body ─┬─ sync:   answer now
-                 │             │           │        │           │        ├─ async:  one task
-              garbage       unknown     too far  Overloaded  DecodeError └─ stream: one task, with credit
+                 │             │           │        │           │        ├─ async:  answer now, or one task once it waits
+              garbage       unknown     too far  Overloaded  DecodeError └─ stream: the same, with credit
               Goodbye        Fault       Fault     Fault       Fault
 
-Everything left of the split costs no task. What is wrong with one call is a `Fault` to that call; only bytes that are
-no message, and identifiers used twice, end the connection, and then only this one.
+Everything left of the split costs no task, nor does a handler that never waits (`Scope.start`). What is wrong with one call
+is a `Fault` to that call; only bytes that are no message, and identifiers used twice, end the connection, and only this one.
 
 Rules
-    - A call is in `_running` from its admission until its task has ended, so `rpc.requests_in_flight_max` bounds tasks:
+    - A call is in `_running` from where it first waits until its task has ended, so `rpc.requests_in_flight_max` bounds tasks:
       a cancelled handler that lingers still counts.
     - A call gets at most one last word (Response, End or Fault), and none once its caller cancelled it.
     - When the connection ends every running handler is cancelled, in order of arrival.
@@ -208,19 +208,27 @@ class ServerSession(Session):
         else:
             work = self._serve(context, handler, request)
         if message.timeout_us > 0:
-            context.deadline_ns = self._deadlines.add(message.id, message.timeout_us / 1e6)
-        self._running[message.id] = context
-        level("rpc.serving", len(self._running), self._in_flight_max)
+            context.deadline_ns = self._deadlines.after(message.timeout_us / 1e6)
         try:
-            context.task = self._scope.spawn(work, name=message.method)
+            context.task = self._scope.start(work, name=message.method)
         except SlackwaterError:  # the server is closing
-            del self._running[message.id]
             self._fault(message.id, message.method, UnavailableError("the server is shutting down"))
+            return
+        if context.task is not None:
+            self._went_on(context)
+
+    def _went_on(self, context: Context) -> None:
+        """A handler waits for something: from now on others may meet it."""
+        self._running[context.id] = context
+        level("rpc.serving", len(self._running), self._in_flight_max)
+        if self._error is not None:  # its first step ended the session
+            self._cancel(context.id)
+        elif context.deadline_ns:
+            self._deadlines.add(context.id, context.deadline_ns)
 
     # --- the work itself
 
     async def _serve(self, context: Context, handler: Handler, request: object) -> None:
-        context.started = True
         try:
             response = await handler.function(request, context)
             if not context.cancelled:
@@ -234,7 +242,6 @@ class ServerSession(Session):
             self._running.pop(context.id, None)
 
     async def _serve_stream(self, context: Context, handler: Handler, request: object) -> None:
-        context.started = True
         try:
             items = handler.function(request, context)
             try:
@@ -329,8 +336,6 @@ class ServerSession(Session):
         if context is None or context.cancelled:
             return
         context.cancelled = True
-        if not context.started:  # its coroutine will never run, so neither will its `finally`
-            del self._running[call_id]
         # A cancelled task remembers where it was, frames and request and all: it must not be found from there.
         task, context.task = context.task, None
         task.cancel()

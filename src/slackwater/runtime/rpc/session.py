@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import ConnectionLost, ProtocolError, SlackwaterError
 from slackwater.hooks import probe
+from slackwater.runtime import sync
 from slackwater.runtime.rpc.faults import goodbye
 from slackwater.runtime.rpc.wire import MAGIC, VERSION, Hello, encode
 
@@ -186,6 +187,6 @@ async def leave(roster: dict[Session, None]) -> None:
     for session in list(roster):
         session.close()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LEAVE_S_MAX):
+        async with sync.timeout(LEAVE_S_MAX):
             for session in list(roster):
                 await session._wait_gone()
