@@ -71,8 +71,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("routing.range_cache_entries", 1 << 16, "ranges", (16, 1 << 22), (1, 8), "Range descriptors a sender remembers."),
     Setting("routing.retries_max", 64, "tries", (1, 10_000), (16, 64), "Rounds of tries for one batch before it is given up as unavailable."),
     Setting("routing.send_timeout", 30.0, "s", (0.1, 3600), (2, 60), "How long a batch may take when its caller set no deadline."),
-    Setting("routing.backoff_min", 0.005, "s", (0.0001, 10), (0.0005, 0.1), "First pause between rounds of tries; it doubles with each."),
-    Setting("routing.backoff_max", 0.5, "s", (0.001, 60), (0.01, 2), "Longest pause between rounds of tries."),
+    Setting("routing.backoff_min", 0.005, "s", (0.0001, 10), (0.0005, 0.1), "First pause between rounds of tries; each is four times the one before."),
+    Setting("routing.backoff_max", 1.0, "s", (0.001, 60), (0.01, 2), "Longest pause between rounds of tries."),
     Setting("routing.fanout", 16, "ranges", (1, 1024), (1, 4), "Ranges one batch is sent to at the same time."),
     # transactions
     Setting("txn.heartbeat_interval", 1.0, "s", (0.05, 30), (0.05, 2), "How often a transaction with intents tells its record that it lives."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.errors import NotLeaseholder, SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.routing.range_cache import RangeCache
 from slackwater.routing.retry import Backoff, Deadline
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
 
 
+ROUNDS_WITHOUT_ANSWER = 2
+ROUNDS_WITHOUT_LEASE = 4
+"""Failed rounds after which a range is looked up again."""
+PAUSE_GROWTH = 4
+"""A lease that moves is there in milliseconds, one whose holder died in seconds; there is nothing to be found in between."""
 TOLD_MAX = 256
 """Ranges kept with one call."""
 
@@ -84,6 +89,16 @@ class Call:
             probe("routing.gave_up")
             raise UnavailableError(f"no replica could answer: {self.last}", rounds=self.rounds)
 
+    @property
+    def looks_again(self) -> bool:
+        """Whether, after this failed round, the range is looked up again.
+
+        After one, the lease is more likely to be on its way than the range. Replicas that answer, and only do not hold the
+        lease, know the range: it has hardly moved, and looking it up at every try would burden others for nothing.
+        """
+        answered = isinstance(self.last, NotLeaseholder)
+        return self.rounds % (ROUNDS_WITHOUT_LEASE if answered else ROUNDS_WITHOUT_ANSWER) == 0
+
     async def next_round(self, *, pause: bool) -> None:
         """Count a round that failed and, with `pause`, wait before the next."""
         self.rounds += 1
@@ -92,5 +107,5 @@ class Call:
             return
         if self._backoff is None:
             least, most = self._settings["routing.backoff_min"], self._settings["routing.backoff_max"]
-            self._backoff = Backoff(self._rng, least=least, most=most)
+            self._backoff = Backoff(self._rng, least=least, most=most, growth=PAUSE_GROWTH)
         await self._clock.sleep(min(self._backoff.next(), self.deadline.remaining()))

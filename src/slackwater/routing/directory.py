@@ -153,9 +153,14 @@ class Directory:
             first = await self._first_descriptor()
             try:
                 answer = await self._ask(first, [request], header, call)
-            except (RoundOver, RangeMismatch):
+            except RangeMismatch:
                 self.forget_first_range()
                 await call.next_round(pause=True)
+                continue
+            except RoundOver:
+                await call.next_round(pause=True)
+                if call.looks_again:
+                    self.forget_first_range()
                 continue
             except ConflictError as error:
                 call.last = error

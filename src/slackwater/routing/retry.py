@@ -1,7 +1,7 @@
 """How long, how often: deadlines and pauses between tries.
 
 A deadline is a moment on the monotonic clock; what remains of it travels with every message, so that nobody works for
-a caller who has gone. A pause doubles with each round up to a bound and keeps a random half of itself: clients that
+a caller who has gone. A pause grows with each round up to a bound and keeps a random half of itself: clients that
 failed together must not come back together.
 """
 
@@ -42,19 +42,20 @@ class Deadline:
 
 
 class Backoff:
-    """Pauses: `least`, twice that, … up to `most`, each with a random half taken off."""
+    """Pauses: `least`, `growth` times that, … up to `most`, each with a random half taken off."""
 
-    __slots__ = ("_least", "_most", "_rng", "rounds")
+    __slots__ = ("_growth", "_least", "_most", "_rng", "rounds")
 
-    def __init__(self, rng: Rng, *, least: float, most: float) -> None:
+    def __init__(self, rng: Rng, *, least: float, most: float, growth: int = 2) -> None:
         invariant(least > 0, "A-backoff", least=least)
         self._rng = rng
+        self._growth = growth
         self._least = least
         self._most = max(least, most)
         self.rounds = 0
 
     def next(self) -> float:
         """Seconds to pause before the next round."""
-        whole: float = min(self._most, self._least * 2 ** min(self.rounds, DOUBLINGS_MAX))
+        whole: float = min(self._most, self._least * self._growth ** min(self.rounds, DOUBLINGS_MAX))
         self.rounds += 1
         return whole * (_GRAINS + self._rng.below(_GRAINS)) / (2 * _GRAINS)

@@ -66,9 +66,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_RANGE", "RangeSender", "crosses_ranges"]
 
-ROUNDS_WITHOUT_ANSWER = 2
-ROUNDS_WITHOUT_LEASE = 6
-"""Failed rounds after which a range is looked up again."""
 NO_RANGE = RangeId(0)
 """For headers handed to `send`, which fills the range in."""
 
@@ -284,18 +281,12 @@ class RangeSender:
     async def _look_again(self, descriptor: RangeDescriptor, call: Call) -> None:
         """Nobody answered for the range: pause, and find out whether it has moved."""
         await call.next_round(pause=True)
+        if not call.looks_again:
+            return
         if descriptor.range_id == FIRST_RANGE:
             self.directory.forget_first_range()
-        elif call.rounds % self._refresh_every(call) == 0:
+        else:
             await self.directory.refresh(descriptor, call)
-
-    def _refresh_every(self, call: Call) -> int:
-        """After how many failed rounds the index is read again.
-
-        After one, the lease is more likely to be on its way than the range. Replicas that answer, and only do not hold the
-        lease, know the range: it has hardly moved, and reading the index at every try would burden range 1 for nothing.
-        """
-        return ROUNDS_WITHOUT_LEASE if isinstance(call.last, NotLeaseholder) else ROUNDS_WITHOUT_ANSWER
 
     async def _send_range(
         self, descriptor: RangeDescriptor, requests: Sequence[Request], header: Header, call: Call
