@@ -167,7 +167,7 @@ def test_what_was_closed_ahead_survives_a_transfer_a_stop_and_a_restart() -> Non
         assert replicas(c)[0].state.lease.holder == N1
 
     world = play(story, settings=SETTINGS)
-    assert world.probes["liveness.leave_waits"] == 1
+    assert world.probes["liveness.leave_waits"] >= 1
 
 
 def test_policies_are_switched_online_and_nothing_closed_moves_back() -> None:

@@ -162,7 +162,7 @@ class SideTransport:
             await self._runtime.clock.sleep(self._settings["closed_timestamp.side_transport_interval"])
             update = self.sender.tick(self._clock.physical(), self.terms(), ranges.node_lease())
             # A leaseholder follows itself: it too answers how far its ranges are closed.
-            invariant(self.receiver.receive(self._own_token, update), "A-own-stream", update=update.status())
+            invariant(self.receiver.receive(self._own_token, update), "A-own-stream", update=update)
             self._look(ranges)
             streams = list(self._streams.values())
             for first in range(0, len(streams), STREAMS_PER_STEP):

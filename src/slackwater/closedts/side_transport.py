@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slackwater.clock.timestamp import MIN, Timestamp
@@ -332,7 +333,7 @@ class Sender:
         if seq is None or not self._kept or seq < self._kept[0].seq - 1 or seq > self.seq:
             probe("closedts.full_update")
             return [self.full()]
-        return [update for update in self._kept if update.seq > seq]
+        return list(islice(reversed(self._kept), self.seq - seq))[::-1]
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

@@ -273,6 +273,7 @@ class Node:
                 runtime=self.runtime,
                 settings=self.settings,
                 scope=self.scope.child("queues"),
+                configs=lambda: self.span_watch.known(),
             )
         )
 

@@ -58,6 +58,12 @@ class SpanWatch:
         """The configuration may have changed: read it now."""
         self._nudged.set()
 
+    async def known(self) -> list[SpanConfig]:
+        """The copy; made now if there is none yet."""
+        if not self.reads:
+            await self.read()
+        return self.configs
+
     async def run(self) -> None:
         """Read, for as long as the node lives."""
         while True:

@@ -14,6 +14,9 @@ next start does not wait. What is not known is `None`: neither live nor dead.
 A record is of use to its own node until its expiration less the clocks' error. A node renews it at least twice in that time,
 whatever `liveness.heartbeat_interval` says: with settings that do not fit each other it would lose the use of all its leases
 between any two heartbeats.
+
+Records of others are announced (`server.announcements`) when they are written. While announcements come, they are read only
+every `feed.poll_interval`; when they do not, with every heartbeat.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import NodeId, Runtime
     from slackwater.settings import Settings
 
+DEAF_INTERVALS = 2
+"""Heartbeats without an announcement, of one's own if of nobody else's, after which records are read."""
 MARK_TRIES_MAX = 16
 USELESS_PART = 4
 """Where the clocks' error eats all of a record's time, heartbeats follow in a fraction of it all the same."""
@@ -109,6 +114,7 @@ class NodeLiveness:
         self.on_news: Callable[[], None] = lambda: None
         """Called when a node was first heard of, began another life, or said that it stops or leaves."""
         self.heartbeats_failed = 0
+        self._heard_at = MIN
         self.refreshed_at = MIN
         """When everybody's records were last read: nobody is declared dead on older news."""
 
@@ -143,7 +149,7 @@ class NodeLiveness:
             await self._runtime.clock.sleep(self._interval)
             if buggify("liveness.lose_heartbeat"):
                 continue
-            if await self._attempt(self._heartbeat):
+            if await self._attempt(self._heartbeat) and not self._well_informed():
                 await self._attempt(self.refresh)
 
     @property
@@ -152,6 +158,12 @@ class NodeLiveness:
         duration = self._settings["liveness.duration"]
         of_use = max(duration - self._clock.max_offset_us / 1e6, duration / USELESS_PART)
         return min(self._settings["liveness.heartbeat_interval"], of_use / 2)
+
+    def _well_informed(self) -> bool:
+        """Whether everybody's heartbeats are announced here, and were read not long ago: then they need not be read now."""
+        now = self._clock.peek()
+        deaf_s, unread_s = seconds_between(self._heard_at, now), seconds_between(self.refreshed_at, now)
+        return deaf_s < DEAF_INTERVALS * self._interval and unread_s < self._settings["feed.poll_interval"]
 
     async def _attempt(self, step: Callable[[], object]) -> bool:
         try:
@@ -224,6 +236,7 @@ class NodeLiveness:
 
     def heard(self, raw: bytes) -> None:
         """A record as it was announced; whoever announces late or twice does no harm."""
+        self._heard_at = self._clock.peek()
         if raw:
             self._learn(_decoder.decode(raw))
 

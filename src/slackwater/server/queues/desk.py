@@ -12,22 +12,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import NotLeaseholder, SlackwaterError
 from slackwater.replica.allocator import NodeInfo, NodeState, node_state
 from slackwater.routing.parallel import in_parallel
 from slackwater.server.peers import ASKED_AT_ONCE_MAX
 from slackwater.server.services import CapacityReply, ReplicaStatus
-from slackwater.server.span_config import SpanConfig, config_of, factor_of, read_configs
+from slackwater.server.span_config import SpanConfig, config_of, factor_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from typing import Protocol
 
     from slackwater.clock import HybridClock
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.replica.driver import NodeLiveness, Replica, Store, SystemKv
-    from slackwater.runtime.seam import NodeId, OrderedLog, Runtime, TaskScope
+    from slackwater.runtime.seam import NodeId, OrderedLog, RangeId, Runtime, TaskScope
     from slackwater.server.addresses import AddressBook
     from slackwater.server.admin import Admin
     from slackwater.server.peers import Peers
@@ -61,6 +63,8 @@ class Desk:
     runtime: Runtime
     settings: Settings
     scope: TaskScope
+    configs: Callable[[], Awaitable[list[SpanConfig]]]
+    """The span configuration, as this node knows it; read if it never was."""
     findings: list[str] = field(default_factory=list)
     """What an operator should know; the newest FINDINGS_MAX."""
 
@@ -75,6 +79,17 @@ class Desk:
 
 
 FINDINGS_MAX = 100
+STANDING_NS_MAX = 2_000_000_000
+"""How old what a node said of its replicas may be: a sweep over many ranges takes longer."""
+STANDINGS_MAX = 1_000
+"""Ranges asked for together."""
+
+
+class _Standing(NamedTuple):
+    """What a node said of its replicas."""
+
+    asked_ns: int
+    replicas: dict[RangeId, ReplicaStatus]
 
 
 class Picture:
@@ -84,6 +99,7 @@ class Picture:
         self.nodes = nodes
         self.configs = configs
         self._settings = settings
+        self._standings: dict[NodeId, _Standing] = {}
 
     def factor(self, descriptor: RangeDescriptor) -> int:
         """Wanted replicas of a range."""
@@ -97,6 +113,20 @@ class Picture:
         """What may be assumed of a node."""
         known = self.nodes.get(node)
         return NodeState.UNKNOWN if known is None else known.state
+
+    async def standing(self, desk: Desk, node: NodeId, range_id: RangeId) -> ReplicaStatus | None:
+        """Where a node's replica of a range stands; None when it has none.
+
+        One question brings the answers for all ranges that are led here, which the sweep is about to visit. An answer
+        that is old by now, or says that there is nothing, is not taken for the range's: it is asked for by itself.
+        """
+        known = self._standings.get(node)
+        if known is not None and desk.now_ns() - known.asked_ns < STANDING_NS_MAX:
+            return known.replicas.get(range_id) or await desk.peers.replica(node, range_id)
+        asked_ns, wanted = desk.now_ns(), [range_id, *_led_with(desk, node, but=range_id)]
+        found = {s.descriptor.range_id: s for s in (await desk.peers.status(node, wanted)).replicas}
+        self._standings[node] = _Standing(asked_ns, found)
+        return found.get(range_id)
 
     def moved_replica(self, *, away: NodeId | None = None, to: NodeId | None = None) -> None:
         """Count a replica that was moved."""
@@ -137,12 +167,22 @@ async def look(desk: Desk) -> Picture:
         else:
             unseen = NodeState.UNKNOWN if state is NodeState.LIVE else state
             nodes[node] = NodeInfo(node, unseen, desk.book.locality(node))
-    return Picture(nodes, await read_configs(desk.system), desk.settings)
+    return Picture(nodes, await desk.configs(), desk.settings)
 
 
 def _states(desk: Desk) -> dict[NodeId, NodeState]:
     seen_at, dead_after = desk.liveness.refreshed_at, desk.settings["liveness.dead_after"]
     return {r.node_id: node_state(r, seen_at=seen_at, dead_after_s=dead_after) for r in desk.liveness.all()}
+
+
+def _led_with(desk: Desk, node: NodeId, *, but: RangeId) -> list[RangeId]:
+    """Ranges that are led here and have a replica on `node`."""
+    led = (
+        range_id
+        for range_id, replica in desk.store.replicas.items()
+        if range_id != but and replica.state.lease.holder == desk.node_id and node in replica.state.descriptor.replicas
+    )
+    return list(islice(led, STANDINGS_MAX))
 
 
 class Visit:
@@ -175,7 +215,10 @@ class Visit:
     async def members(self) -> dict[NodeId, ReplicaStatus | SlackwaterError | None]:
         """Where each replica stands: a status, None when its node has none, or why that is not known. Asked once."""
         if self._members is None:
-            self._members = await self.desk.peers.replicas(self.descriptor.replicas, self.descriptor.range_id)
+            nodes, range_id = self.descriptor.replicas, self.descriptor.range_id
+            works = [partial(self.picture.standing, self.desk, node, range_id) for node in nodes]
+            answers = await in_parallel(self.desk.scope, works, limit=ASKED_AT_ONCE_MAX, name="status")
+            self._members = dict(zip(nodes, answers, strict=True))
         return self._members
 
 
