@@ -230,6 +230,7 @@ def test_ranges_are_split_at_the_bounds_of_spans_and_never_merge_across_one() ->
     async def story(c: Cluster) -> None:
         await c.kv.put(A, b"0")
         await write_config(c.kv, SpanConfig(*SPAN, policy=Kind.LEAD))
+        await c.settle(1)
         for _ in range(3):
             await c.node.queues.sweep("split")
         held = c.node.store.holding(A)

@@ -211,7 +211,10 @@ class _Rest(Coroutine[Any, Any, None]):
     def throw(self, *error: Any) -> Any:
         """Interrupt the work."""
         self._awaited = None
-        return self._work.throw(*error)
+        try:
+            return self._work.throw(*error)
+        finally:
+            del error  # the error remembers this frame: they would keep each other alive
 
     def close(self) -> None:
         """End the work."""
