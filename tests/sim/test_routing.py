@@ -110,3 +110,24 @@ def test_when_the_leaseholder_dies_the_other_replica_takes_over() -> None:
         assert await c.kv.increment(c.key(b"n"), 0) == 2
 
     play(story, settings=QUEUES_OFF)
+
+
+def test_a_range_that_is_made_while_its_store_stops_is_stopped_too() -> None:
+    async def story(c: Cluster) -> None:
+        await c.kv.put(c.key(b"b"), b"1")
+        store = c.node.store
+        assert store is not None
+        first = next(iter(store.replicas.values()))
+        stop = first.stop
+
+        async def slowly() -> None:
+            await c.split(b"m", meta=False)  # one that has not been stopped yet still applies what comes
+            await stop()
+
+        first.stop = slowly  # type: ignore[method-assign]
+        right = len(store.replicas) + 1
+        await store.stop()
+        assert len(store.replicas) == right
+        assert all(replica.stopped for replica in store.replicas.values())
+
+    play(story)

@@ -146,9 +146,12 @@ class Store:
             self._scope.spawn(replica.stop(), name=f"stop r{range_id}")
 
     async def stop(self) -> None:
-        """End every replica and make what they applied durable."""
-        for replica in list(self.replicas.values()):
-            await replica.stop()
+        """End every replica and make what they applied durable.
+
+        One that has not been stopped yet may still split, and what it makes has to be stopped as well.
+        """
+        while running := [replica for replica in self.replicas.values() if not replica.stopped]:
+            await running[0].stop()
         if not planted("X-STOP-UNFLUSHED"):
             self._tell_followers()
             await self.context.engine.flush()
