@@ -110,7 +110,7 @@ SETTINGS: tuple[Setting, ...] = (
     # closed timestamps
     Setting("closed_timestamp.target_duration", 3.0, "s", (0, 600), (0.01, 10), "How far behind now a range closes; 0 switches closing off."),
     Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),
-    Setting("span_config.poll_interval", 5.0, "s", (0.05, 60), (0.1, 5), "How often a node reads the span configuration, in case an announcement was lost."),
+    Setting("span_config.poll_interval", 10.0, "s", (0.05, 60), (0.1, 5), "How often a node reads the span configuration, in case an announcement was lost."),
     Setting("closed_timestamp.lead", 0.0, "s", (0, 5), (0, 2), "How far ahead of now ranges with the policy `lead` close; 0: as far as clock offset, round trip and transport need."),
     Setting("closed_timestamp.propagation_slack", 1.0, "s", (0, 10), (0, 2), "Added to the staleness that follower_read_timestamp() picks."),
     # change feeds

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Address, Engine, OrderedLog, Runtime, TaskScope
 
 JOIN_PAUSE_S = 0.5
-ADDRESS_REFRESH_S = 5.0
+ADDRESS_REFRESH_S = 10.0
 FETCH_PAUSE_S = 1.0
 RELEASE_S = 2.0
 

@@ -1,7 +1,7 @@
 """Many seeds on all cores, and the proof that each means one thing.
 
-    round 1   every seed once, on whichever worker is free
-    round 2   5 % of the seeds, and every failure, on another worker: another process, hash seed and heap
+    round 1   every seed once, on whichever worker is free; 5 % of them twice, on two workers: two processes, hash seeds, heaps
+    round 2   every failure on another worker
     round 3   every failure a third time, on yet another worker
 
 A worker is a process (`sim/worker.py`); a thread of this process waits for it. A trace hash that differs between two
@@ -144,11 +144,13 @@ class Runner:
         doubled = mismatches = 0
         for begin in range(0, len(jobs), CAMPAIGN_CHUNK):  # in chunks, so that a failure is reported in minutes
             chunk = jobs[begin : begin + CAMPAIGN_CHUNK]
-            first = self.map(chunk)
+            chosen = [i for i in range(len(chunk)) if i % DOUBLED_ONE_IN == 0]
+            first, second = self._with_doubles(chunk, chosen)
             failed = [i for i, (result, _) in enumerate(first) if not result.passed]
-            chosen = {i for i in range(len(chunk)) if i % DOUBLED_ONE_IN == 0}
-            again: dict[int, list[tuple[Result, int]]] = {i: [first[i]] for i in sorted(chosen | set(failed))}
-            self._repeat(chunk, again, list(again))
+            again: dict[int, list[tuple[Result, int]]] = {i: [first[i]] for i in sorted({*chosen, *failed})}
+            for i, run in zip(chosen, second, strict=True):
+                again[i].append(run)
+            self._repeat(chunk, again, [i for i in failed if i not in chosen])
             self._repeat(chunk, again, failed)
             mismatched = [i for i, runs in again.items() if len({r.trace_hash for r, _ in runs}) > 1]
             for i in sorted({*failed, *mismatched}):
@@ -157,6 +159,16 @@ class Runner:
             doubled += len(chosen)
             mismatches += len(mismatched)
         return _summary(results, doubled=doubled, mismatches=mismatches, took_s=perf_counter() - began)
+
+    def _with_doubles(
+        self, jobs: Sequence[Job], chosen: Sequence[int]
+    ) -> tuple[list[tuple[Result, int]], list[tuple[Result, int]]]:
+        """Every job once, and the chosen ones a second time, each of the two on a worker of its own: nobody waits for it."""
+        doubles = [msgspec.structs.replace(jobs[i], attempt=1) for i in chosen]
+        avoiding = {i: at + self.width - 1 for at, i in enumerate(chosen)}
+        avoiding |= {len(jobs) + at: at for at in range(len(chosen))}
+        runs = self.map([*jobs, *doubles], avoiding={i: worker % self.width for i, worker in avoiding.items()})
+        return runs[: len(jobs)], runs[len(jobs) :]
 
     def _repeat(self, jobs: Sequence[Job], again: dict[int, list[tuple[Result, int]]], indexes: list[int]) -> None:
         repeats = [msgspec.structs.replace(jobs[i], attempt=len(again[i])) for i in indexes]
