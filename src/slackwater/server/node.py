@@ -23,6 +23,7 @@ from slackwater.clock import HybridClock, OffsetMonitor, StepGuard
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import ClockError, LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import FIRST_RANGE, Liveness, NodeDescriptor, RangeDescriptor
+from slackwater.model.requests import VERSION_WRITES
 from slackwater.replica.driver import NodeLiveness, Store
 from slackwater.routing.nodes import Health, NodeView
 from slackwater.routing.sender import RangeSender
@@ -307,7 +308,7 @@ class Node:
 
     def _serve(self) -> None:
         server = self.server
-        server.handle(KV_BATCH, self._on_batch)
+        server.handle(KV_BATCH, self._on_batch, waits=_goes_to_the_log)
         server.handle_sync(sv.HELLO, self._on_hello)
         server.handle(sv.INIT, self._on_init)
         server.handle(sv.JOIN, self._on_join)
@@ -483,3 +484,11 @@ class Node:
         if self.liveness is not None and self.store is not None:
             lines += [self.liveness.status(), self.store.status(), self.queues.status()]
         return "\n".join(lines)
+
+
+_LOGGED = frozenset(VERSION_WRITES)
+
+
+def _goes_to_the_log(batch: Batch) -> bool:
+    """Whether a batch will wait for the log; one that begins with a read may do without."""
+    return bool(batch.requests) and type(batch.requests[0]) in _LOGGED

@@ -117,6 +117,7 @@ class Context:
         "method",
         "node_id",
         "peer",
+        "started",
         "task",
         "waiter",
         "window",
@@ -130,6 +131,7 @@ class Context:
         self.certificate_name = ""  # common name of its certificate; "" without TLS
         self.deadline_ns = 0  # on our monotonic clock; 0 for none
         self.cancelled = False  # nobody waits for the answer any more
+        self.started = False
         self.credit = 0
         self.window = 0
         self.task: Any = None

@@ -41,6 +41,8 @@ class Handler(NamedTuple):
     method: Method[Any, Any] | StreamMethod[Any, Any]
     kind: str
     function: Callable[[Any, Context], Any]
+    waits: Callable[[Any], bool] | None = None
+    """Whether a request is known to wait, so that there is no point in trying to serve it at once."""
 
 
 class RpcServer:
@@ -67,9 +69,18 @@ class RpcServer:
         self._sessions: dict[ServerSession, None] = {}
         self._listeners: list[Listener] = []
 
-    def handle(self, method: Method[Req, Res], function: Callable[[Req, Context], Awaitable[Res]]) -> None:
-        """Serve a method with a coroutine function: one task per call."""
-        self._register(Handler(method, ASYNC, function))
+    def handle(
+        self,
+        method: Method[Req, Res],
+        function: Callable[[Req, Context], Awaitable[Res]],
+        *,
+        waits: Callable[[Req], bool] | None = None,
+    ) -> None:
+        """Serve a method with a coroutine function: one task per call that waits.
+
+        A task from the beginning is a little cheaper for those that wait in any case; `waits` tells them.
+        """
+        self._register(Handler(method, ASYNC, function, waits))
 
     def handle_sync(self, method: Method[Req, Res], function: Callable[[Req, Context], Res]) -> None:
         """Serve a method with a plain function that returns at once: no task at all."""

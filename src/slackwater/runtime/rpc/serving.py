@@ -210,7 +210,8 @@ class ServerSession(Session):
         if message.timeout_us > 0:
             context.deadline_ns = self._deadlines.after(message.timeout_us / 1e6)
         try:
-            context.task = self._scope.start(work, name=message.method)
+            waits = handler.waits is not None and handler.waits(request)
+            context.task = (self._scope.spawn if waits else self._scope.start)(work, name=message.method)
         except SlackwaterError:  # the server is closing
             self._fault(message.id, message.method, UnavailableError("the server is shutting down"))
             return
@@ -229,6 +230,7 @@ class ServerSession(Session):
     # --- the work itself
 
     async def _serve(self, context: Context, handler: Handler, request: object) -> None:
+        context.started = True
         try:
             response = await handler.function(request, context)
             if not context.cancelled:
@@ -242,6 +244,7 @@ class ServerSession(Session):
             self._running.pop(context.id, None)
 
     async def _serve_stream(self, context: Context, handler: Handler, request: object) -> None:
+        context.started = True
         try:
             items = handler.function(request, context)
             try:
@@ -336,6 +339,8 @@ class ServerSession(Session):
         if context is None or context.cancelled:
             return
         context.cancelled = True
+        if not context.started:  # its coroutine will never run, so neither will its `finally`
+            del self._running[call_id]
         # A cancelled task remembers where it was, frames and request and all: it must not be found from there.
         task, context.task = context.task, None
         task.cancel()

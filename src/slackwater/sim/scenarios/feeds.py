@@ -220,7 +220,8 @@ for _bug in (
     PlantedBug("M13", "a resumed initial scan skips what was not scanned", play="feeds", expected=("I-22", "I-25")),
     PlantedBug("M14", "done is reported before the sink has everything", play="feeds", expected=("I-25",)),
     PlantedBug("M15", "a retried block is emitted behind its successor", play="feeds", expected=("I-24",)),
-    PlantedBug("M16", "resolved timestamps overtake events", play="feeds_tight", expected=("I-23",)),
+    # Not in `feeds_tight`: who is cut off there comes back after a timestamp that overtook, and never sees the events (I-22).
+    PlantedBug("M16", "resolved timestamps overtake events", play="feeds", expected=("I-23",)),
     PlantedBug(
         "M17", "events are dropped when a slow consumer's buffer is full", play="feeds_tight", expected=("I-22",)
     ),
