@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver.context import ApplyListener, LivenessView
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.snapshot import SnapshotPart
-    from slackwater.runtime.seam import Engine, OrderedLog, Reader, Runtime, TaskScope
+    from slackwater.runtime.seam import Engine, OrderedLog, Reader, Runtime, TaskHandle, TaskScope
     from slackwater.settings import Settings
 
 LOAD_CHUNK = 1_000
@@ -80,6 +80,7 @@ class Store:
         self._on_trimmed = on_trimmed
         self._arrived: Waiters[RangeId] = Waiters()
         self.graves = Graves(engine)
+        self._flusher: TaskHandle[None] | None = None
         self._installing: dict[RangeId, RangeDescriptor] = {}
         self._reached = MIN
         self.context = Context(
@@ -110,7 +111,7 @@ class Store:
                 self.remove(replica.state.descriptor.range_id)
         self.graves.load(self.replicas.keys())
         self._scope.spawn(self._keep_leases(), name="leases")
-        self._scope.spawn(self._keep_flushing(), name="flusher")
+        self._flusher = self._scope.spawn(self._keep_flushing(), name="flusher")
         if self.context.transport is not None:
             self.context.transport.start(self)
 
@@ -152,6 +153,8 @@ class Store:
         """
         while running := [replica for replica in self.replicas.values() if not replica.stopped]:
             await running[0].stop()
+        if self._flusher is not None:
+            self._flusher.cancel()  # it has followers write what they remember: nobody writes behind the last flush
         if not planted("X-STOP-UNFLUSHED"):
             self._tell_followers()
             await self.context.engine.flush()
