@@ -41,6 +41,7 @@ def connect(
     user: str | None = None,
     timeout: float | str | None = None,
     locality: str | None = None,
+    session_floor: int | None = None,
 ) -> Database:
     """A session with a cluster: `connect("slackwater://h1:7400,h2:7400")`. Close it, or use it in a `with`.
 
@@ -50,10 +51,11 @@ def connect(
         user: whose certificate to present; default root.
         timeout: how long one operation may take, in seconds or as "500ms"; default 30 s.
         locality: where this client is, e.g. "region=eu,zone=a"; parallel reads prefer what is near.
+        session_floor: `session_floor` of another session: reads of the present see everything up to there.
     """
     from slackwater.client import connect as connect_to
 
-    return connect_to(url, certs=certs, user=user, timeout=timeout, locality=locality)
+    return connect_to(url, certs=certs, user=user, timeout=timeout, locality=locality, session_floor=session_floor)
 
 
 def aconnect(
@@ -63,11 +65,12 @@ def aconnect(
     user: str | None = None,
     timeout: float | str | None = None,
     locality: str | None = None,
+    session_floor: int | None = None,
 ) -> AbstractAsyncContextManager[AsyncDatabase]:
     """`connect` for asynchronous programs: `async with slackwater.aconnect(url) as db`."""
     from slackwater.client import aconnect as connect_to
 
-    return connect_to(url, certs=certs, user=user, timeout=timeout, locality=locality)
+    return connect_to(url, certs=certs, user=user, timeout=timeout, locality=locality, session_floor=session_floor)
 
 
 def open(path: str | Path, *, listen: str = "", timeout: float | str | None = None) -> Database:  # noqa: A001 - as in sqlite and shelve

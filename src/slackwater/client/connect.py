@@ -57,8 +57,8 @@ def target_of(
 
 
 @asynccontextmanager
-async def session(target: Target) -> AsyncIterator[AsyncDatabase]:
-    """A database for the length of a block."""
+async def session(target: Target, floor: int | None = None) -> AsyncIterator[AsyncDatabase]:
+    """A database for the length of a block; with `floor`, one that sees everything up to there."""
     settings = Settings()
     net = client_net(settings, target)
     runtime = RealRuntime(disk=cast("Disk", None), net=net, settings=settings)  # a client keeps nothing
@@ -67,6 +67,8 @@ async def session(target: Target) -> AsyncIterator[AsyncDatabase]:
         runtime, scope, target.addresses, settings=settings, timeout_s=target.timeout_s, locality=target.locality
     )
     try:
+        if floor is not None:
+            gateways.floor.raise_to(floor)
         await gateways.greet()
         yield AsyncDatabase(gateways, scope, url=target.url())
     finally:
@@ -82,10 +84,11 @@ def aconnect(
     user: str | None = None,
     timeout: float | str | None = None,
     locality: str | None = None,
+    session_floor: int | None = None,
 ) -> AbstractAsyncContextManager[AsyncDatabase]:
     """A session with a cluster for `async with`; see `client.url` for what the URL may say."""
     settle_pandas()
-    return session(target_of(url, certs=certs, user=user, timeout=timeout, locality=locality))
+    return session(target_of(url, certs=certs, user=user, timeout=timeout, locality=locality), session_floor)
 
 
 def connect(
@@ -95,10 +98,11 @@ def connect(
     user: str | None = None,
     timeout: float | str | None = None,
     locality: str | None = None,
+    session_floor: int | None = None,
 ) -> Database:
     """A session with a cluster; see `client.url` for what the URL may say. Close it, or use it in a `with`."""
     target = target_of(url, certs=certs, user=user, timeout=timeout, locality=locality)
-    return opened(session(target))
+    return opened(session(target, session_floor))
 
 
 def opened(block: AbstractAsyncContextManager[AsyncDatabase]) -> Database:

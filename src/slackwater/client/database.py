@@ -6,7 +6,7 @@
         rows = await db.scan("orders", where=[("id", ">=", 1)])
 
 `sync.Database` has the same methods for programs that do not await. Operations may run at the same time; a Database is one
-*session*: snapshots that it negotiates never go back behind what it has read or written.
+*session* (`client.session`): a read of the present sees everything that this session wrote or read before.
 """
 
 from __future__ import annotations
@@ -83,13 +83,15 @@ class AsyncDatabase:
     async def _define(self, method: Method[Any, nt.TableReply], request: Any, doubt: str) -> nt.TableReply:
         """Change a definition, once: when the answer is lost the caller has to look."""
         try:
-            return await self._gateways.call(method, request, again=Again.IF_UNSENT)
+            reply = await self._gateways.call(method, request, again=Again.IF_UNSENT)
         except LOST as error:
             raise AmbiguousResult(f"{doubt}: the answer was lost ({error.message}); look with tables()") from error
+        self._gateways.floor.told(reply.table.latest.modified)
+        return reply
 
     async def tables(self) -> list[TableSchema]:
         """Every table, by name."""
-        reply = await self._gateways.call(nt.LIST_TABLES, nt.ListTables())
+        reply = await self._gateways.call(nt.LIST_TABLES, nt.ListTables(floor=self.session_floor))
         return [self._tables.remember(history).latest.schema for history in reply.tables]
 
     async def table(self, name: str) -> TableSchema:
@@ -126,9 +128,11 @@ class AsyncDatabase:
         """
         history = await self._tables.by_name(table)
         codec = self._tables.codec(history)
-        policy = nt.ReadPolicy(follower_ok=nearest)
+        policy = nt.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
         request = nt.GetRows(history.latest.table_id, [key_of(codec, key)], policy)
-        (value,) = (await self._gateways.call(nt.GET_ROWS, request)).values
+        reply = await self._gateways.call(nt.GET_ROWS, request)
+        self._gateways.floor.told(reply.ts)
+        (value,) = reply.values
         if value is None:
             return None
         try:
@@ -181,7 +185,9 @@ class AsyncDatabase:
 
     async def _batches(self, asked: reads.Query, *, nearest: bool = False) -> AsyncGenerator[Any, None]:
         try:
-            async for _, batches in reads.scan(self._gateways, asked, nt.ReadPolicy(follower_ok=nearest)):
+            policy = nt.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
+            async for page, batches in reads.scan(self._gateways, asked, policy):
+                self._gateways.floor.told(page.ts)
                 for batch in batches:
                     yield batch
         except SchemaChanged:
@@ -215,7 +221,6 @@ class AsyncDatabase:
             except (Exception, CancelledError) as error:
                 await attempts.failed(error)
             else:
-                self.wrote(attempts.tx.commit_timestamp)
                 return value
 
     def attempts(self) -> Attempts:
@@ -228,11 +233,6 @@ class AsyncDatabase:
         except SlackwaterError:
             await tx.rollback()
             raise
-        self.wrote(tx.commit_timestamp)
-
-    def wrote(self, ts: Timestamp) -> None:
-        """This session has written at `ts`: it does not go back behind that."""
-        self._writer.latest = Timestamp(max(self._writer.latest, ts))
 
     # --- time
 
@@ -269,15 +269,16 @@ class AsyncDatabase:
             as_of = await self.follower_read_timestamp(names)
         at = MIN if as_of is None else self._time(as_of)
         least = MIN if min_timestamp is None else self._time(min_timestamp)
-        if as_of is None and max_staleness is None and min_timestamp is None:
-            least = self._writer.latest
+        freely = as_of is None and max_staleness is None and min_timestamp is None
+        floor = self.session_floor if freely else MIN
         stale = duration_of(max_staleness, "max_staleness")
-        request = nt.ChooseSnapshot(names, at, stale, least, nearest_only, self._seen)
+        request = nt.ChooseSnapshot(names, at, stale, least, nearest_only, self._seen, floor)
         reply = await self._gateways.call(nt.SNAPSHOT, request)
         for history in reply.tables:
             self._tables.remember(history)
         if as_of is None:
             self._seen = Timestamp(max(self._seen, reply.ts))
+            self._gateways.floor.told(reply.ts)
         return AsyncSnapshot(
             self._gateways,
             self._tables,
@@ -303,7 +304,10 @@ class AsyncDatabase:
 
     async def close_now(self, tables: str | Sequence[str]) -> Timestamp:
         """Have the present of these tables closed, so that followers serve it; returns that timestamp."""
-        return (await self._gateways.call(nt.CLOSE, nt.OfTables(names_of(tables)))).ts
+        request = nt.OfTables(names_of(tables), floor=self.session_floor)
+        closed = (await self._gateways.call(nt.CLOSE, request)).ts
+        self._gateways.floor.told(closed)
+        return closed
 
     async def frontier(self, tables: str | Sequence[str] = ()) -> list[nt.FrontierRow]:
         """How far every replica of every range of these tables (all, when none is named) is closed, and why not further."""
@@ -437,7 +441,7 @@ class AsyncDatabase:
         name, kind = app_of(app), staged_kind(operation)
         schema = await self.table(table)
         done = await staging.publish(self._gateways, schema, parts, kind, name)
-        self.wrote(done.ts)
+        self._gateways.floor.told(done.ts)
         return done
 
     async def drop_staged(self, parts: Sequence[PartRef]) -> None:
@@ -446,9 +450,18 @@ class AsyncDatabase:
 
     async def _fresh_enough(self, table_id: int, at: Timestamp) -> TableHistory:
         """A table's history that is certain to hold every version up to `at`: asked for after that time."""
-        return await self._tables.by_id(table_id, fresh=True)
+        return await self._tables.by_id(table_id, fresh=True, at=at)
 
     # --- this session
+
+    @property
+    def session_floor(self) -> Timestamp:
+        """The highest timestamp that this session was told: its reads of the present are never below (`client.session`)."""
+        return self._gateways.floor.ts
+
+    def raise_session_floor(self, ts: int) -> None:
+        """Go on from where another session stands: reads of the present see everything up to its `session_floor`."""
+        self._gateways.floor.raise_to(ts)
 
     def now(self) -> Timestamp:
         """A timestamp above everything this session has heard of."""

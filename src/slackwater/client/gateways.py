@@ -17,6 +17,7 @@ import enum
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from slackwater.client.session import SessionFloor
 from slackwater.clock.hlc import HybridClock
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import (
@@ -97,6 +98,7 @@ class Gateways:
         self.timeout_s = timeout_s
         self.locality = locality
         self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=settings["clock.max_offset"])
+        self.floor = SessionFloor(self.clock)
         self.identity = Identity()
         self._dialer = Dialer(runtime, scope, identity=self.identity, settings=settings, hook=FollowClock(self.clock))
         self._addresses = list(addresses)

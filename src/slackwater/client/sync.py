@@ -293,7 +293,6 @@ class Database(_Waits):
             except BaseException as error:
                 self._wait(attempts.failed(error))
             else:
-                self._twin.wrote(tx.commit_timestamp)
                 return value
 
     # --- time
@@ -428,6 +427,15 @@ class Database(_Waits):
         self._wait(self._twin.drop_staged(parts))
 
     # --- this session
+
+    @property
+    def session_floor(self) -> Timestamp:
+        """The highest timestamp that this session was told: its reads of the present are never below (`client.session`)."""
+        return self._twin.session_floor
+
+    def raise_session_floor(self, ts: int) -> None:
+        """Go on from where another session stands: reads of the present see everything up to its `session_floor`."""
+        self._twin.raise_session_floor(ts)
 
     def now(self) -> Timestamp:
         """A timestamp above everything this session has heard of."""

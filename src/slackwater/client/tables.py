@@ -58,7 +58,9 @@ class KnownTables:
         """The table that has this name now, as far as is known."""
         found = self._by_name.get(name)
         if found is None:
-            reply = await self._gateways.call(nt.FIND_TABLE, nt.FindTable(name=table_name(name)))
+            reply = await self._gateways.call(
+                nt.FIND_TABLE, nt.FindTable(name=table_name(name), floor=self._gateways.floor.ts)
+            )
             found = self.remember(reply.table)
         return found
 
@@ -84,11 +86,12 @@ class KnownTables:
         reply = await self._gateways.call(nt.FIND_TABLE, nt.FindTable(name=table_name(name), at=at))
         return self.remember(reply.table)
 
-    async def by_id(self, table_id: int, *, fresh: bool = False) -> TableHistory:
-        """A table by its id; with `fresh`, as its gateway knows it now."""
+    async def by_id(self, table_id: int, *, fresh: bool = False, at: Timestamp = MIN) -> TableHistory:
+        """A table by its id; with `fresh`, with every version up to what this session was told, and up to `at`."""
         found = self._by_id.get(table_id)
         if found is None or fresh:
-            reply = await self._gateways.call(nt.FIND_TABLE, nt.FindTable(table_id=table_id))
+            floor = Timestamp(max(at, self._gateways.floor.ts))
+            reply = await self._gateways.call(nt.FIND_TABLE, nt.FindTable(table_id=table_id, floor=floor))
             found = self.remember(reply.table)
         return found
 

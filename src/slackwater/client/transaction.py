@@ -115,6 +115,7 @@ class AsyncTransaction:
             raise
         else:
             self.commit_timestamp = ended.ts
+        self._gateways.floor.told(self.commit_timestamp)
         return self.commit_timestamp
 
     async def rollback(self) -> None:
@@ -169,7 +170,7 @@ class AsyncTransaction:
         batches: list[Any] = []
         start = asked.span.start if asked.span is not None else None
         while start is not None and asked.span is not None:
-            request = nt.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS)
+            request = nt.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS, floor=self._gateways.floor.ts)
             page = await self._call(nt.TXN_SCAN, request, table)
             batches.append(decoder.decode(page.values))
             start = page.resume
@@ -198,8 +199,10 @@ class AsyncTransaction:
         for place, (table_id, _) in enumerate(wanted):
             places.setdefault(table_id, []).append(place)
         (first, *others) = (nt.TableKeys(t, [wanted[place][1] for place in places[t]]) for t in places)
-        request = nt.GetRows(first.table_id, first.keys, also=tuple(others))
+        policy = nt.ReadPolicy(floor=self._gateways.floor.ts)
+        request = nt.GetRows(first.table_id, first.keys, policy, also=tuple(others))
         reply = await self._call(nt.GET_ROWS, request, "")
+        self._gateways.floor.told(reply.ts)
         values: list[bytes | None] = [None] * len(wanted)
         for place, value in zip((p for of_table in places.values() for p in of_table), reply.values, strict=True):
             values[place] = value

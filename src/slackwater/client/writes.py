@@ -72,8 +72,6 @@ class Writer:
         self._gateways = gateways
         self._tables = tables
         self._scope = scope
-        self.latest = MIN
-        """The newest timestamp this client has written at."""
 
     async def write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
         """Write rows of one table, by its newest version."""
@@ -86,7 +84,7 @@ class Writer:
                 if attempt + 1 == SCHEMA_ATTEMPTS_MAX:
                     raise
             else:
-                self.latest = Timestamp(max(self.latest, result.timestamp))
+                self._gateways.floor.told(result.timestamp)
                 return result
         raise AssertionError("unreachable")
 

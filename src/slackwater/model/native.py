@@ -76,12 +76,15 @@ class FindTable(msgspec.Struct, frozen=True):
     name: str = ""
     table_id: int = 0
     at: Timestamp = MIN
+    floor: Timestamp = MIN
+    """Of the present: with every version up to here."""
 
 
 class ListTables(msgspec.Struct, frozen=True):
     """Every table there is, or was at a time."""
 
     at: Timestamp = MIN
+    floor: Timestamp = MIN
 
 
 class TableReply(msgspec.Struct, frozen=True):
@@ -144,6 +147,8 @@ class ReadPolicy(msgspec.Struct, frozen=True):
     """How long a follower may wait for the timestamp to close before the leaseholder is asked."""
     nearest_only: bool = False
     """Fail rather than ask the leaseholder."""
+    floor: Timestamp = MIN
+    """The session's floor: a read of the present is above it, whatever the gateway's clock says."""
 
 
 class GetRows(msgspec.Struct, frozen=True):
@@ -248,6 +253,7 @@ class TxnScan(msgspec.Struct, frozen=True):
     max_rows: int
     before: tuple[Write, ...] = ()
     opens: bool = False
+    floor: Timestamp = MIN
 
 
 class TxnRows(msgspec.Struct, frozen=True):
@@ -294,7 +300,7 @@ class ChooseSnapshot(msgspec.Struct, frozen=True):
     exactly one form  at            that timestamp
                       max_staleness the freshest that needs no waiting, at most that many seconds old
                       min_timestamp the freshest that needs no waiting, at or after that
-    none of them      the freshest that needs no waiting, however old
+    none of them      the freshest that needs no waiting, at or after the session's floor
     """
 
     tables: tuple[str, ...] = ()
@@ -303,7 +309,9 @@ class ChooseSnapshot(msgspec.Struct, frozen=True):
     min_timestamp: Timestamp = MIN
     nearest_only: bool = False
     seen: Timestamp = MIN
-    """What this session has read at before: it does not travel back."""
+    """What this session has negotiated before: it does not travel back."""
+    floor: Timestamp = MIN
+    """With none of the forms: the session's floor."""
 
 
 class SnapshotReply(msgspec.Struct, frozen=True):
@@ -316,10 +324,11 @@ class SnapshotReply(msgspec.Struct, frozen=True):
 
 
 class OfTables(msgspec.Struct, frozen=True):
-    """About some tables; for `db.close`, also what to close (`MIN`: now)."""
+    """About some tables; for `db.close`, also what to close (`MIN`: now, and above the session's floor)."""
 
     tables: tuple[str, ...]
     at: Timestamp = MIN
+    floor: Timestamp = MIN
 
 
 class TimestampReply(msgspec.Struct, frozen=True):

@@ -63,6 +63,7 @@ class Rows:
             raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(request.keys))
         await self._gateway.inside(request.table_id, min(request.keys), max(request.keys) + b"\x00")
         gets: list[Request] = [Get(key) for key in request.keys]
+        await self._gateway.reach(request.policy.floor)
         if request.txn:
             return await self._get_in_txn(request, gets)
         policy = request.policy

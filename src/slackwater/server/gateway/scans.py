@@ -48,6 +48,7 @@ class Scans:
         await self._gateway.inside(request.table_id, request.start, request.end)
         node, policy = self._gateway.node, request.policy
         if policy.at == MIN:
+            await self._gateway.reach(policy.floor)
             await self._gateway.current(request.table_id, request.version)
             now = node.clock.now()
             limit = add_seconds(now, node.clock.max_offset_us / 1e6)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.catalog import TableCatalog
-from slackwater.errors import SchemaChanged, UnavailableError, UsageError
+from slackwater.clock.timestamp import Timestamp, show, us_of
+from slackwater.errors import ClockError, SchemaChanged, UnavailableError, UsageError
+from slackwater.hooks import probe
 from slackwater.model import native as nt
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.layout import schema_span
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.node import Node
+
+FLOOR_WAIT_S_MAX = 5.0
+"""How far the floor of a session may lie beyond what this node's clock may follow at once."""
 
 
 def table_catalog(node: Node) -> TableCatalog:
@@ -89,6 +94,29 @@ class Gateway:
         if self.node.store is None:
             raise UnavailableError("this node belongs to no cluster yet; run `slackwater init` or start it with --join")
         return self.node.catalog
+
+    async def reach(self, floor: Timestamp) -> None:
+        """Return once this node's clock is above a session's floor: what is read at `now` from then on is not below it.
+
+        Most often it is: messages carry clocks. A floor that the clock may not follow, because it is too far ahead, is
+        waited for; one that would take too long is refused.
+        """
+        clock = self.node.clock
+        if floor <= clock.latest:
+            return
+        probe("gateway.floor_ahead")
+        excess_s = (us_of(floor) - us_of(clock.physical()) - clock.max_offset_us) / 1e6
+        if excess_s > FLOOR_WAIT_S_MAX:
+            raise ClockError(
+                f"the session was told of {show(floor)}, far beyond this node's clock; check the clocks of both",
+                floor=floor,
+                now=clock.physical(),
+            )
+        while excess_s >= 0:
+            probe("gateway.floor_waited")
+            await self.node.runtime.clock.sleep(excess_s + 1e-6)
+            excess_s = (us_of(floor) - us_of(clock.physical()) - clock.max_offset_us) / 1e6
+        clock.update(floor)
 
     async def current(self, table_id: int, version: int) -> TableHistory:
         """A table whose newest version is the one that a client used."""

@@ -33,6 +33,7 @@ class TableService:
     async def find(self, request: nt.FindTable, context: Context) -> nt.TableReply:
         """A table by id, or by name at a time. Asked for by name, the answer is of now: what is new is read first."""
         catalog = self._gateway.catalog
+        await self._gateway.reach(request.floor)
         if request.table_id:
             await catalog.refresh()
             return nt.TableReply(await catalog.find_id(request.table_id))
@@ -43,4 +44,5 @@ class TableService:
     async def all(self, request: nt.ListTables, context: Context) -> nt.TablesReply:
         """Every table."""
         at = None if request.at == MIN else request.at
+        await self._gateway.reach(request.floor)
         return nt.TablesReply(await self._gateway.catalog.names(at=at))

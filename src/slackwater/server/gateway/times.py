@@ -53,6 +53,7 @@ class Times:
             self._gateway.scans.check_past(request.at)
             tables = await self._tables(request.tables, at=request.at)
             return nt.SnapshotReply(request.at, by_followers=False, now=node.clock.now(), tables=tables)
+        await self._gateway.reach(Timestamp(max(request.seen, request.floor)))
         tables = await self._tables(request.tables, at=None)
         staleness = self._staleness(request.seen)
         bound = max((h.versions[0].modified for h in tables), default=MIN)
@@ -61,7 +62,7 @@ class Times:
                 raise UsageError("a staleness is a number of seconds, not negative", seconds=request.max_staleness)
             now = node.clock.now()
             bound = max(bound, Timestamp(now - int(request.max_staleness * 1e6 * 1024)))
-        bound = Timestamp(max(bound, request.min_timestamp))
+        bound = Timestamp(max(bound, request.min_timestamp, request.floor))
         if not tables:
             return nt.SnapshotReply(
                 staleness.follower_read_timestamp(), by_followers=True, now=node.clock.now(), tables=[]
@@ -92,6 +93,7 @@ class Times:
         spans = [_bounds(span) for span in await self._gateway.spans_of(request.tables)]
         if not spans:
             raise UsageError("name at least one table; there is none")
+        await self._gateway.reach(request.floor)
         if request.at != MIN:
             self._gateway.scans.check_past(request.at)
         at = None if request.at == MIN else request.at
