@@ -19,8 +19,9 @@ import re
 from typing import NewType
 
 from slackwater.errors import UsageError
+from slackwater.runtime.seam import Natural
 
-Timestamp = NewType("Timestamp", int)
+Timestamp = NewType("Timestamp", Natural)
 
 LOGICAL_BITS = 10
 LOGICAL_MAX = (1 << LOGICAL_BITS) - 1

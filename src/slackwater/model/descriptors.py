@@ -20,15 +20,15 @@ from typing import NewType
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.runtime.seam import Natural, NodeId, RangeId
 
 FIRST_RANGE = RangeId(1)
 """Holds meta and liveness. It never splits, and its lease, which liveness hangs on, is expiration-based."""
 
-LeaseAppliedIndex = NewType("LeaseAppliedIndex", int)
-LeaseSequence = NewType("LeaseSequence", int)
-Epoch = NewType("Epoch", int)
-Generation = NewType("Generation", int)
+LeaseAppliedIndex = NewType("LeaseAppliedIndex", Natural)
+LeaseSequence = NewType("LeaseSequence", Natural)
+Epoch = NewType("Epoch", Natural)
+Generation = NewType("Generation", Natural)
 
 
 class RangeDescriptor(msgspec.Struct, frozen=True, array_like=True):

@@ -19,7 +19,9 @@ handed no runtime, can use them too.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, NamedTuple, NewType, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NewType, Protocol, TypeVar, runtime_checkable
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-NodeId = NewType("NodeId", int)
-RangeId = NewType("RangeId", int)
-Position = NewType("Position", int)
+Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""What identifiers, counters and positions are made of: a message with any other number in their place does not decode."""
+
+NodeId = NewType("NodeId", Natural)
+RangeId = NewType("RangeId", Natural)
+Position = NewType("Position", Natural)
 """A place in an ordered log. Positions increase; gaps are fine; 0 is before everything."""
 
 

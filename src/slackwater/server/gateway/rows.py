@@ -32,6 +32,7 @@ from slackwater.txn.state import Phase
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.requests import Request
+    from slackwater.model.row_checks import RowCheckers
     from slackwater.model.tables import TableDescriptor
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.gateway.service import Gateway
@@ -107,7 +108,7 @@ class Rows:
 
     async def _checked(self, request: nt.Write) -> None:
         history = await self._gateway.current(request.table_id, request.version)
-        check_rows(history.latest, request)
+        check_rows(history.latest, request, self._gateway.checkers)
 
     async def _bulk(self, request: nt.Write, context: Context) -> Timestamp:
         node = self._gateway.node
@@ -174,14 +175,19 @@ async def lay_down(txn: Transaction, request: nt.Write, *, block_bytes: int) -> 
             await txn.put_rows(keys, values, must_be_new=True)
 
 
-def check_rows(table: TableDescriptor, request: nt.Write) -> None:
-    """Refuse keys that are not in order or not of the table, and values that are not of its present version."""
+def check_rows(table: TableDescriptor, request: nt.Write, checkers: RowCheckers) -> None:
+    """Refuse keys that are not in order or not of the table, and values that are not rows of its present version."""
     deleting = request.kind is nt.WriteKind.DELETE
     if request.kind is not nt.WriteKind.UPSERT or not request.keys:  # blocks of those are checked where they are taken
         rows_ok(request.keys, request.keys if deleting else request.values)
     span = schema_span(table.schema)
     if request.keys[0] < span.start or request.keys[-1] >= span.end:
         raise UsageError(f"a key does not belong to table {table.name}", key=request.keys[0][:32])
+    checker = checkers.of(table.schema)
+    if deleting:
+        checker.check_keys(request.keys)
+        return
     header = bytes([FORMAT]) + table.version.to_bytes(HEADER_BYTES - 1, "little")
-    if not deleting and set(map(_HEADER, request.values)) != {header}:
+    if set(map(_HEADER, request.values)) != {header}:
         raise UsageError(f"a value is not a row of table {table.name} in version {table.version}")
+    checker.check_rows(request.keys, request.values)

@@ -11,6 +11,7 @@ from slackwater.hooks import probe
 from slackwater.model import native as nt
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.layout import schema_span
+from slackwater.model.row_checks import RowCheckers
 from slackwater.model.spans import Span
 from slackwater.server.gateway.changes import ChangeFeeds
 from slackwater.server.gateway.partitions import Partitions
@@ -46,6 +47,7 @@ class Gateway:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.checkers = RowCheckers()
         self.tables = TableService(self)
         self.rows = Rows(self)
         self.scans = Scans(self)

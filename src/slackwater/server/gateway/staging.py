@@ -64,6 +64,7 @@ class Staging:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self.checkers = gateway.checkers
 
     def serve(self) -> None:
         """Answer clients."""
@@ -194,7 +195,7 @@ class _Publish:
         """As for a direct write; and no key twice in a job: which row should win?"""
         kind = _WRITE_KINDS[self._request.kind]
         write = nt.Write(self._table.table_id, self._table.version, kind, chunk.keys, chunk.values)
-        check_rows(self._table, write)
+        check_rows(self._table, write, self._staging.checkers)
         before = len(seen)
         seen.update(chunk.keys)
         if len(seen) != before + len(chunk.keys):
