@@ -46,8 +46,7 @@ def test_a_damaged_row_is_refused_or_still_decodes_under_its_own_key(table, data
         patch.setattr(row_checks, "ONE_BY_ONE_MAX", one_by_one)
         try:
             RowChecker(schema).check_rows(keys, values)
-        except UsageError as error:
-            assert "nothing was written" in error.message
+        except UsageError:
             return
     BlockDecoder(schema, {}).decode(values)
     row = codec.decode(values[at])
@@ -99,5 +98,3 @@ def damaged(draw, value: bytes):
             ]
         )
     )
-
-

@@ -24,16 +24,18 @@ from slackwater.clock.timestamp import Timestamp, seconds_between
 from slackwater.errors import ClockError, UsageError
 from slackwater.model import requests as rq
 from slackwater.model.layout import META
+from slackwater.replica import declare
 
 if TYPE_CHECKING:
     from slackwater.model.requests import Batch
     from slackwater.model.spans import Span
 
+_ALONE = frozenset(declare.WHOLE_RANGE)
 _UPTO = frozenset({rq.Export, rq.ExportArrow, rq.Refresh})
 
 
 def check_size(batch: Batch) -> None:
-    """Refuse a batch of nothing, and one of too much."""
+    """Refuse a batch of nothing, one of too much, and one that mixes changes of the range with anything else."""
     count = len(batch.requests)
     if not 0 < count <= rq.BATCH_REQUESTS_MAX:
         raise UsageError(
@@ -41,6 +43,8 @@ def check_size(batch: Batch) -> None:
             count=count,
             limit=rq.BATCH_REQUESTS_MAX,
         )
+    if count > 1 and not _ALONE.isdisjoint(map(type, batch.requests)):
+        raise UsageError("a request that changes the range itself comes alone in its batch", count=count)
 
 
 def check_span(span: Span) -> None:

@@ -1,5 +1,8 @@
 """Evaluating requests that change the range itself: each becomes one trigger.
 
+A request is held against what this store has applied before it becomes a command: a command that could not be applied, or
+that would leave an unusable range, never enters the log. The caller is another node, and may be wrong or forged.
+
 All of them hold the exclusive latch on the range, so no write is between evaluation and apply. What changes the descriptor
 carries the generation it was evaluated under and applies only if that still holds.
 """
@@ -22,12 +25,17 @@ from slackwater.model.commands import (
     SplitTrigger,
     ThawTrigger,
 )
-from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.descriptors import FIRST_RANGE, Generation, RangeDescriptor
+from slackwater.model.layout import check_split_key
 
 if TYPE_CHECKING:
     from slackwater.model.requests import Result
-    from slackwater.replica.evaluation import Work
+    from slackwater.replica.evaluation import View, Work
     from slackwater.replica.state import RangeState
+
+REPLICAS_MAX = 64
+"""Replicas of one range."""
+CHECKSUM_ID_BYTES_MAX = 64
 
 
 def split(work: Work, request: rq.Split) -> Result:
@@ -37,6 +45,11 @@ def split(work: Work, request: rq.Split) -> Result:
         raise UsageError(
             "a split key must lie inside the range, not at its start", at=request.at, start=old.start, end=old.end
         )
+    check_split_key(request.at)
+    if old.range_id == FIRST_RANGE:
+        raise UsageError("the first range holds the index of ranges and is never split", at=request.at)
+    if request.right_id <= FIRST_RANGE or work.view.neighbors.state_of(request.right_id) is not None:
+        raise UsageError("the id of the right half is taken; let admin.split choose it", right_id=request.right_id)
     generation = Generation(old.generation + 1)
     left = RangeDescriptor(old.range_id, old.start, request.at, old.replicas, generation)
     right = RangeDescriptor(request.right_id, request.at, old.end, old.replicas, generation)
@@ -51,7 +64,8 @@ def subsume(work: Work, request: rq.Subsume) -> None:
     Only when this store's own replica of the left side agrees: it, and nothing a caller says, will later be the witness
     that the merge did not happen (see `thaw`).
     """
-    here, left = work.view.state.descriptor, work.view.left().descriptor
+    here = work.view.state.descriptor
+    left = work.view.neighbors.left_of(here).descriptor
     if left is None or left.range_id != request.left_id or left.generation != request.left_generation:
         raise UnavailableError(
             "the left neighbour on this node is not the one named; look at both ranges again",
@@ -101,7 +115,7 @@ def thaw(work: Work, request: rq.Thaw) -> Result:
             "the left side could still merge; raise its generation first (AbortMerge)",
             frozen_under=frozen.left_generation,
         )
-    low, high = work.view.left().seen
+    low, high = work.view.neighbors.left_of(work.view.state.descriptor).seen
     if not low <= frozen.left_generation < high:
         raise UnavailableError(
             "this store has not seen the left side pass the freeze's generation; try again in a moment, or elsewhere",
@@ -116,8 +130,11 @@ def merge(work: Work, request: rq.Merge) -> Result:
     left, right = work.view.state.descriptor, request.right
     if left.end != right.start or set(left.replicas) != set(right.replicas):
         raise UsageError("only neighbours with the same replicas can merge", left=left.status(), right=right.status())
+    if left.range_id == FIRST_RANGE:
+        raise UsageError("the first range holds the index of ranges and is never merged")
     if request.frozen.freeze_generation != left.generation:
         raise UnavailableError("the range changed since its neighbour was frozen; thaw that and try again")
+    _check_frozen(work.view, right, request.frozen)
     generation = Generation(max(left.generation, right.generation) + 1)
     merged = RangeDescriptor(left.range_id, left.start, right.end, left.replicas, generation)
     work.evaluation.trigger = MergeTrigger(merged, right, request.frozen)
@@ -125,11 +142,41 @@ def merge(work: Work, request: rq.Merge) -> Result:
     return rq.Done()
 
 
+def _check_frozen(view: View, right: RangeDescriptor, frozen: rq.SubsumeResult) -> None:
+    """Refuse a merge that this store's own replica of the right side does not bear out.
+
+    Both sides have the same replicas, so the right side is here. A frozen range stands still: its descriptor, statistics and
+    thresholds are those of the freeze. Only what its leaseholder had promised or served is taken from the caller, in bounds.
+    """
+    here = view.neighbors.state_of(right.range_id)
+    if here is None or here.position < frozen.position:
+        raise UnavailableError(
+            f"r{right.range_id} is not here up to its freeze; try again in a moment",
+            applied=here.position if here else 0,
+            freeze=frozen.position,
+        )
+    under = here.frozen
+    if here.descriptor != right or under is None or under.left_id != view.state.descriptor.range_id:
+        raise UsageError(f"r{right.range_id} is not frozen for this merge", here=here.status())
+    if under.left_generation != frozen.freeze_generation or here.lai < frozen.lai:
+        raise UsageError(f"r{right.range_id} was frozen for another merge", here=here.status())
+    stands = (here.gc_threshold, here.txn_floor, here.stats)
+    if stands != (frozen.gc_threshold, frozen.txn_floor, frozen.stats):
+        raise UsageError(f"r{right.range_id} was frozen in another state than the merge names", here=here.status())
+    furthest = view.furthest()
+    if not here.closed <= frozen.closed <= furthest or not here.read_floor <= frozen.read_floor <= furthest:
+        raise UsageError(f"the merge names impossible timestamps for r{right.range_id}", here=here.status())
+
+
 def abort_merge(work: Work, request: rq.AbortMerge) -> Result:
     """Raise the generation past one under which a merge may have been proposed. Answers with the generation reached."""
     old = work.view.state.descriptor
     if old.generation > request.generation:
         return rq.Number(old.generation)
+    if request.generation > old.generation:
+        raise UsageError(
+            "no merge can have been proposed under a generation that the range has not reached", actual=old.generation
+        )
     raised = msgspec.structs.replace(old, generation=Generation(request.generation + 1))
     work.evaluation.trigger = DescriptorTrigger(raised)
     work.evaluation.generation = old.generation
@@ -141,10 +188,17 @@ def change_replicas(work: Work, request: rq.ChangeReplicas) -> Result:
     state = work.view.state
     if request.generation != state.descriptor.generation:
         raise ConditionFailed("the range changed since its replicas were looked at", actual=state.descriptor.generation)
-    if not request.replicas or len(set(request.replicas)) != len(request.replicas):
-        raise UsageError("a range needs at least one replica, each on another node", replicas=request.replicas)
+    count = len(request.replicas)
+    if not 0 < count <= REPLICAS_MAX or len(set(request.replicas)) != count:
+        raise UsageError(
+            f"a range needs 1 to {REPLICAS_MAX} replicas, each on another node",
+            replicas=request.replicas[:REPLICAS_MAX],
+        )
     if state.lease.holder not in request.replicas:
         raise UsageError(f"n{state.lease.holder} holds the lease; transfer it before removing that replica")
+    for node in request.replicas:
+        if node not in state.descriptor.replicas and not work.view.neighbors.node_known(node):
+            raise UnavailableError(f"n{node} is not known here; wait until it has joined, or name another node")
     changed = msgspec.structs.replace(
         state.descriptor, replicas=request.replicas, generation=Generation(request.generation + 1)
     )
@@ -162,6 +216,8 @@ def transfer_lease(work: Work, request: rq.TransferLease) -> Result:
 
 def raise_gc_threshold(work: Work, request: rq.RaiseGcThreshold) -> Result:
     """Refuse reads at or below a timestamp from now on."""
+    if request.threshold > work.view.now:
+        raise UsageError("the present and the future cannot be collected", threshold=request.threshold)
     if request.threshold > work.view.state.gc_threshold:
         work.evaluation.trigger = GcTrigger(gc_threshold=request.threshold)
     return rq.Done()
@@ -169,6 +225,8 @@ def raise_gc_threshold(work: Work, request: rq.RaiseGcThreshold) -> Result:
 
 def compute_checksum(work: Work, request: rq.ComputeChecksum) -> Result:
     """Have every replica digest its state at this point of the log."""
+    if not 0 < len(request.checksum_id) <= CHECKSUM_ID_BYTES_MAX:
+        raise UsageError(f"a checksum is known by 1 to {CHECKSUM_ID_BYTES_MAX} bytes", got=len(request.checksum_id))
     work.evaluation.trigger = ChecksumTrigger(request.checksum_id)
     return rq.Done()
 

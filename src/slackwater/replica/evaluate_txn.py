@@ -149,6 +149,8 @@ def forget_locks(work: Work, request: rq.ForgetLocks) -> Result:
 
 def gc_txn_records(work: Work, request: rq.GcTxnRecords) -> Result:
     """Remove finished, resolved records that began before a timestamp, and never let them be created again."""
+    if request.before > work.view.now:
+        raise UsageError("records of the present and the future cannot be collected", before=request.before)
     removed = 0
     for key, record in _named_records(work, request) if request.records else _all_records(work):
         # The end counts too: a long transaction that has just ended may still be asked how.

@@ -6,9 +6,9 @@ nothing may be written. `Evaluation` is everything a batch decided: results, eff
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.model.requests import Barrier, Batch, BatchResult, Result
 from slackwater.replica.state import add_stats
 from slackwater.storage.batch import WriteBatch
@@ -24,7 +24,39 @@ if TYPE_CHECKING:
     from slackwater.replica.evaluate_bulk import BulkReads
     from slackwater.replica.state import RangeState
     from slackwater.replica.tscache import TimestampCache
-    from slackwater.runtime.seam import NodeId, Reader
+    from slackwater.runtime.seam import NodeId, RangeId, Reader
+
+
+class Neighbors(Protocol):
+    """What the store of a replica knows that a request to change its range is held against."""
+
+    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
+        """The replica on this store that ends where the given range begins."""
+        ...
+
+    def state_of(self, range_id: RangeId) -> RangeState | None:
+        """The applied state of this store's replica of a range; None: there is none here."""
+        ...
+
+    def node_known(self, node_id: NodeId) -> bool:
+        """Whether a node of this id belongs to the cluster, as far as this node has heard."""
+        ...
+
+
+class NoNeighbors:
+    """A store with nothing else on it."""
+
+    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
+        """No left side."""
+        return LeftSide()
+
+    def state_of(self, range_id: RangeId) -> RangeState | None:
+        """No other range."""
+        return None
+
+    def node_known(self, node_id: NodeId) -> bool:
+        """Every id may be a node's."""
+        return True
 
 
 class LeftSide(NamedTuple):
@@ -37,8 +69,7 @@ class LeftSide(NamedTuple):
     on from each, while the other range stayed."""
 
 
-def _nobody() -> LeftSide:
-    return LeftSide()
+NO_NEIGHBORS = NoNeighbors()
 
 
 class View:
@@ -46,8 +77,9 @@ class View:
 
     __slots__ = (
         "floor",
+        "furthest",
         "lease_end",
-        "left",
+        "neighbors",
         "now",
         "read_at",
         "reader",
@@ -71,7 +103,8 @@ class View:
         tscache: TimestampCache | None,
         txn_expiration_s: float,
         right_stats: tuple[int, ...] = (),
-        left: Callable[[], LeftSide] = _nobody,
+        neighbors: Neighbors = NO_NEIGHBORS,
+        furthest: Callable[[], Timestamp] = lambda: MAX,
         uncertain_upto: Timestamp = MIN,
         resolve_bytes_max: int = 1 << 18,
     ) -> None:
@@ -89,8 +122,10 @@ class View:
         self.txn_expiration_s = txn_expiration_s
         self.right_stats = right_stats
         """For a split: the statistics of the right half, computed beforehand."""
-        self.left = left
-        """For a freeze and its end: the left neighbour, as this store has applied it."""
+        self.neighbors = neighbors
+        """For changes of the range itself: the ranges beside it, as this store has applied them."""
+        self.furthest = furthest
+        """What no timestamp of another leaseholder can be above."""
         self.uncertain_upto = uncertain_upto
         """Of a batch whose timestamp this leaseholder chose: a version above its clock, up to here, may have been
         acknowledged by a node whose clock is ahead of this one."""

@@ -27,6 +27,7 @@ from slackwater.model import requests as rq
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.layout import KEY_MAX, check_split_key
 from slackwater.model.requests import Header
+from slackwater.replica.evaluate_range import REPLICAS_MAX
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.server import merging
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 ADMIN_TIMEOUT_S = 10.0
 DESCRIBE_TRIES_MAX = 64
 DESCRIBE_PAUSE_S = 0.02
-REPLICAS_MAX = 64
 
 
 class Decommission(msgspec.Struct, frozen=True):

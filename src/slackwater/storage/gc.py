@@ -22,7 +22,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, Timestamp
-from slackwater.errors import invariant
+from slackwater.errors import UsageError
 from slackwater.runtime.seam import Family
 from slackwater.storage.stats import ZERO, Stats, of_versions
 from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, BLOCK_MIN, suffix, tail_key, ts_of
@@ -94,7 +94,14 @@ def collect_keys(
         chosen = [old for old in versions if old.ts <= ts]
         allowed = {old.ts for old in _garbage(versions, threshold, [])}
         for old in chosen:
-            invariant(old.ts in allowed, "I-26", key=key, ts=old.ts, above=old.above, threshold=threshold)
+            if old.ts not in allowed:
+                raise UsageError(
+                    "a version is still visible above the threshold or its removal would uncover others (I-26)",
+                    key=key,
+                    ts=old.ts,
+                    above=old.above,
+                    threshold=threshold,
+                )
             batch.delete(Family.DATA, key + suffix(old.ts))
         count += len(chosen)
         stats = stats.plus(_change(key, versions, chosen))

@@ -43,6 +43,16 @@ class Bench:
         self.cache = TimestampCache()
         self.now = 100
         self.left = LeftSide()
+        self.others: dict[int, RangeState] = {}
+
+    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
+        return self.left
+
+    def state_of(self, range_id: int) -> RangeState | None:
+        return self.others.get(range_id)
+
+    def node_known(self, node_id: int) -> bool:
+        return node_id < 10
 
     def evaluate(
         self,
@@ -68,7 +78,8 @@ class Bench:
             tscache=self.cache,
             txn_expiration_s=5.0,
             right_stats=(1,) * 8,
-            left=lambda: self.left,
+            neighbors=self,
+            furthest=lambda: Timestamp(10_000),
         )
         return evaluate(batch, view)
 
@@ -338,6 +349,7 @@ def test_split_and_merge_triggers() -> None:
             bench.run(rq.Split(at, 9))
     right = RangeDescriptor(9, b"z", b"zz", (1, 2), 6)
     frozen = rq.SubsumeResult(3, 3, MIN, MIN, 4, MIN, MIN, ())
+    bench.others[9] = RangeState(right, position=3, lai=3, frozen=FreezeTrigger(7, 4), stats=())
     merge = bench.run(rq.Merge(right, frozen))
     assert isinstance(merge.trigger, MergeTrigger)
     assert (merge.trigger.merged.end, merge.trigger.merged.generation) == (b"zz", 7)
@@ -347,6 +359,72 @@ def test_split_and_merge_triggers() -> None:
         bench.run(rq.Merge(right, msgspec.structs.replace(frozen, freeze_generation=3)))
 
 
+def test_a_merge_that_the_right_side_here_does_not_bear_out_is_refused() -> None:
+    """What would fail at apply, or leave an unusable range, never enters the log."""
+    right = RangeDescriptor(9, b"z", b"zz", (1, 2), 6)
+    frozen = rq.SubsumeResult(3, 3, Timestamp(20), Timestamp(30), 4, Timestamp(5), Timestamp(6), (1, 2))
+    state = RangeState(
+        right, position=3, lai=3, closed=Timestamp(20), read_floor=Timestamp(25), frozen=FreezeTrigger(7, 4),
+        gc_threshold=Timestamp(5), txn_floor=Timestamp(6), stats=(1, 2),
+    )  # fmt: skip
+    change = msgspec.structs.replace
+
+    def outcome(here: RangeState | None, named: RangeDescriptor = right, said: rq.SubsumeResult = frozen) -> type:
+        bench = Bench()
+        bench.others = {9: here} if here is not None else {}
+        try:
+            assert bench.run(rq.Merge(named, said)).trigger is not None
+        except (UsageError, UnavailableError) as error:
+            return type(error)
+        return type(None)
+
+    assert outcome(state) is type(None)
+    assert outcome(change(state, position=9)) is type(None), "leases may move while a range is frozen"
+    for lagging in (None, change(state, position=2)):
+        assert outcome(lagging) is UnavailableError
+    for wrong in (
+        change(state, frozen=None),
+        change(state, frozen=FreezeTrigger(8, 4)),
+        change(state, frozen=FreezeTrigger(7, 3)),
+        change(state, descriptor=change(right, generation=7)),
+        change(state, stats=(1, 3)),
+        change(state, gc_threshold=Timestamp(4)),
+        change(state, txn_floor=Timestamp(4)),
+        change(state, closed=Timestamp(21)),
+        change(state, read_floor=Timestamp(31)),
+    ):
+        assert outcome(wrong) is UsageError, wrong
+    for forged in (change(frozen, closed=MAX), change(frozen, read_floor=MAX), change(frozen, gc_threshold=MAX)):
+        assert outcome(state, said=forged) is UsageError
+
+
+def test_changes_of_a_range_that_no_honest_node_asks_for_are_refused() -> None:
+    bench = Bench()
+    bench.others[12] = RangeState(RangeDescriptor(12, b"zz", b"zzz", (1, 2), 2))
+    for request in (
+        rq.Split(b"m", 12),
+        rq.Split(b"m", 1),
+        rq.Split(b"m", 0),
+        rq.AbortMerge(5),
+        rq.AbortMerge(1 << 60),
+        rq.ChangeReplicas((), 4),
+        rq.ChangeReplicas((1, 1), 4),
+        rq.ChangeReplicas(tuple(range(1, 99)), 4),
+        rq.ChangeReplicas((2,), 4),
+        rq.RaiseGcThreshold(MAX),
+        rq.RaiseGcThreshold(Timestamp(bench.now + 100)),
+        rq.GcTxnRecords(MAX),
+        rq.ComputeChecksum(b""),
+        rq.ComputeChecksum(b"x" * 1000),
+    ):
+        with pytest.raises(UsageError):
+            bench.run(request)
+    with pytest.raises(UnavailableError):
+        bench.run(rq.ChangeReplicas((1, 2, 77), 4))
+    assert bench.run(rq.AbortMerge(4)).trigger is not None
+    assert bench.run(rq.RaiseGcThreshold(Timestamp(50))).trigger is not None
+
+
 def test_collecting_records_raises_the_floor() -> None:
     bench = Bench()
     bench.run(rq.Put(b"k", b"v"), rq.EndTxn(commit=True, lock_keys=(b"k",), one_phase=True), txn=txn())
@@ -354,6 +432,7 @@ def test_collecting_records_raises_the_floor() -> None:
         kept = bench.evaluate(rq.GcTxnRecords(Timestamp(before)))
         assert kept.results == [rq.Number(0)]
         assert kept.trigger is None
+    bench.now = 200
     collected = bench.run(rq.GcTxnRecords(Timestamp(150)))
     assert collected.results == [rq.Number(1)]
     assert collected.trigger == GcTrigger(txn_floor=Timestamp(150))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
+from slackwater.replica.evaluation import Neighbors
 from slackwater.runtime.sync import Semaphore
 from slackwater.storage.column_cache import ColumnCache
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from slackwater.closedts.publisher import Publisher
     from slackwater.model.descriptors import Liveness, RangeDescriptor
     from slackwater.replica.apply import Applied, Outcome
-    from slackwater.replica.evaluation import LeftSide
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, NodeId, OrderedLog, Position, RangeId, Runtime
@@ -83,7 +83,7 @@ class ReplicaFollower(Protocol):
         ...
 
 
-class StoreHooks(Protocol):
+class StoreHooks(Neighbors, Protocol):
     """What a replica tells its store."""
 
     def replica_created(self, state: RangeState, reads: ReadSummary) -> None:
@@ -96,10 +96,6 @@ class StoreHooks(Protocol):
 
     def generation_changed(self, batch: WriteBatch, before: RangeDescriptor, after: RangeDescriptor) -> None:
         """An entry changes a descriptor; what the store wants to remember of that goes into the same batch."""
-        ...
-
-    def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
-        """The replica on this store that ends where the given range begins."""
         ...
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, seconds_between
+from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, add_seconds, seconds_between
 from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import (
     AmbiguousResult,
@@ -281,7 +281,8 @@ class Replica:
             tscache=self.tscache,
             txn_expiration_s=self.context.settings["txn.expiration"],
             right_stats=right_stats,
-            left=lambda: self.context.hooks.left_of(self.state.descriptor),
+            neighbors=self.context.hooks,
+            furthest=self._furthest,
             uncertain_upto=uncertain_upto,
             resolve_bytes_max=int(self.context.settings["log.entry_bytes_max"]) // 4,
         )
@@ -289,6 +290,10 @@ class Replica:
         if isinstance(evaluation.transfer_to, int):
             evaluation.trigger = self.leasing.transfer(evaluation.transfer_to, served=self.tscache.highest)
         return evaluation
+
+    def _furthest(self) -> Timestamp:
+        """Above every timestamp that another leaseholder may have served: its clock may be ahead, and its callers' too."""
+        return add_seconds(self.context.clock.peek(), 2 * self.closing.future_s())
 
     def _propose(self, evaluation: Evaluation) -> Waiter:
         self.closing.waking()

@@ -286,6 +286,15 @@ class Store:
         """What this store has applied of the range that ends where the given one begins."""
         return LeftSide(self._ending_at(descriptor.start), self._seen(self.context.engine, descriptor.range_id))
 
+    def state_of(self, range_id: RangeId) -> RangeState | None:
+        """The applied state of the replica here of a range; None: there is none."""
+        replica = self.replicas.get(range_id)
+        return replica.state if replica is not None else None
+
+    def node_known(self, node_id: NodeId) -> bool:
+        """Whether there is a liveness record of a node, as far as this store has heard."""
+        return node_id == self.context.node_id or self.context.liveness.get(node_id) is not None
+
     async def wait_applied(self, range_id: RangeId, position: Position) -> None:
         """Return once this store's replica of the range has applied up to `position`; `UnavailableError` if it cannot."""
         missing = 0
