@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.negotiate import resolve
 from slackwater.closedts.policy import Policy, closable_upto, longest_lead_s, target, terms_of
@@ -67,6 +67,10 @@ class Closing:
         """How far ahead of this node's clock a timestamp may lie: a clock that is ahead, and the longest lead on top."""
         terms = terms_of(self._context.settings)
         return terms.max_offset_s + longest_lead_s(terms)
+
+    def furthest(self) -> Timestamp:
+        """Above every timestamp that another leaseholder may have served: its clock may be ahead, and its callers' too."""
+        return add_seconds(self._context.clock.peek(), 2 * self.future_s())
 
     def promised(self) -> Timestamp:
         """What the side transport has promised on this range's behalf."""

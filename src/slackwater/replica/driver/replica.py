@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, add_seconds, seconds_between
+from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, seconds_between
 from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import (
     AmbiguousResult,
@@ -282,7 +282,7 @@ class Replica:
             txn_expiration_s=self.context.settings["txn.expiration"],
             right_stats=right_stats,
             neighbors=self.context.hooks,
-            furthest=self._furthest,
+            furthest=self.closing.furthest,
             uncertain_upto=uncertain_upto,
             resolve_bytes_max=int(self.context.settings["log.entry_bytes_max"]) // 4,
         )
@@ -291,15 +291,10 @@ class Replica:
             evaluation.trigger = self.leasing.transfer(evaluation.transfer_to, served=self.tscache.highest)
         return evaluation
 
-    def _furthest(self) -> Timestamp:
-        """Above every timestamp that another leaseholder may have served: its clock may be ahead, and its callers' too."""
-        return add_seconds(self.context.clock.peek(), 2 * self.closing.future_s())
-
     def _propose(self, evaluation: Evaluation) -> Waiter:
         self.closing.waking()
         if evaluation.close_at:
             self.closing.closing_at(evaluation.close_at)
-        waiter = Waiter()
         proposal = Proposal(
             command_id=self.context.runtime.rng.bytes(COMMAND_ID_BYTES),
             lease_sequence=self.state.lease.sequence,
@@ -308,7 +303,7 @@ class Replica:
             stats=evaluation.stats,
             trigger=evaluation.trigger,
             generation=evaluation.generation,
-            waiter=waiter,
+            waiter=(waiter := Waiter()),
         )
         self.pipeline.submit(proposal)
         if isinstance(evaluation.trigger, LeaseTrigger):
