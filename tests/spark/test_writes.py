@@ -100,4 +100,4 @@ def test_abort_after_commit_keeps_what_was_committed(db, url, table):
     with pytest.raises(UsageError, match="staged rows are gone"):
         aborted.commit([message])
     assert rows(db, table) == {1: "since"}
-    writer().commit([Staged(None), None])
+    writer().commit([Staged(None, ""), None])

@@ -436,11 +436,17 @@ class AsyncDatabase:
         operation: str = "upsert",
         *,
         app: tuple[str, int] | None = None,
+        owner: str = "",
     ) -> Published:
-        """Write the rows of all parts at one timestamp. Under a name, `app`, at most once for each version."""
+        """Write the rows of all parts at one timestamp.
+
+        Under a name, `app`, at most once for each version of this operation on this table (one made anew is another). A
+        version at or below the newest is a success that does nothing, unless `owner`, which says who counts the versions,
+        is not who counted them before: then it is refused.
+        """
         name, kind = app_of(app), staged_kind(operation)
         schema = await self.table(table)
-        done = await staging.publish(self._gateways, schema, parts, kind, name)
+        done = await staging.publish(self._gateways, schema, parts, kind, name, owner=owner)
         self._gateways.floor.told(done.ts)
         return done
 

@@ -99,10 +99,14 @@ async def publish(
     parts: Sequence[ns.PartRef],
     kind: StagedKind,
     app: tuple[str, int] | None,
+    *,
+    owner: str = "",
 ) -> ns.Published:
     """Make staged rows visible, once; without a name of its own the job gets one for this call."""
     name, version = app or (new_job(gateways), 0)
-    request = ns.Publish(schema.table_id, schema.version, kind, list(parts), name, version, lasting=app is not None)
+    request = ns.Publish(
+        schema.table_id, schema.version, kind, list(parts), name, version, lasting=app is not None, owner=owner
+    )
     for tried in range(1, PUBLISH_TRIES_MAX + 1):
         try:
             return await gateways.call(ns.PUBLISH, request, again=Again.ALWAYS, timeout=PUBLISH_TIMEOUT_S)

@@ -418,9 +418,10 @@ class Database(_Waits):
         operation: str = "upsert",
         *,
         app: tuple[str, int] | None = None,
+        owner: str = "",
     ) -> Published:
-        """Write the rows of all parts at one timestamp. Under a name, `app`, at most once for each version."""
-        return self._wait(self._twin.publish(table, parts, operation, app=app))
+        """Write the rows of all parts at one timestamp; under a name, `app`, at most once (see `AsyncDatabase.publish`)."""
+        return self._wait(self._twin.publish(table, parts, operation, app=app, owner=owner))
 
     def drop_staged(self, parts: Sequence[PartRef]) -> None:
         """Forget parts. What was published from them stays."""

@@ -8,9 +8,14 @@ A *part* is what one attempt of one task wrote; its id begins with the time it w
 a list. A part is a sequence of *chunks*: keys and values, encoded and sorted by the client. Staging changes nothing but
 the parts; publishing copies them, so that dropping parts afterwards, or instead, is always harmless.
 
-A publish has a name: (application, version). It happens at most once: a second one of the same or a lower version answers
-`already` and does nothing, whoever sends it, on whichever node, after whichever failure. A job without a name of its own is
-given one that is used only once.
+A publish has a name: (application, version). A name counts within one operation on one table, and the table is meant by its
+id: another table, another operation, and a table that was dropped and made anew each begin without a past. Within these, a
+publish happens at most once: a second one of the same or a lower version answers `already` and does nothing, on whichever
+node, after whichever failure. A job without a name of its own is given one that is used only once.
+
+Whether a repeat brings the same rows is not looked at: a job that is run again may cut and compute them differently. One
+mistake can be told from a repeat, and is refused: a stream whose checkpoint was thrown away counts its batches from 0 again,
+under the name whose older batches the lost checkpoint counted. So a publish may say which query it works for (`owner`).
 """
 
 from __future__ import annotations
@@ -65,9 +70,10 @@ class PartRef(msgspec.Struct, frozen=True):
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """Write the rows of these parts into a table at one timestamp, unless `app` has done `app_version` already.
+    """Write the rows of these parts into a table at one timestamp, unless `app` has done `app_version` there already.
 
-    `lasting` names are kept for ever; others only for as long as staged parts are.
+    `lasting` names are kept for ever; others only for as long as staged parts are. `owner` is the query that counts the
+    versions, where there is one.
     """
 
     table_id: int
@@ -77,10 +83,11 @@ class Publish(msgspec.Struct, frozen=True):
     app: str
     app_version: int
     lasting: bool
+    owner: str = ""
 
 
 class Published(msgspec.Struct, frozen=True):
-    """When it happened; `already`: not now, but before."""
+    """When it happened; `already`: not now, but at or before that time, and then `rows` counts those written then."""
 
     rows: int
     ts: Timestamp

@@ -1,7 +1,7 @@
 """Writes from Spark: every task stages its rows in the cluster, the driver publishes all of them in one commit.
 
     task      write(rows)  ──► part in the cluster (seen by nobody) ──► message: which part
-    driver    commit(messages) ──► publish: one transaction, one timestamp, and the mark (txnAppId, txnVersion)
+    driver    commit(messages) ──► publish: one transaction, one timestamp, and the mark (table, operation, txnAppId, txnVersion)
               abort(messages)  ──► drop the parts; what was published stays
 
 Why it is safe
@@ -9,7 +9,9 @@ Why it is safe
     - Spark runs `commit` twice, or `abort` after a commit that succeeded: the mark makes the second publish a no-op, and
       dropping parts drops no rows.
     - A stream's batch has a name of its own, query id and batch id, so that a replay after a lost commit file is a no-op.
-      The id of a query lives in its checkpoint; `txnAppId` may be given to survive a change of checkpoint.
+      The id of a query lives in its checkpoint. Under a `txnAppId` of the user's, in a sink or in foreachBatch, a query with
+      a new checkpoint is told from a replay by that id, and its batches are refused instead of taken for old ones.
+    - A mark counts for one operation on one table, meant by its id, so that a batch may upsert and delete under one number.
 
 With `atomic=false` tasks commit by themselves, batch by batch, and a task that is run again writes again: at least once.
 Upserts and deletes do not mind; inserts may fail on their own rows.
@@ -17,6 +19,7 @@ Upserts and deletes do not mind; inserts may fail on their own rows.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -38,13 +41,13 @@ if TYPE_CHECKING:
     from slackwater.model.schema import TableSchema
     from slackwater.spark.options import Options
 
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
 
 
 class Staged(WriterCommitMessage):
     """What one attempt of one task staged, and for which query."""
 
-    def __init__(self, part: PartRef | None, query: str = "") -> None:
+    def __init__(self, part: PartRef | None, query: str) -> None:
         self.part = part
         self.query = query
 
@@ -61,29 +64,36 @@ class _Writing:
     def _db(self) -> Database:
         return database(self._options)
 
-    def _write(self, batches: Iterator[pa.RecordBatch], query: str) -> Staged:
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """In a task."""
+        query = _query()
         if not self._options.atomic:
-            return self._write_through(batches)
+            return self._write_through(batches, query)
         part = self._db.staging(self._table.name, self._options.operation.value)
         for batch in batches:
             if batch.num_rows:
                 part.add(batch)
         return Staged(part.finish(), query)
 
-    def _write_through(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def _write_through(self, batches: Iterator[pa.RecordBatch], query: str) -> Staged:
         db, name = self._db, self._table.name
         write = {Operation.UPSERT: db.upsert, Operation.INSERT: db.insert, Operation.DELETE: db.delete}
         for batch in batches:
             if batch.num_rows:
                 write[self._options.operation](name, batch)
-        return Staged(None)
+        return Staged(None, query)
 
     def _publish(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         """In the driver. A task without a message failed, and then Spark does not commit."""
         parts = _parts(messages)
-        if parts or app is not None:
-            self._db.publish(self._table.name, parts, self._options.operation.value, app=app)
+        if not parts and app is None:
+            return
+        owner = _query_of(messages) if app is not None else ""
+        done = self._db.publish(self._table.name, parts, self._options.operation.value, app=app, owner=owner)
+        brought = sum(part.rows for part in parts)
+        if done.already and app is not None and done.rows != brought:
+            text = _skipped(self._table.name, self._options.operation, app, written=done.rows, brought=brought)
+            warnings.warn(text, stacklevel=2)
 
     def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._db.drop_staged(_parts(messages))
@@ -94,7 +104,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # pyspark's own twist
         """In a task: stage."""
-        return self._write(iterator, "")
+        return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: publish."""
@@ -111,26 +121,41 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream.format("slackwater")`."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # pyspark's own twist
-        """In a task: stage. Only tasks know the query's id; the message carries it."""
-        context = TaskContext.get()
-        query = context.getLocalProperty(QUERY_ID) if context is not None else None
-        if not query:
+        """In a task: stage."""
+        if not _query():
             raise UsageError("Spark does not say which query this is; use foreachBatch with txnAppId and txnVersion")
-        return self._write(iterator, query)
+        return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """In the driver: publish under the name of the batch."""
         if not self._options.atomic:
             return
-        queries = {message.query for message in messages if isinstance(message, Staged)}
-        if not queries:
-            return  # a batch without tasks has no rows
-        app = self._options.txn_app or f"spark-query:{queries.pop()}"
-        self._publish(messages, (f"{app}:{self._table.table_id}", batchId))
+        query = _query_of(messages)
+        if query:  # a batch without tasks has no rows
+            self._publish(messages, (self._options.txn_app or f"spark-query:{query}", batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """In the driver, after a failure; perhaps one that came after the commit."""
         self._drop(messages)
+
+
+def _query() -> str:
+    """The id of the streaming query that a task works for, also in foreachBatch; only tasks know it. Empty without one."""
+    context = TaskContext.get()
+    return (context.getLocalProperty(QUERY_ID) or "") if context is not None else ""
+
+
+def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
+    return next((message.query for message in messages if isinstance(message, Staged) and message.query), "")
+
+
+def _skipped(table: str, operation: Operation, app: tuple[str, int], *, written: int, brought: int) -> str:
+    """What the user is told of a repeat that does not look like one."""
+    return (
+        f"nothing was written to {table}: {operation.value} under txnAppId {app[0]} has happened up to txnVersion {app[1]} or "
+        f"later already, last with {written} rows, and this job brings {brought}. If it is no repeat, it needs a higher "
+        "txnVersion, or a txnAppId of its own"
+    )
 
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[PartRef]:

@@ -49,9 +49,15 @@ class World:
         return ns.PartRef(part, len(chunks), sum(map(len, chunks)))
 
     async def publish(
-        self, *parts: ns.PartRef, app: str = "app", version: int = 0, kind: StagedKind = StagedKind.UPSERT, lasting=True
+        self,
+        *parts: ns.PartRef,
+        app: str = "app",
+        version: int = 0,
+        kind: StagedKind = StagedKind.UPSERT,
+        lasting: bool = True,
+        owner: str = "",
     ) -> ns.Published:
-        request = ns.Publish(self.table.table_id, self.table.version, kind, list(parts), app, version, lasting)
+        request = ns.Publish(self.table.table_id, self.table.version, kind, list(parts), app, version, lasting, owner)
         return await self.call(ns.PUBLISH, request)
 
     async def rows(self) -> dict[int, str]:
@@ -105,6 +111,42 @@ def test_a_version_is_published_once_and_older_ones_never_again() -> None:
         assert not (await world.publish(await world.stage({1: "d"}), version=6)).already
         assert await world.rows() == {1: "d", 7: "o"}
         assert await world.staged() == 0
+
+    in_world(test)
+
+
+def test_a_name_is_bound_to_the_table_its_life_and_the_operation() -> None:
+    async def test(world: World) -> None:
+        first = await world.publish(await world.stage({1: "a", 2: "b"}), version=5)
+        other = World.__new__(World)
+        other.node = world.node
+        await other.create("other")
+        assert not (await other.publish(await other.stage({1: "o"}), version=5)).already, "another table"
+        gone = await world.publish(await world.stage({2: ""}), version=5, kind=StagedKind.DELETE)
+        assert not gone.already, "another operation"
+        assert (await world.rows(), await other.rows()) == ({1: "a"}, {1: "o"})
+        for kind in (StagedKind.UPSERT, StagedKind.DELETE):
+            again = await world.publish(await world.stage({1: "x"}), version=5, kind=kind)
+            assert again.already
+            assert again.ts >= max(first.ts, gone.ts), "a repeat tells when the rows are certainly there"
+        await world.call(nt.DROP_TABLE, nt.DropTable("t"))
+        await world.create("t")
+        assert not (await world.publish(await world.stage({9: "anew"}), version=5)).already, "the table was made anew"
+        assert await world.rows() == {9: "anew"}
+
+    in_world(test)
+
+
+def test_batches_of_a_new_checkpoint_are_refused_instead_of_taken_for_old_ones() -> None:
+    async def test(world: World) -> None:
+        for number in range(3):
+            await world.publish(await world.stage({number: "a"}), version=number, owner="query a")
+        assert (await world.publish(await world.stage({2: "again"}), version=2, owner="query a")).already
+        assert (await world.publish(await world.stage({2: "by hand"}), version=2)).already
+        with pytest.raises(UsageError, match="another query has written up to version 2 under the name app"):
+            await world.publish(await world.stage({7: "b"}), version=0, owner="query b")
+        assert await world.rows() == {0: "a", 1: "a", 2: "a"}
+        assert not (await world.publish(await world.stage({7: "b"}), version=3, owner="query b")).already
 
     in_world(test)
 

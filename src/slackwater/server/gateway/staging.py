@@ -1,7 +1,7 @@
 """Keeps staged rows in the cluster, and publishes them in one transaction (`model.native_staging` tells the protocol).
 
     system/staging/<part><chunk number>     an encoded chunk; the part's id begins with its time
-    system/staged_app/<application>         the newest version that an application has published, and when
+    system/staged_app/<table id>/<operation>/<application>     the newest version that an application has published there
     system/staged_job/<time><chance>        the same for jobs without a name
 
 Publishing reads the chunks outside the transaction, because nobody changes them, and writes inside it: the mark first, so
@@ -53,10 +53,11 @@ _WRITE_KINDS = {
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """What an application has done last: its version, and how many rows that were."""
+    """What an application has done last: its version, how many rows that were, and which query counted."""
 
     version: int
     rows: int
+    owner: str = ""
 
 
 class Staging:
@@ -175,14 +176,15 @@ class _Publish:
     async def run(self, txn: Transaction) -> ns.Published:
         """The mark, then the rows."""
         request = self._request
-        key = mark_key(request.app, lasting=request.lasting)
+        key = mark_key(request)
         found = await txn.get(key)
         mark = None if found is None else msgspec.msgpack.decode(found, type=Mark)
         if mark is not None and mark.version >= request.app_version:
             probe("staging.published_already")
-            return ns.Published(mark.rows, MIN, already=True)
+            self._check_owner(mark)
+            return ns.Published(mark.rows, txn.state.read_ts, already=True)
         rows = sum(ref.rows for ref in request.parts)
-        await txn.put(key, msgspec.msgpack.encode(Mark(request.app_version, rows)))
+        await txn.put(key, msgspec.msgpack.encode(Mark(request.app_version, rows, request.owner)))
         seen: set[bytes] = set()
         for ref in request.parts:
             async for chunk in self._staging.chunks(ref, self._context):
@@ -190,6 +192,19 @@ class _Publish:
                 await self._lay_down(txn, chunk)
         self.commit_ts = await txn.commit()
         return ns.Published(rows, self.commit_ts, already=False)
+
+    def _check_owner(self, mark: Mark) -> None:
+        """Refuse batches that a new checkpoint counts from 0 again: they are no repeats of older ones."""
+        request = self._request
+        if mark.owner and request.owner and mark.owner != request.owner:
+            raise UsageError(
+                f"another query has written up to version {mark.version} under the name {request.app} to table "
+                f"{self._table.name}, and a query with a new checkpoint counts from 0 again; nothing was written. Go on "
+                "with the old checkpoint, or choose another name (txnAppId)",
+                version=request.app_version,
+                query=request.owner,
+                written_by=mark.owner,
+            )
 
     def _check(self, chunk: ns.Chunk, seen: set[bytes]) -> None:
         """As for a direct write; and no key twice in a job: which row should win?"""
@@ -229,14 +244,14 @@ def chunk_key(part: bytes, number: int) -> bytes:
     return system(_STAGING, part + number.to_bytes(NUMBER_BYTES, "big"))
 
 
-def mark_key(app: str, *, lasting: bool) -> bytes:
-    """Where an application's mark lies; a job's is found by its time, in hexadecimal at the front of its name."""
-    if lasting:
-        return system(_APP, app.encode())
+def mark_key(request: ns.Publish) -> bytes:
+    """Where the mark of a publish lies; a job's is found by its time, in hexadecimal at the front of its name."""
+    if request.lasting:
+        return system(_APP, f"{request.table_id}/{request.kind.value}/{request.app}".encode())
     try:
-        return system(_JOB, bytes.fromhex(app))
+        return system(_JOB, bytes.fromhex(request.app))
     except ValueError:
-        raise UsageError("a job's own name is hexadecimal and begins with its time", app=app) from None
+        raise UsageError("a job's own name is hexadecimal and begins with its time", app=request.app) from None
 
 
 def _part_end(part: bytes) -> bytes:
