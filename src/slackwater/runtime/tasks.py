@@ -209,8 +209,10 @@ class _Rest(Coroutine[Any, Any, None]):
         return self._work.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Interrupt the work."""
-        self._awaited = None
+        """Interrupt the work. What it first waited for may have failed meanwhile: nobody else will look at that."""
+        (first,), self._awaited = self._awaited or (None,), None
+        if isinstance(first, asyncio.Future) and first.done() and not first.cancelled():
+            first.exception()
         try:
             return self._work.throw(*error)
         finally:

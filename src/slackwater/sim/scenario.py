@@ -172,7 +172,7 @@ class PlantedBug:
 MIX = (
     *("cluster", "kernel", "feeds", "leases", "cluster", "cluster"),
     *("policies", "frontier", "cluster", "feeds_back", "cluster", "kernel"),
-    *("cluster", "snapshots", "cluster", "feeds_tight", "cluster", "late"),
+    *("cluster", "snapshots", "cluster", "feeds_tight", "gateways", "late"),
     *("cluster", "kernel", "feeds_lead", "feeds_lag", "cluster", "feeds_gc"),
 )
 """What consecutive seeds play: a share for everything that was built, and a round that any 24 seeds complete. Left out are

@@ -58,5 +58,4 @@ async def write_at_once(
     ended = answer.results[-1]
     if not isinstance(ended, Committed):
         raise AmbiguousResult("the range did not answer a commit as one; ask the record", kind=type(ended).__name__)
-    await kernel.wait_past(ended.commit_ts)
-    return ended.commit_ts
+    return await kernel.acknowledged(ended.commit_ts)

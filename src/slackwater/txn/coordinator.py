@@ -424,7 +424,7 @@ class Transaction(Operations):
             if committed.left_keys or committed.left_spans:
                 finished = structs.replace(finished, keys=committed.left_keys, spans=committed.left_spans)
             await self._finisher.enqueue(finished)
-        await self._kernel.wait_past(committed.commit_ts)
+        await self._kernel.acknowledged(committed.commit_ts)
 
     def _commit_failed(self, error: SlackwaterError) -> None:
         if self.phase is Phase.UNKNOWN:

@@ -57,6 +57,15 @@ class Kernel:
                 return answer
             probe("txn.resolve_in_parts")
 
+    async def acknowledged(self, ts: Timestamp) -> Timestamp:
+        """The commit timestamp `ts`, once it may be told: the one way by which anybody here learns that a commit happened.
+
+        Who learns it matters as little as how: from the answer to EndTxn, from the same EndTxn sent again, or from the
+        record, asked by another gateway after this transaction's own was lost (I-19).
+        """
+        await self.wait_past(ts)
+        return ts
+
     async def wait_past(self, ts: Timestamp) -> None:
         """Commit-wait: return once this node's clock is above `ts`.
 

@@ -1,15 +1,16 @@
-"""What became of a commit whose answer was lost? The record says; and if it says nothing yet, it says no from now on.
+"""Determines a commit's outcome after its reply was lost; aborts the transaction if it is still undecided.
 
 A forced push to abort is the question: a record that is committed answers so and stays as it is, any other becomes aborted, and
 the commit, should it still arrive, finds that. Asked by the coordinator itself, and by any gateway for a client that has lost
-the coordinator.
+the coordinator. *Committed* is told when the commit timestamp has passed, like any other acknowledgement: the coordinator may
+have ended in the middle of its commit-wait.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.hooks import probe
+from slackwater.hooks import planted, probe
 from slackwater.model.requests import Pushed, PushTxn
 from slackwater.model.txns import TxnStatus
 
@@ -22,7 +23,7 @@ SETTLE_ATTEMPTS_MAX = 16
 
 
 async def settle(kernel: Kernel, txn: Intent, *, deadline: Deadline) -> Pushed | None:
-    """The last word on the transaction of an intent: committed or aborted; None when its record does not give one.
+    """The last word on the transaction of an intent: committed, once that may be told, or aborted; None when there is none.
 
     With `ambiguous` the record has been collected, and it may have been either.
     """
@@ -33,5 +34,9 @@ async def settle(kernel: Kernel, txn: Intent, *, deadline: Deadline) -> Pushed |
         if not isinstance(pushed, Pushed):
             return None
         if pushed.ambiguous or pushed.resolution.status is not TxnStatus.PENDING:
-            return pushed
-    return None
+            break
+    else:
+        return None
+    if pushed.resolution.status is TxnStatus.COMMITTED and not planted("X-SETTLE-EARLY"):
+        await kernel.acknowledged(pushed.resolution.ts)
+    return pushed

@@ -313,7 +313,8 @@ class ServerSession(Session):
         """Somebody other than the caller cancelled the task: the caller still deserves an answer."""
         if not context.cancelled and self._error is None:
             context.cancelled = True
-            self._fault(context.id, context.method, UnavailableError("the server cancelled the request"))
+            lost = ConnectionLost("the server ended before the request did; it may have been executed", sent=True)
+            self._fault(context.id, context.method, lost)
 
     # --- early ends
 

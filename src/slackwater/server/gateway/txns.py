@@ -137,7 +137,8 @@ class Txns:
         """Find out whether a transaction committed; if it did not, make sure that it never will."""
         mark, kernel = request.mark, self._gateway.node.kv.kernel
         if not mark.anchor:
-            return nt.Settled(committed=True, ts=mark.write_ts)  # it wrote nothing: there is nothing to decide
+            # It wrote nothing: there is nothing to decide. What it read may still lie in the future.
+            return nt.Settled(committed=True, ts=await kernel.acknowledged(mark.write_ts))
         known = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
         pushed = await settle(kernel, known, deadline=kernel.deadline(context.remaining()))
         if pushed is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.model.layout import split_version
+from slackwater.model.layout import TABLE, prefix_end, split_version
 from slackwater.runtime.seam import Family
 from slackwater.sim.checkers.history import Version, VersionHistory
 from slackwater.sim.oracles.replication import _Watcher, sampled
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LOOK_ONE_IN = 24
 LOOKS_KEPT_MAX = 16
 CHUNK = 4096
+ROWS_END = prefix_end(TABLE)
+"""Behind the keys of clients lie the rows of tables; V has both."""
 
 
 class Versions(_Watcher):
@@ -41,7 +43,7 @@ class Versions(_Watcher):
         if not event.first:
             return
         for stored, value in event.batch.writes[Family.DATA].items():
-            if value is None or not KV_SPAN[0] <= stored < KV_SPAN[1]:
+            if value is None or not KV_SPAN[0] <= stored < ROWS_END:
                 continue
             key, ts = split_version(stored)
             known = self.found.setdefault(key, {}).setdefault(ts, value)
@@ -49,11 +51,12 @@ class Versions(_Watcher):
                 self.violated("version-rewritten", f"{event.node} gave {key!r} at {ts} another value")
 
     def history(self) -> VersionHistory:
-        """V for the checkers."""
+        """V for the checkers: keys that clients write by themselves; rows of tables are written down as registers."""
         return VersionHistory.of(
             {
                 key: [Version(ts, value or None) for ts, value in versions.items()]
                 for key, versions in self.found.items()
+                if key < KV_SPAN[1]
             }
         )
 

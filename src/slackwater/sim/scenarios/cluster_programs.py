@@ -26,6 +26,7 @@ from slackwater.sim.handles import NS
 from slackwater.txn.kv import KV
 
 if TYPE_CHECKING:
+    from slackwater.client.database import AsyncDatabase
     from slackwater.replica.driver import ApplyListener
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.world import SimRuntime
@@ -74,6 +75,8 @@ class Client:
     def __init__(self, runtime: SimRuntime, cluster: Cluster) -> None:
         self.runtime = runtime
         self.scope = runtime.scope(f"{runtime.name}/client")
+        self.session: AsyncDatabase | None = None
+        """The same machine as an application's: a session over gateways, once it needs one (`gateways_work`)."""
         settings = runtime.settings
         max_offset_s = settings["clock.max_offset"]
         self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=max_offset_s)
