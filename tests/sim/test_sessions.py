@@ -10,7 +10,11 @@ from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.clock.timestamp import Timestamp, add_seconds
 from slackwater.errors import ClockError, UsageError
+from slackwater.sim.run import Job, run_job
+from slackwater.sim.scenario import PLANTED, load
 from tests.sim.cluster import NODE, Cluster, play
+
+load()
 
 QUIET = {"closed_timestamp.target_duration": 3.0, "queue.interval": 0.0}
 
@@ -121,3 +125,17 @@ def test_the_floor_only_rises() -> None:
         assert db.session_floor == before
 
     play(story)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sessions_that_change_gateways_read_what_they_wrote(seed: int) -> None:
+    result = run_job(Job(seed=seed, play="sessions", duration_s=30.0))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+    for what in ("sessions.wrote", "sessions.read"):
+        assert result.probes.get(what, 0) >= 5, f"{what} must have happened, or nothing was tested"
+
+
+def test_a_session_that_forgets_what_it_was_told_is_found_out() -> None:
+    result = run_job(Job(seed=0, play="sessions", planted=("X-NO-FLOOR",), duration_s=40.0))
+    assert not result.passed
+    assert result.oracle in PLANTED["X-NO-FLOOR"].expected, result.summary

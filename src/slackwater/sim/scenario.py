@@ -173,7 +173,7 @@ MIX = (
     *("cluster", "kernel", "feeds", "leases", "cluster", "cluster"),
     *("policies", "frontier", "cluster", "feeds_back", "cluster", "kernel"),
     *("cluster", "snapshots", "cluster", "feeds_tight", "gateways", "late"),
-    *("cluster", "kernel", "feeds_lead", "feeds_lag", "cluster", "feeds_gc"),
+    *("cluster", "kernel", "feeds_lead", "feeds_lag", "sessions", "feeds_gc"),
 )
 """What consecutive seeds play: a share for everything that was built, and a round that any 24 seeds complete. Left out are
 `standard`, which is for measuring, and `resend`, a neighbor of `frontier`."""

@@ -150,6 +150,8 @@ class Peer(Session):
         except asyncio.CancelledError:
             if self._calls.pop(call_id, None) is not None and self._error is None:
                 self._send(encode(Cancel(call_id)))
+            if future.done() and not future.cancelled():
+                future.exception()  # it failed in the very step of the cancellation: seen, and of no use
             raise
 
     def stream(self, method: StreamMethod[Req, Res], request: Req, *, timeout: float | None = None) -> Stream[Res]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.node import Node
+    from slackwater.txn.kv import KV
 
 FLOOR_WAIT_S_MAX = 5.0
 """How far the floor of a session may lie beyond what this node's clock may follow at once."""
@@ -96,6 +97,12 @@ class Gateway:
         if self.node.store is None:
             raise UnavailableError("this node belongs to no cluster yet; run `slackwater init` or start it with --join")
         return self.node.catalog
+
+    @property
+    def kv(self) -> KV:
+        """Rows and transactions, once there is a cluster."""
+        self.catalog  # noqa: B018 - refuses before that
+        return self.node.kv
 
     async def reach(self, floor: Timestamp) -> None:
         """Return once this node's clock is above a session's floor: what is read at `now` from then on is not below it.

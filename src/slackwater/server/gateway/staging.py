@@ -81,7 +81,7 @@ class Staging:
         if not request.chunks or any(len(chunk) > 2 * ns.CHUNK_BYTES_MAX for chunk in request.chunks):
             raise UsageError(f"stage chunks of at most {ns.CHUNK_BYTES_MAX} bytes of rows", chunks=len(request.chunks))
         keys = [chunk_key(request.part, request.first + i) for i in range(len(request.chunks))]
-        await self._gateway.node.kv.put_rows(keys, request.chunks, timeout=context.remaining())
+        await self._gateway.kv.put_rows(keys, request.chunks, timeout=context.remaining())
         return nt.NativeOk()
 
     async def publish(self, request: ns.Publish, context: Context) -> ns.Published:
@@ -147,7 +147,7 @@ class Staging:
         node = self._gateway.node
         try:
             for part in parts:
-                await node.kv.delete_range(chunk_key(part, 0), _part_end(part), timeout=context.remaining())
+                await self._gateway.kv.delete_range(chunk_key(part, 0), _part_end(part), timeout=context.remaining())
             oldest_us = max(0, us_of(node.clock.now()) - int(node.settings["staging.ttl"] * 1e6))
             oldest = oldest_us.to_bytes(ns.TIME_BYTES, "big")
             for name in (_STAGING, _JOB):

@@ -135,7 +135,7 @@ class Txns:
 
     async def settle(self, request: nt.Settle, context: Context) -> nt.Settled:
         """Find out whether a transaction committed; if it did not, make sure that it never will."""
-        mark, kernel = request.mark, self._gateway.node.kv.kernel
+        mark, kernel = request.mark, self._gateway.kv.kernel
         if not mark.anchor:
             # It wrote nothing: there is nothing to decide. What it read may still lie in the future.
             return nt.Settled(committed=True, ts=await kernel.acknowledged(mark.write_ts))
