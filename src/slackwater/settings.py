@@ -63,9 +63,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("storage.memtable_bytes", 64 << 20, "bytes", (1 << 20, 1 << 30), (1 << 20, 2 << 20), "Memtable size at which a family is flushed."),
     Setting("store.flush_interval", 5.0, "s", (0.1, 300), (0.1, 20), "How often applied state is made durable, so that the log can be trimmed."),
     # leases and liveness
-    Setting("lease.duration", 6.0, "s", (1, 60), (1, 10), "Length of an expiration-based lease; it is extended at half time."),
+    Setting("lease.duration", 6.0, "s", (1, 60), (1, 10), "Length of an expiration-based lease; at least twice clock.max_offset is used, or no part of it would be of use."),
     Setting("lease.acquire_timeout", 4.0, "s", (0.1, 60), (0.5, 5), "How long a request waits for its replica to get the lease."),
-    Setting("liveness.duration", 4.0, "s", (0.5, 60), (0.6, 8), "How long a node counts as live after a heartbeat."),
+    Setting("liveness.duration", 4.0, "s", (0.5, 60), (0.6, 8), "How long a node counts as live after a heartbeat; at least twice clock.max_offset is used."),
     Setting("liveness.heartbeat_interval", 1.0, "s", (0.05, 20), (0.1, 2), "How often a node renews its liveness record."),
     # routing
     Setting("routing.range_cache_entries", 1 << 16, "ranges", (16, 1 << 22), (1, 8), "Range descriptors a sender remembers."),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import pytest
 
+from slackwater.clock.timestamp import seconds_between
 from slackwater.sim.run import Job, run_job
 from slackwater.sim.scenario import MIX, PLANTED, PLAYS, default_play, find_play, load
+from tests.sim.cluster import Cluster, play
 
 load()
 SHORT_S = 24.0
@@ -34,6 +36,22 @@ def test_replicas_that_are_filled_twice_at_once_lose_nothing() -> None:
     assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
     reached = {"snapshots.filled", "snapshots.moved", "store.replica_removed"}
     assert reached <= set(result.probes), reached - set(result.probes)
+
+
+@pytest.mark.parametrize("settings", [{"lease.duration": 1.0}, {"liveness.duration": 0.6}])
+def test_leases_shorter_than_the_clock_bound_are_of_use_all_the_same(settings: dict[str, float]) -> None:
+    """Seeds 7000021 and 7000002: the first range's lease, or a node's record, was in stasis from its first instant."""
+
+    async def story(c: Cluster) -> None:
+        for i in range(20):
+            await c.kv.put(c.key(b"k%d" % i), b"v", timeout=3.0)
+            await c.settle(0.5)
+        lease = c.node.store.replicas[1].state.lease
+        assert lease.sequence < 4, "the lease of the first range is extended, not taken again and again"
+        closed = c.node.store.replicas[3].closing.closed()
+        assert seconds_between(closed, c.node.clock.now()) < 5
+
+    play(story, settings={"clock.max_offset": 1.0, **settings})
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -6,6 +6,9 @@
 In stasis the holder serves nothing: another node's clock may already be past the end. After the end anybody with a replica
 may ask for the next lease; for an epoch-based one it first ends the epoch in the holder's liveness record, so that the
 end can no longer move (I-07). A record that is not known is neither live nor dead: *unknown ⇒ do not declare dead*.
+
+A lease or record that lasts no longer than the clocks' error is in stasis from its first instant: its holder would take it
+again and again, and never serve. So each lasts at least `lasts_s`, whatever the settings say.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from slackwater.model.descriptors import Epoch, Lease, LeaseSequence, Liveness
 if TYPE_CHECKING:
     from slackwater.runtime.seam import NodeId
 
+USABLE_S_MIN = 0.5
+"""Of every lease and liveness record, at least so much comes before its stasis: time to write, to close and to renew."""
+
 
 class LeaseState(enum.Enum):
     """What a lease is worth at an instant."""
@@ -29,6 +35,12 @@ class LeaseState(enum.Enum):
     EXPIRED = "expired"
     UNKNOWN = "unknown"
     NONE = "none"
+
+
+def lasts_s(wanted_s: float, *, max_offset_us: int) -> float:
+    """Seconds that a lease or liveness record lasts when its setting asks for `wanted_s`: at least half of it is of use."""
+    offset_s = max_offset_us / 1e6
+    return max(wanted_s, 2 * offset_s, offset_s + USABLE_S_MIN)
 
 
 def lease_end(lease: Lease, liveness: Liveness | None) -> Timestamp | None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater import hooks
 from slackwater.errors import ClockError, InvariantViolation, StorageError
+from slackwater.replica.lease import lasts_s
 from slackwater.runtime.tasks import Scope
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.clocks import Shadow, SimClock
@@ -428,7 +429,8 @@ class World:
 
     def cast_shadow(self, node: Machine, step_ns: int) -> Shadow:
         """A node's clock is beyond the bound from now on."""
-        lease_s = max(self.settings["liveness.duration"], self.settings["lease.duration"])
+        longest_s = max(self.settings["liveness.duration"], self.settings["lease.duration"])
+        lease_s = lasts_s(longest_s, max_offset_us=node.clock.max_offset_ns // 1000)
         shadow = Shadow(
             node.name,
             begin_ns=self.loop.now_ns,

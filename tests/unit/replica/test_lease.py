@@ -11,7 +11,14 @@ from slackwater.model.descriptors import NO_LEASE, Lease, Liveness
 from slackwater.model.requests import EndTxn, PushTxn
 from slackwater.model.txns import Intent, Txn, TxnRecord, TxnStatus
 from slackwater.replica import records
-from slackwater.replica.lease import LeaseState, lease_state, next_epoch_lease, next_expiration_lease, usable_until
+from slackwater.replica.lease import (
+    LeaseState,
+    lasts_s,
+    lease_state,
+    next_epoch_lease,
+    next_expiration_lease,
+    usable_until,
+)
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine
 
@@ -49,6 +56,15 @@ def test_expiration_lease_and_none() -> None:
     assert lease_state(NO_LEASE, None, now=at(1), max_offset_us=OFFSET_US) is LeaseState.NONE
     assert usable_until(lease, None, max_offset_us=OFFSET_US) == at(10) - (OFFSET_US << LOGICAL_BITS)
     assert usable_until(EPOCH_LEASE, None, max_offset_us=OFFSET_US) == MIN
+
+
+@pytest.mark.parametrize(
+    ("wanted_s", "offset_us", "expected"),
+    [(6, OFFSET_US, 6), (1, 1_000_000, 2), (0.87, 807_000, 1.614), (0.5, 5_000, 0.505), (1, 5_000_000, 10)],
+)
+def test_no_lease_is_so_short_that_the_clocks_error_eats_it(wanted_s: float, offset_us: int, expected: float) -> None:
+    """Seeds 7000021 and 7000002: a lease as long as the clock bound was taken 24 650 times and never served under."""
+    assert lasts_s(wanted_s, max_offset_us=offset_us) == pytest.approx(expected)
 
 
 def test_the_next_lease_starts_after_the_last_one() -> None:

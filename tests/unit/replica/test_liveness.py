@@ -140,10 +140,13 @@ def test_only_an_expired_epoch_is_ended_by_others():
 
 @pytest.mark.parametrize(
     ("duration", "interval", "expected"),
-    [(4.0, 1.0, 1.0), (0.8, 1.0, 0.15), (2.0, 5.0, 0.75), (0.5, 1.0, 0.0625), (0.8, 0.1, 0.1)],
+    [(4.0, 1.0, 1.0), (1.2, 1.0, 0.35), (2.0, 5.0, 0.75), (0.5, 1.0, 0.25), (0.8, 0.1, 0.1)],
 )
 def test_heartbeats_come_while_the_record_is_of_use(duration: float, interval: float, expected: float):
-    """With 0.5 s of clock error a record of 0.8 s is of use for 0.3 s: one heartbeat a second would not keep it so."""
+    """With 0.5 s of clock error a record of 1.2 s is of use for 0.7 s: one heartbeat a second would not keep it so.
+
+    Shorter ones last 1 s all the same: of a record of 0.5 s nothing would be of use at all.
+    """
     settings = Settings({"liveness.duration": duration, "liveness.heartbeat_interval": interval})
     clock = HybridClock(Wall(), max_offset_s=0.5)
     liveness = NodeLiveness(N1, RealRuntime(disk=None), clock, settings, Records(), trusted=lambda: None)

@@ -25,7 +25,14 @@ from slackwater.model.commands import (
 )
 from slackwater.model.descriptors import FIRST_RANGE, Lease, LeaseSequence
 from slackwater.replica.driver.waiting import Waiters
-from slackwater.replica.lease import LeaseState, lease_state, next_epoch_lease, next_expiration_lease, usable_until
+from slackwater.replica.lease import (
+    LeaseState,
+    lasts_s,
+    lease_state,
+    next_epoch_lease,
+    next_expiration_lease,
+    usable_until,
+)
 from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:
@@ -62,6 +69,11 @@ class Leasing:
     def by_expiration(self) -> bool:
         """Whether this range's leases are expiration-based."""
         return self._state().descriptor.range_id == FIRST_RANGE
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds that an expiration-based lease lasts."""
+        return lasts_s(self._context.settings["lease.duration"], max_offset_us=self._context.clock.max_offset_us)
 
     def status(self, now: Timestamp) -> LeaseState:
         """What the current lease is worth."""
@@ -127,9 +139,7 @@ class Leasing:
         held, own = self._state().lease, self._check_entitled()
         node, clock = self._context.node_id, self._context.clock
         if own is None:
-            return next_expiration_lease(
-                held, node, now=clock.now(), duration_s=self._context.settings["lease.duration"]
-            )
+            return next_expiration_lease(held, node, now=clock.now(), duration_s=self.duration_s)
         if held.holder == node and held.epoch == own.epoch:
             # Of the former life of the replica only: this process held it, and knows how far all that was served goes.
             await self._context.pass_by(self._context.hooks.reached())
@@ -183,17 +193,16 @@ class Leasing:
             await self.changed.wait("applied", seconds=1.0)
 
     def extension(self) -> LeaseExtension | None:
-        """The extension this holder should propose now, if half of its lease is over."""
-        lease = self._state().lease
-        duration = self._context.settings["lease.duration"]
-        now = self._context.clock.now()
+        """The extension this holder should propose now, if half of the usable part of its lease is over."""
+        lease, now = self._state().lease, self._context.clock.now()
         if lease.by_epoch or lease.holder != self._context.node_id or self.status(now) is not LeaseState.VALID:
             return None
         if lease.sequence == self._former or self.transferring_to is not None:
             return None
-        if seconds_between(now, lease.expiration) > duration / 2:
+        stasis_s = self._context.clock.max_offset_us / 1e6
+        if seconds_between(now, lease.expiration) > (self.duration_s + stasis_s) / 2:
             return None
-        return LeaseExtension(add_seconds(now, duration))
+        return LeaseExtension(add_seconds(now, self.duration_s))
 
     def transfer(self, to: NodeId, *, served: Timestamp) -> LeaseTrigger:
         """The trigger that hands the lease to `to`. Serving stops when it is proposed: see `transferring_to`.
@@ -213,7 +222,7 @@ class Leasing:
                 to,
                 LeaseSequence(state.lease.sequence + 1),
                 now,
-                expiration=add_seconds(now, self._context.settings["lease.duration"]),
+                expiration=add_seconds(now, self.duration_s),
             )
         else:
             record = self._context.liveness.get(to)

@@ -11,9 +11,9 @@ A restarted node waits until the record of its former life has expired before it
 that nothing served before the restart lies above what it will write. A graceful stop ends its own epoch, so the
 next start does not wait. What is not known is `None`: neither live nor dead.
 
-A record is of use to its own node until its expiration less the clocks' error. A node renews it at least twice in that time,
-whatever `liveness.heartbeat_interval` says: with settings that do not fit each other it would lose the use of all its leases
-between any two heartbeats.
+A record is of use to its own node until its expiration less the clocks' error. A record always lasts so long that it is of
+use (`replica.lease.lasts_s`), and a node renews it at least twice in that time, whatever `liveness.heartbeat_interval` says:
+with settings that do not fit each other it would lose the use of all its leases between any two heartbeats.
 
 Records of others are announced (`server.announcements`) when they are written. While announcements come, they are read only
 every `feed.poll_interval`; when they do not, with every heartbeat.
@@ -30,6 +30,7 @@ from slackwater.errors import ConditionFailed, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import Epoch, Liveness
 from slackwater.model.layout import prefix_end, system
+from slackwater.replica.lease import lasts_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 DEAF_INTERVALS = 2
 """Heartbeats without an announcement, of one's own if of nobody else's, after which records are read."""
 MARK_TRIES_MAX = 16
-USELESS_PART = 4
-"""Where the clocks' error eats all of a record's time, heartbeats follow in a fraction of it all the same."""
 
 _decoder = msgspec.msgpack.Decoder(Liveness)
 _encoder = msgspec.msgpack.Encoder()
@@ -153,10 +152,14 @@ class NodeLiveness:
                 await self._attempt(self.refresh)
 
     @property
+    def _duration(self) -> float:
+        """Seconds that a record lasts after a heartbeat."""
+        return lasts_s(self._settings["liveness.duration"], max_offset_us=self._clock.max_offset_us)
+
+    @property
     def _interval(self) -> float:
         """Seconds between heartbeats: as set, but twice at least while a record is of use."""
-        duration = self._settings["liveness.duration"]
-        of_use = max(duration - self._clock.max_offset_us / 1e6, duration / USELESS_PART)
+        of_use = self._duration - self._clock.max_offset_us / 1e6
         return min(self._settings["liveness.heartbeat_interval"], of_use / 2)
 
     def _well_informed(self) -> bool:
@@ -221,7 +224,7 @@ class NodeLiveness:
     async def _write(self, epoch: Epoch, *, expected: bytes | None) -> None:
         if self._left:
             raise UnavailableError("this node is stopping and renews nothing")
-        expiration = add_seconds(self._clock.now(), self._settings["liveness.duration"])
+        expiration = add_seconds(self._clock.now(), self._duration)
         leaving = expected is not None and _decoder.decode(expected).decommissioning
         record = Liveness(self.node_id, epoch, expiration, self.draining, leaving)
         await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(record), expected=expected)

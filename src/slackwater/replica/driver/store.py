@@ -24,6 +24,7 @@ from slackwater.replica.driver.graves import Graves
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.evaluation import LeftSide
+from slackwater.replica.lease import lasts_s
 from slackwater.replica.snapshot import SnapshotReceiver, clear, send_parts
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, Position, RangeId
@@ -208,7 +209,8 @@ class Store:
             for replica in list(self.replicas.values()):
                 if replica.leasing.by_expiration:
                     replica.extend_lease()
-            await self.context.runtime.clock.sleep(self.context.settings["lease.duration"] / 8)
+            offset_us, wanted_s = self.context.clock.max_offset_us, self.context.settings["lease.duration"]
+            await self.context.runtime.clock.sleep(lasts_s(wanted_s, max_offset_us=offset_us) / 16)
 
     async def _keep_flushing(self) -> None:
         while True:
