@@ -2,7 +2,7 @@
 
 The side transport asks (`closedts/side_transport.py`); this is the answer, from what one replica knows:
 
-    lease      held, in force, not being handed over, and reaching past the timestamp
+    lease      usable here, by the one rule for everything done under a lease (`Leasing.use`), and reaching past the timestamp
     merge      a frozen range closes nothing: its left neighbor may already be writing below (pitfall 3)
     buffer     nothing proposed and undecided: the promise names the *applied* index, so that a follower that has applied
                it needs to know nothing of leases or of commands that may or may not come
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.replica.propose import ProposalBuffer
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import NodeId
 
 W = TypeVar("W")
 
@@ -33,16 +32,15 @@ def try_close(
     *,
     state: RangeState,
     buffer: ProposalBuffer[W],
-    node_id: NodeId,
-    lease_valid: bool,
-    transferring: bool,
+    hindered: CannotClose | None,
     upto: Timestamp,
 ) -> Closed | CannotClose:
-    """Promise that nothing at or below `ts` will be written, or say why not. `upto` is the last instant of the lease."""
-    if transferring:
-        return CannotClose.LEASE_MOVING
-    if state.lease.holder != node_id or not lease_valid:
-        return CannotClose.NO_VALID_LEASE
+    """Promise that nothing at or below `ts` will be written, or say why not.
+
+    `hindered` says why the lease cannot be used, if it cannot; `upto` is the last instant of the lease.
+    """
+    if hindered is not None:
+        return hindered
     if state.frozen is not None:
         return CannotClose.MERGE_IN_PROGRESS
     if ts > upto:

@@ -420,6 +420,7 @@ class Node:
                     continue
                 with suppress(SlackwaterError):
                     await self.fetch(range_id, source)
+                    self.queues.wake()  # the lease it had must be acquired anew, also if nobody asks for anything
                     return
             await self.runtime.clock.sleep(FETCH_PAUSE_S)
             with suppress(SlackwaterError):

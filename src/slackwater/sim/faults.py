@@ -63,13 +63,14 @@ class FaultKind(enum.Enum):
     CLIENT_CRASH = "client-crash"
     CLIENT_PAUSE = "client-pause"
     STOP = "stop"
+    QUARANTINE = "quarantine"
 
 
 NODES_NEEDED = {FaultKind.CLOCK_BEYOND: 3}
 """A broken clock is only told from the others by a majority."""
 
 
-CLUSTER_KINDS = frozenset({FaultKind.CLIENT_CRASH, FaultKind.CLIENT_PAUSE, FaultKind.STOP})
+CLUSTER_KINDS = frozenset({FaultKind.CLIENT_CRASH, FaultKind.CLIENT_PAUSE, FaultKind.STOP, FaultKind.QUARANTINE})
 """Kinds that need programs which can take them."""
 
 
@@ -338,6 +339,12 @@ def _stop(world: World, draw: Stream) -> Injection | None:
     return node.name, None, 0
 
 
+def _quarantine(world: World, draw: Stream) -> Injection | None:
+    """A replica meets something it must not go on from, a leaseholder's most often: its node fetches it anew."""
+    where = world.spoil(draw)
+    return None if where is None else (where, None, 0)
+
+
 def _client_crash(world: World, draw: Stream) -> Injection | None:
     """A client dies in the middle of whatever it does, and comes back with no memory of it."""
     up = [client for client in world.clients if client.up]
@@ -387,6 +394,7 @@ INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
     FaultKind.CLIENT_CRASH: _client_crash,
     FaultKind.CLIENT_PAUSE: _client_pause,
     FaultKind.STOP: _stop,
+    FaultKind.QUARANTINE: _quarantine,
 }
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Clock, Disk, Net, OrderedLog, Rng
     from slackwater.settings import Settings
     from slackwater.sim.faults import Fault
-    from slackwater.sim.tape import Tape
+    from slackwater.sim.tape import Stream, Tape
 
 T = TypeVar("T")
 
@@ -302,6 +302,7 @@ class World:
         self.calm: Callable[[], bool] = lambda: False  # while True the nemesis holds back: the scenario is being set up
         self.calm_clients: Callable[[], bool] = lambda: True  # while True clients are left alone
         self.stopped: Callable[[Machine, int], None] = lambda _machine, _took_ns: None  # judges a graceful stop
+        self.spoil: Callable[[Stream], str | None] = lambda _draw: None  # quarantines a replica; says which
         self.taps: dict[str, Callable[..., None]] = {}  # who looks at what code shows with `hooks.tap`
         self.facts: dict[str, Any] = {}  # where workloads and oracles of one scenario meet
         self._buggify_stream = tape.stream("buggify")

@@ -76,15 +76,10 @@ class CoreReplica:
         return Policy()
 
     def try_close(self, ts: Timestamp) -> Closed | CannotClose:
-        return try_close(
-            ts,
-            state=self.state,
-            buffer=self.buffer,
-            node_id=self.node.id,
-            lease_valid=True,
-            transferring=self.transferring,
-            upto=FOREVER,
-        )
+        hindered = None if self.state.lease.holder == self.node.id else CannotClose.NO_VALID_LEASE
+        if self.transferring:
+            hindered = CannotClose.LEASE_MOVING
+        return try_close(ts, state=self.state, buffer=self.buffer, hindered=hindered, upto=FOREVER)
 
     def forward(self, ts: Timestamp) -> None:
         self.buffer.close(target=ts, limit=ts)

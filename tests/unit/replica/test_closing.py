@@ -34,9 +34,7 @@ def buffer_of(state: RangeState = STATE) -> ProposalBuffer[None]:
 def ask(ts: int, *, buffer: ProposalBuffer[None] | None = None, **changes: Any) -> Closed | CannotClose:
     facts: dict[str, Any] = {
         "state": STATE,
-        "node_id": N1,
-        "lease_valid": True,
-        "transferring": False,
+        "hindered": None,
         "upto": Timestamp(1000),
     }
     return try_close(Timestamp(ts), buffer=buffer or buffer_of(), **(facts | changes))
@@ -69,9 +67,8 @@ FROZEN = msgspec.structs.replace(STATE, frozen=FreezeTrigger(RangeId(6), 1))
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"node_id": NodeId(2)}, CannotClose.NO_VALID_LEASE),
-        ({"lease_valid": False}, CannotClose.NO_VALID_LEASE),
-        ({"transferring": True}, CannotClose.LEASE_MOVING),
+        ({"hindered": CannotClose.NO_VALID_LEASE}, CannotClose.NO_VALID_LEASE),
+        ({"hindered": CannotClose.LEASE_MOVING}, CannotClose.LEASE_MOVING),
         ({"state": FROZEN}, CannotClose.MERGE_IN_PROGRESS),
         ({"upto": Timestamp(99)}, CannotClose.OVER_LEASE_END),
     ],

@@ -20,14 +20,14 @@ from slackwater.closedts.policy import Policy, closable_upto, longest_lead_s, ta
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import InvariantViolation, TooStale, UsageError
-from slackwater.hooks import tap
+from slackwater.hooks import planted, tap
 from slackwater.model import requests as rq
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.served import Why
 from slackwater.replica import declare
 from slackwater.replica.apply import Verdict
 from slackwater.replica.closing import try_close
-from slackwater.replica.lease import LeaseState
+from slackwater.replica.driver.leasing import LeaseUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver.replica import Replica
+
+# A lease that has not begun begins with time alone: nothing else would have its range asked again.
+_HINDRANCES = {LeaseUse.MOVING: CannotClose.LEASE_MOVING, LeaseUse.NOT_BEGUN: CannotClose.LEASE_MOVING}
 
 
 class Closing:
@@ -93,15 +96,12 @@ class Closing:
         replica = self._replica
         if replica.retired or replica.failure is not None:
             return CannotClose.REPLICA_GONE
-        now = self._context.clock.peek()
+        use = replica.leasing.use(self._context.clock.peek())
+        if planted("X-FORMER-LEASE") and use is LeaseUse.FORMER:
+            use = LeaseUse.USABLE
+        hindered = None if use is LeaseUse.USABLE else _HINDRANCES.get(use, CannotClose.NO_VALID_LEASE)
         answer = try_close(
-            ts,
-            state=replica.state,
-            buffer=replica.pipeline.buffer,
-            node_id=self._context.node_id,
-            lease_valid=replica.leasing.status(now) is LeaseState.VALID,
-            transferring=replica.leasing.transferring_to is not None,
-            upto=self._upto(),
+            ts, state=replica.state, buffer=replica.pipeline.buffer, hindered=hindered, upto=self._upto()
         )
         tap("closedts.side_close", replica, ts, answer)
         return answer

@@ -86,8 +86,11 @@ class ReplicaFollower(Protocol):
 class StoreHooks(Neighbors, Protocol):
     """What a replica tells its store."""
 
-    def replica_created(self, state: RangeState, reads: ReadSummary) -> None:
-        """A split made a new range, here too; `reads` is what the left side served of its keys."""
+    def replica_created(self, state: RangeState, reads: ReadSummary, *, continued: bool) -> None:
+        """A split made a new range, here too; `reads` is what the left side served of its keys.
+
+        `continued`: it goes on under the lease of the left side, which knows all that was served under that lease.
+        """
         ...
 
     def replica_removed(self, range_id: RangeId) -> None:

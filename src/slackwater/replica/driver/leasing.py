@@ -4,11 +4,16 @@
     extend     the holder of an expiration-based lease prolongs it through the proposal buffer, like any command
     transfer   a command with the next lease in it; from its proposal on, the old holder serves nothing (I-07)
 
+Everything done under a lease asks one question first, `Leasing.use`: serving, proposing, extending, releasing and handing
+over, and closing timestamps without a command, whether for an idle range or ahead of time (I-10). A lease that was found on
+disk or in a snapshot answers FORMER: commands proposed under it may still be ahead in the log, unapplied and unknown here.
+
 At most one acquisition is under way per replica; everybody who needs the lease waits for that one.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
@@ -49,6 +54,18 @@ _NOT_OVER = (LeaseState.VALID, LeaseState.STASIS, LeaseState.UNKNOWN)
 """States of a lease that another node holds in which nobody else may ask for it."""
 
 
+class LeaseUse(enum.Enum):
+    """Whether this node may act under the lease of a replica now, and if not, why."""
+
+    USABLE = "this node holds the lease"
+    ELSEWHERE = "the lease is held by another node"
+    NOBODY = "nobody holds the lease"
+    MOVING = "the lease is being transferred"
+    ENDING = "this node's lease is about to end or has ended"
+    FORMER = "this node held the lease in a former life and must acquire it anew"
+    NOT_BEGUN = "this node's lease starts in the future of its clock"
+
+
 class Leasing:
     """The lease of one replica, as this node sees it."""
 
@@ -86,34 +103,48 @@ class Leasing:
         margin_us = 0 if planted("M03") else self._context.clock.max_offset_us
         return usable_until(lease, self._record(lease), max_offset_us=margin_us)
 
-    def check(self, now: Timestamp) -> Timestamp:
-        """Raise unless this node holds the lease now and may serve under it; returns until when (see `usable_until`)."""
+    def use(self, now: Timestamp) -> LeaseUse:
+        """Whether this node may act under the current lease at `now`."""
         lease = self._state().lease
         if lease.holder != self._context.node_id:
-            raise self.elsewhere(
-                "the lease is held by another node" if lease.holder else "nobody holds the lease", lease.holder
-            )
+            return LeaseUse.ELSEWHERE if lease.holder else LeaseUse.NOBODY
         if self.transferring_to is not None:
-            raise self.elsewhere("the lease is being transferred", self.transferring_to)
-        record, max_offset_us = self._record(lease), self._context.clock.max_offset_us
-        if lease_state(lease, record, now=now, max_offset_us=max_offset_us) is not LeaseState.VALID:
-            raise self.elsewhere("this node's lease is about to end or has ended", 0)
-        if lease.sequence == self._former:
-            raise self.elsewhere("this node held the lease in a former life and must acquire it anew", 0)
-        if now < lease.start:
-            raise self.elsewhere("this node's lease starts in the future of its clock", lease.holder)
-        return usable_until(lease, record, max_offset_us=max_offset_us)
+            return LeaseUse.MOVING
+        if self.status(now) is not LeaseState.VALID:
+            return LeaseUse.ENDING
+        if self.former:
+            return LeaseUse.FORMER
+        return LeaseUse.NOT_BEGUN if now < lease.start else LeaseUse.USABLE
+
+    @property
+    def former(self) -> bool:
+        """Whether the current lease is one of this node's former life, or of its replica's: of use to nobody."""
+        return self._state().lease.sequence == self._former
+
+    def check(self, now: Timestamp) -> Timestamp:
+        """Raise unless this node holds the lease now and may serve under it; returns until when (see `usable_until`)."""
+        use = self.use(now)
+        if use is not LeaseUse.USABLE:
+            raise self._unusable(use)
+        lease = self._state().lease
+        return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
+
+    def _unusable(self, use: LeaseUse) -> NotLeaseholder:
+        hints = {
+            LeaseUse.ELSEWHERE: self._state().lease.holder,
+            LeaseUse.MOVING: self.transferring_to or 0,
+            LeaseUse.NOT_BEGUN: self._context.node_id,
+        }
+        return self.elsewhere(use.value, hints.get(use, 0))
 
     async def hold(self) -> None:
         """Return once this node may serve under the lease; raise `NotLeaseholder` when another one may."""
-        lease, status = self._state().lease, self.status(self._context.clock.now())
-        if lease.holder == self._context.node_id:
-            if self.transferring_to is None and lease.sequence != self._former and status is LeaseState.VALID:
-                return
-        elif status in _NOT_OVER:
-            raise self.elsewhere("the lease is held by another node", lease.holder)
-        if self.transferring_to is not None:
-            raise self.elsewhere("the lease is being transferred", self.transferring_to)
+        now = self._context.clock.now()
+        use = self.use(now)
+        if use in (LeaseUse.USABLE, LeaseUse.NOT_BEGUN):
+            return
+        if (use is LeaseUse.ELSEWHERE and self.status(now) in _NOT_OVER) or self.transferring_to is not None:
+            raise self._unusable(use if self.transferring_to is None else LeaseUse.MOVING)
         if self._acquiring:
             await self.changed.wait("lease", seconds=self._context.settings["lease.acquire_timeout"])
         else:
@@ -158,14 +189,14 @@ class Leasing:
         """Raise unless this node may ask for the lease now; the record it stands on, where leases stand on records."""
         held = self._state().lease
         if self.by_expiration:
-            if held.sequence == self._former and self.status(self._context.clock.now()) is not LeaseState.EXPIRED:
+            if self.former and self.status(self._context.clock.now()) is not LeaseState.EXPIRED:
                 # Something was served under it, up to a time that is not known; nothing was at or above its end.
                 raise self.elsewhere("the lease of this node's former life has not ended yet", 0)
             return None
         own = self._context.liveness.own()
         if own is None:
             raise self.elsewhere("this node has no live liveness record", 0)
-        if held.holder == self._context.node_id and held.epoch == own.epoch and held.sequence != self._former:
+        if held.holder == self._context.node_id and held.epoch == own.epoch and not self.former:
             raise self.elsewhere("this node's liveness is being renewed", 0)
         return own
 
@@ -195,9 +226,7 @@ class Leasing:
     def extension(self) -> LeaseExtension | None:
         """The extension this holder should propose now, if half of the usable part of its lease is over."""
         lease, now = self._state().lease, self._context.clock.now()
-        if lease.by_epoch or lease.holder != self._context.node_id or self.status(now) is not LeaseState.VALID:
-            return None
-        if lease.sequence == self._former or self.transferring_to is not None:
+        if lease.by_epoch or self.use(now) is not LeaseUse.USABLE:
             return None
         stasis_s = self._context.clock.max_offset_us / 1e6
         if seconds_between(now, lease.expiration) > (self.duration_s + stasis_s) / 2:
@@ -236,8 +265,7 @@ class Leasing:
     def release(self, *, served: Timestamp) -> LeaseTrigger | None:
         """The trigger that ends this node's own expiration-based lease; serving stops when it is proposed."""
         held, now = self._state().lease, self._context.clock.now()
-        mine = held.holder == self._context.node_id and held.sequence != self._former
-        if held.by_epoch or not mine or self.transferring_to is not None or self.status(now) is not LeaseState.VALID:
+        if held.by_epoch or self.use(now) is not LeaseUse.USABLE:
             return None
         lease = Lease(held.holder, LeaseSequence(held.sequence + 1), now, expiration=Timestamp(now + 1))
         return LeaseTrigger(lease, read_floor=Timestamp(max(now, served)))

@@ -114,7 +114,7 @@ class Replica:
 
     def quarantine(self, reason: str) -> None:
         """Stop applying and serving: this replica differs from the others. Its store fetches it anew."""
-        if self.failure is None and not self.retired:
+        if self.failure is None and not self.retired and not self.stopped:
             self._fail(UnavailableError(f"quarantined: {reason}"))
 
     def reached(self) -> Timestamp:
@@ -427,7 +427,8 @@ class Replica:
             case Created(state):
                 right = state.descriptor
                 reads = self.tscache.summary(bytes_max=SPLIT_READS_BYTES_MAX, start=right.start, end=right.end)
-                self.context.hooks.replica_created(state, reads)
+                # The left side's own lease may be one of its former life: then so is the right side's.
+                self.context.hooks.replica_created(state, reads, continued=not self.leasing.former)
             case Absorbed(descriptor):
                 self.tscache.raise_floor(self.state.read_floor)
                 self.context.hooks.replica_absorbed(descriptor, self.state.descriptor.range_id)

@@ -83,6 +83,7 @@ class Store:
         self.graves = Graves(engine)
         self._flusher: TaskHandle[None] | None = None
         self._installing: dict[RangeId, RangeDescriptor] = {}
+        self._stopping = False
         self._reached = MIN
         self.context = Context(
             node_id=node_id,
@@ -150,8 +151,10 @@ class Store:
     async def stop(self) -> None:
         """End every replica and make what they applied durable.
 
-        One that has not been stopped yet may still split, and what it makes has to be stopped as well.
+        One that has not been stopped yet may still split, and what it makes has to be stopped as well. A snapshot that is
+        being installed is given up: whatever it wrote after the last flush would be lost.
         """
+        self._stopping = True
         while running := [replica for replica in self.replicas.values() if not replica.stopped]:
             await running[0].stop()
         if self._flusher is not None:
@@ -238,9 +241,9 @@ class Store:
 
     # --- hooks -------------------------------------------------------------------------------------------------------
 
-    def replica_created(self, state: RangeState, reads: ReadSummary) -> None:
+    def replica_created(self, state: RangeState, reads: ReadSummary, *, continued: bool) -> None:
         """A split made a new range, here too; its state is already in the engine."""
-        self._add(state, continued=True).tscache.apply_summary(reads)
+        self._add(state, continued=continued).tscache.apply_summary(reads)
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""
@@ -376,6 +379,7 @@ class Store:
         taken: RangeId | None = None
         try:
             async for part in parts:
+                self._check_running()
                 batch = receiver.take(part)
                 if taken is None and receiver.state is not None:
                     self._make_room(receiver.state)
@@ -388,12 +392,19 @@ class Store:
             if planted("X-TWO-SNAPSHOTS"):
                 self._installing.pop(state.descriptor.range_id, None)
             await self.context.engine.flush()
+            self._check_running()
             self.durable[state.descriptor.range_id] = state.position
             self._add(state)
             return state
         finally:
             if taken is not None:
                 self._installing.pop(taken, None)
+
+    def _check_running(self) -> None:
+        if self._stopping:
+            raise UnavailableError(
+                f"n{self.context.node_id} is stopping and installs no more snapshots; ask another node"
+            )
 
     def _make_room(self, incoming: RangeState) -> None:
         """Drop local replicas that the incoming range replaces; refuse if one of them is not older."""

@@ -3,6 +3,9 @@
 A range without a live lease closes nothing and its feeds stand still, even if nobody asks it for anything (pitfall 12). So
 its first live replica takes the lease. The others wait their turn, which comes when those before them are no longer live,
 or have had an interval each to do it: a node may be live and have no replica yet, or a broken one.
+
+A replica that was fetched anew while its node held the lease is in the same position, and only its own node can tell: it
+acquires the lease anew.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.hooks import probe
 from slackwater.replica.allocator import NodeState, lease_target
+from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.replica.lease import LeaseState
 
 if TYPE_CHECKING:
@@ -46,7 +50,10 @@ class NudgeQueue:
         state, turns = leasing.status(desk.clock.now()), self._turns.pop(range_id, 0)
         if state in (LeaseState.EXPIRED, LeaseState.NONE):
             self._turns[range_id] = turns + 1
-        if not should_nudge(state, visit.descriptor.replicas, visit.picture.nodes, own=desk.node_id, turns=turns):
+        former = leasing.use(desk.clock.now()) is LeaseUse.FORMER and not leasing.by_expiration
+        if not former and not should_nudge(
+            state, visit.descriptor.replicas, visit.picture.nodes, own=desk.node_id, turns=turns
+        ):
             return False
         probe("queues.nudge")
         await leasing.hold()

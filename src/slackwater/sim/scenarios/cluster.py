@@ -44,6 +44,7 @@ from slackwater.sim.scenarios.cluster_plan import (
 )
 from slackwater.sim.scenarios.cluster_programs import Client, node_program
 from slackwater.sim.scenarios.cluster_sever import sever
+from slackwater.sim.scenarios.cluster_spoil import spoil
 from slackwater.sim.scenarios.cluster_stops import rolling_restart
 from slackwater.sim.scenarios.cluster_worker import Worker
 
@@ -113,6 +114,7 @@ class Traffic:
         world.calm = lambda: not cluster.ready and not plan.rough
         world.calm_clients = lambda: not cluster.ready
         world.focus = lambda: _holder(cluster)
+        world.spoil = lambda draw: spoil(cluster, draw)
         for name in addresses:
             world.add_node(name, _node(cluster))
         for i in range(1, scenario.clients + 1):
