@@ -103,6 +103,17 @@ class SideTransport:
         for ticket in self._waits.drop(range_id):
             _wake(ticket)
 
+    def replace(self, range_id: RangeId, applied: LeaseAppliedIndex) -> None:
+        """A replica that had applied so much is gone from here, and a snapshot of its range is about to take its place."""
+        self.receiver.carry(range_id, applied)
+        self.sender.remove(range_id)
+        for ticket in self._waits.drop(range_id):
+            _wake(ticket)
+
+    def recall(self, range_id: RangeId, promise: Promise) -> None:
+        """A replica here was given that promise before its node was stopped in good order."""
+        self.receiver.recall(range_id, promise)
+
     def touch(self, range_id: RangeId) -> Timestamp:
         """Something is about to happen to a range; returns what has been promised for it."""
         return self.sender.touch(range_id)

@@ -70,6 +70,14 @@ class Publisher(Protocol):
         """A replica is gone from here. What was promised for its range stays promised."""
         ...
 
+    def replace(self, range_id: RangeId, applied: LeaseAppliedIndex) -> None:
+        """A replica that had applied so much is gone from here, and a snapshot of its range is about to take its place."""
+        ...
+
+    def recall(self, range_id: RangeId, promise: Promise) -> None:
+        """A replica here was given that promise before its node was stopped in good order."""
+        ...
+
     def terms(self) -> Terms:
         """The settings that targets are made of, as they are now."""
         ...

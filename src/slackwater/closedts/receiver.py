@@ -16,7 +16,9 @@ highest ts over all promises ever made with lai <= applied, and the only art is 
        timestamp increasing. A promise at or below another one in both is not worth keeping.
     3. Senders are not in order among each other: after two transfers a lower index may come later, with a higher or a
        lower timestamp (pitfall 10). Nothing here compares promises of different streams except by the rule above.
-    4. The answer never moves back (I-09).
+    4. The answer never moves back (I-09). A replica that is replaced by a snapshot hands its record to its successor
+       (`carry`), and one that stops in good order leaves what it answered on disk (`recall`). After a crash a replica knows
+       what it has applied, and is told the rest with the first message.
 
 Streams are identified by node and incarnation. `attach` gives out a token, and only the newest token of a node may
 speak: a zombie connection is told to go away. A gap in the numbers, another incarnation or a delta before the first full
@@ -116,6 +118,19 @@ class Receiver:
     def forget(self, range_id: RangeId) -> None:
         """The replica is gone; another one may come with less applied."""
         self._records.pop(range_id, None)
+
+    def carry(self, range_id: RangeId, applied: LeaseAppliedIndex) -> None:
+        """The replica is about to be replaced: what it was answered holds for the next one once that has applied as much."""
+        record = self._records.get(range_id)
+        if record is not None:
+            served, record.served = record.served, MIN
+            record.keep(Promise(applied, served))
+
+    def recall(self, range_id: RangeId, promise: Promise) -> None:
+        """A promise that a replica here was given before its node was stopped in good order."""
+        record = self._records.get(range_id)
+        if record is not None:
+            record.keep(promise)
 
     def closed_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Timestamp:
         """What the side transport has closed for a replica that has applied that far. MIN for a replica not watched."""

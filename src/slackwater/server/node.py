@@ -48,6 +48,7 @@ from slackwater.server.identity import StoreIdentity, check_log, read_identity, 
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
 from slackwater.server.queues.desk import Desk
+from slackwater.server.refetch import refetch
 from slackwater.server.reports import capacity, replica_status, report
 from slackwater.server.span_watch import span_watch
 from slackwater.server.system_kv import KvAdapter
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
 
 JOIN_PAUSE_S = 0.5
 ADDRESS_REFRESH_S = 10.0
-FETCH_PAUSE_S = 1.0
 RELEASE_S = 2.0
 
 
@@ -405,35 +405,8 @@ class Node:
         return await self._here().install_snapshot(stream)
 
     def _fetch_later(self, state: RangeState) -> None:
-        """A replica's log is gone: take a snapshot from one that still has it."""
-        self.scope.spawn(self._fetch_any(state.descriptor), name=f"fetch r{state.descriptor.range_id}")
-
-    async def _fetch_any(self, descriptor: RangeDescriptor) -> None:
-        """Fetch a failed replica anew from whoever has it; or remove it, when its range has gone on without it."""
-        store, range_id = self._here(), descriptor.range_id
-        while True:
-            replica = store.replicas.get(range_id)
-            if replica is None or replica.failure is None:
-                return
-            for source in descriptor.replicas:
-                if source == self.node_id:
-                    continue
-                with suppress(SlackwaterError):
-                    await self.fetch(range_id, source)
-                    self.queues.wake()  # the lease it had must be acquired anew, also if nobody asks for anything
-                    return
-            await self.runtime.clock.sleep(FETCH_PAUSE_S)
-            with suppress(SlackwaterError):
-                newer = await self._superseded(descriptor)
-                if newer is not None and self.node_id not in newer.replicas:
-                    store.remove(range_id)
-                    return
-                descriptor = newer if newer is not None and newer.range_id == range_id else descriptor
-
-    async def _superseded(self, descriptor: RangeDescriptor) -> RangeDescriptor | None:
-        """The range that now holds where this one began, if its leaseholder says that it is newer."""
-        now = (await self.admin.describe(descriptor.start)).descriptor
-        return now if now.generation > descriptor.generation else None
+        """Have a replica that failed, or whose log is gone, fetched from a node that has a good one."""
+        self.scope.spawn(refetch(self, self._here(), state.descriptor), name=f"fetch r{state.descriptor.range_id}")
 
     # --- what others here ask ----------------------------------------------------------------------------------------
 

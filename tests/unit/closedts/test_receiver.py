@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.closedts.receiver import STEPS_MAX, Receiver
+from slackwater.closedts.receiver import STEPS_MAX, Promise, Receiver
 from slackwater.closedts.update import Update
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.runtime.seam import NodeId, RangeId
@@ -204,6 +204,25 @@ def test_a_replica_that_comes_back_with_less_applied_starts_from_nothing() -> No
     f.receiver.watch(R1)
     assert f.closed(6) == MIN
     assert f.closed(7) == 120
+
+
+def test_a_replica_that_is_replaced_hands_its_promises_to_the_next_one() -> None:
+    f = Follower()
+    f.take(full(2, 100, (1, 5)), delta(3, 120, (1, 7)), delta(4, 130, (1, 9)))
+    assert f.closed(7) == 120
+    f.receiver.carry(R1, LeaseAppliedIndex(7))
+    assert f.closed(6) == MIN, "the snapshot of another source may have applied less"
+    assert f.closed(7) == 120
+    assert f.closed(9) == 130
+
+
+def test_a_promise_from_before_a_restart_holds_from_its_index_on() -> None:
+    f = Follower()
+    f.receiver.recall(R1, Promise(LeaseAppliedIndex(5), Timestamp(100)))
+    assert f.closed(4) == MIN
+    assert f.closed(5) == 100
+    f.receiver.recall(RangeId(99), Promise(LeaseAppliedIndex(5), Timestamp(100)))
+    assert f.receiver.closed_for(RangeId(99), LeaseAppliedIndex(5)) == MIN, "there is no replica here any more"
 
 
 def test_a_follower_far_behind_keeps_the_first_and_the_newest_promise() -> None:

@@ -42,6 +42,7 @@ class Ground:
     def __init__(self) -> None:
         self.taps: dict[str, Callable[..., None]] = {}
         self.facts = {"witness": SimpleNamespace(watchers=[])}
+        self.machines = {"n1": SimpleNamespace(incarnation=1)}
 
     def violated(self, oracle: str, kind: str, summary: str, **evidence: object) -> None:
         raise Broken(f"{oracle} {kind}")
@@ -97,6 +98,8 @@ class Believer:
     def __init__(self, state: RangeState) -> None:
         self.state = state
         self.context = SimpleNamespace(runtime=SimpleNamespace(name="n1"))
+        self.stopped = self.retired = False
+        self.failure = None
 
 
 def replica(*, lai: int, closed: int) -> Believer:
@@ -147,6 +150,23 @@ def test_a_replica_that_believes_less_than_before_is_i09() -> None:
     world.believe(one, 20)
     with pytest.raises(Broken, match="I-09 believed-went-back"):
         world.believe(one, 19)
+
+
+@pytest.mark.parametrize(("graceful", "lai", "breaks"), [(True, 5, True), (True, 4, False), (False, 5, False)])
+def test_a_node_that_stopped_in_good_order_believes_no_less_afterwards(graceful: bool, lai: int, breaks: bool) -> None:
+    """The next life has replicas of its own: what they believe is held against the life before, by index."""
+    world = ground()
+    world.promise(4, 19)
+    world.promise(5, 20)
+    world.believe(replica(lai=5, closed=10), 20)
+    if graceful:
+        world.facts["stopped"] = {("n1", 1)}
+    world.machines["n1"].incarnation = 2
+    if not breaks:
+        world.believe(replica(lai=lai, closed=10), 19)
+        return
+    with pytest.raises(Broken, match="I-09 believed-went-back"):
+        world.believe(replica(lai=lai, closed=10), 19)
 
 
 def test_a_write_at_what_was_promised_before_its_index_is_i10() -> None:

@@ -146,6 +146,7 @@ def test_every_fault_begins_ends_and_leaves_the_world_whole(kind):
         w.add_node(name, ticking(log))
     w.add_client("c1", ticking(log))
     w.calm_clients = lambda: False
+    w.spoil = lambda draw: draw.pick(["n1 r1", "n2 r1"])
     if kind is FaultKind.RESET:
         run_in(w, "n2", lambda runtime: runtime.net.listen("n2:1", lambda c: _Deaf()))
         run_in(w, "n1", lambda runtime: runtime.net.connect("n2:1", lambda c: _Deaf()))
@@ -186,7 +187,7 @@ def test_every_kind_has_an_injector_and_a_nemesis_shows_all_it_was_given():
         w.add_node(name, idle)
     w.add_client("c1", idle)
     w.calm_clients = lambda: False
-    kinds = frozenset(FaultKind) - {FaultKind.RESET, FaultKind.STOP}
+    kinds = frozenset(FaultKind) - {FaultKind.RESET, FaultKind.STOP, FaultKind.QUARANTINE}
     w.spawn(nemesis(w, kinds, mean_ns=NS, upto_ns=120 * NS), name="nemesis")
     advance(w, 100)
     assert {f.kind for f in w.faults} == kinds

@@ -427,7 +427,6 @@ class Replica:
             case Created(state):
                 right = state.descriptor
                 reads = self.tscache.summary(bytes_max=SPLIT_READS_BYTES_MAX, start=right.start, end=right.end)
-                # The left side's own lease may be one of its former life: then so is the right side's.
                 self.context.hooks.replica_created(state, reads, continued=not self.leasing.former)
             case Absorbed(descriptor):
                 self.tscache.raise_floor(self.state.read_floor)

@@ -16,17 +16,19 @@ from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.closedts.policy import PolicyBook, closable_upto
 from slackwater.closedts.side_transport import NodeLease
 from slackwater.errors import LogTrimmed, NotLeaseholder, RangeMismatch, StorageError, UnavailableError, UsageError
-from slackwater.hooks import planted, probe
-from slackwater.model.layout import LOCAL, prefix_span, range_local
+from slackwater.hooks import planted, probe, tap
+from slackwater.model.layout import range_local
 from slackwater.replica import declare
+from slackwater.replica.driver import promises
 from slackwater.replica.driver.context import Context, Gone
 from slackwater.replica.driver.graves import Graves
 from slackwater.replica.driver.replica import Replica
+from slackwater.replica.driver.stored import stored_states
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.evaluation import LeftSide
 from slackwater.replica.lease import lasts_s
 from slackwater.replica.snapshot import SnapshotReceiver, clear, send_parts
-from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
+from slackwater.replica.state import RangeState, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, Position, RangeId
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.column_cache import ColumnCache
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Engine, OrderedLog, Reader, Runtime, TaskHandle, TaskScope
     from slackwater.settings import Settings
 
-LOAD_CHUNK = 1_000
 NEIGHBOUR_WAIT_S = 1.0
 NEIGHBOUR_WAITS_MAX = 60
 """A merge waits this long for the right side to catch up here; then the merged range is fetched whole."""
@@ -112,6 +113,8 @@ class Store:
                 # It was removed, and the node ended before its store did the same.
                 self.remove(replica.state.descriptor.range_id)
         self.graves.load(self.replicas.keys())
+        if self.context.transport is not None:
+            promises.recall(self.context.engine, self.context.transport)
         self._scope.spawn(self._keep_leases(), name="leases")
         self._flusher = self._scope.spawn(self._keep_flushing(), name="flusher")
         if self.context.transport is not None:
@@ -136,15 +139,22 @@ class Store:
         self._arrived.tell(range_id)
         return replica
 
-    def _drop(self, range_id: RangeId, why: Gone) -> None:
-        """Forget a replica at once; its tasks end soon. It must not write any more from here on."""
+    def _drop(self, range_id: RangeId, why: Gone, *, refetched: bool = False) -> None:
+        """Forget a replica at once; its tasks end soon. It must not write any more from here on.
+
+        `refetched`: a newer one of the same range takes its place, and goes on with what this one was promised.
+        """
+        if not refetched:
+            tap("store.dropped", self, range_id)
         replica = self.replicas.pop(range_id, None)
         self.durable.pop(range_id, None)
         self.quarantined.pop(range_id, None)
         if replica is not None:
             self._reached = Timestamp(max(self._reached, replica.reached()))
             replica.retire(why)
-            if self.context.transport is not None:
+            if self.context.transport is not None and refetched:
+                self.context.transport.replace(range_id, replica.state.lai)
+            elif self.context.transport is not None:
                 self.context.transport.remove(range_id)
             self._scope.spawn(replica.stop(), name=f"stop r{range_id}")
 
@@ -161,6 +171,8 @@ class Store:
             self._flusher.cancel()  # it has followers write what they remember: nobody writes behind the last flush
         if not planted("X-STOP-UNFLUSHED"):
             self._tell_followers()
+            if not planted("X-CLOSED-FORGOTTEN"):
+                promises.note(self.context.engine, self.replicas)
             await self.context.engine.flush()
 
     # --- serving -----------------------------------------------------------------------------------------------------
@@ -399,6 +411,13 @@ class Store:
         finally:
             if taken is not None:
                 self._installing.pop(taken, None)
+                self._forget(taken)
+
+    def _forget(self, range_id: RangeId) -> None:
+        """A snapshot broke off: there is no replica that could go on with what the one before it was promised."""
+        if range_id not in self.replicas and self.context.transport is not None:
+            tap("store.dropped", self, range_id)
+            self.context.transport.remove(range_id)
 
     def _check_running(self) -> None:
         if self._stopping:
@@ -434,7 +453,7 @@ class Store:
         for replica in list(self.replicas.values()):
             old = replica.state.descriptor
             if old.range_id == new.range_id or not (old.end <= new.start or new.end <= old.start):
-                self._drop(old.range_id, Gone.REPLACED)
+                self._drop(old.range_id, Gone.REPLACED, refetched=old.range_id == new.range_id)
                 clear(batch, old)
         self.context.write(batch)
 
@@ -476,18 +495,3 @@ class Store:
 def _seen_key(range_id: RangeId) -> bytes:
     """Where a store notes which generations of the left neighbour it saw end. Not replicated."""
     return range_local(range_id, b"left seen")
-
-
-def stored_states(engine: Engine) -> list[RangeState]:
-    """The state of every replica in an engine."""
-    span = prefix_span(LOCAL + b"r")
-    cursor = engine.cursor(Family.LOCAL, start=span.start, end=span.end)
-    states: list[RangeState] = []
-    while True:
-        keys, values = cursor.chunk(LOAD_CHUNK)
-        if not keys:
-            return states
-        for key, value in zip(keys, values, strict=True):
-            range_id = int.from_bytes(key[2:10], "big")
-            if key == state_key(range_id):
-                states.append(decode_state(value))

@@ -9,8 +9,9 @@ the step in which it did so. A promise says that each command after `index` writ
         └────┴──(4, 100)──────────────► index   binding the command with index 10:              140
 
     I-09   by index, nothing goes back: the state of a replica; what commands carry, which is at or above every promise
-           for a lower index; what one replica believes; the right half of a split; the right side of a merge, whose
-           closed timestamp must live on as a read floor
+           for a lower index; the right half of a split; the right side of a merge, whose closed timestamp must live on as a
+           read floor; and what a node believes of a range, also where a snapshot takes the place of its replica, and
+           where it is stopped in good order and started again. (After a crash it begins with what it had applied)
     I-10   a command writes above all that was closed before it: by commands, by promises, by the range that was absorbed.
            A command that a replica must refuse for that (`BELOW_CLOSED`) should not have been proposed. And the other way
            round: nobody promises what a command further on in the log has already broken
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from operator import attrgetter, lt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.closedts.driver import SideTransport
@@ -36,6 +37,7 @@ from slackwater.replica.apply import Verdict
 from slackwater.replica.state import decode_state, state_key
 from slackwater.runtime.seam import Family
 from slackwater.sim.oracles.replication import _Watcher
+from slackwater.sim.oracles.stopping import stopped_lives
 from slackwater.sim.scenarios.cluster_plan import cluster_of
 from slackwater.storage.batch import decode_batch
 from slackwater.storage.intents import decode_intent
@@ -167,6 +169,14 @@ class Ledger(_Watcher):
                 self.violated("promised-too-late", text)
 
 
+class _Belief(NamedTuple):
+    """What a node believed of a range when it was last asked."""
+
+    life: int
+    lai: int
+    ts: Timestamp
+
+
 class NeverBack(_Watcher):
     """I-09."""
 
@@ -175,20 +185,32 @@ class NeverBack(_Watcher):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._carried: dict[RangeId, tuple[int, int]] = {}
-        self._believed: dict[Replica, Timestamp] = {}
+        self._believed: dict[tuple[str, RangeId], _Belief] = {}
 
     def attach(self, world: World) -> None:
         """Listen to what replicas believe as well."""
         super().attach(world)
         listen(world, "closedts.believed", self._believes)
+        listen(world, "store.dropped", self._dropped)
 
     def _believes(self, replica: Replica, ts: Timestamp) -> None:
-        known = self._believed.get(replica, MIN)
-        if ts < known:
-            where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
-            text = f"{where} believed {known} to be closed and now only {ts}, at index {replica.state.lai}"
+        if replica.stopped or replica.retired or replica.failure is not None:
+            return  # it serves nothing any more: this binds nobody
+        name, range_id, lai = name_of(replica.context), replica.state.descriptor.range_id, replica.state.lai
+        known, life = self._believed.get((name, range_id)), self.world.machines[name].incarnation
+        if known is not None and ts < known.ts and lai >= known.lai and self._remembers(name, known.life, life):
+            since = "" if life == known.life else ", stopped in good order since"
+            text = f"{name} r{range_id} believed {known.ts} to be closed and now only {ts}, at index {lai}{since}"
             self.violated("believed-went-back", text)
-        self._believed[replica] = ts
+        self._believed[name, range_id] = _Belief(life, lai, ts)
+
+    def _remembers(self, name: str, before: int, now: int) -> bool:
+        """Whether every life of a node from one to the other ended in good order."""
+        return all((name, life) in stopped_lives(self.world) for life in range(before, now))
+
+    def _dropped(self, store: Store, range_id: RangeId) -> None:
+        """The next replica of that range on this node is another one."""
+        self._believed.pop((name_of(store.context), range_id), None)
 
     def applied(self, event: Applied) -> None:
         """States and what commands carry move on only; splits and merges hand on what was closed."""

@@ -32,6 +32,12 @@ _SLOWING = frozenset(
 )
 
 
+def stopped_lives(world: World) -> set[tuple[str, int]]:
+    """Incarnations of machines that ended in good order, by name and number."""
+    lives: set[tuple[str, int]] = world.facts.setdefault("stopped", set())
+    return lives
+
+
 class Stops:
     """I-31: graceful stops."""
 
@@ -48,6 +54,7 @@ class Stops:
 
     def _stopped(self, machine: Machine, took_ns: int) -> None:
         probe("cluster.stopped")
+        stopped_lives(self.world).add((machine.name, machine.incarnation))
         left = machine.leftovers()
         if left:
             self.world.violated(self.name, "task-outlives-node", f"{machine.name} has stopped, but {left[0]!r} goes on")

@@ -6,7 +6,8 @@
     audit      the past, as everywhere (I-15)
 
 Everything else goes on as in `cluster`: transactions cross spans of different policies, leases move, nodes crash, ranges
-split at the bounds of spans by their queues, merge and move. What a span closed ahead of time under `lead` binds every
+split at the bounds of spans by their queues, merge and move; in half of the runs every node is restarted in good order once the
+world is well, one after the other, under traffic. What a span closed ahead of time under `lead` binds every
 later lease and every later policy; a write that was acknowledged is seen by whoever looks afterwards, on every replica.
 """
 
@@ -211,6 +212,7 @@ def _plan(tape: Tape, *, nodes: int) -> Plan:
         operator_mean_ns=draw.between(NS // 2, 2 * NS),
         merges=draw.chance(1, 2),
         moves=draw.chance(1, 2),
+        rolling=tape.stream("cluster/rolling").chance(1, 2),
     )
 
 

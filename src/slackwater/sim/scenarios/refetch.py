@@ -91,3 +91,11 @@ plant(
         expected=("I-10",),
     )
 )
+plant(
+    PlantedBug(
+        "X-CLOSED-FORGOTTEN",
+        "a node that stops does not write down what its replicas were promised",
+        play="refetch",
+        expected=("I-09",),
+    )
+)

@@ -1,0 +1,61 @@
+"""What replicas were promised by the side transport, kept over a graceful restart of their node.
+
+Promises are no part of the replicated state, and most ranges are idle most of the time: what is closed there is known from
+promises alone. A node that stops in good order writes them down, all in one record, with its last flush; the next start
+takes them up before anything is served, so that no replica knows less than before (I-09). A promise (index, timestamp) is
+true for ever, so a record that is older than the store around it does no harm.
+
+A node that crashes leaves none. Its replicas know what they have applied, and are told the rest by the first message of
+their leaseholders' nodes: docs/decisions/015-what-a-restart-remembers.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import Timestamp
+from slackwater.closedts.receiver import Promise
+from slackwater.hooks import probe
+from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.model.layout import range_local
+from slackwater.runtime.seam import Family, RangeId
+from slackwater.storage.batch import WriteBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from slackwater.closedts.publisher import Publisher
+    from slackwater.replica.driver.replica import Replica
+    from slackwater.runtime.seam import Engine
+
+PROMISES_KEY = range_local(0, b"promises")
+
+_decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, int]])
+
+
+def note(engine: Engine, replicas: Mapping[RangeId, Replica]) -> None:
+    """Write down what replicas know beyond what they have applied; made durable by the flush that follows."""
+    known: dict[RangeId, Promise] = {}
+    for range_id, replica in replicas.items():
+        closed = replica.closing.closed()
+        if closed > replica.state.closed:
+            known[range_id] = Promise(replica.state.lai, closed)
+    batch = WriteBatch()
+    batch.put(Family.LOCAL, PROMISES_KEY, msgspec.msgpack.encode(known))
+    engine.write(batch)
+
+
+def recall(engine: Engine, transport: Publisher) -> None:
+    """Hand what was written down at the last graceful stop to the replicas that are here, before they are asked."""
+    raw = engine.get(Family.LOCAL, PROMISES_KEY)
+    if raw is None:
+        return
+    try:
+        known = _decoder.decode(raw)
+    except msgspec.MsgspecError:  # of another version of this program; replicas are told again
+        probe("store.promises_unreadable")
+        return
+    for range_id, (lai, ts) in known.items():
+        transport.recall(RangeId(range_id), Promise(LeaseAppliedIndex(lai), Timestamp(ts)))
