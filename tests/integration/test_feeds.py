@@ -7,8 +7,10 @@ Every transfer changes two accounts and writes a row to the ledger, in one trans
     Mirror     `db.changes(atomic=True)`, decoded: two dicts, whose money and ledger add up at every resolved timestamp
 
 Every few seconds the node that one of them has for a gateway is killed; it comes back a moment later. The consumers are told
-nothing: the client goes on elsewhere from its last token. In the end the tables are read again as of *every* resolved
+nothing: the client goes on elsewhere from its last position. In the end the tables are read again as of *every* resolved
 timestamp that was handed out, and are what the consumers had.
+
+A third one, in `keeper`, is itself killed with -9 at any moment; it keeps only what is resolved, and the token.
 
 `SLACKWATER_FAULT_SECONDS=120 pytest tests/integration/test_feeds.py` runs each for two minutes.
 """
@@ -18,6 +20,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +40,7 @@ from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
 from slackwater.server.remote import connect
 from tests.integration.cluster import Processes, client_settings, split, spread
+from tests.integration.keeper import load, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -270,6 +275,56 @@ async def follow_under_kills(cluster: Processes, seconds: float) -> None:
 
 
 SETTINGS = {"closed_timestamp.target_duration": 0.5, "queue.interval": 0.0}
+CONSUMER_KILLS = 8
+
+
+async def keep_under_kills(cluster: Processes, directory: Path) -> None:
+    """Kill a keeper again and again; each time, what it has kept is both tables at what it was told is resolved."""
+    url, path = f"slackwater://{','.join(cluster.addresses)}?timeout=10", directory / "kept.json"
+    bank, chance = Bank(seed=7), random.Random(11)
+    async with connect(cluster.addresses, settings=client_settings()) as remote, aconnect(url) as db:
+        await bank.load(db)
+        schemas = {name: (await db.history(name)).latest.schema for name in TABLES}
+        for at in (
+            schema_span(schemas["ledger"]).start,
+            *(RowCodec(schemas["accounts"]).key([n]) for n in (10, 20, 30)),
+        ):
+            await split(remote, at)
+        writers = [asyncio.ensure_future(bank.write(db, n + 1)) for n in range(WRITERS)]
+        compared: set[int] = set()
+        try:
+            for kill in range(CONSUMER_KILLS):
+                process = subprocess.Popen([sys.executable, "-m", "tests.integration.keeper", url, str(path), *TABLES])
+                try:
+                    before = load(path)["resolved"]
+                    async with asyncio.timeout(CATCH_UP_S):
+                        while load(path)["resolved"] <= before:
+                            await asyncio.sleep(0.05)
+                    await asyncio.sleep(chance.random())
+                finally:
+                    process.kill()
+                    process.wait()
+                kept = load(path)
+                snap = await db.snapshot(as_of=kept["resolved"])
+                for name in TABLES:
+                    table = {row["id"]: row for row in (await snap.scan(name)).to_pylist()}
+                    assert table_of(kept, name) == table, f"after kill {kill}, {name} at {kept['resolved']}"
+                compared.add(kept["resolved"])
+        finally:
+            bank.stopping = True
+            await asyncio.gather(*writers)
+    assert len(compared) == CONSUMER_KILLS
+    assert bank.done > 0
+
+
+def test_a_consumer_that_keeps_what_is_resolved_misses_nothing_when_it_is_killed(tmp_path):
+    async def main() -> None:
+        async with Processes(tmp_path, nodes=1, log_url=f"sqlite://{tmp_path}/log.db", settings=SETTINGS) as cluster:
+            await cluster.make()
+            await cluster.wait_live()
+            await keep_under_kills(cluster, tmp_path)
+
+    run(main())
 
 
 async def on_three_nodes(directory: Path, log_url: str, seconds: float) -> None:

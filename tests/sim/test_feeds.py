@@ -18,7 +18,7 @@ def test_feeds_deliver_what_was_committed(seed: int) -> None:
     assert result.probes.get("feeds.restarted", 0) >= 1, "something must have been resumed, or nothing was tested"
 
 
-@pytest.mark.parametrize("name", ["M12", "M13", "M14"])
+@pytest.mark.parametrize("name", ["M12", "M13", "M14", "X-TOKEN-AHEAD"])
 def test_a_planted_bug_is_killed_by_its_oracle(name: str) -> None:
     bug = PLANTED[name]
     for seed in range(8):
@@ -27,3 +27,11 @@ def test_a_planted_bug_is_killed_by_its_oracle(name: str) -> None:
             assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
             return
     pytest.fail("it survived")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_consumer_keeps_is_the_tables_whenever_it_dies(seed: int) -> None:
+    result = run_job(Job(seed=seed, play="feeds_tables", duration_s=SHORT_S))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+    for what in ("feeds.keeper_died", "feeds.keeper_compared"):
+        assert result.probes.get(what, 0) >= 1, f"{what} must have happened, or nothing was tested"

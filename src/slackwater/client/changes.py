@@ -6,10 +6,15 @@
             case "schema":    migrate(batch.table, batch.schema)
             case "resolved":  save(batch.token)                  everything up to batch.resolved has been handed out
 
-    gateway 1 ─ items ─╳                    a gateway dies: the same feed from another one, from the last token
+A token goes on from its `resolved`: rows above that come again, also those handed out already, equal, under the same key and
+`_commit_ts`. So an application may keep all rows as they come, or only those at or below `resolved`; with the token beside them
+it misses nothing either way. During an initial scan nothing is resolved: from its token the scan begins again, at the same
+timestamp.
+
+    gateway 1 ─ items ─╳                    a gateway dies: the same feed from another one, from the last position
     gateway 2     └──── items ─► decode with the schema as of the commit ─► batches
 
-Rows come at least once: after a gateway was lost, what came behind the last token comes again, equal, under the same key and
+Rows come at least once: after a gateway was lost, what came behind the last position comes again, equal, under the same key and
 `_commit_ts`. Per key they come in order; nothing at or below a resolved timestamp comes anew after it. (`model.envelope` says
 what the columns are.)
 
@@ -70,7 +75,7 @@ class ChangeBatch(msgspec.Struct, frozen=True, kw_only=True):
     resolved: Timestamp = MIN
     """Everything at or below has been handed out. (During an initial scan: nothing has.)"""
     token: str = ""
-    """Resume here: behind everything up to `resolved`, and before what has come since."""
+    """Goes on from `resolved`: everything above comes, also what has been handed out since."""
 
 
 def request_of(
@@ -115,7 +120,7 @@ def request_of(
 
 
 async def items(gateways: Gateways, request: OpenChanges) -> AsyncGenerator[ChangesItem, None]:
-    """What gateways send: from one after the other, each going on from the last token."""
+    """What gateways send: from one after the other, each going on from the last position."""
     tries = 0
     heard_ns = gateways.runtime.clock.monotonic_ns()
     while True:
@@ -142,10 +147,11 @@ async def items(gateways: Gateways, request: OpenChanges) -> AsyncGenerator[Chan
 
 def _resumed(request: OpenChanges, item: ChangesItem) -> OpenChanges:
     """How to ask another gateway after this item."""
-    if not item.token:
+    behind = item.position or item.token
+    if not behind:
         return request
     ids = tuple(h.latest.table_id for h in item.tables) if item.since else request.table_ids
-    return msgspec.structs.replace(request, token=item.token, table_ids=ids)
+    return msgspec.structs.replace(request, token=behind, table_ids=ids)
 
 
 async def changes(gateways: Gateways, request: OpenChanges) -> AsyncGenerator[ChangeBatch, None]:
@@ -173,8 +179,9 @@ class _Reader:
 
     def take(self, item: ChangesItem) -> Iterator[ChangeBatch]:
         """What one item amounts to."""
-        if item.since and not self._since:
+        if item.since and not self._since:  # the first word: where it stands, which is no news
             self._since = item.since
+            self._resolved = item.resolved
         for history in item.tables:
             self._learn(history)
             yield from self._schemas(history)

@@ -2,15 +2,18 @@
 
     client                               gateway
     OpenChanges ───────────────────────► the tables, their spans, one feed over all of them
-             ◄─ ChangesItem(tables, since, token)                 first: what the tables look like, where it starts
-             ◄─ ChangesItem(rows, initial=True, token)            pages of the initial scan, each with its token
+             ◄─ ChangesItem(tables, since, resolved, token)       first: what the tables look like, where it starts
+             ◄─ ChangesItem(rows, initial=True, position)         pages of the initial scan, each with its position
              ◄─ ChangesItem(rows)                                 changes as they come, per key in order
              ◄─ ChangesItem(tables)                               a table has changed; before any row that needs to know
-             ◄─ ChangesItem(resolved, token)                      what came before is whole up to here
+             ◄─ ChangesItem(resolved, token, position)            what came before is whole up to here
              ◄─ ChangesItem(resolved, token, done=True)           `until`, the scan's end, or a schema change to stop at
 
 Rows travel as they are stored (`model.changes`) and are decoded by the client: the server has the least to spare. A stream that
-breaks is opened again, on any gateway, with the last token and the tables' ids; what came after that token comes again.
+breaks is opened again, on any gateway, with the last position and the tables' ids; what came after that position comes again.
+
+    token       goes on from `resolved`: for the application, which may keep rows at or below `resolved` and nothing else
+    position    goes on behind everything sent so far, range by range: for the client, while it runs and has all of that
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class OpenChanges(msgspec.Struct, frozen=True):
     interval_s: float = 1.0
     """Resolved timestamps come at most this often."""
     whole: bool = False
-    """Tokens stand at the resolved timestamp alone: for a client that holds back what is above it."""
+    """Without positions: for a client that holds back what is not resolved, and lets it come again."""
     on_schema_change: str = "continue"
     expires_after_s: float = 0.0
     """A feed that lags for longer than this fails rather than keep history; 0: it keeps history for as long as it runs."""
@@ -61,6 +64,7 @@ class ChangesItem(msgspec.Struct, frozen=True):
     """With the first item: schema changes after this are news."""
     resolved: Timestamp = MIN
     token: str = ""
+    position: str = ""
     done: bool = False
 
 

@@ -10,8 +10,9 @@ import pytest
 
 import slackwater
 from slackwater.catalog import definition
-from slackwater.clock.timestamp import Timestamp, add_seconds
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.errors import DecodeError, FeedExpired, Overloaded, UsageError
+from slackwater.feeds.initial import PAGE_KEYS
 from slackwater.model.kinds import INT
 from slackwater.model.native import ColumnSpec
 from slackwater.model.native_changes import CHANGES, OpenChanges
@@ -99,6 +100,28 @@ def test_a_token_goes_on_where_it_was_saved() -> None:
         assert sorted(r["id"] for r in rows_of(after)) == [10, 11]
         both = await collect(db, "accounts", after=last.resolved, initial_scan="yes", until=db.now())
         assert sorted(r["id"] for r in rows_of(both)) == [0, 1, 2, 10, 11]
+
+    play(story)
+
+
+def test_the_token_of_an_initial_scan_that_was_broken_off_begins_it_again_at_the_same_time() -> None:
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        count = 2 * PAGE_KEYS + 1
+        await db.upsert("accounts", accounts(count))
+        feed, seen, token, began = db.changes("accounts"), 0, "", 0
+        async for batch in feed:
+            seen += batch.data.num_rows
+            token, began = batch.token, batch.data["_commit_ts"][0].as_py()
+            assert batch.resolved == MIN, "nothing is resolved yet"
+            if seen > PAGE_KEYS:
+                break
+        await feed.aclose()
+        await db.upsert("accounts", [{"id": 0, "owner": "later", "balance": 1}])
+        again = await collect(db, "accounts", after=token, until=db.now())
+        rows = rows_of(again)
+        scanned = [r for r in rows if r["_commit_ts"] == began]
+        assert sorted(r["id"] for r in scanned) == list(range(count)), "also those that came before the token did"
+        assert [(r["id"], r["owner"]) for r in rows if r["_commit_ts"] > began] == [(0, "later")]
 
     play(story)
 

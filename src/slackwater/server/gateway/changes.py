@@ -9,7 +9,9 @@ Rules
        or before T has been sent: the client decodes it with the schema as of T. One read of the catalog, of what is new,
        per gathered block; it also keeps any later schema change from committing below.
     2  The same before a resolved timestamp is sent: no schema change at or below it is news afterwards.
-    3  A token stands behind everything that was sent before it. The consumer's progress is what it has *taken*: the stream
+    3  A token goes on from `resolved`: whatever was sent above it comes again, because a consumer may have kept only what is
+       resolved. A position stands behind everything that was sent before it; it is for the client, which has all of that in
+       its hands and goes on with another gateway. The consumer's progress is what it has *taken*: the stream
        has a window, and a consumer that stops taking stops this feed, its buffers and its protection, in that order.
 
 `until` and `stop`: nothing above is sent; the feed ends once all of it up to there is (`stop`: up to and including the
@@ -29,7 +31,7 @@ from slackwater.feeds.client import Checkpoint, SpanFeed
 from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
 from slackwater.feeds.initial import InitialScan
 from slackwater.feeds.protection import FeedProtection, Policy, Protector, Unprotected
-from slackwater.hooks import probe
+from slackwater.hooks import planted, probe
 from slackwater.model.changes import Changes, joined
 from slackwater.model.layout import schema_span
 from slackwater.model.native_changes import CHANGES, INITIAL_SCANS, SCHEMA_POLICIES, ChangesItem, OpenChanges
@@ -147,12 +149,20 @@ class TableFeed:
 
     async def items(self) -> AsyncIterator[ChangesItem]:
         """Everything the client gets."""
-        token = token_of(self._frontier, scan_ts=self._scan_ts)
-        yield ChangesItem(tables=tuple(self._known.values()), since=self.since, token=token.encode())
+        position = token_of(self._frontier, scan_ts=self._scan_ts).encode()
+        yield ChangesItem(
+            tables=tuple(self._known.values()),
+            since=self.since,
+            resolved=self._frontier.resolved,
+            token=_from_resolved(self._frontier.resolved, position, scan_ts=self._scan_ts),
+            position=position,
+        )
         if self._scan_ts:
             scan = InitialScan(self._node.kv, self._frontier, scan_ts=self._scan_ts)
             async for rows in scan:
-                yield ChangesItem(rows=rows, initial=True, token=scan.token(), resolved=self._frontier.resolved)
+                resolved, position = self._frontier.resolved, scan.token()
+                token = _from_resolved(resolved, position, scan_ts=MIN if scan.done else self._scan_ts)
+                yield ChangesItem(rows=rows, initial=True, token=token, position=position, resolved=resolved)
         if self._request.initial_scan == "only" or self._frontier.resolved >= self._until:
             yield self._checkpoint(self._frontier.resolved, done=True)
             return
@@ -220,9 +230,8 @@ class TableFeed:
     def _checkpoint(self, resolved: Timestamp, *, feed: SpanFeed | None = None, done: bool = False) -> ChangesItem:
         self._sent = resolved
         self._sent_ns = self._node.runtime.clock.monotonic_ns()
-        whole = feed is None or self._request.whole
-        token = Token(resolved).encode() if whole or feed is None else feed.token()
-        return ChangesItem(resolved=resolved, token=token, done=done)
+        position = "" if feed is None or self._request.whole else feed.token()
+        return ChangesItem(resolved=resolved, token=_from_resolved(resolved, position), position=position, done=done)
 
     def _below(self, rows: Changes) -> Changes:
         if max(rows.timestamps) <= self._until:
@@ -284,6 +293,13 @@ class TableFeed:
 
 def _start(request: OpenChanges) -> Timestamp:
     return decode_token(request.token).resolved if request.token else request.after
+
+
+def _from_resolved(resolved: Timestamp, position: str, *, scan_ts: Timestamp = MIN) -> str:
+    """The token of a feed that has resolved so far: it goes on from there, or begins its initial scan again."""
+    if planted("X-TOKEN-AHEAD") and position:
+        return position
+    return Token(resolved, scan_ts=scan_ts).encode()
 
 
 def _check(request: OpenChanges) -> None:

@@ -1,0 +1,292 @@
+"""Change feeds of tables, with consumers that keep only what is resolved, and die at any moment (I-25).
+
+    w1 w2      write rows of two tables, together and alone, quickly and slowly, and delete some
+    k1 k2      keepers: `db.changes` over both tables. A keeper has memory and a disk:
+
+        rows above `resolved`  ──►  memory, lost when it dies
+        a batch with a token   ──►  disk: what memory has at or below `batch.resolved`, and `batch.token`
+        dies                        after any batch, or in the middle of one; comes back from the token on its disk
+
+What a keeper has on its disk must be the tables at its resolved timestamp, every time: that is all that a token promises.
+Tables lie in several ranges, so that some are ahead of others, which is where a token may promise too much.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import SlackwaterError, UsageError
+from slackwater.hooks import probe
+from slackwater.model.arrow import settle_pandas
+from slackwater.model.layout import schema_span
+from slackwater.model.rows import RowCodec
+from slackwater.runtime.sync import timeout
+from slackwater.sim.handles import NS
+from slackwater.sim.oracles.versions import Versions
+from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenarios import cluster as base
+from slackwater.sim.scenarios.cluster_operator import Operator
+from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_programs import Client
+from slackwater.sim.scenarios.gateways_work import session
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from slackwater.client.changes import ChangeBatch
+    from slackwater.client.database import AsyncDatabase
+    from slackwater.client.transaction import AsyncTransaction
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.scenarios.cluster_plan import Cluster
+    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.world import SimRuntime, World
+
+TABLES = ("left", "right")
+ROWS = 24
+SPLIT_AT = (8, 16)
+"""Rows at which every table is divided."""
+TIMEOUT_S = 8.0
+THINK_MEAN_NS, DAWDLE_MEAN_NS = NS // 6, NS
+DIE_ONE_IN, SAVE_ONE_IN = 12, 3
+PATIENCE_S = 5.0
+SHOWN_MAX = 3
+SETTINGS = {"closed_timestamp.target_duration": 0.5, "feed.push_after": 1.0, "feed.push_interval": 0.5}
+
+Kept = dict[tuple[str, int], dict[Timestamp, int | None]]
+"""By table and row, the versions that were handed out: a count, or None for a deletion."""
+
+
+class _Program:
+    """What writers and keepers have in common."""
+
+    def __init__(self, client: Client, cluster: Cluster, draw: Stream) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._draw = draw
+        self._name = client.runtime.name
+        self._sleep = client.runtime.clock.sleep
+
+    @property
+    def _db(self) -> AsyncDatabase:
+        return session(self._client, self._cluster, timeout_s=TIMEOUT_S)
+
+    async def _begin(self) -> None:
+        self._cluster.busy[self._name] = "waiting for the tables"
+        while not self._cluster.ready:
+            await self._sleep(0.1)
+        while not self._cluster.world.facts.get("feed tables"):
+            if self._name == "w1":
+                with suppress(SlackwaterError):
+                    await self._found()
+            await self._sleep(0.3)
+
+    async def _found(self) -> None:
+        """Make the tables, and divide them."""
+        codecs, admin = {}, Operator(self._client, self._cluster).admin
+        await self._client.meet(1)
+        for name in TABLES:
+            try:
+                made = await self._db.table(name)
+            except UsageError:
+                made = await self._db.create_table(name, {"id": "int8", "count": "int8 not null"}, primary_key="id")
+            codecs[name] = RowCodec(made)
+            for key in (schema_span(made).start, *(codecs[name].key([row]) for row in SPLIT_AT)):
+                await admin.split(key)
+        self._cluster.world.facts["feed tables"] = codecs
+
+
+class Writer(_Program):
+    """Changes rows of both tables."""
+
+    async def main(self) -> None:
+        """Until the traffic ends."""
+        await self._begin()
+        while self._cluster.traffic:
+            self._cluster.busy[self._name] = "writing"
+            await self._sleep(self._draw.decay(THINK_MEAN_NS) / NS)
+            work: Callable[[], Awaitable[None]] = self._draw.pick([self._alone, self._alone, self._together])
+            with suppress(SlackwaterError):
+                await work()
+        self._cluster.busy[self._name] = ""
+
+    def _count(self) -> int:
+        facts = self._cluster.world.facts
+        facts["feed counts"] = count = facts.get("feed counts", 0) + 1
+        return int(count)
+
+    async def _alone(self) -> None:
+        table, row = self._draw.pick(TABLES), self._draw.below(ROWS)
+        if self._draw.chance(1, 5):
+            await self._db.delete(table, [row])
+        else:
+            await self._db.upsert(table, [{"id": row, "count": self._count()}])
+
+    async def _together(self) -> None:
+        """One transaction over several ranges, whose intents hold some of them back for a while."""
+        places = [(self._draw.pick(TABLES), self._draw.below(ROWS)) for _ in range(self._draw.between(2, 4))]
+
+        async def work(tx: AsyncTransaction) -> None:
+            for table, row in places:
+                await tx.get(table, row)
+                await tx.upsert(table, [{"id": row, "count": self._count()}])
+                if self._draw.chance(1, 3):
+                    await self._sleep(self._draw.decay(DAWDLE_MEAN_NS) / NS)
+
+        await self._db.run(work)
+
+
+class Keeper(_Program):
+    """Follows both tables, and keeps what is resolved."""
+
+    def __init__(self, client: Client, cluster: Cluster, draw: Stream) -> None:
+        super().__init__(client, cluster, draw)
+        disk = cluster.world.facts.setdefault(f"disk of {self._name}", {"rows": {}, "token": None, "resolved": MIN})
+        self._disk: dict[str, Any] = disk
+        """Survives this machine, as a keeper's disk does."""
+        self._memory: Kept = {}
+
+    async def main(self) -> None:
+        """Until everything that was written has come."""
+        await self._begin()
+        while not self._enough:
+            self._cluster.busy[self._name] = f"keeping what is resolved at {self._disk['resolved']}"
+            self._memory = {}
+            with suppress(SlackwaterError, TimeoutError):
+                await self._live()
+            await self._sleep(self._draw.decay(NS // 2) / NS)
+            probe("feeds.keeper_died")
+        self._cluster.busy[self._name] = ""
+
+    @property
+    def _enough(self) -> bool:
+        busy = any(doing for name, doing in self._cluster.busy.items() if not name.startswith("k"))
+        last = max((ts for versions in self._rows().values() for ts in versions), default=MIN)
+        return not self._cluster.traffic and not busy and self._disk["resolved"] >= last
+
+    def _rows(self) -> dict[bytes, dict[int, bytes]]:
+        spans = [schema_span(codec.schema) for codec in self._cluster.world.facts["feed tables"].values()]
+        found = self._cluster.world.facts["feed rows"].found
+        return {key: versions for key, versions in found.items() if any(key in span for span in spans)}
+
+    async def _live(self) -> None:
+        """One life: from the token on the disk to a drawn death."""
+        stream = self._db.changes(TABLES, after=self._disk["token"], resolved=self._draw.pick([0.1, 0.5, 1.0]))
+        try:
+            while not self._enough:
+                async with timeout(PATIENCE_S):
+                    batch = await anext(stream)
+                if not self._take(batch):
+                    return
+        finally:
+            await stream.aclose()
+
+    def _take(self, batch: ChangeBatch) -> bool:
+        """One batch; False: it died, perhaps in the middle of it."""
+        dies = self._cluster.traffic and self._draw.chance(1, DIE_ONE_IN)
+        rows = batch.data.to_pylist() if batch.kind == "rows" else []
+        for row in rows[: self._draw.below(len(rows) + 1)] if dies else rows:
+            versions = self._memory.setdefault((batch.table, row["id"]), {})
+            versions[Timestamp(row["_commit_ts"])] = None if row["_op"] == "delete" else row["count"]
+        if dies and rows:
+            return False
+        if batch.token and (batch.kind == "resolved" or self._draw.chance(1, SAVE_ONE_IN)):
+            self._save(batch)
+        return not dies
+
+    def _save(self, batch: ChangeBatch) -> None:
+        """Keep what is resolved, and where to go on; then it must be what the tables were."""
+        kept: Kept = self._disk["rows"]
+        for place, versions in self._memory.items():
+            for ts in [ts for ts in versions if ts <= batch.resolved]:
+                kept.setdefault(place, {})[ts] = versions.pop(ts)
+        self._disk["token"], self._disk["resolved"] = batch.token, batch.resolved
+        self._compare(batch.resolved)
+
+    def _compare(self, resolved: Timestamp) -> None:
+        codecs: dict[str, RowCodec] = self._cluster.world.facts["feed tables"]
+        names = {codec.schema.table_id: name for name, codec in codecs.items()}
+        expected: dict[tuple[str, int], int] = {}
+        for key, versions in self._rows().items() if resolved else ():
+            ts = max((ts for ts in versions if ts <= resolved), default=None)
+            if ts is not None and versions[ts]:
+                name = names[int.from_bytes(key[1:5], "big")]
+                row = codecs[name].decode(versions[ts])
+                expected[name, row["id"]] = row["count"]
+        kept = {place: versions[max(versions)] for place, versions in self._disk["rows"].items()}
+        found = {place: count for place, count in kept.items() if count is not None}
+        differing = sorted(p for p in found.keys() | expected.keys() if found.get(p) != expected.get(p))
+        probe("feeds.keeper_compared")
+        if differing:
+            shown = [(place, found.get(place), expected.get(place)) for place in differing[:SHOWN_MAX]]
+            text = f"what {self._name} kept is not the tables at {resolved}: (row, kept, table) {shown}"
+            self._cluster.world.violated("I-25", "kept-differs", text, rows=len(differing))
+
+
+class TableRows(Versions):
+    """V, for keepers to be compared with."""
+
+    def attach(self, world: World) -> None:
+        """Be found."""
+        super().attach(world)
+        world.facts["feed rows"] = self
+
+
+class Keeping:
+    """Writers and keepers as a workload."""
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """Two machines of each."""
+        for name, program in (("w1", Writer), ("w2", Writer), ("k1", Keeper), ("k2", Keeper)):
+            world.add_client(name, self._boot(world, name, program))
+
+    def _boot(self, world: World, name: str, program: type[Writer | Keeper]) -> Any:
+        async def boot(runtime: SimRuntime) -> None:
+            cluster = cluster_of(world)
+            await program(Client(runtime, cluster), cluster, world.tape.stream(f"workload/{name}")).main()
+
+        return boot
+
+    def unsettled(self, world: World) -> str | None:
+        """They count among the cluster's clients."""
+        return None
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """All is judged as it is kept."""
+        return ()
+
+
+def _draw(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(2, 4), clients=(1, 2), duration_s=duration_s)
+    return replace(drawn, settings={**drawn.settings, **SETTINGS})
+
+
+def _workloads() -> list[Workload]:
+    return [base.Traffic(draw_plan), Keeping()]
+
+
+def _oracles() -> list[Oracle]:
+    return [*base._oracles(), TableRows()]
+
+
+settle_pandas()  # imports something that asks for entropy: not during a run
+register(
+    Play(
+        name="feeds_tables",
+        summary="feeds of tables whose consumers keep what is resolved, die at any moment and come back from their token",
+        draw=_draw,
+        workloads=_workloads,
+        oracles=_oracles,
+        settle_s=base.SETTLE_S,
+    )
+)
+plant(
+    PlantedBug(
+        "X-TOKEN-AHEAD",
+        "a feed's token goes on behind the highest rows handed out, not from `resolved`",
+        play="feeds_tables",
+        expected=("I-25",),
+    )
+)
