@@ -173,7 +173,7 @@ MIX = (
     *("cluster", "kernel", "feeds", "leases", "cluster", "cluster"),
     *("policies", "frontier", "cluster", "feeds_back", "cluster", "kernel"),
     *("cluster", "snapshots", "cluster", "feeds_tight", "gateways", "late"),
-    *("cluster", "kernel", "feeds_lead", "feeds_lag", "sessions", "feeds_gc"),
+    *("cluster", "feeds_tables", "feeds_lead", "feeds_lag", "sessions", "feeds_gc"),
     *("refetch", "cluster"),
 )
 """What consecutive seeds play: a share for everything that was built, and a round that any 26 seeds complete. Left out are
