@@ -41,6 +41,7 @@ SETTINGS: tuple[Setting, ...] = (
     # runtime
     Setting("rpc.frame_bytes_max", 16 << 20, "bytes", (1 << 16, 1 << 28), (1 << 16, 1 << 24), "Largest RPC frame; a peer that sends more is disconnected."),
     Setting("rpc.requests_in_flight_max", 4096, "requests", (1, 1 << 16), (4, 64), "Requests one connection may have running at the server."),
+    Setting("rpc.requests_bytes_max", 1 << 28, "bytes", (1 << 20, 1 << 34), (1 << 20, 1 << 24), "Requests one connection may have running at the server, in bytes; one alone may be larger."),
     Setting("rpc.stream_window", 64, "messages", (1, 4096), (1, 4), "Messages a server stream may send ahead of its consumer."),
     Setting("rpc.heartbeat_interval", 1.0, "s", (0.05, 60), (0.05, 5), "How often an idle connection is probed; measures round trip and clock offset."),
     Setting("rpc.heartbeat_timeout", 6.0, "s", (0.2, 120), (0.2, 10), "A connection silent for this long is lost."),
@@ -48,6 +49,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("rpc.connect_timeout", 5.0, "s", (0.1, 60), (0.1, 10), "After this an unfinished dial or handshake has failed."),
     Setting("rpc.reconnect_pause_min", 0.05, "s", (0.001, 10), (0.001, 1), "How long a peer is not dialed again after the first failed dial; doubles with each."),
     Setting("rpc.reconnect_pause_max", 2.0, "s", (0.05, 60), (0.05, 5), "Longest time a dead peer is not dialed again."),
+    Setting("rpc.unproven_max", 128, "connections", (1, 1 << 14), (16, 64), "Accepted connections that have not greeted yet; beyond it the oldest of the busiest address gives way."),
+    Setting("rpc.receive_bytes_max", 1 << 28, "bytes", (1 << 20, 1 << 34), (1 << 20, 1 << 24), "Unfinished frames over 256 KiB that all connections may hold together; one peer may hold a quarter."),
     Setting("rpc.connections_max", 4096, "connections", (1, 1 << 16), (16, 64), "Connections one server accepts, and one dialer keeps."),
     Setting("runtime.offload_threads", 4, "threads", (1, 64), (1, 8), "Threads for work that would hold up the loop."),
     # log

@@ -40,6 +40,11 @@ class FrameParser:
         return self._cut(whole)
 
     @property
+    def wanted(self) -> int:
+        """Bytes of the frame that is being received, header included; those of a header alone between frames."""
+        return self._wanted
+
+    @property
     def mid_frame(self) -> bool:
         """Whether the stream would end inside a frame if it ended now."""
         return bool(self._rest)

@@ -4,8 +4,8 @@
 
 It is not a web server: no bodies, no keep-alive, no pipelining. The answer is made by a plain function on the loop, so it
 must be quick. Everything a stranger can send is bounded: the head of a request, the time it may take, and the number of
-connections; whatever does not parse gets 400 and nothing else. Under TLS the caller's certificate is checked as on the
-other port (see `tls.py`).
+connections, of which the oldest give way to new ones (`door.py`); what does not parse gets 400 and nothing else. Under TLS
+the caller's certificate is checked as on the other port (see `tls.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from slackwater.errors import UsageError
+from slackwater.runtime.door import Door
 from slackwater.runtime.tcp import format_address, parse_address
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from slackwater.runtime.door import Entrant
     from slackwater.runtime.seam import Address
 
 HEAD_BYTES_MAX = 8 << 10
@@ -42,26 +44,27 @@ class HttpServer:
     def __init__(self, answer: Callable[[str], Answer], *, tls: ssl.SSLContext | None = None) -> None:
         self._answer = answer
         self._tls = tls
-        self._server: asyncio.AbstractServer | None = None
-        self.open: set[_HttpConnection] = set()
+        self.door = Door(
+            lambda entrant: _HttpConnection(self, entrant),
+            tls=lambda: self._tls,
+            prove_s=REQUEST_S_MAX,
+            shutdown_s=REQUEST_S_MAX,
+            unproven_max=CONNECTIONS_MAX,
+            sockets_max=CONNECTIONS_MAX,
+        )
 
     async def listen(self, address: Address) -> Address:
         """Accept connections; returns the address with the real port."""
         host, port = parse_address(address)
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: _HttpConnection(self), host, port, ssl=self._tls
-            )
+            bound = await self.door.open(host, port)
         except OSError as error:
             raise UsageError(f"cannot listen for HTTP on {address}: {error}", address=address) from error
-        return format_address(host, self._server.sockets[0].getsockname()[1])
+        return format_address(host, bound)
 
     async def close(self) -> None:
         """Accept nothing more and end what is open."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.open):
-            connection.end()
+        await self.door.close()
 
     def respond(self, head: bytes) -> bytes:
         """The whole answer to the head of a request."""
@@ -89,17 +92,15 @@ class HttpServer:
 class _HttpConnection(asyncio.Protocol):
     """One connection, one request."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: HttpServer, entrant: Entrant) -> None:
         self._server = server
+        self._entrant = entrant
         self._head = b""
         self._answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(REQUEST_S_MAX, self.end)
-        self._server.open.add(self)
-        if len(self._server.open) > CONNECTIONS_MAX:
-            self.end()
+        self._entrant.made(self._transport)
 
     def data_received(self, data: bytes) -> None:
         if self._answered:
@@ -113,9 +114,4 @@ class _HttpConnection(asyncio.Protocol):
         self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
-        self._server.open.discard(self)
-
-    def end(self) -> None:
-        """End without ceremony."""
-        self._transport.abort()
+        self._entrant.gone()

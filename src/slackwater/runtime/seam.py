@@ -143,6 +143,10 @@ class Connection(Protocol):
         """Queue a frame. Never blocks; a no-op once closed."""
         ...
 
+    def trust(self) -> None:
+        """The peer has greeted and may stay: lift what strangers are limited by."""
+        ...
+
     @property
     def congested(self) -> bool:
         """Whether the send buffer is over its high-water mark: stop sending until `writable`."""

@@ -18,6 +18,8 @@ Rules
       both wait for the other.
     - A frame above the bound, from either side, never passes: received, it ends the connection; sent, it is the
       caller's error.
+    - A stranger costs little: until its greeting was accepted (`trust`) a peer may send only small frames, and its socket is
+      one of few and has little time (`door.py`). Later, large frames are received within a budget (`receiving.py`).
     - TLS is decided by the contexts given (see `tls.py`). `certificate_name` is the common name of the peer's
       certificate, "" without TLS.
 """
@@ -32,17 +34,23 @@ import ssl
 from typing import TYPE_CHECKING, Any, cast
 
 from slackwater.errors import ConnectionLost, EntryTooLarge, UsageError
+from slackwater.runtime.door import Door
 from slackwater.runtime.framing import FrameParser, header
+from slackwater.runtime.receiving import LARGE_BYTES, ReceiveBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slackwater.runtime.door import Entrant
     from slackwater.runtime.seam import Address, Connection, FrameHandler
     from slackwater.settings import Settings
 
 JOIN_BYTES_MAX = 1 << 16  # below this one copy is cheaper than a vector of buffers
 LOW_WATER_DIVISOR = 4
-BACKLOG = 1024
+GREETING_BYTES_MAX = 1 << 17
+"""The largest frame of a caller that has not greeted: room for nonsense that deserves an answer."""
+REFUSAL_BYTES_MAX = 1 << 18
+"""The largest frame of a server that has not: it may refuse, with its reasons."""
 LINGER_S = 5.0
 NOBODY = "nobody listens there"
 _X509_OTHER_NAME = (62, 64)  # the host name, the address, is not in the certificate
@@ -53,12 +61,24 @@ class TcpConnection(asyncio.Protocol):
     """One `seam.Connection` on a socket."""
 
     def __init__(
-        self, make: Callable[[Connection], FrameHandler], *, frame_bytes_max: int, high_water: int, accepted: bool
+        self,
+        make: Callable[[Connection], FrameHandler],
+        *,
+        frame_bytes_max: int,
+        high_water: int,
+        budget: ReceiveBudget,
+        entrant: Entrant | None = None,
     ) -> None:
         self._make = make
-        self._parser = FrameParser(frame_bytes_max=frame_bytes_max)
+        self._frame_bytes_max = frame_bytes_max
+        first = REFUSAL_BYTES_MAX if entrant is None else GREETING_BYTES_MAX
+        self._parser = FrameParser(frame_bytes_max=min(first, frame_bytes_max))
         self._high_water = high_water
-        self._accepted = accepted
+        self._entrant = entrant
+        self._budget = budget
+        self._reserved = 0
+        self._budget_key = ""
+        self._out_of_budget = False
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._congested = False
@@ -77,7 +97,16 @@ class TcpConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(self._high_water, self._high_water // LOW_WATER_DIVISOR)
         self.peer = _name_of(transport.get_extra_info("peername"))
         self.certificate_name = _common_name(transport.get_extra_info("ssl_object"))
+        self._budget_key = self.peer.rpartition(":")[0]
+        if self._entrant is not None:
+            self._entrant.made(self._transport)
         self._handler = self._make(self)
+
+    def trust(self) -> None:
+        """The peer has greeted: it may send large frames, and take its time."""
+        self._parser.frame_bytes_max = self._frame_bytes_max
+        if self._entrant is not None:
+            self._entrant.proven()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came; deliver the frames they complete."""
@@ -86,9 +115,36 @@ class TcpConnection(asyncio.Protocol):
         parser = self._parser
         frames = parser.feed(data)
         if frames:
+            if self._reserved:
+                self._give_back()
             self._handler.frames(frames)
+        if parser.wanted > LARGE_BYTES and not self._reserved and not self._closed:
+            self._reserve()
         if parser.fault is not None and not self._closed:
             self._abort(parser.fault)
+
+    def _reserve(self) -> None:
+        """Take a large frame's bytes from the budget, or stop reading until that is possible."""
+        if self._closed or self._reserved:
+            return
+        size = self._parser.wanted
+        self._out_of_budget = not self._budget.take(self._budget_key, size, self._reserve)
+        if not self._out_of_budget:
+            self._reserved = size
+        self._read_or_pause()
+
+    def _give_back(self) -> None:
+        size, self._reserved = self._reserved, 0
+        self._budget.give(self._budget_key, size)
+
+    def _read_or_pause(self) -> None:
+        """Read on, unless the budget is used up or an accepted peer does not take its answers."""
+        pause = self._out_of_budget or (self._entrant is not None and self._congested)
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def eof_received(self) -> None:
         """The peer will send no more; asyncio closes the transport next."""
@@ -102,6 +158,11 @@ class TcpConnection(asyncio.Protocol):
         """The socket is gone; tell the handler once."""
         self._closed = True
         self._pending.clear()
+        if self._entrant is not None:
+            self._entrant.gone()
+        self._budget.forget(self._reserve)
+        if self._reserved:
+            self._give_back()
         if self._linger is not None:
             self._linger.cancel()
         if not self._reason:
@@ -111,18 +172,16 @@ class TcpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The transport's buffer is over its high-water mark."""
         self._congested = True
-        if self._accepted and not self._closed:
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                self._transport.pause_reading()
+        if self._entrant is not None and not self._closed:
+            self._read_or_pause()
 
     def resume_writing(self) -> None:
         """The transport's buffer drained below its low-water mark."""
         self._congested = False
         if self._closed:
             return
-        if self._accepted:
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                self._transport.resume_reading()
+        if self._entrant is not None:
+            self._read_or_pause()
         self._handler.writable()
 
     # --- what the handler calls
@@ -137,9 +196,9 @@ class TcpConnection(asyncio.Protocol):
         if self._closed:
             return
         size = len(frame)
-        if size > self._parser.frame_bytes_max:
+        if size > self._frame_bytes_max:
             raise EntryTooLarge(
-                "the frame is over rpc.frame_bytes_max; split it", size=size, limit=self._parser.frame_bytes_max
+                "the frame is over rpc.frame_bytes_max; split it", size=size, limit=self._frame_bytes_max
             )
         pending = self._pending
         if not pending:
@@ -187,8 +246,8 @@ class TcpConnection(asyncio.Protocol):
 class TcpListener:
     """An open TCP port."""
 
-    def __init__(self, server: asyncio.AbstractServer, address: Address) -> None:
-        self._server = server
+    def __init__(self, door: Door, address: Address) -> None:
+        self.door = door
         self._address = address
 
     @property
@@ -198,7 +257,7 @@ class TcpListener:
 
     async def close(self) -> None:
         """Stop accepting; accepted connections stay."""
-        self._server.close()
+        await self.door.close()
 
 
 class TcpNet:
@@ -210,18 +269,21 @@ class TcpNet:
         self._settings = settings
         self._server_tls = server_tls
         self._client_tls = client_tls
+        self.budget = ReceiveBudget(
+            int(settings["rpc.receive_bytes_max"]), frame_bytes_max=int(settings["rpc.frame_bytes_max"])
+        )
 
     async def connect(self, address: Address, handler: Callable[[Connection], FrameHandler]) -> TcpConnection:
         """Open a connection or raise `ConnectionLost`."""
         host, port = parse_address(address)
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: self._connection(handler, accepted=False),
+                lambda: self._connection(handler),
                 host,
                 port,
                 ssl=self._client_tls,
                 server_hostname=host if self._client_tls else None,
-                **self._patience(self._client_tls),
+                **self._patience(),
             )
         except (OSError, ssl.CertificateError) as error:
             why = why_not(error, tls=self._client_tls is not None)
@@ -232,32 +294,34 @@ class TcpNet:
     async def listen(self, address: Address, accept: Callable[[Connection], FrameHandler]) -> TcpListener:
         """Accept connections; port 0 picks a free one."""
         host, port = parse_address(address)
+        settings = self._settings
+        door = Door(
+            lambda entrant: self._connection(accept, entrant),
+            tls=lambda: self._server_tls,
+            prove_s=settings["rpc.connect_timeout"],
+            shutdown_s=LINGER_S,
+            unproven_max=int(settings["rpc.unproven_max"]),
+            sockets_max=int(settings["rpc.connections_max"]) + int(settings["rpc.unproven_max"]),
+        )
         try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: self._connection(accept, accepted=True),
-                host,
-                port,
-                ssl=self._server_tls,
-                backlog=BACKLOG,
-                **self._patience(self._server_tls),
-            )
+            bound = await door.open(host, port)
         except OSError as error:
             raise UsageError(f"cannot listen on {address}: {error}", address=address) from error
-        bound = server.sockets[0].getsockname()[1]
-        return TcpListener(server, format_address(host, bound))
+        return TcpListener(door, format_address(host, bound))
 
-    def _patience(self, tls: ssl.SSLContext | None) -> dict[str, Any]:
+    def _patience(self) -> dict[str, Any]:
         """How long a TLS handshake and a TLS farewell may take; a socket that stalls in one must not stay."""
-        if tls is None:
+        if self._client_tls is None:
             return {}
         return {"ssl_handshake_timeout": self._settings["rpc.connect_timeout"], "ssl_shutdown_timeout": LINGER_S}
 
-    def _connection(self, make: Callable[[Connection], FrameHandler], *, accepted: bool) -> TcpConnection:
+    def _connection(self, make: Callable[[Connection], FrameHandler], entrant: Entrant | None = None) -> TcpConnection:
         return TcpConnection(
             make,
             frame_bytes_max=int(self._settings["rpc.frame_bytes_max"]),
             high_water=int(self._settings["rpc.send_buffer_bytes"]),
-            accepted=accepted,
+            budget=self.budget,
+            entrant=entrant,
         )
 
 

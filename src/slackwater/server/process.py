@@ -26,6 +26,7 @@ import msgspec
 
 from slackwater.errors import ProtocolError, SlackwaterError, UsageError
 from slackwater.log import open_log
+from slackwater.runtime.door import raise_descriptors_max
 from slackwater.runtime.http import HttpServer
 from slackwater.runtime.real import RealRuntime
 from slackwater.runtime.sync import Future, get_running_loop
@@ -67,6 +68,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve(options: StartOptions, settings: Settings) -> int:
     """Run a node until a signal or a failure ends it; returns the exit status."""
+    raise_descriptors_max()
     net = node_net(settings, certs=options.certs, insecure=options.insecure, listen=options.listen)
     runtime: RealRuntime
     runtime = RealRuntime(

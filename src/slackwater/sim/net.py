@@ -106,6 +106,9 @@ class Endpoint:
             self._full = True
         return self._full
 
+    def trust(self) -> None:
+        """Simulated peers send no more than they should: limits of strangers are those of real sockets."""
+
     def send(self, frame: bytes) -> None:
         """Queue a frame."""
         if self.closed or self.dead:

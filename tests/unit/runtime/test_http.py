@@ -86,18 +86,19 @@ async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
     return found
 
 
-def test_too_many_connections_are_ended_and_closing_ends_the_rest() -> None:
+def test_beyond_the_bound_the_oldest_connection_gives_way_and_closing_ends_the_rest() -> None:
     async def test(server: HttpServer, address: str) -> None:
         host, port = address.rsplit(":", 1)
         held = []
         for count in range(1, CONNECTIONS_MAX + 1):
             held.append(await asyncio.open_connection(host, int(port)))
-            while len(server.open) < count:
+            while server.door.sockets < count:
                 await asyncio.sleep(0)
-        assert await ended(*await asyncio.open_connection(host, int(port))) == b""
-        assert len(server.open) == CONNECTIONS_MAX
+        assert (await ask(address, b"GET /here HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await ended(*held[0]) == b""
+        assert server.door.sockets == CONNECTIONS_MAX - 1
         await server.close()
-        for pair in held:
+        for pair in held[1:]:
             assert await ended(*pair) == b""
 
     serving(test)

@@ -117,6 +117,7 @@ class Context:
         "method",
         "node_id",
         "peer",
+        "size",
         "started",
         "task",
         "waiter",
@@ -130,6 +131,7 @@ class Context:
         self.node_id = 0  # the node that asks; 0 for a client
         self.certificate_name = ""  # common name of its certificate; "" without TLS
         self.deadline_ns = 0  # on our monotonic clock; 0 for none
+        self.size = 0  # bytes of the request
         self.cancelled = False  # nobody waits for the answer any more
         self.started = False
         self.credit = 0

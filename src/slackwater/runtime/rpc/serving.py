@@ -80,6 +80,8 @@ class ServerSession(Session):
         self._scope = server.scope
         self._handlers = server.handlers
         self._running: dict[int, Context] = {}
+        self._running_bytes = 0  # of the requests in it
+        self._bytes_max = int(server.settings["rpc.requests_bytes_max"])
         self._deadlines = Deadlines(self._clock, self._loop, living=self._running, expired=self._on_deadline)
         self._start_timer()
 
@@ -187,12 +189,16 @@ class ServerSession(Session):
             self._hook.update(message.ts)
         if len(self._running) >= self._in_flight_max:
             raise Overloaded("too many requests of this connection are running; back off", limit=self._in_flight_max)
+        if self._running_bytes and self._running_bytes + len(message.body) > self._bytes_max:
+            limit = self._bytes_max
+            raise Overloaded("the running requests of this connection take too much memory; back off", limit=limit)
         return handler
 
     def _context(self, message: Request | OpenStream) -> Context:
         context = Context(message.id, message.method, self._clock)
         context.peer = self._connection.peer
         context.node_id = self.node_id
+        context.size = len(message.body)
         context.certificate_name = self.certificate_name
         return context
 
@@ -221,11 +227,17 @@ class ServerSession(Session):
     def _went_on(self, context: Context) -> None:
         """A handler waits for something: from now on others may meet it."""
         self._running[context.id] = context
+        self._running_bytes += context.size
         level("rpc.serving", len(self._running), self._in_flight_max)
         if self._error is not None:  # its first step ended the session
             self._cancel(context.id)
         elif context.deadline_ns:
             self._deadlines.add(context.id, context.deadline_ns)
+
+    def _forget(self, context: Context) -> None:
+        """A handler has ended, or never began to wait."""
+        if self._running.pop(context.id, None) is not None:
+            self._running_bytes -= context.size
 
     # --- the work itself
 
@@ -241,7 +253,7 @@ class ServerSession(Session):
         except Exception as error:
             self._on_handler_error(context, error)
         finally:
-            self._running.pop(context.id, None)
+            self._forget(context)
 
     async def _serve_stream(self, context: Context, handler: Handler, request: object) -> None:
         context.started = True
@@ -264,7 +276,7 @@ class ServerSession(Session):
         except Exception as error:
             self._on_handler_error(context, error)
         finally:
-            self._running.pop(context.id, None)
+            self._forget(context)
 
     def _send_item(self, context: Context, item: object) -> None:
         ts = self._hook.stamp() if self._hook is not None else 0
@@ -341,7 +353,7 @@ class ServerSession(Session):
             return
         context.cancelled = True
         if not context.started:  # its coroutine will never run, so neither will its `finally`
-            del self._running[call_id]
+            self._forget(context)
         # A cancelled task remembers where it was, frames and request and all: it must not be found from there.
         task, context.task = context.task, None
         task.cancel()

@@ -128,6 +128,7 @@ class Session(abc.ABC):
 
     def _greet(self, hello: Hello) -> None:
         self._greeted = True
+        self._connection.trust()
         self.node_id = hello.node_id
         self.cluster_id = hello.cluster_id
 
