@@ -1,7 +1,7 @@
 """What a table may look like when it is made, and what may change in the next version. Pure.
 
-Names of columns that a change feed or a staged write adds are refused here, at creation, and not when somebody reads:
-`_change_type`, `_commit_version`, `_commit_timestamp`, and everything that begins like them.
+Names of columns that feeds, change reads, Spark or the archive add (`model.reserved`) are refused here, when a table is made or
+gets a column, and not when somebody reads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 
 from slackwater.catalog.records import TableRecord
 from slackwater.errors import UsageError
+from slackwater.model.reserved import RESERVED_COLUMNS, RESERVED_PREFIXES, is_reserved
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from slackwater.model.native import ColumnSpec, KeySpec
     from slackwater.model.tables import TableDescriptor
 
-RESERVED_PREFIXES = ("_change_", "_commit_", "_from", "_to")
 NAME_CHARS_MAX = 128
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
@@ -83,12 +83,13 @@ def _next(now: TableDescriptor, columns: tuple[Column, ...], *, next_column_id: 
 
 
 def _column(column_id: int, spec: ColumnSpec, *, key: bool) -> Column:
-    for prefix in RESERVED_PREFIXES:
-        if spec.name.startswith(prefix):
-            raise UsageError(
-                f"column names that begin with {prefix!r} are reserved for change feeds; call it something else",
-                column=spec.name,
-            )
+    if is_reserved(spec.name):
+        raise UsageError(
+            f"the column name {spec.name!r} is reserved: change feeds, Spark and the archive add columns of such names"
+            f" ({', '.join(sorted(RESERVED_COLUMNS))}, and what begins with {', '.join(RESERVED_PREFIXES)}); call it"
+            " something else",
+            column=spec.name,
+        )
     if len(spec.name) > NAME_CHARS_MAX:
         raise UsageError(f"a column's name has at most {NAME_CHARS_MAX} characters", column=spec.name[:NAME_CHARS_MAX])
     return Column(column_id, spec.name, spec.type, nullable=spec.nullable and not key, default=spec.default)

@@ -2,7 +2,8 @@
 
     parquet   one row group per file, fixed options, no statistics that depend on the machine, no time of writing
     json      one object a line: {"table", "op", "commit_ts", "version", "key", "after", "before"}; bytes as base64, decimals
-              and uuids as text, NaN as null
+              and uuids as text; of float8, what JSON has no number for as the texts "NaN", "Infinity" and "-Infinity", as
+              PostgreSQL's row_to_json writes them
 
 Parquet names the library that wrote it, so byte equality holds between writers of one pyarrow release.
 """
@@ -10,6 +11,7 @@ Parquet names the library that wrote it, so byte equality holds between writers 
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,10 +19,12 @@ import pyarrow
 import pyarrow.parquet as pq
 
 from slackwater.errors import UsageError
-from slackwater.model.envelope import BEFORE, COMMIT_TS, OP, VERSION
 from slackwater.model.kinds import Kind
+from slackwater.model.reserved import BEFORE, COMMIT_TS, OP, VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slackwater.model.envelope import Envelopes
 
 FORMATS = ("parquet", "json")
@@ -55,12 +59,12 @@ def _parquet(batch: Any) -> bytes:
 def _lines(envelopes: Envelopes) -> bytes:
     schema, batch = envelopes
     keys = [column.name for column, _ in schema.key_columns()]
-    uuids = [c.name for c in schema.columns if c.type.kind is Kind.UUID]
+    texts = {c.name: _TEXTS[c.type.kind] for c in schema.columns if c.type.kind in _TEXTS}
     names = [c.name for c in schema.columns]
     with_before = BEFORE in batch.schema.names
     lines = []
     for row in batch.to_pylist():
-        after = _readable({name: row[name] for name in names}, uuids)
+        after = _readable({name: row[name] for name in names}, texts)
         line: dict[str, object] = {
             "table": schema.name,
             "op": row[OP],
@@ -70,14 +74,29 @@ def _lines(envelopes: Envelopes) -> bytes:
             "after": None if row[OP] == "delete" else after,
         }
         if with_before:
-            line["before"] = None if row[BEFORE] is None else _readable(row[BEFORE], uuids)
+            line["before"] = None if row[BEFORE] is None else _readable(row[BEFORE], texts)
         lines.append(_json.encode(line) + b"\n")
     return b"".join(lines)
 
 
-def _readable(row: dict[str, Any], uuids: list[str]) -> dict[str, Any]:
-    for name in uuids:
+def _readable(row: dict[str, Any], texts: dict[str, Callable[[Any], object]]) -> dict[str, Any]:
+    for name, text in texts.items():
         if row[name] is not None:
-            text = row[name].hex()
-            row[name] = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+            row[name] = text(row[name])
     return row
+
+
+def _uuid(value: bytes) -> str:
+    text = value.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _float(value: float) -> float | str:
+    """A number where JSON has one; else its name."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+_TEXTS: dict[Kind, Callable[[Any], object]] = {Kind.UUID: _uuid, Kind.FLOAT: _float}
+"""Kinds whose values are not written as JSON writes what Python has for them."""

@@ -15,6 +15,7 @@ import pyarrow
 
 from slackwater.errors import DecodeError
 from slackwater.model.arrow import arrow_fields, arrow_type
+from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from slackwater.model.schema import Column
 
 pa: Any = pyarrow  # its stubs know neither buffers nor messages
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_FIELDS: tuple[Any, ...] = (
     pa.field(CHANGE_TYPE, pa.string(), nullable=False),
     pa.field(COMMIT_VERSION, pa.int64(), nullable=False),

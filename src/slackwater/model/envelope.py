@@ -32,6 +32,7 @@ from slackwater.errors import DecodeError, UsageError
 from slackwater.model.arrow import arrow_type
 from slackwater.model.key_columns import key_columns
 from slackwater.model.layout import split_table_key
+from slackwater.model.reserved import BEFORE, COMMIT_TS, FEED_COLUMNS, OP, TXN, VERSION
 from slackwater.model.rows_arrow import BlockDecoder
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 pa: Any = pyarrow
 pc: Any = pac
-OP, COMMIT_TS, TXN, VERSION, BEFORE = "_op", "_commit_ts", "_txn", "_version", "_before"
-META = (OP, COMMIT_TS, TXN, VERSION, BEFORE)
 OPS = ("delete", "upsert", "insert", "update")
 _DELETE, _UPSERT, _INSERT, _UPDATE = range(4)
 TABLE_PREFIX_BYTES = 7
@@ -73,9 +72,6 @@ class Timeline:
             last = self.schemas[-1]
             if since <= self._from[-1] or schema.version <= last.version or schema.table_id != last.table_id:
                 raise UsageError("schemas of one table come in order of time and version", version=schema.version)
-        for name in META:
-            if any(column.name == name for column in schema.columns):
-                raise UsageError(f"a feed adds a column {name}; rename the table's own", table=schema.name)
         if len(self.schemas) >= VERSIONS_MAX:
             raise UsageError("forget older schemas first", limit=VERSIONS_MAX)
         self._from.append(since)
@@ -92,6 +88,17 @@ class Timeline:
         if len(found) and found.min() < 0:
             raise DecodeError("an event is older than the first schema known", ts=show(Timestamp(min(timestamps))))
         return found
+
+
+def check_followable(schema: TableSchema) -> None:
+    """Refuse a table that has columns of the names that a feed adds; made before such names were refused."""
+    taken = [column.name for column in schema.columns if column.name in FEED_COLUMNS]
+    if taken:
+        raise UsageError(
+            f"no change feed can follow table {schema.name}: it has {', '.join(taken)}, which every feed adds as its own"
+            f" ({', '.join(FEED_COLUMNS)}); create a table without such names, copy the rows there and follow that one",
+            table=schema.name,
+        )
 
 
 class Envelopes(NamedTuple):
@@ -133,6 +140,7 @@ class Enveloper:
 
     def schema(self, schema: TableSchema) -> Any:
         """The Arrow schema of the batches of one version."""
+        check_followable(schema)
         keys = {column.name for column, _ in schema.key_columns()}
         rows = [pa.field(c.name, arrow_type(c.type), nullable=c.name not in keys) for c in schema.columns]
         fields = [pa.field(OP, pa.string(), nullable=False), pa.field(COMMIT_TS, pa.int64(), nullable=False)]

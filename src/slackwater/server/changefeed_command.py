@@ -37,6 +37,10 @@ what comes out
   with --diff _before. The number in a name is the end of its window. Windows are whole multiples of --resolved, so that the
   same history gives the same names and bytes, however often the feed was stopped.
 
+json
+  One object a line: table, op, commit_ts, version, key, after and, with --diff, before. Bytes are base64, decimals and uuids are
+  text, and of float8 "NaN", "Infinity" and "-Infinity" are text too, as PostgreSQL's row_to_json writes them.
+
 going on
   Run the same command again: it goes on after the last marker. --cursor and --initial-scan count for a new directory only.
   Ctrl-C or SIGTERM ends the feed; what was not final is written again, the same, next time. The node that serves the feed

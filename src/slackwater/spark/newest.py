@@ -26,6 +26,8 @@ import numpy as np
 import pyarrow
 import pyarrow.compute as pac
 
+from slackwater.model.reserved import CHANGE_TYPE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 pa: Any = pyarrow
 pc: Any = pac
 
-CHANGE_TYPE = "_change_type"
 INSERT, UPDATE, DELETE = "insert", "update_postimage", "delete"
 
 

@@ -30,10 +30,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from slackwater.clock.timestamp import MIN, Timestamp, us_of
 from slackwater.errors import UsageError
+from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from slackwater.spark.offsets import Offset, batch_end, check_table, decode, limited_end
 from slackwater.spark.plan import BEGINNING
 from slackwater.spark.reading import changes_of, parts_of
-from slackwater.spark.types import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_target, check_schema, conform
+from slackwater.spark.types import arrow_target, check_schema, conform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,6 +27,7 @@ from pyspark.sql import types as st
 
 from slackwater.errors import UsageError
 from slackwater.model.kinds import INTEGERS, TEXTS, Kind
+from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from slackwater.model.values import parse_default
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ _TYPES: dict[Kind, st.DataType] = {
     Kind.TIMESTAMPTZ: st.TimestampType(),
 }
 _INTEGER_KINDS = {"short": Kind.INT2, "integer": Kind.INT4, "long": Kind.INT}
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_FIELDS = (
     st.StructField(CHANGE_TYPE, st.StringType(), nullable=False),
     st.StructField(COMMIT_VERSION, st.LongType(), nullable=False),

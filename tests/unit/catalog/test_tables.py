@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from slackwater.catalog import Tables, definition
@@ -16,8 +18,12 @@ from slackwater.catalog.records import (
 )
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import DecodeError, InvariantViolation, UsageError
+from slackwater.model.bulk import ScanPlan
+from slackwater.model.bulk_arrow import change_schema
+from slackwater.model.envelope import Enveloper, Timeline
 from slackwater.model.kinds import INT, STRING
 from slackwater.model.native import ColumnSpec, KeySpec
+from slackwater.model.reserved import CHANGE_COLUMNS, FEED_COLUMNS, RESERVED_COLUMNS, is_reserved
 from slackwater.model.tables import TableDescriptor, TableHistory
 
 COLUMNS = (ColumnSpec("id", INT), ColumnSpec("name", STRING, nullable=True))
@@ -58,10 +64,31 @@ def test_key_columns_are_not_null_and_ids_count_from_one() -> None:
     assert [(c.id, c.name, c.nullable) for c in schema.columns] == [(1, "id", False), (2, "name", True)]
 
 
-@pytest.mark.parametrize("name", ["_change_type", "_commit_version", "_from", "_to_x"])
-def test_names_of_change_columns_are_reserved(name: str) -> None:
-    with pytest.raises(UsageError, match="reserved"):
-        definition.first_version(1, "t", (*COLUMNS, ColumnSpec(name, INT)), KEY)
+@pytest.mark.parametrize("name", [*sorted(RESERVED_COLUMNS), "_OP", "_Before", "_from", "_to_x", "_commit_anything"])
+def test_names_that_feeds_spark_and_the_archive_add_are_reserved(name: str) -> None:
+    spec = ColumnSpec(name, INT)
+    with pytest.raises(UsageError, match=f"the column name '{name}' is reserved: .* call it something else"):
+        definition.first_version(1, "t", (*COLUMNS, spec), KEY)
+    now = TableDescriptor(record().schema, Timestamp(1), 3)
+    with pytest.raises(UsageError, match="is reserved"):
+        definition.with_column(now, spec)
+
+
+@pytest.mark.parametrize("name", ["_id", "op", "_opened", "_versions", "version", "_ended"])
+def test_other_names_are_not(name: str) -> None:
+    definition.first_version(1, "t", (*COLUMNS, ColumnSpec(name, INT)), KEY)
+
+
+def test_every_column_that_is_added_to_rows_is_on_the_one_list() -> None:
+    schema = record().schema
+    enveloped = Enveloper(Timeline([(Timestamp(0), schema)]), befores=True).schema(schema).names
+    exported = change_schema(ScanPlan((schema,), 1)).names
+    spark_types: Any = pytest.importorskip("slackwater.spark.types")
+    spark = [field.name for field in spark_types.CHANGE_FIELDS]
+    own = {column.name for column in schema.columns}
+    added = {*enveloped, *exported, *spark} - own
+    assert added == {*FEED_COLUMNS, *CHANGE_COLUMNS}
+    assert all(map(is_reserved, added))
 
 
 @pytest.mark.parametrize("name", ["", "1t", "a b", "t;", "x" * 129, "é"])

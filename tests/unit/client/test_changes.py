@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import slackwater
@@ -308,6 +309,24 @@ def test_without_awaiting(tmp_path: Path) -> None:
         db.delete("accounts", [1])
         rest = list(db.changes("accounts", after=token, until=db.now()))
         assert [(r["id"], r["_op"]) for r in rows_of(rest)] == [(1, "delete")]
+
+
+def test_a_table_that_has_a_feeds_columns_says_so_when_it_is_followed() -> None:
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        def with_taken(now: Any) -> Any:  # as tables were made before such names were refused
+            made = definition.with_column(now, ColumnSpec("innocent", INT))
+            *others, last = made.schema.columns
+            columns = (*others, msgspec.structs.replace(last, name="_txn"))
+            return msgspec.structs.replace(made, schema=msgspec.structs.replace(made.schema, columns=columns))
+
+        schema = await db.table("accounts")
+        await cluster.nodes[0].catalog.publish(schema.table_id, with_taken)
+        with pytest.raises(UsageError, match="no change feed can follow table accounts: it has _txn"):
+            await collect(db, "accounts", until=db.now())
+        await db.upsert("accounts", accounts(1))
+        assert (await db.scan("accounts")).num_rows == 1, "all else works"
+
+    play(story)
 
 
 def test_what_is_wrong_is_said_at_once() -> None:

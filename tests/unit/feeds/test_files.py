@@ -11,6 +11,7 @@ from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.errors import DecodeError, InvariantViolation, StorageError, UsageError
 from slackwater.feeds import files as module
 from slackwater.feeds.events import Changes
+from slackwater.feeds.file_bytes import file_bytes
 from slackwater.feeds.files import (
     CONFIG_NAME,
     DataFile,
@@ -26,7 +27,7 @@ from slackwater.feeds.files import (
     resolved_upto,
 )
 from slackwater.model import kinds
-from slackwater.model.envelope import Timeline
+from slackwater.model.envelope import Enveloper, Timeline
 from slackwater.model.rows import RowCodec
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.settle import Settling
@@ -75,6 +76,23 @@ HISTORY = [
     place("Oslo", 3.5),
     person(3, 3.9, "Cid"),
 ]
+
+
+def test_json_has_names_for_what_it_has_no_numbers_for():
+    columns = (Column(1, "id", kinds.FLOAT, nullable=False), Column(2, "x", kinds.FLOAT))
+    schema = TableSchema(7, "floats", 1, columns, (KeyColumn(1),))
+    inf = float("inf")
+    rows = [(1.5, None), (inf, -inf), (-inf, float("nan")), (0.0, 2.25)]
+    codec = RowCodec(schema)
+    pairs = [codec.encode({"id": a, "x": b}) for a, b in rows]
+    changes = Changes(
+        [k for k, _ in pairs], [at(1)] * 4, [v for _, v in pairs], befores=[b"", *(v for _, v in pairs[1:])]
+    )
+    (made,) = Enveloper(Timeline([(MIN, schema)]), befores=True, txn_ids=False).batches(changes)
+    lines = [json.loads(line) for line in file_bytes(made, "json").splitlines()]
+    shown = [(1.5, None), ("Infinity", "-Infinity"), ("-Infinity", "NaN"), (0.0, 2.25)]
+    assert [(line["key"]["id"], line["after"]["x"]) for line in lines] == shown
+    assert [line["before"] and (line["before"]["id"], line["before"]["x"]) for line in lines] == [None, *shown[1:]]
 
 
 def test_paths_and_what_they_say():

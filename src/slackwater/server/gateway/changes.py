@@ -33,6 +33,7 @@ from slackwater.feeds.initial import InitialScan
 from slackwater.feeds.protection import FeedProtection, Policy, Protector, Unprotected
 from slackwater.hooks import planted, probe
 from slackwater.model.changes import Changes, joined
+from slackwater.model.envelope import check_followable
 from slackwater.model.layout import schema_span
 from slackwater.model.native_changes import CHANGES, INITIAL_SCANS, SCHEMA_POLICIES, ChangesItem, OpenChanges
 from slackwater.model.spans import SpanSet
@@ -102,6 +103,8 @@ class ChangeFeeds:
                 if start == MIN:
                     raise
                 found.append(await catalog.find(name, at=start))  # dropped since: its changes until then are there
+        for history in found:
+            check_followable(history.latest.schema)
         return found
 
     def _protection(self, request: OpenChanges, feed: TableFeed, context: Context) -> FeedProtection:
