@@ -104,3 +104,63 @@ def test_long_histories_with_many_unknown_outcomes_stay_small():
             )
         )
     assert check_registers(ops, configurations_max=20_000) == []
+
+
+def unique_history(rng: random.Random) -> list[RegisterOp]:
+    """As `history`, but every put has a value of its own; reads and swaps may be spoiled to name another one."""
+    count = rng.randint(2, 8)
+    spans = [(start, start + rng.randint(0, 8)) for start in (rng.randint(0, 16) for _ in range(count))]
+    points = sorted((rng.randint(*span), at) for at, span in enumerate(spans))
+    state, ops, put = None, {}, [None]
+    for _, at in points:
+        kind = rng.choice([OpKind.READ, OpKind.READ, OpKind.WRITE, OpKind.CAS])
+        outcome = rng.choices([Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED], [8, 2, 1])[0]
+        happens = outcome is Outcome.OK or (outcome is Outcome.UNKNOWN and rng.random() < 0.5)
+        value, expected, swapped = b"%d" % at, rng.choice([state, state, *put]), True
+        if kind is OpKind.READ:
+            value = state if rng.random() < 0.9 else rng.choice(put)
+        elif kind is OpKind.CAS and expected != state and rng.random() < 0.9:
+            if outcome is Outcome.OK:
+                value, swapped = state, False
+        elif happens:
+            state = value
+            put.append(value)
+        late = 9 if rng.random() < 0.15 else 0
+        begin, end = spans[at]
+        ops[at] = RegisterOp(
+            op_id=at, client=at % 3, key=b"k", kind=kind, invoked_ns=begin + late, outcome=outcome, swapped=swapped,
+            returned_ns=None if outcome is Outcome.UNKNOWN else end + late, value=value,
+            expected=expected if kind is OpKind.CAS else None,
+        )  # fmt: skip
+    return list(ops.values())
+
+
+def test_zones_agree_with_brute_force_where_values_differ():
+    verdicts = {True: 0, False: 0}
+    for seed in range(HISTORIES):
+        ops = unique_history(random.Random(seed))
+        expected = brute.linearizable(ops, None)
+        assert (not check_registers(ops)) == expected, (seed, ops)
+        found = check_registers(ops, configurations_max=0)  # the search gives up at once
+        assert (not found) == expected, (seed, ops, found)
+        assert all(violation.conclusive for violation in found)
+        verdicts[expected] += 1
+    assert min(verdicts.values()) > HISTORIES // 10, verdicts
+
+
+def test_fifty_operations_at_once_are_judged():
+    """Seed 550720786: while a clock is beyond its bound, whatever happens in 14 s counts as concurrent."""
+    ops = [
+        RegisterOp(
+            op_id=at, client=at % 5, key=b"k", kind=kind, invoked_ns=0, returned_ns=100, outcome=Outcome.OK,
+            value=b"%d" % (at // 2),
+        )
+        for at in range(50)
+        for kind in [OpKind.READ if at % 2 else OpKind.WRITE]
+    ]  # fmt: skip
+    assert check_registers(ops) == []
+    late = RegisterOp(
+        op_id=99, client=1, key=b"k", kind=OpKind.READ, invoked_ns=200, returned_ns=210, outcome=Outcome.OK, value=None
+    )
+    (violation,) = check_registers([*ops, late])
+    assert (violation.kind, violation.conclusive) == ("not-linearizable", True)

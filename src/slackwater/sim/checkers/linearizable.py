@@ -19,7 +19,9 @@ What keeps the set small
       operation that has not returned yet could notice its value;
     * of two configurations that differ only in unknown operations already spent, the one that spent fewer can do all
       that the other can.
-    * `CONFIGURATIONS_MAX` bounds the rest; beyond it the answer is "undecided", said aloud.
+    * `CONFIGURATIONS_MAX` bounds the rest. Beyond it, `zones` decides where all values differ, as in our workloads (while
+      a clock is beyond its bound, all operations of a long time count as concurrent); else the answer is "undecided",
+      said aloud.
 
 Failed operations did not happen. A value that no operation could have written is reported as such before any search:
 `failed-write-visible` (I-20) when a failed operation wrote it, `thin-air-value` otherwise.
@@ -33,6 +35,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from slackwater.sim.checkers import zones
 from slackwater.sim.checkers.history import OpKind, Outcome, RegisterOp, Value
 from slackwater.sim.checkers.violation import Violation, show
 
@@ -84,7 +87,24 @@ def _check_key(ops: list[RegisterOp], start: Value, configurations_max: int) -> 
             return []
         return [_not_linearizable(happened, culprit, start, configurations_max)]
     except _Undecided:
+        return _without_search(ops, start, configurations_max)
+
+
+def _without_search(ops: list[RegisterOp], start: Value, configurations_max: int) -> list[Violation]:
+    """Too many operations at once for the search: where all values differ, `zones` can tell all the same."""
+    try:
+        together = zones.contradiction(ops, start)
+    except zones.RepeatedValue:
         return [_undecided(ops, configurations_max)]
+    if not together:
+        return []
+    shown = sorted(together, key=lambda op: op.invoked_ns)[:WINDOW_OPS_SHOWN_MAX]
+    text = (
+        f"key {show(ops[0].key)} is not linearizable: no order explains the answers of these {len(together)} operations "
+        f"together: {'; '.join(_tell(op) for op in shown)}."
+    )
+    evidence = {"key": ops[0].key, "window": shown, "window_ops": len(together), "from_any": False}
+    return [Violation("I-19", "not-linearizable", text, evidence)]
 
 
 def _may_matter(op: RegisterOp) -> bool:
