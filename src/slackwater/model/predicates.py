@@ -1,9 +1,17 @@
 """Simple predicates that a scan pushes into the decode: column op literal, joined by AND.
 
 SQL's rules: a comparison with NULL is not true, so such a row does not survive; floats compare as their keys do (NaN
-equals NaN and is above everything, -0.0 equals 0.0); text compares by its UTF-8 bytes. Numbers compare by exact value:
-`price < 1.005` on a decimal(10,2) column is right, and so is `id > 2.5` on an integer column. `filters_arrow.py`
-evaluates them on whole columns.
+equals NaN and is above everything, -0.0 equals 0.0); text compares by its UTF-8 bytes. Numbers compare as in Spark and in
+PostgreSQL:
+
+    column     literal        compared as
+    int        int, Decimal   exact values: `id > Decimal("2.5")`
+    decimal    int, Decimal   exact values: `price < Decimal("1.005")` on decimal(10,2)
+    float      any number     doubles: the literal becomes the nearest one, so `ratio = Decimal("0.1")` finds 0.1
+    int        float          doubles: each value becomes the nearest one, so `price = 0.05` finds 0.05, which is no double
+    decimal    float          (and `id = 9007199254740992.0` finds 9007199254740993 too)
+
+`filters_arrow.py` evaluates them on whole columns.
 """
 
 from __future__ import annotations
@@ -35,6 +43,9 @@ class Op(enum.Enum):
     IN = "in"
 
 
+_SPELLINGS = {"==": "=", "<>": "!="}
+
+
 class Predicate(msgspec.Struct, frozen=True):
     """One condition. `literal` is a Python value of the column's type, a sequence of them for `in`, or unused."""
 
@@ -55,7 +66,7 @@ class Predicate(msgspec.Struct, frozen=True):
 def predicate(column: str, op: str, literal: object = None) -> Predicate:
     """A predicate from the operator's text, such as `predicate("id", ">=", 10)`."""
     try:
-        return Predicate(column, Op(op.lower()), literal)
+        return Predicate(column, Op(_SPELLINGS.get(op, op.lower())), literal)
     except ValueError:
         raise UsageError(f"unknown operator {op!r}; use one of {', '.join(o.value for o in Op)}") from None
 
