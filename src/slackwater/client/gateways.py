@@ -29,6 +29,7 @@ from slackwater.errors import (
 )
 from slackwater.model import native as nt
 from slackwater.model.locality import shared
+from slackwater.model.rows import VALUE_BYTES_MAX
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.tcp import TcpNet, is_loopback
@@ -104,6 +105,8 @@ class Gateways:
         self._addresses = list(addresses)
         self._at = 0
         self.nodes: dict[int, NodeDescriptor] = {}
+        self.row_bytes_max = VALUE_BYTES_MAX
+        """Bytes of one row that the cluster takes, as it said when it was greeted; gateways check it too."""
 
     async def greet(self) -> None:
         """Find one node that answers and take its cluster for ours; the error says what each address said."""
@@ -120,6 +123,7 @@ class Gateways:
             self.identity.cluster_id = reply.cluster_id
             self._at = index
             self.learn(reply.nodes)
+            self.row_bytes_max = reply.row_bytes_max or VALUE_BYTES_MAX
             return
         raise UnavailableError("no node of the cluster answers; " + "; ".join(reasons))
 

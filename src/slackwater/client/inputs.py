@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow
 import pyarrow.compute as pac
 
@@ -22,6 +23,7 @@ from slackwater.model.arrow import cast_array
 from slackwater.model.encode_arrow import check_columns
 from slackwater.model.keys_arrow import encode_keys
 from slackwater.model.native import WriteKind
+from slackwater.model.rows import check_sizes, row_too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,19 +67,34 @@ class Input:
             return in_order(self._arrow_keys(batch), [])
         return in_order(*self._codec.encode_batch(batch))
 
-    def check_unique(self) -> None:
-        """Refuse two rows of one key, wherever they are. Whole columns at a time, so it is cheap."""
+    def check_rows(self, *, bytes_max: int) -> None:
+        """Refuse two rows of one key, wherever they are, and rows over the bound. Whole columns at a time, so it is cheap."""
         if self._batch is None:
-            keys = {key for keys, _ in self.pieces(self.count or 1) for key in keys}
-            if len(keys) != self.count:
+            keys, values = self.piece(0, self.count)
+            check_sizes(self._codec.schema.name, keys, values, limit=bytes_max)
+            if any(map(bytes.__eq__, keys, keys[1:])):
                 raise duplicate_keys(self._codec)
             return
+        self._check_sizes(bytes_max)
         names = [column.name for column, _ in self._codec.schema.key_columns()]
         if len(names) == 1 and _increasing(self._batch.column(names[0])):
             return
         keys = pa.Table.from_batches([self._batch.select(names)])
         if keys.group_by(names).aggregate([]).num_rows != self.count:
             raise duplicate_keys(self._codec)
+
+    def _check_sizes(self, bytes_max: int) -> None:
+        """Refuse rows whose texts and bytes alone are over the bound; the rest of a row is small, and gateways count it."""
+        texts = [column for column in self._codec.schema.columns if column.type.variable]
+        given = [c for c in texts if c.name in self._batch.schema.names]
+        if not given or self._batch.nbytes <= bytes_max:
+            return
+        sizes = np.zeros(self.count, np.int64)
+        for column in given:
+            array = cast_array(self._batch.column(column.name), column.type, name=column.name)
+            sizes += pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+        if int(sizes.max()) > bytes_max:
+            raise row_too_large(self._codec.schema.name, int(sizes.max()), limit=bytes_max)
 
     def _checked(self, batch: Any) -> Any:
         if self._kind is not WriteKind.DELETE:

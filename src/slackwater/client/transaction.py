@@ -47,6 +47,7 @@ from slackwater.errors import (
 )
 from slackwater.model import native as nt
 from slackwater.model.native import WriteKind
+from slackwater.model.rows import check_sizes
 from slackwater.model.rows_arrow import BlockDecoder
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.runtime.sync import CancelledError, Lock
@@ -229,7 +230,9 @@ class AsyncTransaction:
         given = Input(codec, rows, kind)
         if given.count > TXN_ROWS_MAX:
             raise UsageError(f"one call in a transaction writes at most {TXN_ROWS_MAX} rows", rows=given.count)
-        return history, *unique(codec, *given.piece(0, given.count), kind)
+        keys, values = unique(codec, *given.piece(0, given.count), kind)
+        check_sizes(codec.schema.name, keys, values, limit=self._gateways.row_bytes_max)
+        return history, keys, values
 
     def _hold_back(self, write: nt.Write) -> bool:
         """Keep a write for the next message, if it is small and tells its caller nothing."""

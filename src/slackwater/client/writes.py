@@ -33,6 +33,7 @@ from slackwater.errors import (
 )
 from slackwater.model import native as nt
 from slackwater.model.native import WriteKind
+from slackwater.model.rows import check_sizes
 from slackwater.model.txns import TXN_ID_BYTES
 
 if TYPE_CHECKING:
@@ -96,10 +97,11 @@ class Writer:
         given = Input(codec, rows, kind)
         if 0 < given.count <= ATOMIC_ROWS_MAX:
             keys, values = unique(codec, *given.piece(0, ATOMIC_ROWS_MAX), kind)
+            check_sizes(codec.schema.name, keys, values, limit=self._gateways.row_bytes_max)
             if sum(map(len, values)) <= ATOMIC_BYTES_MAX:
                 return history, given, (keys, values)
         if kind is not WriteKind.DELETE:
-            given.check_unique()
+            given.check_rows(bytes_max=self._gateways.row_bytes_max)
         return history, given, None
 
     async def _write(

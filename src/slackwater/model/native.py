@@ -428,6 +428,8 @@ class ClusterReply(msgspec.Struct, frozen=True):
     node: NodeDescriptor
     nodes: list[NodeDescriptor]
     now: Timestamp
+    row_bytes_max: int = 0
+    """Bytes of the key and the value of one row, as far as this node knows; 0: it does not say."""
 
 
 class NativeOk(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from itertools import accumulate
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import DecodeError, EntryTooLarge, UsageError
@@ -57,6 +58,28 @@ _CODES = {
     Kind.TIMESTAMPTZ: "q",
     Kind.UUID: "16s",
 }
+
+
+def row_bytes_max(entry_bytes_max: int) -> int:
+    """Bytes of the key and the value of one row: it travels in one log entry, with what else belongs to its command."""
+    return entry_bytes_max - entry_bytes_max // 16
+
+
+def check_sizes(table: str, keys: Sequence[bytes], values: Sequence[bytes], *, limit: int) -> None:
+    """Refuse rows over the bound."""
+    size = max(map(add, map(len, keys), map(len, values)), default=0)
+    if size > limit:
+        raise row_too_large(table, size, limit=limit)
+
+
+def row_too_large(table: str, size: int, *, limit: int) -> EntryTooLarge:
+    """The error for a row over the bound."""
+    return EntryTooLarge(
+        f"a row of table {table} has {size} bytes, and a row has at most {limit}, because it is one entry of the log; keep "
+        "large objects in pieces, in rows of their own, or raise log.entry_bytes_max",
+        size=size,
+        limit=limit,
+    )
 
 
 class RowLayout:

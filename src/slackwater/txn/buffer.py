@@ -45,6 +45,10 @@ class WriteBuffer:
         """Whether it is time to send."""
         return self._bytes > self._bytes_max
 
+    def fits(self, key: bytes, value: bytes | None) -> bool:
+        """Whether this write may be sent together with what is held back: not if both would be too much for one entry."""
+        return not self._writes or self._bytes + len(key) + len(value or b"") <= 2 * self._bytes_max
+
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a key; None deletes it."""
         if key in self._writes:

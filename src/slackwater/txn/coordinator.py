@@ -203,6 +203,8 @@ class Transaction(Operations):
                 if isinstance(found, Value) and found.value is not None:
                     raise ConditionFailed("the key has a value already", key=key, actual=found.value, ts=MIN)
             for key, value in zip(keys, values, strict=True):
+                if not self._buffer.fits(key, value):
+                    await self._flush(self._waiting())
                 self._buffer.put(key, value)
             if self._buffer.full:
                 await self._flush(self._waiting())
@@ -212,6 +214,8 @@ class Transaction(Operations):
         async with self._turn:
             self._usable()
             for key, value in rows:
+                if not self._buffer.fits(key, value):
+                    await self._flush(self._waiting())
                 self._buffer.put(key, value)
                 if self._buffer.full:
                     await self._flush(self._waiting())

@@ -14,6 +14,7 @@ from slackwater.clock.timestamp import Timestamp, add_seconds
 from slackwater.errors import (
     ConditionFailed,
     ConnectionLost,
+    EntryTooLarge,
     RetryableError,
     SlackwaterError,
     UnavailableError,
@@ -21,7 +22,7 @@ from slackwater.errors import (
 )
 from slackwater.model import native as nt
 from slackwater.model.kinds import INT
-from slackwater.model.rows import RowCodec
+from slackwater.model.rows import RowCodec, row_bytes_max
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
 
@@ -41,6 +42,58 @@ def play(story: Callable[[Cluster, AsyncDatabase], Awaitable[None]], *, size: in
             await story(cluster, db)
 
     asyncio.run(main())
+
+
+def test_rows_may_be_as_large_as_the_log_allows_on_every_way_in_and_larger_ones_are_refused_before_anything_is_written() -> (
+    None
+):
+    limit = row_bytes_max(1 << 20)
+    assert limit == 983_040
+
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        await db.create_table("b", {"id": "int8", "v": "text"}, primary_key="id")
+        codec = RowCodec(await db.table("b"))
+        beside = [{"id": n, "v": "y" * 2_000} for n in range(2, 130)]
+
+        def large(key: int, over: int) -> dict[str, Any]:
+            bare = sum(map(len, codec.encode({"id": key, "v": ""})))
+            return {"id": key, "v": "x" * (limit + over - bare)}
+
+        async def upsert(row: dict[str, Any]) -> None:
+            await db.upsert("b", [*beside, row])
+
+        async def insert(row: dict[str, Any]) -> None:
+            await db.insert("b", [row])
+
+        async def transact(row: dict[str, Any]) -> None:
+            async with db.transaction() as tx:
+                await tx.upsert("b", beside)
+                await tx.upsert("b", [row])
+                await tx.upsert("b", [{**row, "id": row["id"] + 1}])
+
+        async def stage(row: dict[str, Any]) -> None:
+            part = await db.staging("b")
+            await part.add([*beside, row])
+            await db.publish("b", [await part.finish()])
+
+        async def load(row: dict[str, Any]) -> None:
+            await db.upsert("b", [*({"id": 1_000_000 + n, "v": "z"} for n in range(10_000)), row])
+
+        async def load_arrow(row: dict[str, Any]) -> None:
+            many = [{"id": 2_000_000 + n, "v": "z"} for n in range(10_000)]
+            await db.upsert("b", pa.Table.from_pylist([*many, row]))
+
+        for number, way in enumerate((upsert, insert, transact, stage, load, load_arrow)):
+            key = 1_000 + 10 * number
+            before = (await db.scan("b", columns=["id"])).num_rows
+            over = 8_192 if way is load_arrow else 1
+            with pytest.raises(EntryTooLarge, match="keep large objects in pieces"):
+                await way(large(key, over))
+            assert (await db.scan("b", columns=["id"])).num_rows == before, "nothing was written"
+            await way(large(key, 0))
+            assert len((await db.get("b", key))["v"]) > 980_000
+
+    play(story)
 
 
 def test_tables_come_and_go() -> None:

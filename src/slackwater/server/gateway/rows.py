@@ -19,7 +19,7 @@ from slackwater.errors import RetryableError, SlackwaterError, TransactionAborte
 from slackwater.model import native as nt
 from slackwater.model.layout import schema_span
 from slackwater.model.requests import Get, Header, Value
-from slackwater.model.rows import FORMAT, HEADER_BYTES
+from slackwater.model.rows import FORMAT, HEADER_BYTES, check_sizes
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import CancelledError
@@ -108,7 +108,7 @@ class Rows:
 
     async def _checked(self, request: nt.Write) -> None:
         history = await self._gateway.current(request.table_id, request.version)
-        check_rows(history.latest, request, self._gateway.checkers)
+        check_rows(history.latest, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
 
     async def _bulk(self, request: nt.Write, context: Context) -> Timestamp:
         node = self._gateway.node
@@ -175,8 +175,8 @@ async def lay_down(txn: Transaction, request: nt.Write, *, block_bytes: int) -> 
             await txn.put_rows(keys, values, must_be_new=True)
 
 
-def check_rows(table: TableDescriptor, request: nt.Write, checkers: RowCheckers) -> None:
-    """Refuse keys that are not in order or not of the table, and values that are not rows of its present version."""
+def check_rows(table: TableDescriptor, request: nt.Write, checkers: RowCheckers, *, bytes_max: int) -> None:
+    """Refuse keys that are not in order or not of the table, and values that are too large or no rows of its present version."""
     deleting = request.kind is nt.WriteKind.DELETE
     if request.kind is not nt.WriteKind.UPSERT or not request.keys:  # blocks of those are checked where they are taken
         rows_ok(request.keys, request.keys if deleting else request.values)
@@ -190,4 +190,5 @@ def check_rows(table: TableDescriptor, request: nt.Write, checkers: RowCheckers)
     header = bytes([FORMAT]) + table.version.to_bytes(HEADER_BYTES - 1, "little")
     if set(map(_HEADER, request.values)) != {header}:
         raise UsageError(f"a value is not a row of table {table.name} in version {table.version}")
+    check_sizes(table.name, request.keys, request.values, limit=bytes_max)
     checker.check_rows(request.keys, request.values)

@@ -12,6 +12,7 @@ from slackwater.model import native as nt
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.layout import schema_span
 from slackwater.model.row_checks import RowCheckers
+from slackwater.model.rows import row_bytes_max
 from slackwater.model.spans import Span
 from slackwater.server.gateway.changes import ChangeFeeds
 from slackwater.server.gateway.partitions import Partitions
@@ -87,9 +88,15 @@ class Gateway:
     def _on_cluster(self, request: nt.AskCluster, context: Context) -> nt.ClusterReply:
         node = self.node
         own = node.book.own or NodeDescriptor(node.node_id, node.address, node.locality)
-        return nt.ClusterReply(node.identity.cluster_id, own, list(node.book.nodes.values()), node.clock.now())
+        nodes = list(node.book.nodes.values())
+        return nt.ClusterReply(node.identity.cluster_id, own, nodes, node.clock.now(), self.row_bytes_max)
 
     # --- what the topics share
+
+    @property
+    def row_bytes_max(self) -> int:
+        """Bytes of the key and the value of one row."""
+        return row_bytes_max(int(self.node.settings["log.entry_bytes_max"]))
 
     @property
     def catalog(self) -> TableCatalog:
