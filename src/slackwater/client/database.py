@@ -437,16 +437,15 @@ class AsyncDatabase:
         *,
         app: tuple[str, int] | None = None,
         owner: str = "",
+        keep: Sequence[str] = (),
     ) -> Published:
-        """Write the rows of all parts at one timestamp.
+        """Write the rows of all parts at one timestamp (`client.staging`).
 
-        Under a name, `app`, at most once for each version of this operation on this table (one made anew is another). A
-        version at or below the newest is a success that does nothing, unless `owner`, which says who counts the versions,
-        is not who counted them before: then it is refused.
+        Under a name, `app`, at most once for each version of this operation on this table (one made anew is another); an
+        upsert leaves the columns of `keep` as they are in rows that are there.
         """
-        name, kind = app_of(app), staged_kind(operation)
-        schema = await self.table(table)
-        done = await staging.publish(self._gateways, schema, parts, kind, name, owner=owner)
+        name, kind, schema = app_of(app), staged_kind(operation), await self.table(table)
+        done = await staging.publish(self._gateways, schema, parts, kind, name, owner=owner, keep=keep)
         self._gateways.floor.told(done.ts)
         return done
 
@@ -459,6 +458,11 @@ class AsyncDatabase:
         return await self._tables.by_id(table_id, fresh=True, at=at)
 
     # --- this session
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that the cluster was given when it was made."""
+        return self._gateways.identity.cluster_id
 
     @property
     def session_floor(self) -> Timestamp:

@@ -11,7 +11,7 @@ again, under the same name, and is told what happened.
 
 from __future__ import annotations
 
-from itertools import accumulate
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from slackwater.client.gateways import Again
@@ -21,6 +21,7 @@ from slackwater.errors import AmbiguousResult, UsageError
 from slackwater.model import native_staging as ns
 from slackwater.model.native import WriteKind
 from slackwater.model.native_staging import StagedKind
+from slackwater.model.rows import check_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,6 +63,7 @@ class AsyncPart:
         for keys, values in given.pieces(ROWS_PER_PIECE):
             if any(map(bytes.__eq__, keys, keys[1:])):
                 raise duplicate_keys(self._codec)
+            check_sizes(self._codec.schema.name, keys, values, limit=self._gateways.row_bytes_max)
             for chunk in cut(keys, values):
                 encoded = ns.encode_chunk(chunk)
                 self._rows += len(chunk.keys)
@@ -84,13 +86,16 @@ class AsyncPart:
 
 
 def cut(keys: list[bytes], values: list[bytes]) -> Iterator[ns.Chunk]:
-    """Sorted rows in chunks of about `CHUNK_BYTES_MAX`; a row is never divided."""
-    sizes = map(len, keys) if not values else (len(k) + len(v) for k, v in zip(keys, values, strict=True))
-    low, base = 0, 0
-    for at, total in enumerate(accumulate(sizes), 1):
-        if total - base >= ns.CHUNK_BYTES_MAX or at == len(keys):
+    """Sorted rows in chunks of at most `CHUNK_BYTES_MAX`; a row is never divided, and a larger one is alone in its chunk."""
+    sizes = map(len, keys) if not values else map(add, map(len, keys), map(len, values))
+    low, size = 0, 0
+    for at, row in enumerate(sizes):
+        if size + row > ns.CHUNK_BYTES_MAX and at > low:
             yield ns.Chunk(keys[low:at], values[low:at])
-            low, base = at, total
+            low, size = at, 0
+        size += row
+    if keys:
+        yield ns.Chunk(keys[low:], values[low:])
 
 
 async def publish(
@@ -101,11 +106,24 @@ async def publish(
     app: tuple[str, int] | None,
     *,
     owner: str = "",
+    keep: Sequence[str] = (),
 ) -> ns.Published:
-    """Make staged rows visible, once; without a name of its own the job gets one for this call."""
+    """Make staged rows visible, once; without a name of its own the job gets one for this call.
+
+    A version of `app` at or below its newest is a success that does nothing, unless `owner`, which says who counts the
+    versions, is not who counted them before: then it is refused.
+    """
     name, version = app or (new_job(gateways), 0)
     request = ns.Publish(
-        schema.table_id, schema.version, kind, list(parts), name, version, lasting=app is not None, owner=owner
+        schema.table_id,
+        schema.version,
+        kind,
+        list(parts),
+        name,
+        version,
+        lasting=app is not None,
+        owner=owner,
+        keep=[schema.column(column).id for column in keep],
     )
     for tried in range(1, PUBLISH_TRIES_MAX + 1):
         try:

@@ -419,15 +419,21 @@ class Database(_Waits):
         *,
         app: tuple[str, int] | None = None,
         owner: str = "",
+        keep: Sequence[str] = (),
     ) -> Published:
         """Write the rows of all parts at one timestamp; under a name, `app`, at most once (see `AsyncDatabase.publish`)."""
-        return self._wait(self._twin.publish(table, parts, operation, app=app, owner=owner))
+        return self._wait(self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep))
 
     def drop_staged(self, parts: Sequence[PartRef]) -> None:
         """Forget parts. What was published from them stays."""
         self._wait(self._twin.drop_staged(parts))
 
     # --- this session
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that the cluster was given when it was made."""
+        return self._twin.cluster_id
 
     @property
     def session_floor(self) -> Timestamp:

@@ -73,7 +73,8 @@ class Publish(msgspec.Struct, frozen=True):
     """Write the rows of these parts into a table at one timestamp, unless `app` has done `app_version` there already.
 
     `lasting` names are kept for ever; others only for as long as staged parts are. `owner` is the query that counts the
-    versions, where there is one.
+    versions, where there is one. `keep` are the ids of columns that an upsert does not bring: a row that is there keeps
+    what it has in them.
     """
 
     table_id: int
@@ -84,6 +85,7 @@ class Publish(msgspec.Struct, frozen=True):
     app_version: int
     lasting: bool
     owner: str = ""
+    keep: list[int] = []
 
 
 class Published(msgspec.Struct, frozen=True):

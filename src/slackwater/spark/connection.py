@@ -18,9 +18,11 @@ import os
 from typing import TYPE_CHECKING
 
 from slackwater.client import connect
+from slackwater.spark import floors
 
 if TYPE_CHECKING:
     from slackwater.client import Database
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.spark.options import Options
 
 CONNECTIONS_MAX = 8
@@ -41,7 +43,20 @@ def settle() -> None:
 
 
 def database(options: Options) -> Database:
-    """The connection that these options name."""
+    """The connection that these options name; it sees what this application wrote."""
+    found = _connected(options)
+    written = floors.floor(found.cluster_id)
+    if written > found.session_floor:
+        found.raise_session_floor(written)
+    return found
+
+
+def wrote(db: Database, ts: Timestamp) -> None:
+    """Let every later read of this application see what was written at `ts`."""
+    floors.told(db.cluster_id, ts)
+
+
+def _connected(options: Options) -> Database:
     key = (os.getpid(), options.endpoint, options.certs, options.user, options.timeout, options.locality)
     found = _open.get(key)
     if found is None:

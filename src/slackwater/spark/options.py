@@ -15,7 +15,7 @@ misspelled `versionAsOf` would read another time than the one meant.
     changes      readChangeFeed, starting/endingVersion, starting/endingTimestamp, starting/endingBoundInclusive,
                  computeUpdates, deduplicationMode, maxRowsPerTrigger (or maxOffsetsPerTrigger), failOnDataLoss,
                  schemaEvolution
-    writing      operation, txnAppId, txnVersion, atomic, schemaMode
+    writing      operation, missingColumns, txnAppId, txnVersion, atomic, schemaMode
 
 Names that other sources have, or that ours will have, and that mean nothing yet are refused with what to do instead; so are
 values of that sort (`schemaEvolution=additive`). Whoever wrote them expected something.
@@ -28,6 +28,7 @@ from __future__ import annotations
 import difflib
 import enum
 import json
+from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
@@ -64,6 +65,14 @@ class Operation(enum.Enum):
     INSERT = "insert"
     INSERT_IGNORE = "insertIgnore"
     DELETE = "delete"
+
+
+class Missing(enum.Enum):
+    """What an upsert does about columns that the frame does not have."""
+
+    REFUSE = "refuse"
+    NULL = "null"
+    KEEP = "keep"
 
 
 class ReadFrom(enum.Enum):
@@ -123,7 +132,9 @@ _NAMES: dict[str, Name] = {
         ("maxOffsetsPerTrigger", frozenset({Use.CHANGES})),  # what Kafka's source calls it
         ("failOnDataLoss", frozenset({Use.CHANGES})),
         ("schemaEvolution", frozenset({Use.CHANGES})),
+        ("sessionFloor", frozenset({Use.READ})),  # our own question, see `floors`
         ("operation", frozenset({Use.WRITE})),
+        ("missingColumns", frozenset({Use.WRITE})),
         ("txnAppId", frozenset({Use.WRITE})),
         ("txnVersion", frozenset({Use.WRITE})),
         ("atomic", frozenset({Use.WRITE})),
@@ -178,6 +189,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] = ()
     filters: tuple[Filter, ...] = ()
     metadata: bool = False
+    asks_floor: bool = False
     as_of: Timestamp | None = None
     max_staleness: float | None = None
     wait: float = WAIT_S_DEFAULT
@@ -190,6 +202,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deduplication: Deduplication = Deduplication.NONE
     rows_per_trigger: int | None = None
     operation: Operation = Operation.UPSERT
+    missing: Missing = Missing.REFUSE
     txn_app: str | None = None
     txn_version: int | None = None
     atomic: bool = True
@@ -252,6 +265,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         columns=raw.take("columns", _columns, ()),
         filters=raw.take("filters", _filters, ()),
         metadata=raw.take("includeMetadata", _flag, otherwise=False),
+        asks_floor=raw.take("sessionFloor", _flag, otherwise=False),
         as_of=raw.take("timestampAsOf", _moment, raw.take("versionAsOf", _version, None)),
         max_staleness=raw.take("maxStaleness", _duration, None),
         wait=raw.take("waitForTimestamp", _duration, WAIT_S_DEFAULT),
@@ -266,6 +280,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
             "maxRowsPerTrigger", _count(ROWS_MAX), raw.take("maxOffsetsPerTrigger", _count(ROWS_MAX), None)
         ),
         operation=raw.take("operation", _choice(Operation), Operation.UPSERT),
+        missing=raw.take("missingColumns", _choice(Missing), Missing.REFUSE),
         txn_app=raw.take("txnAppId", _text, None),
         txn_version=raw.take("txnVersion", _number, None),
         atomic=raw.take("atomic", _flag, otherwise=True),
@@ -406,7 +421,7 @@ def _columns(text: str) -> tuple[str, ...]:
 
 def _filters(text: str) -> tuple[Filter, ...]:
     found = []
-    for item in _json(text):
+    for item in _json(text, parse_float=Decimal):  # a number is what was written, not the double nearest to it
         if not isinstance(item, list) or not 2 <= len(item) <= 3 or not all(isinstance(part, str) for part in item[:2]):
             raise UsageError('write filters as JSON [["balance", ">=", 10], ["note", "is null"]]')
         found.append(Filter(item[0], item[1], item[2] if len(item) == 3 else None))
@@ -415,9 +430,9 @@ def _filters(text: str) -> tuple[Filter, ...]:
     return tuple(found)
 
 
-def _json(text: str) -> list[object]:
+def _json(text: str, parse_float: Callable[[str], object] = float) -> list[object]:
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_float=parse_float)
     except ValueError:
         found = None
     if not isinstance(found, list):
@@ -428,6 +443,6 @@ def _json(text: str) -> list[object]:
 def _unknown(name: str) -> UsageError:
     near = difflib.get_close_matches(name, _NAMES, n=2, cutoff=0.75)
     hint = " or ".join(_NAMES[n].text for n in near) if near else ""
-    known = ", ".join(n.text for n in _NAMES.values() if n.text not in {"path", "checkpointLocation"})
+    known = ", ".join(n.text for n in _NAMES.values() if n.text not in {"path", "checkpointLocation", "sessionFloor"})
     said = f"there is no option {name!r}; "
     return UsageError(said + (f"did you mean {hint}?" if hint else f"there are {known}"))

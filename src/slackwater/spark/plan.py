@@ -18,7 +18,8 @@ from slackwater.clock.timestamp import Timestamp, show
 from slackwater.errors import UsageError
 from slackwater.model.schema import TableSchema
 from slackwater.spark.connection import database, settle
-from slackwater.spark.options import Options
+from slackwater.spark.floors import floor
+from slackwater.spark.options import Options, ReadFrom
 
 if TYPE_CHECKING:
     from slackwater.client import Database
@@ -36,6 +37,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The snapshot's timestamp; for changes, where they end."""
     since: Timestamp = tsm.MIN
     """When the table was made; known for changes."""
+    to_close: bool = False
+    """Whether followers have yet to close the snapshot's timestamp: it is what this application wrote a moment ago."""
 
     @property
     def db(self) -> Database:
@@ -57,14 +60,25 @@ def make_plan(options: Options) -> Plan:
         read_from=options.read_from.value,
         wait=options.wait,
     )
-    return Plan(options, snapshot.table(options.table), snapshot.timestamp)
+    to_close = options.as_of is None and not snapshot.by_followers and options.read_from is ReadFrom.FOLLOWER
+    return Plan(options, snapshot.table(options.table), snapshot.timestamp, to_close=to_close)
 
 
 def _plan_changes(db: Database, options: Options) -> Plan:
     history = db.history(options.table)
     since = history.versions[0].modified
-    upto = options.upto if options.upto is not None else max(since, db.resolved([options.table]))
+    upto = options.upto if options.upto is not None else max(since, resolved(db, options.table))
     return Plan(options, history.latest.schema, Timestamp(upto), since)
+
+
+def resolved(db: Database, table: str, known: Timestamp = tsm.MIN) -> Timestamp:
+    """Where changes of a table may end: it is finished up to there, and what this application wrote is in it.
+
+    Resolved timestamps lag some seconds. If that is behind what this application wrote, the present is closed, unless an
+    earlier answer (`known`) is far enough.
+    """
+    found = Timestamp(max(known, db.resolved([table])))
+    return found if found >= floor(db.cluster_id) else db.close_now([table])
 
 
 def changes_after(plan: Plan) -> Timestamp:

@@ -13,14 +13,17 @@ table up to T and keeps the newest of each key (`newest.py`): it costs as much a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from slackwater.errors import SlackwaterError
+from slackwater.spark.names import demand_exact, meant
 from slackwater.spark.newest import net_changes, newest_versions
 from slackwater.spark.options import Deduplication
 from slackwater.spark.plan import BEGINNING, changes_after
-from slackwater.spark.types import arrow_target, check_schema, conform, where_of, with_keys
+from slackwater.spark.types import Asked, filter_names, where_of, with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,35 +49,39 @@ class SnapshotReader(DataSourceReader):
 
     def __init__(self, plan: Plan, schema: StructType) -> None:
         self._plan = plan
-        self._columns = check_schema(schema, plan.table, changes=False, metadata=plan.options.metadata)
+        self._asked = Asked(schema, plan.table, metadata=plan.options.metadata)
         self._where = where_of(plan.table, plan.options.filters)
-        self._schema = schema
 
     def partitions(self) -> list[RangePart]:
         """Once per `load()`; Spark keeps the answer."""
+        if self._plan.to_close:
+            with suppress(SlackwaterError):  # then tasks wait for followers, or ask leaseholders
+                self._plan.db.close_now([self._plan.table.name])
         return parts_of(self._plan, self._plan.at)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one part, in a task."""
         assert isinstance(partition, RangePart)
-        target = arrow_target(self._schema)
+        table = self._plan.table
+        demand_exact(named_in_options(self._plan), table=table.name)
+        shape = self._asked.shaper()
         read = self._with_metadata if self._plan.options.metadata else self._rows
         for batch in read(partition.partition):
-            yield conform(batch, target)
+            yield shape(batch)
 
     def _rows(self, partition: Partition) -> Iterator[Any]:
         plan = self._plan
         return plan.db.read_partition(
             partition,
             at=plan.at,
-            columns=self._columns,
+            columns=self._asked.read,
             where=self._where,
             read_from=plan.options.read_from.value,
             wait=plan.options.wait,
         )
 
     def _with_metadata(self, partition: Partition) -> Iterator[Any]:
-        columns, keys = with_keys(self._plan.table, self._columns)
+        columns, keys = with_keys(self._plan.table, self._asked.read)
         changes = changes_of(self._plan, partition, columns, after=BEGINNING, upto=self._plan.at)
         return newest_versions(changes, keys)
 
@@ -84,9 +91,8 @@ class ChangesReader(DataSourceReader):
 
     def __init__(self, plan: Plan, schema: StructType) -> None:
         self._plan = plan
-        self._columns = check_schema(schema, plan.table, changes=True)
+        self._asked = Asked(schema, plan.table, changes=True)
         self._after = changes_after(plan)
-        self._schema = schema
 
     def partitions(self) -> list[RangePart]:
         """Once per `load()`."""
@@ -95,9 +101,18 @@ class ChangesReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Changes of one part, in a task."""
         assert isinstance(partition, RangePart)
-        target = arrow_target(self._schema)
-        for batch in changes_of(self._plan, partition.partition, self._columns, after=self._after, upto=self._plan.at):
-            yield conform(batch, target)
+        demand_exact(named_in_options(self._plan), table=self._plan.table.name)
+        shape = self._asked.shaper()
+        changes = changes_of(self._plan, partition.partition, self._asked.read, after=self._after, upto=self._plan.at)
+        for batch in changes:
+            yield shape(batch)
+
+
+def named_in_options(plan: Plan) -> dict[str, str]:
+    """What columns are called by the options `columns` and `filters`, and by the table."""
+    table, options = plan.table, plan.options
+    named = meant(options.columns, [column.name for column in table.columns], table=table.name)
+    return {**named, **filter_names(table, options.filters)}
 
 
 def parts_of(plan: Plan, at: Timestamp) -> list[RangePart]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
 from slackwater.spark.java import find_java
+from slackwater.spark.threads import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +68,7 @@ def session(
     builder = builder.remote(remote) if remote is not None else builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return prepare(builder.getOrCreate())
 
 
 def _prepare_process(*, local: bool) -> None:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from slackwater.clock.timestamp import Timestamp, show
 from slackwater.errors import UsageError
 from slackwater.spark.connection import database
+from slackwater.spark.floors import asked_of
 from slackwater.spark.options import parse_options
+from slackwater.spark.threads import FORMAT
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
-
-FORMAT = "slackwater"
 
 
 class SparkSnapshot:
@@ -49,7 +49,7 @@ class SparkSnapshot:
         if columns is not None:
             reader = reader.option("columns", json.dumps(list(columns)))
         if filters is not None:
-            reader = reader.option("filters", json.dumps([list(f) for f in filters], default=str))
+            reader = reader.option("filters", json.dumps([list(f) for f in filters], default=_plain))
         for key, value in options.items():
             reader = reader.option(key, str(value))
         return reader.load(name)
@@ -59,6 +59,11 @@ class SparkSnapshot:
 
     def __repr__(self) -> str:
         return f"SparkSnapshot({show(self.timestamp)})"
+
+
+def _plain(value: object) -> object:
+    """A literal that JSON does not have, as the option `filters` takes it."""
+    return {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray | memoryview) else str(value)
 
 
 def snapshot(
@@ -76,7 +81,8 @@ def snapshot(
     Args:
         spark: The session that will read them.
         url: The cluster: `slackwater://h1:7400,h2:7400`.
-        as_of: A version, a time (ISO 8601 or datetime); without it, the freshest that followers can serve at once.
+        as_of: A version, a time (ISO 8601 or datetime); without it, the freshest that followers can serve at once, and what
+            this session wrote.
         max_staleness: Seconds; instead of `as_of`.
         tables: The tables that matter for choosing; all when empty.
         fresh: Close the present first (`close_now`), and read there: what is committed before this call is in the snapshot.
@@ -84,6 +90,8 @@ def snapshot(
     """
     known = parse_options({"endpoint": url, "table": "any", **options})
     db = database(known)
+    if as_of is None and max_staleness is None:
+        db.raise_session_floor(asked_of(spark.read.format(FORMAT).option("endpoint", url).options(**options)))
     if fresh:
         if as_of is not None or max_staleness is not None:
             raise UsageError("fresh excludes as_of and max_staleness")

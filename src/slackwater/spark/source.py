@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
-from slackwater.spark.connection import settle
+from slackwater.spark.connection import database, settle
+from slackwater.spark.floors import floor
 from slackwater.spark.options import Use, parse_options
 from slackwater.spark.plan import make_plan
-from slackwater.spark.types import spark_schema
+from slackwater.spark.types import floor_schema, spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,18 +31,29 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from slackwater.spark.plan import Plan
+
 
 class Source:
     """One `load()` or `save()`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = parse_options(options)
-        self.plan = make_plan(self.options)
+        self._plan = None if self.options.asks_floor else make_plan(self.options)
         settle()
+
+    @property
+    def plan(self) -> Plan:
+        """What this `load()` reads."""
+        if self._plan is None:
+            raise UsageError("the option sessionFloor is for slackwater.spark.snapshot alone; leave it out")
+        return self._plan
 
     def schema(self) -> StructType:
         """The table's columns, or those asked for; of a change feed, three more; with metadata, two."""
         asked = self.options
+        if asked.asks_floor:
+            return floor_schema(floor(database(asked).cluster_id))
         return spark_schema(self.plan.table, asked.columns, changes=asked.changes, metadata=asked.metadata)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -31,10 +31,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from slackwater.clock.timestamp import MIN, Timestamp, us_of
 from slackwater.errors import UsageError
 from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from slackwater.spark.names import demand_exact
 from slackwater.spark.offsets import Offset, batch_end, check_table, decode, limited_end
-from slackwater.spark.plan import BEGINNING
-from slackwater.spark.reading import changes_of, parts_of
-from slackwater.spark.types import arrow_target, check_schema, conform
+from slackwater.spark.plan import BEGINNING, resolved
+from slackwater.spark.reading import changes_of, named_in_options, parts_of
+from slackwater.spark.types import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,10 +66,10 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.upto is not None:
             raise UsageError("a stream has no end; leave endingVersion and endingTimestamp to batch reads")
         self._plan = plan
-        self._columns = check_schema(schema, plan.table, changes=True)
-        self._schema = schema
+        self._asked = Asked(schema, plan.table, changes=True)
         self._first: Offset | None = None
         self._target: Timestamp | None = None
+        self._finished = MIN
 
     # --- offsets, in the driver's planner
 
@@ -94,7 +95,8 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if upto <= max(first.resolved, self._plan.since):  # nothing new, or not even a table yet
             return first.encode()
         if isinstance(limit, ReadMaxRows) and not first.snapshot:
-            upto = limited_end(self._versions, after=first.resolved, upto=upto, rows=limit.max_rows)
+            after = Timestamp(max(first.resolved, self._plan.since))  # before that there is no table to look at
+            upto = limited_end(self._versions, after=after, upto=upto, rows=limit.max_rows)
         return self._offset(upto).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -119,19 +121,20 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part of a batch."""
         assert isinstance(partition, ChangePart)
-        target = arrow_target(self._schema)
+        demand_exact(named_in_options(self._plan), table=self._plan.table.name)
+        shape = self._asked.shaper()
         for batch in self._snapshot(partition) if partition.snapshot else self._changes(partition):
-            yield conform(batch, target)
+            yield shape(batch)
 
     def _changes(self, part: ChangePart) -> Iterator[Any]:
-        return changes_of(self._plan, part.partition, self._columns, after=part.after, upto=part.upto)
+        return changes_of(self._plan, part.partition, self._asked.read, after=part.after, upto=part.upto)
 
     def _snapshot(self, part: ChangePart) -> Iterator[Any]:
         options = self._plan.options
         batches = self._plan.db.read_partition(
             part.partition,
             at=part.upto,
-            columns=self._columns or [self._plan.table.key_columns()[0][0].name],
+            columns=self._asked.read or [self._plan.table.key_columns()[0][0].name],
             read_from=options.read_from.value,
             wait=options.wait,
         )
@@ -158,7 +161,8 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _resolved(self) -> Timestamp:
-        return self._plan.db.resolved([self._plan.table.name])
+        self._finished = resolved(self._plan.db, self._plan.table.name, self._finished)
+        return self._finished
 
     def _versions(self, after: Timestamp, upto: Timestamp) -> NDArray[np.int64]:
         """The commit version of each change in an interval."""

@@ -20,6 +20,8 @@ A change feed has three more columns, with Spark's own names for them: `_change_
 
 from __future__ import annotations
 
+import binascii
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,9 +31,10 @@ from slackwater.errors import UsageError
 from slackwater.model.kinds import INTEGERS, TEXTS, Kind
 from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from slackwater.model.values import parse_default
+from slackwater.spark.names import demand_exact, meant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from slackwater.model.kinds import ColumnType
     from slackwater.model.schema import TableSchema
@@ -74,7 +77,8 @@ def spark_schema(
 
     In a change feed every column may be null: a delete carries only the key.
     """
-    chosen = [table.column(name) for name in columns] if columns else list(table.columns)
+    own = meant(columns, [c.name for c in table.columns], table=table.name).values()
+    chosen = [table.column(name) for name in own] if columns else list(table.columns)
     keys = {column.name for column, _ in table.key_columns()}
     fields = [
         st.StructField(c.name, spark_type(c.type), nullable=c.nullable or (changes and c.name not in keys))
@@ -83,20 +87,38 @@ def spark_schema(
     return st.StructType([*fields, *(CHANGE_FIELDS if changes else METADATA_FIELDS if metadata else ())])
 
 
-def check_schema(asked: st.StructType, table: TableSchema, *, changes: bool, metadata: bool = False) -> list[str]:
-    """The table's columns that a schema names, which may be the user's own; refuses types that are not the table's."""
-    there = {field.name: field.dataType for field in spark_schema(table, changes=changes, metadata=metadata).fields}
-    for field in asked.fields:
-        if field.name not in there:
-            known = ", ".join(there)
-            raise UsageError(f"table {table.name} has no column {field.name!r}; its columns are {known}")
-        if field.dataType != there[field.name]:
-            raise UsageError(
-                f"column {field.name} of table {table.name} is {there[field.name].simpleString()}; "
-                f"the schema given says {field.dataType.simpleString()}: read it as it is and cast it in Spark"
-            )
-    own = {column.name for column in table.columns}
-    return [field.name for field in asked.fields if field.name in own]
+def floor_schema(ts: int) -> st.StructType:
+    """The answer to the question for this application's floor: a column of that name (`floors.asked_of`)."""
+    return st.StructType([st.StructField(str(int(ts)), st.LongType())])
+
+
+class Asked:
+    """The columns that a schema names, which may be the user's own; refuses types that are not the table's."""
+
+    def __init__(
+        self, schema: st.StructType, table: TableSchema, *, changes: bool = False, metadata: bool = False
+    ) -> None:
+        there = {field.name: field.dataType for field in spark_schema(table, changes=changes, metadata=metadata).fields}
+        self.names = meant(schema.fieldNames(), there, table=table.name)
+        """What each column is called by the schema, and by the table."""
+        for field in schema.fields:
+            own = there[self.names[field.name]]
+            if field.dataType != own:
+                raise UsageError(
+                    f"column {field.name} of table {table.name} is {own.simpleString()}; "
+                    f"the schema given says {field.dataType.simpleString()}: read it as it is and cast it in Spark"
+                )
+        columns = {column.name for column in table.columns}
+        self.read = [name for name in self.names.values() if name in columns]
+        """The table's own columns to read."""
+        self._schema = schema
+        self._table = table.name
+
+    def shaper(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """In a task: a function that gives batches the shape Spark demands."""
+        demand_exact(self.names, table=self._table)
+        target = arrow_target(self._schema)
+        return lambda batch: conform(batch, target, self.names)
 
 
 def with_keys(table: TableSchema, columns: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -127,13 +149,13 @@ def arrow_target(schema: st.StructType) -> Any:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def conform(batch: pa.RecordBatch, target: Any) -> pa.RecordBatch:
-    """`batch` with exactly the columns, order, types and nullability of `target`."""
+def conform(batch: pa.RecordBatch, target: Any, names: Mapping[str, str] | None = None) -> pa.RecordBatch:
+    """`batch` with exactly the columns, order, types and nullability of `target`; `names` are the batch's for the target's."""
     if batch.schema.equals(target):
         return batch
     arrays = []
     for field in target:
-        index = batch.schema.get_field_index(field.name)
+        index = batch.schema.get_field_index((names or {}).get(field.name, field.name))
         if index < 0:
             raise UsageError(f"the cluster sent no column {field.name!r}", columns=batch.schema.names)
         array: Any = batch.column(index)
@@ -145,7 +167,14 @@ def conform(batch: pa.RecordBatch, target: Any) -> pa.RecordBatch:
 
 def where_of(table: TableSchema, filters: Sequence[Filter]) -> list[tuple[str, str, object]]:
     """Filters with their literals as values of the columns' types, ready for the client."""
-    return [(f.column, f.op, _literal(table.column(f.column).type, f)) for f in filters]
+    names = filter_names(table, filters)
+    return [(names[f.column], f.op, _literal(table.column(names[f.column]).type, f)) for f in filters]
+
+
+def filter_names(table: TableSchema, filters: Sequence[Filter]) -> dict[str, str]:
+    """What each filter's column is called by the filter, and by the table; one column may have several filters."""
+    there = [c.name for c in table.columns]
+    return {f.column: own for f in filters for own in meant([f.column], there, table=table.name).values()}
 
 
 def _literal(ctype: ColumnType, found: Filter) -> object:
@@ -157,10 +186,31 @@ def _literal(ctype: ColumnType, found: Filter) -> object:
 
 
 def _value(ctype: ColumnType, value: object, found: Filter) -> object:
-    """JSON has fewer types than tables: dates, times, decimals, bytes come as text. Numbers compare by exact value."""
-    if isinstance(value, str) and ctype.kind not in (Kind.STRING, Kind.JSON):
-        try:
-            return parse_default(ctype, value)
-        except UsageError:
-            raise UsageError(f"option filters: cannot read {value!r} as {ctype} for column {found.column}") from None
+    """JSON has fewer types than tables: dates and times come as text, numbers may, bytes say how they are written."""
+    try:
+        if ctype.kind is Kind.BYTES:
+            return _bytes_of(value)
+        if isinstance(value, str) and ctype.kind not in TEXTS:
+            return _from_text(ctype, value.strip())
+    except (UsageError, ValueError, ArithmeticError):
+        hint = '; write {"hex": "0aff"} or {"base64": "Cv8="}' if ctype.kind is Kind.BYTES else ""
+        raise UsageError(f"option filters: cannot read {value!r} as {ctype} for column {found.column}{hint}") from None
     return value
+
+
+def _from_text(ctype: ColumnType, text: str) -> object:
+    if ctype.kind is Kind.FLOAT:
+        return float(text)
+    if ctype.kind in INTEGERS:
+        return Decimal(text)
+    return parse_default(ctype, text)
+
+
+def _bytes_of(value: object) -> bytes:
+    """Text could be the bytes themselves, hexadecimal or base64, and a wrong guess finds nothing: so it must say which."""
+    match value:
+        case {"hex": str(text), **rest} if not rest:
+            return bytes.fromhex(text)
+        case {"base64": str(text), **rest} if not rest:
+            return binascii.a2b_base64(text, strict_mode=True)
+    raise UsageError("not a value of a bytes column")

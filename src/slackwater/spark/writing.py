@@ -25,9 +25,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from slackwater.clock.timestamp import MIN
 from slackwater.errors import UsageError
-from slackwater.spark.connection import database
-from slackwater.spark.options import Operation
+from slackwater.spark.connection import database, wrote
+from slackwater.spark.names import demand_exact, meant
+from slackwater.spark.options import Missing, Operation
 from slackwater.spark.types import can_store, spark_type
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from slackwater.client import Database
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.model.native_staging import PartRef
     from slackwater.model.schema import TableSchema
     from slackwater.spark.options import Options
@@ -47,16 +50,19 @@ QUERY_ID = "sql.streaming.queryId"
 class Staged(WriterCommitMessage):
     """What one attempt of one task staged, and for which query."""
 
-    def __init__(self, part: PartRef | None, query: str) -> None:
+    def __init__(self, part: PartRef | None, query: str, upto: Timestamp = MIN) -> None:
         self.part = part
         self.query = query
+        self.upto = upto
+        """Up to when the task has written by itself."""
 
 
 class _Writing:
     """What batch and stream writers share."""
 
     def __init__(self, options: Options, table: TableSchema, schema: StructType) -> None:
-        check_columns(table, schema, options.operation)
+        self._names = check_columns(table, schema, options)
+        """What each column is called by the frame, and by the table."""
         self._options = options
         self._table = table
 
@@ -66,22 +72,25 @@ class _Writing:
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """In a task."""
+        demand_exact(self._names, table=self._table.name)
+        named = (
+            batch.rename_columns([self._names[n] for n in batch.schema.names]) for batch in batches if batch.num_rows
+        )
         query = _query()
         if not self._options.atomic:
-            return self._write_through(batches, query)
+            return self._write_through(named, query)
         part = self._db.staging(self._table.name, self._options.operation.value)
-        for batch in batches:
-            if batch.num_rows:
-                part.add(batch)
+        for batch in named:
+            part.add(batch)
         return Staged(part.finish(), query)
 
     def _write_through(self, batches: Iterator[pa.RecordBatch], query: str) -> Staged:
         db, name = self._db, self._table.name
         write = {Operation.UPSERT: db.upsert, Operation.INSERT: db.insert, Operation.DELETE: db.delete}
+        upto = MIN
         for batch in batches:
-            if batch.num_rows:
-                write[self._options.operation](name, batch)
-        return Staged(None, query)
+            upto = max(upto, write[self._options.operation](name, batch).timestamp)
+        return Staged(None, query, upto)
 
     def _publish(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         """In the driver. A task without a message failed, and then Spark does not commit."""
@@ -89,11 +98,25 @@ class _Writing:
         if not parts and app is None:
             return
         owner = _query_of(messages) if app is not None else ""
-        done = self._db.publish(self._table.name, parts, self._options.operation.value, app=app, owner=owner)
+        db = self._db
+        done = db.publish(
+            self._table.name, parts, self._options.operation.value, app=app, owner=owner, keep=self._kept()
+        )
+        wrote(db, done.ts)
         brought = sum(part.rows for part in parts)
         if done.already and app is not None and done.rows != brought:
             text = _skipped(self._table.name, self._options.operation, app, written=done.rows, brought=brought)
             warnings.warn(text, stacklevel=2)
+
+    def _kept(self) -> list[str]:
+        """The columns that an upsert leaves as they are."""
+        if self._options.missing is not Missing.KEEP or self._options.operation is not Operation.UPSERT:
+            return []
+        return [column.name for column in self._table.columns if column.name not in self._names.values()]
+
+    def _written(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """In the driver, after tasks that wrote by themselves."""
+        wrote(self._db, max((m.upto for m in messages if isinstance(m, Staged)), default=MIN))
 
     def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._db.drop_staged(_parts(messages))
@@ -108,9 +131,11 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: publish."""
-        if self._options.atomic:
-            app, version = self._options.txn_app, self._options.txn_version
-            self._publish(messages, None if app is None or version is None else (app, version))
+        if not self._options.atomic:
+            self._written(messages)
+            return
+        app, version = self._options.txn_app, self._options.txn_version
+        self._publish(messages, None if app is None or version is None else (app, version))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver, after a failure; perhaps one that came after the commit."""
@@ -129,6 +154,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """In the driver: publish under the name of the batch."""
         if not self._options.atomic:
+            self._written(messages)
             return
         query = _query_of(messages)
         if query:  # a batch without tasks has no rows
@@ -162,28 +188,37 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[PartRef]:
     return [m.part for m in messages if isinstance(m, Staged) and m.part is not None and m.part.rows]
 
 
-def check_columns(table: TableSchema, schema: StructType, operation: Operation) -> None:
-    """Refuse a frame whose columns do not fit the table, before any task runs."""
-    names = schema.fieldNames()
+def check_columns(table: TableSchema, schema: StructType, options: Options) -> dict[str, str]:
+    """What each column is called by the frame and by the table; refuses a frame that does not fit, before any task runs."""
+    names = meant(schema.fieldNames(), [column.name for column in table.columns], table=table.name)
     for field in schema.fields:
-        column = table.column(field.name)  # an unknown one is refused with the names there are
+        column = table.column(names[field.name])
         if not can_store(field.dataType, column.type):
             raise UsageError(
                 f"column {column.name} of table {table.name} is {column.type} and does not take "
                 f"{field.dataType.simpleString()}; cast it in Spark, to {spark_type(column.type).simpleString()}"
             )
+    absent = [column for column in table.columns if column.name not in names.values()]
     keys = {column.name for column, _ in table.key_columns()}
+    operation = options.operation
     needed = [
         column.name
-        for column in table.columns
+        for column in absent
         if column.name in keys or (operation is not Operation.DELETE and not column.nullable and column.default is None)
     ]
-    missing = [name for name in needed if name not in names]
-    if missing:
+    if needed:
         raise UsageError(
-            f"the frame has no column {', '.join(missing)}, which table {table.name} needs for {operation.value}",
-            columns=names,
+            f"the frame has no column {', '.join(needed)}, which table {table.name} needs for {operation.value}",
+            columns=list(names),
         )
+    if absent and operation is Operation.UPSERT and options.missing is Missing.REFUSE:
+        raise UsageError(
+            f"the frame has no column {', '.join(c.name for c in absent)} of table {table.name}, and an upsert replaces whole "
+            "rows; give every column, or say what becomes of the others: missingColumns=keep (rows that are there keep what "
+            "they have) or missingColumns=null (their default, or NULL)",
+            columns=list(names),
+        )
+    return names
 
 
 def writer_options(options: Options, *, overwrite: bool, stream: bool) -> Options:
@@ -196,6 +231,8 @@ def writer_options(options: Options, *, overwrite: bool, stream: bool) -> Option
         raise UsageError("txnAppId and txnVersion belong together; give both or neither")
     if not options.atomic and options.operation is Operation.INSERT_IGNORE:
         raise UsageError("insertIgnore needs atomic=true")
+    if options.missing is Missing.KEEP and not options.atomic:
+        raise UsageError("missingColumns=keep needs atomic=true: what rows have is read and written in one transaction")
     if not options.atomic and options.txn_app is not None:
         raise UsageError("txnAppId needs atomic=true: without it a write may happen more than once")
     return options

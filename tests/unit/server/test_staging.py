@@ -56,8 +56,11 @@ class World:
         kind: StagedKind = StagedKind.UPSERT,
         lasting: bool = True,
         owner: str = "",
+        keep: tuple[str, ...] = (),
     ) -> ns.Published:
-        request = ns.Publish(self.table.table_id, self.table.version, kind, list(parts), app, version, lasting, owner)
+        ids = [self.table.schema.column(name).id for name in keep]
+        table_id, schema_version = self.table.table_id, self.table.version
+        request = ns.Publish(table_id, schema_version, kind, list(parts), app, version, lasting, owner, ids)
         return await self.call(ns.PUBLISH, request)
 
     async def rows(self) -> dict[int, str]:
@@ -147,6 +150,18 @@ def test_batches_of_a_new_checkpoint_are_refused_instead_of_taken_for_old_ones()
             await world.publish(await world.stage({7: "b"}), version=0, owner="query b")
         assert await world.rows() == {0: "a", 1: "a", 2: "a"}
         assert not (await world.publish(await world.stage({7: "b"}), version=3, owner="query b")).already
+
+    in_world(test)
+
+
+def test_an_upsert_may_leave_columns_as_they_are() -> None:
+    async def test(world: World) -> None:
+        await world.publish(await world.stage({1: "old", 2: "old"}), app="before")
+        ref = await world.stage({1: "not given", 3: "its default"})
+        with pytest.raises(UsageError, match="no such column outside of its key"):
+            await world.publish(ref, keep=("id",))
+        await world.publish(ref, keep=("v",))
+        assert await world.rows() == {1: "old", 2: "old", 3: "its default"}
 
     in_world(test)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from decimal import Decimal
 
 import pyarrow as pa
@@ -17,8 +18,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import types as st
 
+from slackwater.spark.names import meant
 from slackwater.spark.options import Filter
-from slackwater.spark.types import arrow_target, can_store, check_schema, conform, spark_schema, where_of
+from slackwater.spark.types import Asked, arrow_target, can_store, conform, spark_schema, where_of
 
 TYPES = {
     "k": kinds.INT,
@@ -97,13 +99,28 @@ def test_in_a_feed_only_the_key_is_never_null() -> None:
 
 def test_a_schema_of_the_users_picks_columns_and_must_agree() -> None:
     asked = st.StructType([st.StructField("s", st.StringType()), st.StructField("k", st.LongType())])
-    assert check_schema(asked, TABLE, changes=False) == ["s", "k"]
+    assert Asked(asked, TABLE).read == ["s", "k"]
     feed = st.StructType([st.StructField("k", st.LongType()), st.StructField("_change_type", st.StringType())])
-    assert check_schema(feed, TABLE, changes=True) == ["k"]
+    assert Asked(feed, TABLE, changes=True).read == ["k"]
     with pytest.raises(UsageError, match="has no column 'nope'"):
-        check_schema(st.StructType([st.StructField("nope", st.LongType())]), TABLE, changes=False)
+        Asked(st.StructType([st.StructField("nope", st.LongType())]), TABLE)
     with pytest.raises(UsageError, match="column k of table everything is bigint; the schema given says int"):
-        check_schema(st.StructType([st.StructField("k", st.IntegerType())]), TABLE, changes=False)
+        Asked(st.StructType([st.StructField("k", st.IntegerType())]), TABLE)
+
+
+def test_names_are_found_as_spark_finds_them() -> None:
+    asked = st.StructType([st.StructField("S", st.StringType()), st.StructField("K", st.LongType())])
+    found = Asked(asked, TABLE)
+    assert found.read == ["s", "k"]
+    rows = pa.RecordBatch.from_arrays([pa.array(["x"]), pa.array([1])], names=["s", "k"])
+    assert found.shaper()(rows).to_pylist() == [{"S": "x", "K": 1}]
+    assert spark_schema(TABLE, ["K"]).fieldNames() == ["k"]
+    assert where_of(TABLE, [Filter("K", "=", 1), Filter("k", "<", 3)]) == [("k", "=", 1), ("k", "<", 3)]
+    both = ["id", "ID", "v"]
+    assert meant(["ID", "V"], both, table="t") == {"ID": "ID", "V": "v"}
+    for names, said in [(["Id"], "'Id' may be id or ID"), (["v", "V"], "named twice"), (["x"], "no column 'x'")]:
+        with pytest.raises(UsageError, match=said):
+            meant(names, both, table="t")
 
 
 def test_literals_of_filters_become_values_of_their_columns() -> None:
@@ -123,6 +140,15 @@ def test_literals_of_filters_become_values_of_their_columns() -> None:
         ("s", "!=", "x"),
         ("s", "is null", None),
     ]
+    texts = [("k", "7", Decimal(7)), ("f", "NaN", math.nan), ("f", "1e3", 1000.0), ("price", "0.05", Decimal("0.05"))]
+    for column, text, value in texts:
+        ((_, _, found),) = where_of(TABLE, [Filter(column, "=", text)])
+        assert repr(found) == repr(value)
+    for written in ({"hex": "0aff"}, {"base64": "Cv8="}):
+        assert where_of(TABLE, [Filter("b", "in", [written, None])]) == [("b", "in", [b"\x0a\xff", None])]
+    for guess in ("Cv8=", "0aff", 5, {"hex": "xyz"}, {"base64": "?"}, {"hex": "0a", "base64": "Cg=="}):
+        with pytest.raises(UsageError, match=r'for column b; write \{"hex": "0aff"\}'):
+            where_of(TABLE, [Filter("b", "=", guess)])
     with pytest.raises(UsageError, match="cannot read 'soon' as date for column d"):
         where_of(TABLE, [Filter("d", "=", "soon")])
     with pytest.raises(UsageError, match="has no column 'nope'"):

@@ -28,13 +28,14 @@ from slackwater.model.keys import escape
 from slackwater.model.layout import SYSTEM, prefix_end, system
 from slackwater.model.native_staging import StagedKind
 from slackwater.model.requests import Get, Value
+from slackwater.model.rows import RowCodec
 from slackwater.server.gateway.rows import check_rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from slackwater.model.requests import Request
-    from slackwater.model.tables import TableDescriptor
+    from slackwater.model.tables import TableHistory
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.gateway.service import Gateway
     from slackwater.txn.coordinator import Transaction
@@ -43,6 +44,8 @@ CHUNKS_READ_AT_ONCE = 16
 SWEEP_CHUNKS_MAX = 256
 PARTS_PER_CALL_MAX = 100_000
 NUMBER_BYTES = 4
+ROW_OVERHEAD_BYTES = 64
+"""What a chunk has beside the key and the value of its only row."""
 _STAGING, _APP, _JOB = "staging", "staged_app", "staged_job"
 _WRITE_KINDS = {
     StagedKind.UPSERT: nt.WriteKind.UPSERT,
@@ -67,6 +70,11 @@ class Staging:
         self._gateway = gateway
         self.checkers = gateway.checkers
 
+    @property
+    def row_bytes_max(self) -> int:
+        """Bytes of the key and the value of one row."""
+        return self._gateway.row_bytes_max
+
     def serve(self) -> None:
         """Answer clients."""
         server = self._gateway.node.server
@@ -78,8 +86,12 @@ class Staging:
         """Keep chunks of a part."""
         _check_part(request.part)
         self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
-        if not request.chunks or any(len(chunk) > 2 * ns.CHUNK_BYTES_MAX for chunk in request.chunks):
-            raise UsageError(f"stage chunks of at most {ns.CHUNK_BYTES_MAX} bytes of rows", chunks=len(request.chunks))
+        limit = max(2 * ns.CHUNK_BYTES_MAX, self.row_bytes_max + ROW_OVERHEAD_BYTES)
+        if not request.chunks or any(len(chunk) > limit for chunk in request.chunks):
+            raise UsageError(
+                f"stage chunks of at most {ns.CHUNK_BYTES_MAX} bytes of rows, or of one row of at most {self.row_bytes_max}",
+                chunks=len(request.chunks),
+            )
         keys = [chunk_key(request.part, request.first + i) for i in range(len(request.chunks))]
         await self._gateway.kv.put_rows(keys, request.chunks, timeout=context.remaining())
         return nt.NativeOk()
@@ -89,7 +101,7 @@ class Staging:
         node = self._gateway.node
         history = await self._gateway.current(request.table_id, request.version)
         self._check(request)
-        work = _Publish(self, request, history.latest, context)
+        work = _Publish(self, request, history, context)
         try:
             published = await node.kv.run(work.run, timeout=context.remaining())
         except ConditionFailed as error:
@@ -166,10 +178,11 @@ class Staging:
 class _Publish:
     """One publish on its way; `run` may be called again with another transaction."""
 
-    def __init__(self, staging: Staging, request: ns.Publish, table: TableDescriptor, context: Context) -> None:
+    def __init__(self, staging: Staging, request: ns.Publish, history: TableHistory, context: Context) -> None:
         self._staging = staging
         self._request = request
-        self._table = table
+        self._table = history.latest
+        self._merge = Merge(history, request.keep) if request.keep else None
         self._context = context
         self.commit_ts = MIN
 
@@ -210,7 +223,7 @@ class _Publish:
         """As for a direct write; and no key twice in a job: which row should win?"""
         kind = _WRITE_KINDS[self._request.kind]
         write = nt.Write(self._table.table_id, self._table.version, kind, chunk.keys, chunk.values)
-        check_rows(self._table, write, self._staging.checkers)
+        check_rows(self._table, write, self._staging.checkers, bytes_max=self._staging.row_bytes_max)
         before = len(seen)
         seen.update(chunk.keys)
         if len(seen) != before + len(chunk.keys):
@@ -225,18 +238,41 @@ class _Publish:
             for key in chunk.keys:
                 await txn.delete(key)
         elif kind is StagedKind.INSERT_IGNORE:
-            new = await self._new_rows(txn, chunk)
+            rows = zip(chunk.keys, chunk.values, await _there(txn, chunk), strict=True)
+            new = [(key, value) for key, value, old in rows if old is None]
             if new:
                 await txn.put_rows([key for key, _ in new], [value for _, value in new])
+        elif self._merge is not None:
+            both = zip(chunk.values, await _there(txn, chunk), strict=True)
+            await txn.put_rows(chunk.keys, [self._merge.merged(value, old) for value, old in both])
         else:
             await txn.put_rows(chunk.keys, chunk.values, must_be_new=kind is StagedKind.INSERT)
 
-    async def _new_rows(self, txn: Transaction, chunk: ns.Chunk) -> list[tuple[bytes, bytes]]:
-        """The rows whose keys are not in the table; seen so until the commit."""
-        gets: list[Request] = [Get(key) for key in chunk.keys]
-        there = [isinstance(found, Value) and found.value is not None for found in await txn.batch(gets)]
-        rows = zip(chunk.keys, chunk.values, there, strict=True)
-        return [(key, value) for key, value, exists in rows if not exists]
+
+class Merge:
+    """Puts rows that lack some columns together with those that are there."""
+
+    def __init__(self, history: TableHistory, keep: Sequence[int]) -> None:
+        schema = history.latest.schema
+        self._codec = RowCodec(schema, {known.version: known for known in history.schemas()})
+        keys = {column.id for column, _ in schema.key_columns()}
+        kept = [schema.by_id(column) for column in keep]
+        self._names = [column.name for column in kept if column is not None and column.id not in keys]
+        if len(self._names) != len(keep):
+            raise UsageError(f"table {schema.name} has no such column outside of its key", columns=list(keep))
+
+    def merged(self, new: bytes, old: bytes | None) -> bytes:
+        """`new` with the kept columns of `old`."""
+        if old is None:
+            return new
+        there, row = self._codec.decode(old), self._codec.decode(new)
+        return self._codec.encode(row | {name: there[name] for name in self._names})[1]
+
+
+async def _there(txn: Transaction, chunk: ns.Chunk) -> list[bytes | None]:
+    """The values that the keys of a chunk have; seen so until the commit."""
+    gets: list[Request] = [Get(key) for key in chunk.keys]
+    return [found.value if isinstance(found, Value) else None for found in await txn.batch(gets)]
 
 
 def chunk_key(part: bytes, number: int) -> bytes:
