@@ -26,6 +26,7 @@
     │   ├── LogTrimmed             the entries asked for are gone: restore from a snapshot
     │   └── LossyLogRefused        the server's settings can lose acknowledged data
     ├── StorageError               the engine failed or its data does not check
+    │   └── DamageError            stored bytes are damaged or missing: quarantine the replica, ask another one
     ├── UsageError                 the caller's mistake; the message says what to do
     │   ├── ProtocolError          a peer broke the wire protocol
     │   ├── EntryTooLarge          over the bound; chunk it
@@ -207,6 +208,10 @@ class StorageError(SlackwaterError):
     """The engine failed, or what it holds does not check."""
 
     sqlstate = "58030"
+
+
+class DamageError(StorageError):
+    """Stored bytes are damaged or missing. The replica that met this is quarantined and fetched anew (I-33)."""
 
 
 class UsageError(SlackwaterError):

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
+from contextlib import suppress
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
@@ -37,7 +38,7 @@ from weakref import WeakSet
 import rocksdict
 from rocksdict import Rdict
 
-from slackwater.errors import StorageError, UsageError
+from slackwater.errors import DamageError, StorageError, UsageError
 from slackwater.runtime.seam import Family
 from slackwater.settings import Settings
 from slackwater.storage.batch import FAMILIES, WriteBatch, own
@@ -94,7 +95,10 @@ class RocksSnapshot(RocksReader):
         """The values of many keys, in their order."""
         source = self.source(family)
         if self.live():
-            values: list[bytes | None] = source.get(list(keys))
+            try:
+                values: list[bytes | None] = source.get(list(keys))
+            except Exception as error:
+                raise failure(error, "reading") from error
             if self.live():
                 return values
         return [self.get(family, key) for key in keys]
@@ -250,6 +254,7 @@ class RocksEngine(RocksReader):
             self._memory.set_buffer_size(self._budget)
         while any(s.property_int_value("rocksdb.num-immutable-mem-table") for s in self._sources):
             if self._db.property_int_value("rocksdb.background-errors"):
+                self._write_raw(rocksdict.WriteBatch(raw_mode=True))  # after a compaction met damage: says so
                 raise StorageError(
                     "RocksDB cannot write its files; look at the disk (full? read-only?) and restart the node",
                     path=str(self.path),
@@ -330,17 +335,25 @@ class RocksEngine(RocksReader):
         return f"rocks {sizes} files={len(self._db.live_files())} memtable_bytes={memory} unflushed={self._unflushed}"
 
     def close(self) -> None:
-        """An orderly end: everything becomes durable. Open snapshots and cursors end too. Idempotent."""
+        """An orderly end: everything becomes durable. Open snapshots and cursors end too. Idempotent.
+
+        A damaged store writes nothing any more once a compaction has met the damage. What it could not make durable is in
+        the log, as after a crash: it closes all the same.
+        """
         if self._closed:
             return
-        self._flush_now()
+        with suppress(DamageError):
+            self._flush_now()
         for snapshot in list(self._snapshots):
             snapshot.close()
         self._drop_iterators()
         sources, self._sources, self._handles, self._closed = self._sources, (), (), True
-        for source in sources:
-            source.close()
-        self._db.close()
+        for handle in (*sources, self._db):
+            try:
+                handle.close()
+            except Exception as error:
+                if not isinstance(failure(error, "closing"), DamageError):
+                    raise failure(error, "closing") from error
 
 
 class RocksDisk:
