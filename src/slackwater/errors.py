@@ -211,7 +211,10 @@ class StorageError(SlackwaterError):
 
 
 class DamageError(StorageError):
-    """Stored bytes are damaged or missing. The replica that met this is quarantined and fetched anew (I-33)."""
+    """Stored bytes are damaged or missing. The replica that met this is quarantined and fetched anew (I-34)."""
+
+    remote = False
+    """Whether a peer met it, not this node."""
 
 
 class UsageError(SlackwaterError):

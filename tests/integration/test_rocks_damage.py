@@ -1,4 +1,4 @@
-"""A damaged SST file: no stream of any kind takes the damage for the end of the data (I-33).
+"""A damaged SST file: no stream of any kind takes the damage for the end of the data (I-34).
 
 Before streams proved their ends, half of the rows below were missing from every scan, without an error.
 """

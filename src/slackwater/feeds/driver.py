@@ -275,6 +275,7 @@ class NodeFeeds:
                 done = len(keys) < LOCKS_BLOCK
                 self.follow(attached, attached.feed.locks_scanned(zip(keys, values, strict=True), done=done))
         except StorageError as error:
+            self._store.read_failed(attached.range_id, error)
             attached.end(EndReason.REPLICA_GONE, str(error))
         finally:
             frozen.close()
@@ -311,6 +312,7 @@ class NodeFeeds:
                 block = await self._runtime.offload(partial(reading.next, frozen, bytes_max=size))
                 self.follow(attached, feed.history(number, block.changes, done=block.done))
         except StorageError as error:
+            self._store.read_failed(attached.range_id, error)
             attached.end(EndReason.REPLICA_GONE, str(error))
         finally:
             frozen.close()

@@ -21,12 +21,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import Timestamp, seconds_between
-from slackwater.errors import ClockError, UsageError
+from slackwater.errors import ClockError, RangeMismatch, UsageError
 from slackwater.model import requests as rq
 from slackwater.model.layout import META
 from slackwater.replica import declare
 
 if TYPE_CHECKING:
+    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import Batch
     from slackwater.model.spans import Span
 
@@ -51,6 +52,19 @@ def check_span(span: Span) -> None:
     """Refuse keys below all data."""
     if span.start < META:
         raise UsageError("this key is local state of a node and cannot be addressed", key=span.start[:32])
+
+
+def check_bounds(batch: Batch, descriptor: RangeDescriptor) -> None:
+    """Refuse a batch that does not lie inside the range."""
+    span = declare.bounds(batch)
+    if span is None:
+        # Requests to the range itself name no key: the descriptor they were sent by must be the one they mean.
+        if batch.header.generation not in (0, descriptor.generation):
+            raise RangeMismatch("the range has changed; look it up again", descriptors=[descriptor])
+        return
+    check_span(span)
+    if not descriptor.covers(span.start, span.end):
+        raise RangeMismatch("the batch reaches outside this range; look it up again", descriptors=[descriptor])
 
 
 def check_future(latest: Timestamp, *, now: Timestamp, ahead_s: float) -> None:

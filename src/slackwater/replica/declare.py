@@ -221,3 +221,8 @@ def required_frontier(batch: Batch) -> Timestamp:
         if exports
         else Timestamp(max(header.ts or MAX, header.uncertainty_limit))
     )
+
+
+def push_wait_s(batch: Batch) -> float:
+    """How long the batch's pushes may wait for a transaction to finish."""
+    return max((r.wait_ms / 1000 for r in batch.requests if isinstance(r, rq.PushTxn)), default=0.0)

@@ -7,6 +7,12 @@
 The sender reads one engine snapshot, so the stream is the range at exactly one applied position. The receiver writes the
 range's state last, in one batch of its own: a crash half way leaves data without a state, which is no replica at all,
 and the next attempt clears it away first.
+
+Whole (I-34). A digest says that what was sent has arrived, not that all of it was sent. The state in the header holds the
+range's statistics, which every command has carried along: how many keys, versions, bytes and intents there must be. The
+sender walks the range and compares before its first part, because the receiver clears away what it has when that comes;
+the receiver walks what it has written and compares before it writes the state. A replica that does not hold what its own
+statistics say is neither sent nor installed.
 """
 
 from __future__ import annotations
@@ -16,12 +22,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from slackwater.errors import StorageError
+from slackwater.errors import DamageError, StorageError
 from slackwater.model.layout import anchored_span
 from slackwater.model.spans import Span
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
+from slackwater.storage.stats import Stats, recompute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,6 +143,37 @@ def clear(batch: WriteBatch, descriptor: RangeDescriptor) -> None:
     for family, span in family_spans(descriptor):
         batch.delete_range(family, span.start, span.end)
     batch.delete(Family.LOCAL, state_key(descriptor.range_id))
+
+
+class Examination(msgspec.Struct, frozen=True):
+    """What a replica found when it read all it holds: the digest, and whether that is what its statistics say."""
+
+    digest: bytes
+    versions: int
+    expected: int
+    """Versions that the replicated statistics count."""
+    whole: bool
+
+
+def check_whole(reader: Reader, state: RangeState) -> None:
+    """Raise `DamageError` unless a range holds exactly what its replicated statistics say."""
+    found, expected = recompute(reader, state.descriptor.start, state.descriptor.end), Stats(*state.stats)
+    if found != expected:
+        raise DamageError(
+            f"r{state.descriptor.range_id} does not hold what its statistics say; it is fetched anew",
+            versions=found.versions,
+            expected=expected.versions,
+            intents=found.intents,
+            expected_intents=expected.intents,
+            bytes=found.total_bytes,
+            expected_bytes=expected.total_bytes,
+        )
+
+
+def examine(reader: Reader, state: RangeState) -> Examination:
+    """Read a whole range; raises where that cannot be done."""
+    found, expected = recompute(reader, state.descriptor.start, state.descriptor.end), Stats(*state.stats)
+    return Examination(range_digest(reader, state), found.versions, expected.versions, found == expected)
 
 
 def range_digest(reader: Reader, state: RangeState) -> bytes:

@@ -7,7 +7,7 @@
 
 Ready means: it belongs to a cluster, its own liveness record has not expired, it is not draining, and its clock is
 within the bound that its peers allow. A quarantined replica does not make a node unready: it serves its other ranges;
-but it is listed under `warnings`.
+but it is listed under `warnings`, as are ranges whose replicas differ so that an operator has to decide.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ def health(node: Node) -> Health:
     """What a node says of itself now."""
     reasons = _why_unready(node)
     quarantined = node.store.quarantined if node.store else {}
+    questions = node.queues.desk.open_questions() if node.store else {}
+    warnings = [f"r{range_id} is quarantined: {why}" for range_id, why in sorted(quarantined.items())]
     return Health(
         live=True,
         ready=not reasons,
         reasons=reasons,
-        warnings=[f"r{range_id} is quarantined: {why}" for range_id, why in sorted(quarantined.items())],
+        warnings=[*warnings, *(questions[range_id] for range_id in sorted(questions))],
         node=f"n{node.node_id}" if node.node_id else "",
         cluster=node.identity.cluster_id,
         address=node.address,

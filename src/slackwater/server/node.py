@@ -17,6 +17,7 @@ its identity is on disk and is checked at every start, the log's identity includ
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.clock import HybridClock, OffsetMonitor, StepGuard
@@ -41,6 +42,7 @@ from slackwater.server.announcements import announcements
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
+from slackwater.server.damage import give_up_later
 from slackwater.server.drain import drain
 from slackwater.server.feeds import feed_client, node_feeds, serve_feeds
 from slackwater.server.gateway.service import Gateway, table_catalog
@@ -49,7 +51,7 @@ from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
 from slackwater.server.queues.desk import Desk
 from slackwater.server.refetch import refetch
-from slackwater.server.reports import capacity, replica_status, report
+from slackwater.server.reports import capacity, checksum, replica_status, report
 from slackwater.server.span_watch import span_watch
 from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
@@ -225,6 +227,7 @@ class Node:
             scope=self.scope.child("store"),
             listener=self._listener,
             on_trimmed=self._fetch_later,
+            on_damaged=partial(give_up_later, self),
             trusted=self._check_serving,
             transport=side_transport(self),
             policies=self.policies,
@@ -378,7 +381,7 @@ class Node:
 
     def _on_checksum(self, request: sv.ChecksumRequest, context: Context) -> sv.ChecksumReply:
         replica = self._here().replicas.get(request.range_id)
-        return sv.ChecksumReply(replica.checksums.get(request.checksum_id) if replica else None)
+        return sv.ChecksumReply(None, "no replica") if replica is None else checksum(replica, request.checksum_id)
 
     def _on_quarantine(self, request: sv.QuarantineRequest, context: Context) -> sv.Ok:
         replica = self._here().replicas.get(request.range_id)

@@ -62,13 +62,12 @@ class Peers:
         request = sv.FetchRequest(range_id, source)
         await self._dialer.call(self._address(node), sv.FETCH, request, timeout=FETCH_TIMEOUT_S, node_id=node)
 
-    async def checksum(self, node: NodeId, range_id: RangeId, checksum_id: bytes) -> bytes | None:
-        """The digest a replica computed; None: not there (yet)."""
+    async def checksum(self, node: NodeId, range_id: RangeId, checksum_id: bytes) -> sv.ChecksumReply:
+        """What a replica found in itself at one point of its log, if it is that far."""
         request = sv.ChecksumRequest(range_id, checksum_id)
-        reply = await self._dialer.call(
+        return await self._dialer.call(
             self._address(node), sv.CHECKSUM, request, timeout=STATUS_TIMEOUT_S, node_id=node
         )
-        return reply.digest
 
     async def quarantine(self, node: NodeId, range_id: RangeId, *, reason: str) -> None:
         """Have `node` stop serving from a replica that differs from the others, and fetch it anew."""

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import Store
     from slackwater.server.node import Node
 
-PAUSE_S = 1.0
-"""Between two rounds over the other replicas."""
+PAUSE_S, PAUSE_S_MAX = 1.0, 10.0
+"""Between two rounds over the other replicas; longer each time, because a sender reads its whole replica first."""
 
 
 async def refetch(node: Node, store: Store, descriptor: RangeDescriptor) -> None:
     """Return once the replica is good again, or its range has gone on without it."""
-    range_id = descriptor.range_id
+    range_id, pause_s = descriptor.range_id, PAUSE_S
     while True:
         replica = store.replicas.get(range_id)
         if replica is not None and replica.failure is None:
@@ -39,7 +39,8 @@ async def refetch(node: Node, store: Store, descriptor: RangeDescriptor) -> None
                 await node.fetch(range_id, source)
                 node.queues.wake()  # the lease it had must be acquired anew, even if no request comes
                 return
-        await node.runtime.clock.sleep(PAUSE_S)
+        await node.runtime.clock.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
         with suppress(SlackwaterError):
             newer = await _superseded(node, descriptor)
             if newer is None:

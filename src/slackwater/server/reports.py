@@ -8,7 +8,7 @@ from slackwater.model.descriptors import NodeDescriptor
 from slackwater.server import services as sv
 
 if TYPE_CHECKING:
-    from slackwater.replica.driver import Store
+    from slackwater.replica.driver import Replica, Store
     from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.node import Node
 
@@ -27,6 +27,7 @@ def report(node: Node) -> sv.ReportReply:
         leases=sum(1 for r in replicas if r.state.lease.holder == node.node_id),
         quarantined=dict(node.store.quarantined) if node.store else {},
         offsets_us=node.offsets.latest(),
+        questions=node.queues.desk.open_questions() if node.store else {},
     )
 
 
@@ -46,6 +47,13 @@ def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:
         failure=str(replica.failure) if replica.failure else "",
         load=replica.load.rate(now_ns=store.context.runtime.clock.monotonic_ns()),
     )
+
+
+def checksum(replica: Replica, checksum_id: bytes) -> sv.ChecksumReply:
+    """What a replica found in itself; one that has failed has no vote (I-34)."""
+    if replica.failure is not None:
+        return sv.ChecksumReply(None, str(replica.failure))
+    return sv.ChecksumReply(replica.checksums.get(checksum_id))
 
 
 def capacity(store: Store, node_id: NodeId) -> sv.CapacityReply:

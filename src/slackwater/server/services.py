@@ -18,7 +18,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, Liveness, NodeDescriptor, RangeDescriptor
-from slackwater.replica.snapshot import SnapshotBlock, SnapshotHeader, SnapshotTrailer
+from slackwater.replica.snapshot import Examination, SnapshotBlock, SnapshotHeader, SnapshotTrailer
 from slackwater.runtime.rpc.method import Method, StreamMethod
 from slackwater.runtime.seam import NodeId, Position, RangeId
 
@@ -126,6 +126,8 @@ class ReportReply(msgspec.Struct, frozen=True):
     quarantined: dict[RangeId, str]
     offsets_us: dict[str, int]
     """The measured clock offset of each peer: its clock minus ours."""
+    questions: dict[RangeId, str] = {}
+    """Ranges led by this node whose replicas differ, and where an operator has to decide which is right."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True):
@@ -149,9 +151,10 @@ class ChecksumRequest(msgspec.Struct, frozen=True):
 
 
 class ChecksumReply(msgspec.Struct, frozen=True):
-    """None: not (or not yet) computed here."""
+    """What a replica found in itself; None: not (or not yet) computed here. A failed replica has no vote, and says why."""
 
-    digest: bytes | None
+    found: Examination | None
+    failure: str = ""
 
 
 class QuarantineRequest(msgspec.Struct, frozen=True):

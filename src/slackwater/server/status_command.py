@@ -70,6 +70,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     clock_offset_us: int | None
     """Its clock minus that of the node that was asked first."""
     started_at: str
+    questions: dict[int, str] = {}
+    """Ranges it leads whose replicas differ, and where an operator has to decide which is right."""
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
@@ -121,6 +123,10 @@ def status_main(argv: list[str]) -> int:
         name = f"n{row.node}" if row.node else "-"
         table.append([name, row.address, state, str(row.epoch), *counts, offset, row.locality or "-"])
     print_table(table)
+    for row in rows:
+        for question in row.questions.values():
+            print(f"\nDECIDE  {question}")
+            print("        see docs/operations.md, *When a disk is damaged*; slackwater refetch RANGE --node N answers")
     if any(row.state == WAITING for row in rows):
         certs = f" --certs {options.certs}" if options.certs else ""
         print(f"\nThis node belongs to no cluster yet; make one with: slackwater init --host {options.host}{certs}")
@@ -199,6 +205,7 @@ def _node_row(node: NodeDescriptor, record: Liveness | None, first: ReportReply,
         quarantined=len(answer.quarantined) if answer else None,
         clock_offset_us=offset,
         started_at=show(node.started_at) if node.started_at != MIN else "",
+        questions={int(r): question for r, question in answer.questions.items()} if answer else {},
     )
 
 

@@ -1,4 +1,4 @@
-"""Tells the journal what changed at a node: its membership, who lives, which leases moved, what was quarantined.
+"""Tells the journal what changed at a node: members, leases, reads that failed, what was quarantined, replicas that differ.
 
 It looks once a second and writes only differences, so an idle node is silent and a busy one says at most a few lines a
 second, whatever happens to it.
@@ -27,6 +27,8 @@ class Watch:
         self._live: dict[NodeId, tuple[bool, int]] = {}
         self._leases: dict[RangeId, int] = {}
         self._quarantined: dict[RangeId, str] = {}
+        self._questions: dict[RangeId, str] = {}
+        self._incidents = 0
 
     async def run(self) -> None:
         """Look for as long as the node lives."""
@@ -47,6 +49,7 @@ class Watch:
         """Write what changed since the last look."""
         self._look_at_nodes()
         self._look_at_leases()
+        self._look_at_damage()
         self._look_at_failures()
 
     def _look_at_nodes(self) -> None:
@@ -77,6 +80,24 @@ class Watch:
         if len(changed) > LEASES_TOLD_MAX:
             self._journal.info("leases", changed=len(changed))
         self._leases = now
+
+    def _look_at_damage(self) -> None:
+        """Reads that failed, and questions that only an operator can answer. A replica may be well again by now."""
+        store = self._node.store
+        if store is None:
+            return
+        for incident in store.damage.incidents:
+            if incident.number > self._incidents:
+                event = "storage.damage" if incident.damage else "storage.read_failed"
+                self._journal.error(event, range=f"r{incident.range_id}", why=incident.why)
+        self._incidents = store.damage.read_errors
+        questions = self._node.queues.desk.open_questions()
+        for range_id, question in questions.items():
+            if self._questions.get(range_id) != question:
+                self._journal.error("replicas.differ", range=f"r{range_id}", why=question, act="slackwater refetch")
+        for range_id in self._questions.keys() - questions.keys():
+            self._journal.info("replicas.settled", range=f"r{range_id}")
+        self._questions = questions
 
     def _look_at_failures(self) -> None:
         store = self._node.store

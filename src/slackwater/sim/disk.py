@@ -11,8 +11,12 @@ Faults, switched by the nemesis
     slow      every flush takes 0–5 s
     stall     a flush begun now ends only after the stall does
     full      writes and flushes raise `StorageError`
-    read      the next reads raise `StorageError`, on one node at a time: the fault atlas never spoils the
-              last good copy, because nothing could recover from that and finding it out would prove nothing
+    read      the next reads raise `StorageError` and succeed when they are tried again
+    rot       some stored keys can be read no more, until they are cleared; it survives crashes (`rot.py`)
+    short     streams end early now and then, without an error (`rot.py`)
+
+Reads are spoiled on one node at a time, and only where another node has a good copy: the fault atlas never takes the last
+one, because nothing could recover from that and finding it out would prove nothing.
 
 Reading costs nothing extra: while no read fault is armed, the engine's own bound methods are called.
 """
@@ -24,6 +28,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from slackwater.errors import StorageError
 from slackwater.hooks import probe
 from slackwater.sim.handles import NS
+from slackwater.sim.rot import SHORT_PAIRS_MAX, RottenReader, RottenSnapshot, cleared
+from slackwater.storage.batch import own
 from slackwater.storage.memory import MemoryDisk
 
 if TYPE_CHECKING:
@@ -32,12 +38,14 @@ if TYPE_CHECKING:
 
     from slackwater.runtime.seam import Batch, Cursor, Family, Snapshot
     from slackwater.sim.loop import SimLoop
+    from slackwater.sim.rot import Rotten
     from slackwater.sim.tape import Stream
     from slackwater.storage.memory import MemoryEngine
 
 FLUSH_MIN_NS = 50_000
 FLUSH_MEAN_NS = 2_000_000
 SLOW_FLUSH_MAX_NS = 5 * NS
+STORED_MAX = 1 << 20
 
 
 class SimDisk:
@@ -53,6 +61,8 @@ class SimDisk:
         self.stalled_upto_ns = 0
         self.full = False
         self.bad_reads = 0
+        self.short_percent = 0
+        self.rot: tuple[Rotten, ...] = ()
         self.crashes_survived: list[tuple[int, int]] = []
 
     def open(self, name: str) -> SimEngine:
@@ -88,10 +98,35 @@ class SimDisk:
         for engine in self.engines.values():
             engine.arm()
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether reads may fail or be short."""
+        return bool(self.bad_reads or self.short_percent or self.rot)
+
+    def spoil(self, *, rot: tuple[Rotten, ...] = (), short_percent: int = 0) -> None:
+        """Let blocks rot, or streams end early, from now on; with nothing given, all is well again."""
+        self.rot, self.short_percent = rot, short_percent
+        for engine in self.engines.values():
+            engine.arm()
+
+    def stored(self, family: Family) -> list[bytes]:
+        """Every key of one family in the engines that are open now."""
+        found: list[bytes] = []
+        for engine in self.engines.values():
+            found += engine.engine.cursor(family, start=b"", end=b"\xff" * 8).chunk(STORED_MAX)[0]
+        return found
+
+    def short_after(self) -> int | None:
+        """After how many pairs a stream that is opened now ends; None: where it should."""
+        if not self.short_percent or not self.stream.chance(self.short_percent, 100):
+            return None
+        return self.stream.below(SHORT_PAIRS_MAX)
+
     def heal(self) -> None:
         """The hardware is well again."""
         self.slow_max_ns = self.stalled_upto_ns = self.bad_reads = 0
         self.full = False
+        self.spoil()
 
 
 class SimEngine:
@@ -107,8 +142,9 @@ class SimEngine:
 
     def arm(self) -> None:
         """Read through the fault check only while a fault is armed."""
-        faulty = self._disk.bad_reads > 0
+        disk, faulty = self._disk, self._disk.spoiled
         engine = self._engine
+        self._damaged = RottenReader(disk.name, engine, disk.rot, disk.short_after)
         self.get = self._get if faulty else engine.get
         self.multi_get = self._multi_get if faulty else engine.multi_get
         self.cursor: Any = self._cursor if faulty else engine.cursor
@@ -124,6 +160,10 @@ class SimEngine:
         if self._disk.full:
             self._refuse_full()
         self._engine.write(batch)
+        if self._disk.rot:
+            left = cleared(self._disk.rot, own(batch))
+            if left != self._disk.rot:
+                self._disk.spoil(rot=left, short_percent=self._disk.short_percent)
 
     async def flush(self) -> None:
         """Return once everything written before the call is durable."""
@@ -165,24 +205,26 @@ class SimEngine:
         if self._disk.bad_reads > 0:
             self._disk.bad_reads -= 1
             probe("sim.disk.bad_checksum")
-            raise StorageError("a block does not match its checksum; rebuild this replica", disk=self._disk.name)
-        self.arm()
+            raise StorageError("the disk did not answer; try again", disk=self._disk.name)
+        if not self._disk.spoiled:
+            self.arm()
 
     def _get(self, family: Family, key: bytes) -> bytes | None:
         self._check()
-        return self._engine.get(family, key)
+        return self._damaged.get(family, key)
 
     def _multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check()
-        return self._engine.multi_get(family, keys)
+        return self._damaged.multi_get(family, keys)
 
     def _cursor(self, family: Family, *, start: bytes, end: bytes, reverse: bool = False) -> Cursor:
         self._check()
-        return self._engine.cursor(family, start=start, end=end, reverse=reverse)
+        return self._damaged.cursor(family, start=start, end=end, reverse=reverse)
 
     def _snapshot(self) -> Snapshot:
         self._check()
-        return self._engine.snapshot()
+        disk = self._disk
+        return RottenSnapshot(disk.name, self._engine.snapshot(), disk.rot, disk.short_after)
 
 
 def _done(waiter: Any) -> None:

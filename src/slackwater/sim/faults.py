@@ -8,7 +8,8 @@ another. Each leaves one line for the failure report:
 Kinds are enabled per run (swarm testing: each with probability one half), because faults mask one another: a cluster
 that is always partitioned never gets far enough to meet a full disk.
 
-Limits of the fault model: bad checksums on one node at a time, never on all copies; a clock beyond the bound on one
+Limits of the fault model: spoiled reads (`disk-read`, `disk-short`, `disk-rot`) on one node at a time, and rot only where
+another node has a healthy copy (`World.spare`): never on all copies; a clock beyond the bound on one
 node at a time, for two broken clocks that agree could convince a third; at least one node stays within it.
 """
 
@@ -18,8 +19,10 @@ import enum
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from slackwater.runtime.seam import Family
 from slackwater.sim.disk import SLOW_FLUSH_MAX_NS
 from slackwater.sim.handles import NS
+from slackwater.sim.rot import Rotten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 MS = NS // 1000
 SHORTEST_MEAN_NS = NS // 10
+ROTTEN_KEYS_MAX = 8
 
 
 class FaultKind(enum.Enum):
@@ -50,6 +54,8 @@ class FaultKind(enum.Enum):
     DISK_STALL = "disk-stall"
     DISK_FULL = "disk-full"
     DISK_READ = "disk-read"
+    DISK_SHORT = "disk-short"
+    DISK_ROT = "disk-rot"
     LOG_UNKNOWN = "log-unknown"
     LOG_LOST = "log-lost"
     LOG_LATE = "log-late"
@@ -68,9 +74,16 @@ class FaultKind(enum.Enum):
 
 NODES_NEEDED = {FaultKind.CLOCK_BEYOND: 3}
 """A broken clock is only told from the others by a majority."""
+COPIES_NEEDED = {FaultKind.DISK_SHORT: 2, FaultKind.DISK_ROT: 2}
+"""Damage is mended from another copy."""
 
 
-CLUSTER_KINDS = frozenset({FaultKind.CLIENT_CRASH, FaultKind.CLIENT_PAUSE, FaultKind.STOP, FaultKind.QUARANTINE})
+CLUSTER_KINDS = frozenset(
+    {
+        *(FaultKind.CLIENT_CRASH, FaultKind.CLIENT_PAUSE, FaultKind.STOP, FaultKind.QUARANTINE),
+        *(FaultKind.DISK_SHORT, FaultKind.DISK_ROT),
+    }
+)
 """Kinds that need programs which can take them."""
 
 
@@ -269,11 +282,37 @@ def _disk_full(world: World, draw: Stream) -> Injection | None:
 
 
 def _disk_read(world: World, draw: Stream) -> Injection | None:
-    if any(node.disk.bad_reads for node in world.nodes):
+    if any(node.disk.spoiled for node in world.nodes):
         return None
     disk = _node(world, draw).disk
     disk.break_reads(draw.between(1, 3))
     return disk.name, lambda: setattr(disk, "bad_reads", 0), draw.between(100 * MS, 5 * NS)
+
+
+def _disk_short(world: World, draw: Stream) -> Injection | None:
+    """Streams end early now and then: whoever trusts the end loses rows."""
+    if any(node.disk.spoiled for node in world.nodes):
+        return None
+    node = _node(world, draw)
+    if not node.up or not world.spare(node.name, Family.DATA, None):
+        return None
+    node.disk.spoil(short_percent=draw.between(1, 30))
+    return node.disk.name, node.disk.spoil, draw.between(100 * MS, 5 * NS)
+
+
+def _disk_rot(world: World, draw: Stream) -> Injection | None:
+    """A block of one node goes bad, where others have good copies; it stays so until the replica is fetched anew."""
+    if any(node.disk.spoiled for node in world.nodes):
+        return None
+    node = _node(world, draw)
+    family = Family.LOCK if draw.chance(1, 4) else Family.DATA
+    keys = [key for key in node.disk.stored(family) if world.spare(node.name, family, key)]
+    if not keys:
+        return None
+    at = draw.below(len(keys))
+    last = keys[min(len(keys) - 1, at + draw.below(ROTTEN_KEYS_MAX))]
+    node.disk.spoil(rot=(Rotten(family, keys[at], last + b"\x00"),))
+    return node.disk.name, node.disk.spoil, draw.between(NS, 30 * NS)
 
 
 def _log_knob(knob: str, low: int, high: int) -> Callable[[World, Stream], Injection | None]:
@@ -381,6 +420,8 @@ INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
     FaultKind.DISK_STALL: _disk_stall,
     FaultKind.DISK_FULL: _disk_full,
     FaultKind.DISK_READ: _disk_read,
+    FaultKind.DISK_SHORT: _disk_short,
+    FaultKind.DISK_ROT: _disk_rot,
     FaultKind.LOG_UNKNOWN: _log_knob("lose_answer", 5, 50),
     FaultKind.LOG_LOST: _log_knob("lose_request", 5, 50),
     FaultKind.LOG_LATE: _log_knob("late", 5, 30),

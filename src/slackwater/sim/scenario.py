@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slackwater.errors import UsageError
 from slackwater.settings import SETTINGS
-from slackwater.sim.faults import NODES_NEEDED, FaultKind
+from slackwater.sim.faults import COPIES_NEEDED, NODES_NEEDED, FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.schedule import SchedulePolicy
 
@@ -67,12 +67,13 @@ class Scenario:
 def draw_scenario(tape: Tape, *, nodes: tuple[int, int], clients: tuple[int, int], duration_s: float) -> Scenario:
     """The swarm draw, one draw per line."""
     draw = tape.stream("scenario")
+    settings = hostile_settings(tape)
     return Scenario(
         nodes=(count := draw.between(*nodes)),
         clients=draw.between(*clients),
-        faults=drawn_faults(tape, nodes=count),
+        faults=drawn_faults(tape, nodes=count, copies=int(settings.get("range.replication_factor", count))),
         fault_mean_ns=draw.between(FAULT_MEAN_NS_MIN, FAULT_MEAN_NS_MAX),
-        settings=hostile_settings(tape),
+        settings=settings,
         schedule=draw.pick(_SCHEDULES),
         duration_ns=round(duration_s * NS),
         safety_percent=draw.between(SAFETY_PERCENT_MIN, SAFETY_PERCENT_MAX),
@@ -90,10 +91,11 @@ _SCHEDULES = (
 )
 
 
-def drawn_faults(tape: Tape, *, nodes: int) -> frozenset[FaultKind]:
+def drawn_faults(tape: Tape, *, nodes: int, copies: int) -> frozenset[FaultKind]:
     """Half of the kinds that make sense; each from a stream of its own, so that a new kind disturbs no other."""
     kinds = (kind for kind in FaultKind if tape.stream(f"fault/{kind.value}").chance(1, 2))
-    return frozenset(kind for kind in kinds if nodes >= NODES_NEEDED.get(kind, 1))
+    copies = min(nodes, copies)
+    return frozenset(k for k in kinds if nodes >= NODES_NEEDED.get(k, 1) and copies >= COPIES_NEEDED.get(k, 1))
 
 
 def hostile_settings(tape: Tape) -> dict[str, float]:

@@ -45,7 +45,7 @@ from slackwater.sim.schedule import SchedulePolicy, scheduler_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from slackwater.runtime.seam import Clock, Disk, Net, OrderedLog, Rng
+    from slackwater.runtime.seam import Clock, Disk, Family, Net, OrderedLog, Rng
     from slackwater.settings import Settings
     from slackwater.sim.faults import Fault
     from slackwater.sim.tape import Stream, Tape
@@ -301,6 +301,8 @@ class World:
         self.focus: Callable[[], str | None] = lambda: None  # a node worth isolating, such as a leaseholder
         self.calm: Callable[[], bool] = lambda: False  # while True the nemesis holds back: the scenario is being set up
         self.calm_clients: Callable[[], bool] = lambda: True  # while True clients are left alone
+        self.spare: Callable[[str, Family, bytes | None], bool] = lambda _node, _family, _key: False
+        """Whether a node's copy of a stored key (None: of everything) may be damaged: others have good ones."""
         self.stopped: Callable[[Machine, int], None] = lambda _machine, _took_ns: None  # judges a graceful stop
         self.spoil: Callable[[Stream], str | None] = lambda _draw: None  # quarantines a replica; says which
         self.taps: dict[str, Callable[..., None]] = {}  # who looks at what code shows with `hooks.tap`

@@ -32,7 +32,7 @@ from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, tail_key, ts_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slackwater.runtime.seam import Reader
+    from slackwater.runtime.seam import Engine, Reader
     from slackwater.storage.versions import Version
 
 
@@ -140,6 +140,12 @@ def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
         if not keys:
             return total
         total = total.plus(Stats(intents=len(keys), intent_bytes=sum(map(len, keys)) + sum(map(len, values))))
+
+
+def recompute_now(engine: Engine, start: bytes, end: bytes) -> Stats:
+    """The numbers of [start, end), from scratch, on a snapshot of the present."""
+    with engine.snapshot() as frozen:
+        return recompute(frozen, start, end)
 
 
 def _of_rows(keys: list[bytes], values: list[bytes]) -> Stats:

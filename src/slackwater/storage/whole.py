@@ -1,4 +1,4 @@
-"""The end of a stream is proven, never assumed (I-33).
+"""The end of a stream is proven, never assumed (I-34).
 
 An iterator ends in two ways that look alike: nothing follows, or what follows could not be read. rocksdict's `items()` and
 `keys()` do not tell them apart (0.3.29: a damaged block simply ends them). So a cursor that is about to say *this was all*

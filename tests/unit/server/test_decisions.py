@@ -14,9 +14,10 @@ from slackwater.model.txns import Intent, TxnRecord, TxnStatus
 from slackwater.replica.allocator import Add, Move, NodeInfo, NodeState, Remove
 from slackwater.replica.lease import LeaseState
 from slackwater.replica.load import KEYS_KEPT, SAMPLE_EVERY, LoadMeter
-from slackwater.runtime.seam import Family
+from slackwater.replica.snapshot import Examination
+from slackwater.runtime.seam import Family, NodeId
 from slackwater.server.meta import Record, decode, plan
-from slackwater.server.queues.check import minority
+from slackwater.server.queues.check import judge
 from slackwater.server.queues.leases import should_nudge
 from slackwater.server.queues.merges import Side, should_merge
 from slackwater.server.queues.replicate import after
@@ -105,13 +106,38 @@ def test_a_replica_that_cannot_be_asked_holds_the_log(answer: object) -> None:
 # --- checks
 
 
-def test_the_minority_is_found_only_where_there_is_a_majority() -> None:
-    assert minority({}) == []
-    assert minority({1: b"x", 2: b"x"}) == []
-    assert minority({1: b"x", 2: b"y", 3: b"x"}) == [2]
-    assert minority({1: b"x", 2: b"y"}) is None
-    assert minority({1: b"x", 2: b"y", 3: b"z"}) is None
-    assert minority({1: b"x", 2: b"x", 3: b"y", 4: b"y"}) is None
+def _vote(digest: bytes, versions: int = 10, expected: int = 10) -> Examination:
+    return Examination(digest, versions, expected, versions == expected)
+
+
+@pytest.mark.parametrize(
+    ("votes", "wrong", "asks"),
+    [
+        ({}, [], False),
+        ({1: _vote(b"x"), 2: _vote(b"x")}, [], False),
+        ({1: _vote(b"x"), 2: _vote(b"y"), 3: _vote(b"x")}, [2], False),
+        ({1: _vote(b"x"), 2: _vote(b"y")}, [], True),
+        ({1: _vote(b"x"), 2: _vote(b"y"), 3: _vote(b"z")}, [], True),
+        ({1: _vote(b"x"), 2: _vote(b"x"), 3: _vote(b"y"), 4: _vote(b"y")}, [], True),
+        # Two copies that lost the same rows do not outvote the one that has them: they contradict their own statistics.
+        ({1: _vote(b"x", 5), 2: _vote(b"x", 5), 3: _vote(b"y")}, [1, 2], False),
+        ({1: _vote(b"x", 5), 2: _vote(b"y")}, [1], False),
+        # One of them could not be read and has no vote; the one that is whole is right.
+        ({1: _vote(b"x", 5), 3: _vote(b"y")}, [1], False),
+        # None is whole: even two that agree may be two that lost the same.
+        ({1: _vote(b"x", 5), 2: _vote(b"x", 5), 3: _vote(b"y", 7)}, [], True),
+        ({1: _vote(b"x", 5), 2: _vote(b"x", 5), 3: _vote(b"x", 5)}, [], True),
+        # All are whole by their own count, and the minority has more: an operator decides.
+        ({1: _vote(b"x", 9, 9), 2: _vote(b"x", 9, 9), 3: _vote(b"y")}, [], True),
+        ({1: _vote(b"x"), 2: _vote(b"x"), 3: _vote(b"y", 9, 9)}, [3], False),
+    ],
+)
+def test_which_replicas_are_wrong_is_decided_by_evidence_not_by_number(
+    votes: dict[NodeId, Examination], wrong: list[int], asks: bool
+) -> None:
+    verdict = judge(votes)
+    assert verdict.wrong == wrong
+    assert bool(verdict.question) == asks
 
 
 # --- splits and merges

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from slackwater.errors import StorageError
+from slackwater.errors import DamageError, StorageError
 from slackwater.runtime.seam import Family
 from slackwater.sim.handles import NS
+from slackwater.sim.rot import Rotten
 from tests.unit.sim.helpers import idle, run_in, world
 
 
@@ -109,12 +110,76 @@ def test_bad_reads_raise_and_then_stop():
     engine = n1.disk.open("store")
     put(engine, b"x")
     n1.disk.break_reads(2)
-    with pytest.raises(StorageError, match="checksum"):
+    with pytest.raises(StorageError, match="did not answer"):
         engine.get(Family.DATA, b"x")
-    with pytest.raises(StorageError, match="checksum"):
+    with pytest.raises(StorageError, match="did not answer"):
         engine.snapshot()
     assert engine.get(Family.DATA, b"x") == b"v"
     assert engine.get == engine.engine.get, "reads are direct again"
+
+
+ROWS = [b"%02d" % i for i in range(30)]
+
+
+def filled():
+    _, n1 = node()
+    engine = n1.disk.open("store")
+    for key in ROWS:
+        put(engine, key)
+    return n1.disk, engine
+
+
+def walk(reader, *, reverse=False, size=10):
+    cursor = reader.cursor(Family.DATA, start=b"0", end=b"9", reverse=reverse)
+    found = []
+    while True:
+        keys, _ = cursor.chunk(size)
+        found += keys
+        if len(keys) < size:
+            return found
+
+
+@pytest.mark.parametrize("size", [4, 10, 12, 100])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rot_is_met_by_every_read_that_touches_it(size, reverse):
+    disk, engine = filled()
+    disk.spoil(rot=(Rotten(Family.DATA, b"12", b"15"),))
+    with pytest.raises(DamageError, match="checksum"):
+        walk(engine, size=size, reverse=reverse)
+    with engine.snapshot() as frozen, pytest.raises(DamageError, match="checksum"):
+        walk(frozen, size=size, reverse=reverse)
+    with pytest.raises(DamageError):
+        engine.get(Family.DATA, b"13")
+    with pytest.raises(DamageError):
+        engine.multi_get(Family.DATA, [b"01", b"14"])
+    assert engine.get(Family.DATA, b"20") == b"v"
+    assert engine.cursor(Family.DATA, start=b"15", end=b"9").chunk(100)[0] == ROWS[15:]
+
+
+def test_rot_survives_a_power_cut_and_is_gone_once_its_keys_are_cleared():
+    disk, engine = filled()
+    disk.spoil(rot=(Rotten(Family.DATA, b"12", b"15"),))
+    disk.crash()
+    engine = disk.open("store")
+    batch = engine.batch()
+    batch.delete_range(Family.DATA, b"10", b"13")
+    engine.write(batch)
+    assert disk.rot == (Rotten(Family.DATA, b"13", b"15"),)
+    batch = engine.batch()
+    batch.delete_range(Family.DATA, b"", b"9")
+    engine.write(batch)
+    assert disk.rot == ()
+    put(engine, b"13")
+    assert walk(engine) == [b"13"]
+
+
+def test_a_short_stream_is_found_out_at_its_end():
+    disk, engine = filled()
+    disk.spoil(short_percent=100)
+    with pytest.raises(DamageError, match="before its last key"):
+        [walk(engine) for _ in range(20)]  # a drawn end may lie behind the real one
+    disk.heal()
+    assert walk(engine) == ROWS
 
 
 def test_slow_disk_takes_longer():

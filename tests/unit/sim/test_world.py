@@ -4,6 +4,7 @@ import pytest
 
 from slackwater import hooks
 from slackwater.errors import StorageError, invariant
+from slackwater.runtime.seam import Family
 from slackwater.sim.clocks import SimClock, wave
 from slackwater.sim.faults import INJECTORS, FaultKind, inject, nemesis
 from slackwater.sim.handles import NS
@@ -153,6 +154,8 @@ def test_every_fault_begins_ends_and_leaves_the_world_whole(kind):
     advance(w, 1)
     for machine in w.nodes:
         machine.stopper = _end_well
+        _store_a_row(machine)
+    w.spare = lambda node, family, key: True
     fault = inject(w, kind)
     assert fault is not None
     advance(w, 60)
@@ -160,9 +163,18 @@ def test_every_fault_begins_ends_and_leaves_the_world_whole(kind):
     assert str(fault).startswith(kind.value)
     w.heal()
     assert all(m.up and not m.paused and not m.slow_ns and not m.disk.full for m in w.machines.values())
+    assert not any(m.disk.spoiled for m in w.machines.values())
     assert all(not link.cuts and not link.slow_ns and not link.loss_percent for link in w.net.links.values())
     assert all(vars(link) == vars(type(link)()) for link in w.log.links.values())
     w.loop.dispose()
+
+
+def _store_a_row(machine):
+    engine = machine.disk.open("store")
+    batch = engine.batch()
+    for family in (Family.DATA, Family.LOCK):
+        batch.put(family, b"k", b"v")
+    engine.write(batch)
 
 
 async def _end_well():
@@ -187,7 +199,8 @@ def test_every_kind_has_an_injector_and_a_nemesis_shows_all_it_was_given():
         w.add_node(name, idle)
     w.add_client("c1", idle)
     w.calm_clients = lambda: False
-    kinds = frozenset(FaultKind) - {FaultKind.RESET, FaultKind.STOP, FaultKind.QUARANTINE}
+    kinds = frozenset(FaultKind) - {FaultKind.RESET, FaultKind.STOP, FaultKind.QUARANTINE, FaultKind.DISK_ROT}
+    w.spare = lambda node, family, key: True
     w.spawn(nemesis(w, kinds, mean_ns=NS, upto_ns=120 * NS), name="nemesis")
     advance(w, 100)
     assert {f.kind for f in w.faults} == kinds

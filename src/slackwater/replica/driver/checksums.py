@@ -2,16 +2,20 @@
 
 A `ComputeChecksum` command names a point; each replica digests the state right there and keeps the result until somebody
 compares (the consistency queue). The snapshot is taken in the step that applied the command, the work is done off the loop.
+Each digest comes with whether the content is what the replica's own statistics say. A replica that cannot be read has no
+digest: it does not vote, and is quarantined (I-34).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.replica.snapshot import range_digest
+from slackwater.errors import StorageError
+from slackwater.replica.snapshot import examine
 
 if TYPE_CHECKING:
     from slackwater.replica.driver.context import Context
+    from slackwater.replica.snapshot import Examination
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Snapshot, TaskScope
 
@@ -24,10 +28,10 @@ class Checksums:
     def __init__(self, context: Context, scope: TaskScope) -> None:
         self._context = context
         self._scope = scope
-        self._found: dict[bytes, bytes] = {}
+        self._found: dict[bytes, Examination] = {}
 
-    def get(self, checksum_id: bytes) -> bytes | None:
-        """A digest; None when it is not there, or not yet."""
+    def get(self, checksum_id: bytes) -> Examination | None:
+        """What was found at a point; None when it is not there, or not yet."""
         return self._found.get(checksum_id)
 
     def compute(self, checksum_id: bytes, state: RangeState) -> None:
@@ -37,9 +41,12 @@ class Checksums:
 
     async def _later(self, checksum_id: bytes, frozen: Snapshot, state: RangeState) -> None:
         try:
-            digest = await self._context.runtime.offload(range_digest, frozen, state)
+            found = await self._context.runtime.offload(examine, frozen, state)
+        except StorageError as error:
+            self._context.hooks.read_failed(state.descriptor.range_id, error)
+            return
         finally:
             frozen.close()
         if len(self._found) >= CHECKSUMS_KEPT_MAX:
             self._found.pop(next(iter(self._found)))
-        self._found[checksum_id] = digest
+        self._found[checksum_id] = found

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from slackwater.clock import HybridClock, Timestamp
     from slackwater.closedts.publisher import Publisher
+    from slackwater.errors import SlackwaterError, StorageError
     from slackwater.model.descriptors import Liveness, RangeDescriptor
     from slackwater.replica.apply import Applied, Outcome
     from slackwater.replica.read_summary import ReadSummary
@@ -115,6 +116,10 @@ class StoreHooks(Neighbors, Protocol):
 
     def replica_failed(self, range_id: RangeId, error: BaseException) -> None:
         """A replica met something it must not go on from; it is quarantined, its neighbours are not."""
+        ...
+
+    def read_failed(self, range_id: RangeId, error: StorageError) -> SlackwaterError:
+        """A replica's content could not be read here; returns the refusal that sends the reader to another one (I-34)."""
         ...
 
 

@@ -18,6 +18,7 @@ from slackwater.clock.timestamp import MAX, MIN
 from slackwater.errors import ConflictError, Overloaded, SlackwaterError, TooStale
 from slackwater.hooks import probe, tap
 from slackwater.model.bulk import BULK
+from slackwater.model.requests import BatchResult, LeaseResult
 from slackwater.model.served import Served, Why
 from slackwater.replica import declare
 from slackwater.replica.evaluate import View, evaluate
@@ -25,7 +26,7 @@ from slackwater.runtime.sync import CancelledError
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.requests import Batch, BatchResult, Result
+    from slackwater.model.requests import Batch, Result
     from slackwater.replica.driver.context import Context
     from slackwater.replica.driver.replica import Replica
     from slackwater.replica.evaluate_bulk import BulkReads
@@ -77,6 +78,13 @@ def _in_the_way(replica: Replica, batch: Batch, error: ConflictError) -> Slackwa
         )
     holder = replica.state.lease.holder
     return replica.leasing.elsewhere("an intent is in the way on this follower", holder, intent=True)
+
+
+def lease_info(replica: Replica) -> BatchResult:
+    """What this replica knows of its range's lease. Any replica answers: its answer is no sign of the lease (pitfall 22)."""
+    state, node_id = replica.state, replica.context.node_id
+    info = LeaseResult(state.lease, state.descriptor, state.lai, state.closed)
+    return BatchResult([info], served_by=node_id, by_follower=state.lease.holder != node_id)
 
 
 def served_here(replica: Replica, ts: Timestamp) -> tuple[Served, ...]:

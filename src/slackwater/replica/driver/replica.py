@@ -22,6 +22,7 @@ from slackwater.errors import (
     AmbiguousResult,
     ClockError,
     ConnectionLost,
+    DamageError,
     RangeMismatch,
     ReadWithinUncertainty,
     SlackwaterError,
@@ -37,7 +38,7 @@ from slackwater.replica.driver.checksums import Checksums
 from slackwater.replica.driver.closing import Closing
 from slackwater.replica.driver.leasing import Leasing
 from slackwater.replica.driver.pipeline import Pipeline, Waiter
-from slackwater.replica.driver.reading import follower_read, read_bulk, served_here
+from slackwater.replica.driver.reading import follower_read, lease_info, read_bulk, served_here
 from slackwater.replica.driver.waiting import Waiters, as_known
 from slackwater.replica.evaluate import Evaluation, View, evaluate
 from slackwater.replica.latches import Latch, LatchManager, RequestId
@@ -45,7 +46,7 @@ from slackwater.replica.load import LoadMeter
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.tscache import TimestampCache
 from slackwater.storage.batch import WriteBatch
-from slackwater.storage.stats import recompute
+from slackwater.storage.stats import recompute_now
 
 if TYPE_CHECKING:
     from slackwater.model.commands import Packet
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from slackwater.replica.apply import Aftermath, Applied
     from slackwater.replica.driver.context import Context, Gone, ReplicaFollower
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Engine, Entry, Position, TaskScope
+    from slackwater.runtime.seam import Entry, NodeId, Position, TaskScope
 
 LATCH_WAIT_S_MAX = 60.0
 NO_LATCH = RequestId(0)
@@ -83,7 +84,7 @@ class Replica:
         self._granted: Waiters[RequestId] = Waiters()
         self._records: Waiters[bytes] = Waiters()
         self._applied: Waiters[str] = Waiters()
-        self.retired = self.stopped = False
+        self.retired = self.stopped = self.halted = False
         self.follower: ReplicaFollower | None = None
         """Whoever follows this replica now, such as its change feed."""
         self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
@@ -117,6 +118,16 @@ class Replica:
         if self.failure is None and not self.retired and not self.stopped:
             self._fail(UnavailableError(f"quarantined: {reason}"))
 
+    def suspend(self, error: DamageError) -> None:
+        """Serve nothing more: what this replica applied cannot be read here (I-34). It applies on until `halt`."""
+        tap("replica.quarantined", self, error)
+        self.failure = error
+
+    def halt(self) -> None:
+        """End a suspended replica: it applies nothing more and can be replaced."""
+        if isinstance(self.failure, DamageError) and not (self.halted or self.retired):
+            self._fail(self.failure)
+
     def reached(self) -> Timestamp:
         """At or above everything this replica has closed or served as leaseholder; ahead of the clock, in lead ranges."""
         return Timestamp(max(self.pipeline.buffer.assigned_closed, self.tscache.highest, self.closing.promised()))
@@ -145,7 +156,7 @@ class Replica:
         if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
             if batch.requests[0].by_holder:
                 await self.leasing.hold()
-            return self._lease_info()
+            return lease_info(self)
         if batch.requests and isinstance(batch.requests[0], rq.QueryResolved):
             self._check_bounds(batch)
             return self.closing.query_resolved(batch)
@@ -156,7 +167,7 @@ class Replica:
         for _ in range(PUSH_ROUNDS_MAX):
             await self.leasing.hold()
             result, parked = await self._execute_surely(batch)
-            if parked is None or not await self._records.wait(parked, seconds=_push_wait_s(batch)):
+            if parked is None or not await self._records.wait(parked, seconds=declare.push_wait_s(batch)):
                 return result
         return result
 
@@ -255,9 +266,8 @@ class Replica:
         for request in batch.requests:
             if isinstance(request, rq.Split):
                 self._check_bounds(batch)
-                return await self.context.runtime.offload(
-                    _right_half, self.context.engine, request.at, self.state.descriptor.end
-                )
+                end = self.state.descriptor.end
+                return tuple(await self.context.runtime.offload(recompute_now, self.context.engine, request.at, end))
         return ()
 
     def _evaluate(
@@ -327,6 +337,11 @@ class Replica:
         if trigger is not None:
             await self._propose(Evaluation(trigger=trigger)).wait()
 
+    async def give_lease(self, to: NodeId) -> None:
+        """Transfer the lease, also of a suspended replica; returns once that is applied here."""
+        trigger = self.leasing.transfer(to, served=self.reached())
+        await self._propose(Evaluation(trigger=trigger)).wait()
+
     # --- applying --------------------------------------------------------------------------------------------------
 
     async def _tail(self) -> None:
@@ -335,7 +350,9 @@ class Replica:
             while True:
                 try:
                     await self._tail_once()
-                except (ConnectionLost, StorageError):
+                except (ConnectionLost, StorageError) as error:
+                    if isinstance(error, DamageError):
+                        self.context.hooks.read_failed(self.state.descriptor.range_id, error)
                     # The reader broke, or the disk refused: nothing of the entry was applied, so read it again. Whoever
                     # waits for a command goes on waiting; the node answers nothing new that would need this entry.
                     probe("replica.tail_again")
@@ -346,7 +363,7 @@ class Replica:
     def _fail(self, error: SlackwaterError) -> None:
         probe("replica.quarantined")
         tap("replica.quarantined", self, error)
-        self.failure = error
+        self.failure, self.halted = error, True
         self._applied.tell("applied")  # a neighbour may wait for what will not come
         self.pipeline.stop(AmbiguousResult("the replica failed before the command was decided", cause=str(error)))
         self.context.hooks.replica_failed(self.state.descriptor.range_id, error)
@@ -388,7 +405,7 @@ class Replica:
 
     def _apply_run(self, run: list[tuple[Position, Packet]]) -> None:
         """Apply entries in one engine batch, then tell everybody. Cannot be interleaved."""
-        if not run or self.retired or self.failure is not None:
+        if not run or self.retired or self.halted:
             return
         state, whole = self.state, WriteBatch()
         done: list[tuple[RangeState, Applied, Position]] = []
@@ -467,34 +484,9 @@ class Replica:
             raise UnavailableError(f"this replica is {why}; ask another one", cause=str(self.failure or why))
 
     def _check_bounds(self, batch: Batch) -> None:
-        descriptor = self.state.descriptor
-        span = declare.bounds(batch)
-        if span is None:
-            # Requests to the range itself name no key: the descriptor they were sent by must be the one they mean.
-            if batch.header.generation not in (0, descriptor.generation):
-                raise RangeMismatch("the range has changed; look it up again", descriptors=[descriptor])
-            return
-        admission.check_span(span)
-        if not descriptor.covers(span.start, span.end):
-            raise RangeMismatch("the batch reaches outside this range; look it up again", descriptors=[descriptor])
-
-    def _lease_info(self) -> BatchResult:
-        state = self.state
-        info = rq.LeaseResult(state.lease, state.descriptor, state.lai, state.closed)
-        # Anybody may answer this: it must not be taken as a sign of the lease (pitfall 22).
-        elsewhere = state.lease.holder != self.context.node_id
-        return rq.BatchResult([info], served_by=self.context.node_id, by_follower=elsewhere)
+        admission.check_bounds(batch, self.state.descriptor)
 
     def status(self) -> str:
         """One line for logs, scripts, console and simulator."""
         failed = f" QUARANTINED: {self.failure}" if self.failure else ""
         return f"{self.state.status()} {self.pipeline.buffer.status()}{failed}"
-
-
-def _right_half(engine: Engine, at: bytes, end: bytes) -> tuple[int, ...]:
-    with engine.snapshot() as frozen:
-        return tuple(recompute(frozen, at, end))
-
-
-def _push_wait_s(batch: Batch) -> float:
-    return max((r.wait_ms / 1000 for r in batch.requests if isinstance(r, rq.PushTxn)), default=0.0)

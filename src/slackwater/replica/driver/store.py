@@ -15,24 +15,32 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.closedts.policy import PolicyBook, closable_upto
 from slackwater.closedts.side_transport import NodeLease
-from slackwater.errors import LogTrimmed, NotLeaseholder, RangeMismatch, StorageError, UnavailableError, UsageError
+from slackwater.errors import (
+    DamageError,
+    LogTrimmed,
+    NotLeaseholder,
+    RangeMismatch,
+    SlackwaterError,
+    StorageError,
+    UnavailableError,
+    UsageError,
+)
 from slackwater.hooks import planted, probe, tap
-from slackwater.model.layout import range_local
 from slackwater.replica import declare
 from slackwater.replica.driver import promises
 from slackwater.replica.driver.context import Context, Gone
+from slackwater.replica.driver.damage import DamageLog, check_received, read_failed
 from slackwater.replica.driver.graves import Graves
+from slackwater.replica.driver.neighbours import Neighbours, seen_key
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.stored import stored_states
 from slackwater.replica.driver.waiting import Waiters
-from slackwater.replica.evaluation import LeftSide
 from slackwater.replica.lease import lasts_s
-from slackwater.replica.snapshot import SnapshotReceiver, clear, send_parts
+from slackwater.replica.snapshot import SnapshotReceiver, check_whole, clear, send_parts
 from slackwater.replica.state import RangeState, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, Position, RangeId
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.column_cache import ColumnCache
-from slackwater.storage.overlay import Overlay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -42,9 +50,10 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.driver.context import ApplyListener, LivenessView
+    from slackwater.replica.evaluation import LeftSide
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.snapshot import SnapshotPart
-    from slackwater.runtime.seam import Engine, OrderedLog, Reader, Runtime, TaskHandle, TaskScope
+    from slackwater.runtime.seam import Engine, OrderedLog, Runtime, TaskHandle, TaskScope
     from slackwater.settings import Settings
 
 NEIGHBOUR_WAIT_S = 1.0
@@ -74,14 +83,18 @@ class Store:
         transport: Publisher | None = None,
         trusted: Callable[[], None] = lambda: None,
         policies: PolicyBook | None = None,
+        on_damaged: Callable[[Replica], None] = Replica.halt,
     ) -> None:
         self.replicas: dict[RangeId, Replica] = {}
         self.durable: dict[RangeId, Position] = {}
         self.quarantined: dict[RangeId, str] = {}
         self._scope = scope
         self._on_trimmed = on_trimmed
+        self._on_damaged = on_damaged
+        self.damage = DamageLog()
         self._arrived: Waiters[RangeId] = Waiters()
         self.graves = Graves(engine)
+        self._beside = Neighbours(self.replicas, engine)
         self._flusher: TaskHandle[None] | None = None
         self._installing: dict[RangeId, RangeDescriptor] = {}
         self._stopping = False
@@ -187,6 +200,8 @@ class Store:
         except RangeMismatch as error:
             # After a split or merge the neighbour is here too: say so, and the caller needs no second lookup.
             raise RangeMismatch(error.message, descriptors=self._overlapping(batch)) from error
+        except StorageError as error:
+            raise self.read_failed(batch.header.range_id, error) from error
 
     def _not_here(self, batch: Batch) -> RangeMismatch | NotLeaseholder:
         """Say what is here instead; or, when nothing is, only that another replica should be asked.
@@ -267,41 +282,12 @@ class Store:
         self.remove(range_id)
 
     def generation_changed(self, batch: WriteBatch, before: RangeDescriptor, after: RangeDescriptor) -> None:
-        """Note, for the ranges to the right, that the one beside them went on from one generation to the next.
-
-        In the batch that does it, so that after a crash either both are there or the entry is applied again. See `thaw`.
-        """
-        for replica in self.replicas.values():
-            right = replica.state.descriptor
-            if right.range_id == before.range_id or right.start not in (before.end, after.end):
-                continue
-            if after.contains(right.start):
-                batch.delete(Family.LOCAL, _seen_key(right.range_id))
-                continue
-            # After a merge the keys just left of this range belonged to what was absorbed, until now.
-            old = before if right.start == before.end else self._ending_at(right.start)
-            if old is not None:
-                self._saw(batch, replica, old.generation, after.generation)
-
-    def _saw(self, batch: WriteBatch, replica: Replica, low: int, high: int) -> None:
-        range_id, frozen = replica.state.descriptor.range_id, replica.state.frozen
-        known = self._seen(Overlay(self.context.engine, batch), range_id)
-        if known[1] == low:
-            low = known[0]
-        elif frozen is not None and known[0] <= frozen.left_generation < known[1]:
-            return  # there is a gap after what was seen, but what was seen is what matters
-        batch.put(Family.LOCAL, _seen_key(range_id), low.to_bytes(8, "big") + high.to_bytes(8, "big"))
-
-    def _seen(self, reader: Reader, range_id: RangeId) -> tuple[int, int]:
-        note = reader.get(Family.LOCAL, _seen_key(range_id))
-        return (int.from_bytes(note[:8], "big"), int.from_bytes(note[8:], "big")) if note else (0, 0)
-
-    def _ending_at(self, end: bytes) -> RangeDescriptor | None:
-        return next((r.state.descriptor for r in self.replicas.values() if r.state.descriptor.end == end), None)
+        """Note, for the ranges to the right, that the one beside them went on from one generation to the next."""
+        self._beside.generation_changed(batch, before, after)
 
     def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
         """What this store has applied of the range that ends where the given one begins."""
-        return LeftSide(self._ending_at(descriptor.start), self._seen(self.context.engine, descriptor.range_id))
+        return self._beside.left_of(descriptor)
 
     def state_of(self, range_id: RangeId) -> RangeState | None:
         """The applied state of the replica here of a range; None: there is none."""
@@ -336,8 +322,18 @@ class Store:
         replica = self.replicas.get(range_id)
         if replica is not None:
             replica.dismiss(Gone.FAILED, str(error))
-        if isinstance(error, LogTrimmed | UnavailableError) and replica is not None and self._on_trimmed is not None:
+        fetch = isinstance(error, LogTrimmed | UnavailableError | DamageError)
+        if fetch and replica is not None and self._on_trimmed is not None:
             self._on_trimmed(replica.state)
+
+    def read_failed(self, range_id: RangeId, error: StorageError) -> SlackwaterError:
+        """Quarantine a replica that cannot be read here; returns the refusal that sends its reader to another one."""
+        return read_failed(self.damage, self.replicas.get(range_id), range_id, error, on_damaged=self._damaged)
+
+    def _damaged(self, replica: Replica, error: DamageError) -> None:
+        self.quarantined[replica.state.descriptor.range_id] = str(error)
+        replica.dismiss(Gone.FAILED, str(error))
+        self._on_damaged(replica)
 
     def reached(self) -> Timestamp:
         """At or above everything that replicas which are no longer here had closed or served."""
@@ -376,8 +372,12 @@ class Store:
         # Taken in one step: state and data belong to the same position.
         state, frozen = replica.state, self.context.engine.snapshot()
         try:
+            await self.context.runtime.offload(check_whole, frozen, state)
             for part in send_parts(frozen, state):
                 yield part
+        except StorageError as error:
+            self.damage.refused += 1
+            raise self.read_failed(range_id, error) from error
         finally:
             frozen.close()
 
@@ -397,6 +397,8 @@ class Store:
                     self._make_room(receiver.state)
                     taken = receiver.state.descriptor.range_id
                     self._installing[taken] = receiver.state.descriptor
+                if receiver.state is not None and receiver.complete:
+                    await check_received(self.damage, self.context, receiver.state)
                 self.context.write(batch)
             state = receiver.state
             if state is None or not receiver.complete:
@@ -406,6 +408,7 @@ class Store:
             await self.context.engine.flush()
             self._check_running()
             self.durable[state.descriptor.range_id] = state.position
+            tap("store.installed", self, state)
             self._add(state)
             return state
         finally:
@@ -449,13 +452,15 @@ class Store:
                 raise StorageError(
                     f"r{old.range_id} here still covers keys of r{new.range_id}; it will split or merge first"
                 )
-        batch = WriteBatch()
+        batch, replaced_here = WriteBatch(), list[RangeId]()
         for replica in list(self.replicas.values()):
             old = replica.state.descriptor
             if old.range_id == new.range_id or not (old.end <= new.start or new.end <= old.start):
-                self._drop(old.range_id, Gone.REPLACED, refetched=old.range_id == new.range_id)
+                replaced_here.append(old.range_id)
                 clear(batch, old)
-        self.context.write(batch)
+        self.context.write(batch)  # a store that cannot be written keeps what it has
+        for range_id in replaced_here:
+            self._drop(range_id, Gone.REPLACED, refetched=range_id == new.range_id)
 
     def _left_behind(self, replica: Replica, new: RangeDescriptor) -> bool:
         """Whether a frozen replica waits here for a merge that will not come.
@@ -484,14 +489,9 @@ class Store:
         self._drop(range_id, Gone.REMOVED)
         batch = WriteBatch()
         clear(batch, replica.state.descriptor)
-        batch.delete(Family.LOCAL, _seen_key(range_id))
+        batch.delete(Family.LOCAL, seen_key(range_id))
         self.context.write(batch)
 
     def status(self) -> str:
         """One line per replica."""
         return "\n".join(self.replicas[r].status() for r in sorted(self.replicas))
-
-
-def _seen_key(range_id: RangeId) -> bytes:
-    """Where a store notes which generations of the left neighbour it saw end. Not replicated."""
-    return range_local(range_id, b"left seen")

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from slackwater import errors
-from slackwater.errors import InvariantViolation, SlackwaterError
+from slackwater.errors import DamageError, InvariantViolation, SlackwaterError
 from slackwater.runtime.rpc.wire import Fault, Goodbye, encode
 
 FACTS_MAX = 32
@@ -69,6 +69,8 @@ def unpack(name: str, message: str, facts: dict[str, Any]) -> SlackwaterError:
         return violation
     error = known.__new__(known)
     SlackwaterError.__init__(error, message, **facts)  # a subclass may have a constructor of its own
+    if isinstance(error, DamageError):
+        error.remote = True
     return error
 
 

@@ -33,7 +33,7 @@ from slackwater.errors import (
     SlackwaterError,
     UnavailableError,
 )
-from slackwater.hooks import level
+from slackwater.hooks import level, tap
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import fault, unpack, without_facts
 from slackwater.runtime.rpc.method import Context
@@ -305,6 +305,7 @@ class ServerSession(Session):
         return EntryTooLarge(f"the {what} is over rpc.frame_bytes_max; ask for less", size=len(frame), limit=limit)
 
     def _fault(self, call_id: int, method: str, error: BaseException) -> None:
+        tap("rpc.failed", method, error)
         if not isinstance(error, SlackwaterError) or isinstance(error, InvariantViolation):
             self._server.crashed(method, error)
         if not isinstance(error, SlackwaterError):

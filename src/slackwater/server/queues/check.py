@@ -1,15 +1,25 @@
 """Checks: every replica digests its state at the same point of the log, and the digests must agree (I-06).
 
-A minority that differs is quarantined and fetched anew; the finding is kept for an operator. Without a majority nobody can
-say who is right: that is reported and left alone. A leaseholder that finds itself in the minority hands the lease to one
-of the majority first.
+Each replica also counts what it holds and compares that with its own statistics, which every command has carried along: a
+copy that lost rows contradicts itself, however many others lost the same. So the evidence is weighed in this order (I-34):
+
+    cannot be read                       no vote; it has quarantined itself
+    contradicts its own statistics       wrong, if a copy is there that does not; many wrong ones do not outvote it
+    all that are whole agree             right
+    they differ: a majority of all       right, unless one of the others holds more versions
+    anything else                        nobody can say: nothing is touched, and an operator is asked
+
+What is wrong is quarantined and fetched anew. A leaseholder that finds itself wrong hands the lease to one that is right
+first. A question stands in the journal, in `slackwater status` and in `/health` until a later check finds the replicas equal;
+`slackwater refetch` answers it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.model import requests as rq
 from slackwater.replica.allocator import NodeState
@@ -18,6 +28,7 @@ from slackwater.routing.retry import Deadline
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from slackwater.replica.snapshot import Examination
     from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.queues.desk import Visit
 
@@ -26,14 +37,31 @@ DIGEST_WAIT_S = 30.0
 POLL_S = 0.02
 
 
-def minority(digests: Mapping[NodeId, bytes]) -> list[NodeId] | None:
-    """The nodes whose digests differ from the majority's; None when they differ and there is no majority."""
-    if len(set(digests.values())) <= 1:
-        return []
-    best, votes = Counter(digests.values()).most_common(1)[0]
-    if 2 * votes <= len(digests):
-        return None
-    return sorted(n for n, d in digests.items() if d != best)
+class Verdict(NamedTuple):
+    """Which replicas are wrong; or why nobody can say."""
+
+    wrong: list[NodeId]
+    question: str = ""
+
+
+def judge(votes: Mapping[NodeId, Examination]) -> Verdict:
+    """Weigh what the replicas of a range found in themselves."""
+    digests = {vote.digest for vote in votes.values()}
+    whole = {node: vote for node, vote in votes.items() if vote.whole}
+    if len(digests) <= 1:
+        alike = "all replicas are equal, and hold something else than their statistics say"
+        return Verdict([], alike if votes and not whole else "")
+    if not whole:
+        return Verdict([], "replicas differ, and none holds what its statistics say")
+    best, count = Counter(vote.digest for vote in whole.values()).most_common(1)[0]
+    wrong = sorted(node for node, vote in votes.items() if vote.digest != best)
+    if count < len(whole):
+        if 2 * count <= len(votes):
+            return Verdict([], "replicas differ, and none is in the majority")
+        right = next(vote for vote in whole.values() if vote.digest == best)
+        if any(node in whole and votes[node].versions > right.versions for node in wrong):
+            return Verdict([], "replicas differ, and the minority holds more versions than the majority")
+    return Verdict(wrong)
 
 
 class CheckQueue:
@@ -48,7 +76,10 @@ class CheckQueue:
         """Compare, if it is time."""
         interval, now_ns = visit.desk.settings["queue.check_interval"], visit.desk.now_ns()
         range_id = visit.descriptor.range_id
-        if not interval or not visit.leading or len(visit.descriptor.replicas) < 2:
+        if not visit.leading:
+            visit.desk.questions.pop(range_id, None)  # whoever leads the range asks
+            return False
+        if not interval or len(visit.descriptor.replicas) < 2:
             return False
         # The first check comes after a whole interval, so that a restart does not digest everything at once.
         since_ns = self._checked.setdefault(range_id, now_ns)
@@ -63,31 +94,40 @@ class CheckQueue:
         desk, here = visit.desk, visit.descriptor
         checksum_id = desk.runtime.rng.bytes(CHECKSUM_ID_BYTES)
         await desk.admin.ask(rq.ComputeChecksum(checksum_id), at=here.start)
-        digests = await self._gather(visit, checksum_id)
-        wrong = minority(digests)
-        if wrong is None:
-            probe("queues.check_no_majority")
-            desk.report(f"r{here.range_id}: replicas differ and none is in the majority: {sorted(digests)}")
-        elif wrong:
+        votes = await self._gather(visit, checksum_id)
+        verdict = judge(votes)
+        if verdict.question:
+            probe("queues.check_asks")
+            counts = ", ".join(f"n{node}: {v.versions} of {v.expected} versions" for node, v in sorted(votes.items()))
+            desk.ask(here.range_id, f"r{here.range_id}: {verdict.question} ({counts}); nothing was changed")
+        elif verdict.wrong:
             probe("queues.check_mismatch")
-            desk.report(f"r{here.range_id}: the replicas on {wrong} differ from the others; quarantined")
-            await self._quarantine(visit, wrong, right=[n for n in digests if n not in wrong])
-        return digests
+            desk.report(f"r{here.range_id}: the replicas on {verdict.wrong} differ from the others; quarantined")
+            await self._quarantine(visit, verdict.wrong, right=[n for n in votes if n not in verdict.wrong])
+        elif len(votes) == len(here.replicas):
+            desk.questions.pop(here.range_id, None)
+        return {node: vote.digest for node, vote in votes.items()}
 
-    async def _gather(self, visit: Visit, checksum_id: bytes) -> dict[NodeId, bytes]:
+    async def _gather(self, visit: Visit, checksum_id: bytes) -> dict[NodeId, Examination]:
+        """What each replica found; one that has failed, or whose node does not answer, has no vote."""
         desk, here = visit.desk, visit.descriptor
         waiting = [n for n in here.replicas if visit.picture.state(n) in (NodeState.LIVE, NodeState.DRAINING)]
-        digests: dict[NodeId, bytes] = {}
+        votes: dict[NodeId, Examination] = {}
         deadline = Deadline(desk.runtime.clock, seconds=DIGEST_WAIT_S)
         while waiting and not deadline.passed:
             for node in list(waiting):
-                digest = await desk.peers.checksum(node, here.range_id, checksum_id)
-                if digest is not None:
-                    digests[node] = digest
+                try:
+                    reply = await desk.peers.checksum(node, here.range_id, checksum_id)
+                except SlackwaterError:
+                    waiting.remove(node)
+                    continue
+                if reply.found is not None:
+                    votes[node] = reply.found
+                if reply.found is not None or reply.failure:
                     waiting.remove(node)
             if waiting:
                 await desk.runtime.clock.sleep(POLL_S)
-        return digests
+        return votes
 
     async def _quarantine(self, visit: Visit, wrong: list[NodeId], *, right: list[NodeId]) -> None:
         desk, here = visit.desk, visit.descriptor

@@ -68,6 +68,20 @@ class Desk:
     findings: list[str] = field(default_factory=list)
     """What an operator should know; the newest FINDINGS_MAX."""
 
+    questions: dict[RangeId, str] = field(default_factory=dict)
+    """Ranges led here whose replicas differ in a way that only an operator can judge; at most one for each range."""
+
+    def ask(self, range_id: RangeId, question: str) -> None:
+        """Leave a range alone and have an operator decide; `slackwater status` and the journal show it until it is settled."""
+        if self.questions.get(range_id) != question:
+            self.report(question)
+        self.questions[range_id] = question
+
+    def open_questions(self) -> dict[RangeId, str]:
+        """The questions about ranges that this node leads; another leaseholder asks its own."""
+        led = {r for r, replica in self.store.replicas.items() if replica.state.lease.holder == self.node_id}
+        return {range_id: question for range_id, question in self.questions.items() if range_id in led}
+
     def report(self, finding: str) -> None:
         """Note something for an operator."""
         self.findings.append(finding)

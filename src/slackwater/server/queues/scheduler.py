@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slackwater.errors import InvariantViolation, SlackwaterError
+from slackwater.errors import DamageError, InvariantViolation, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.sync import Event, get_running_loop, timeout
@@ -185,6 +185,8 @@ class Queues:
             what = f"{queue.name} of r{range_id}"
             if isinstance(error, SlackwaterError) and not _found_broken(error):
                 probe(f"queues.{queue.name}_failed")
+                if isinstance(error, DamageError):
+                    self.desk.store.read_failed(range_id, error)
                 self.desk.report(f"{what}: {error}")
                 return False
             if isinstance(error, SlackwaterError):

@@ -19,6 +19,7 @@ of them is seen first is the seed's business:
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.sim.checkers import Recorder
@@ -28,6 +29,7 @@ from slackwater.sim.oracles import following, leases, replication, settled
 from slackwater.sim.oracles.history import Told
 from slackwater.sim.oracles.stopping import Stops
 from slackwater.sim.oracles.versions import ClosedStays, Versions
+from slackwater.sim.oracles.whole import Whole
 from slackwater.sim.oracles.witness import Witness
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
 from slackwater.sim.scenarios.cluster_operator import Operator
@@ -40,6 +42,7 @@ from slackwater.sim.scenarios.cluster_plan import (
     draw_plan,
     late_plan,
     leases_plan,
+    spare,
     standard_plan,
 )
 from slackwater.sim.scenarios.cluster_programs import Client, node_program
@@ -115,6 +118,7 @@ class Traffic:
         world.calm_clients = lambda: not cluster.ready
         world.focus = lambda: _holder(cluster)
         world.spoil = lambda draw: spoil(cluster, draw)
+        world.spare = partial(spare, cluster)
         for name in addresses:
             world.add_node(name, _node(cluster))
         for i in range(1, scenario.clients + 1):
@@ -195,6 +199,7 @@ def _oracles() -> list[Oracle]:
         leases.Clocks(),
         leases.OneHolder(),
         versions,
+        Whole(),
         ClosedStays(),
         Told(versions),
         Stops(),
@@ -287,6 +292,13 @@ for _bug in (
         play="cluster",
         expected=("I-31",),
         faults=frozenset({FaultKind.STOP}),
+    ),
+    PlantedBug(
+        "X-SHORT-READ",
+        "take the end of a stream for the end of the data, without a look at what follows",
+        play="standard",
+        expected=("I-34",),
+        faults=frozenset({FaultKind.DISK_SHORT, FaultKind.DISK_ROT}),
     ),
     PlantedBug(
         "X-NO-FENCE",

@@ -15,10 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slackwater.model.layout import KV, kv, prefix_end
+from slackwater.model.layout import KV, VERSION_BYTES, kv, prefix_end
+from slackwater.runtime.seam import Family
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
+    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.runtime.sync import Event
     from slackwater.server.node import Node
     from slackwater.sim.checkers import Recorder
@@ -36,6 +38,7 @@ KV_SPAN = (KV, prefix_end(KV))
 REGISTERS, ACCOUNTS, RING, LISTS, FORKS = 6, 5, 6, 5, 8
 FORK_KEYS = 2
 OPENING_BALANCE = 100
+GOOD_COPIES_MIN = 1
 
 
 def register_keys() -> list[bytes]:
@@ -224,6 +227,26 @@ class Cluster:
         """Nodes that run, by name."""
         running = [(m.name, self.nodes.get(m.name)) for m in self.world.nodes if m.up]
         return [(name, node) for name, node in running if node is not None]
+
+
+def spare(cluster: Cluster, name: str, family: Family, key: bytes | None) -> bool:
+    """Whether a node's copy of a stored key may be damaged: another node has a healthy one. None: of all it holds."""
+    nodes = dict(cluster.up())
+    node = nodes.pop(name, None)
+    if node is None or node.store is None:
+        return False
+    if key is None:
+        held = list(node.store.replicas.values())
+    else:
+        found = node.store.holding(key[:-VERSION_BYTES] if family is Family.DATA else key)
+        held = [] if found is None else [found]
+    return bool(held) and all(_copies(nodes, replica.state.descriptor) >= GOOD_COPIES_MIN for replica in held)
+
+
+def _copies(nodes: dict[str, Node], descriptor: RangeDescriptor) -> int:
+    stores = [node.store for node in nodes.values() if node.store is not None]
+    found = [store.replicas.get(descriptor.range_id) for store in stores]
+    return sum(1 for replica in found if replica is not None and replica.failure is None)
 
 
 def cluster_of(world: World) -> Cluster:

@@ -27,8 +27,8 @@ def spoil(cluster: Cluster, draw: Stream) -> str | None:
     """Quarantine one replica, a leaseholder's three times out of four; None when every range needs all it has."""
     spare = _spare(cluster)
     led = [(name, replica) for name, replica in spare if replica.state.lease.holder == replica.context.node_id]
-    if not spare:
-        return None
+    if not spare or any(machine.disk.spoiled for machine in cluster.world.nodes):
+        return None  # the other copy may be the damaged one
     name, replica = draw.pick(led if led and draw.chance(3, 4) else spare)
     machine = cluster.world.machines[name]
     assert machine.domain is not None, "only nodes that are up are looked at"

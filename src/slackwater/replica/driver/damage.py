@@ -1,0 +1,119 @@
+"""What a store does when it cannot read what it holds (I-34).
+
+    read fails ── DamageError? ── no ──► the caller asks another replica; this one stays
+                       │ yes
+                       ▼
+    quarantined at once: serves, votes and sends nothing          the caller asks another replica
+                       │
+    hand the lease over, if it is here ── the replica still applies and proposes: only its reading is broken
+                       │
+    halted, and fetched anew from a healthy replica; when damage comes again and again, after longer and longer pauses
+
+Damage is counted and remembered for the journal by itself: a replica may be well again before anybody looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from slackwater.errors import DamageError, SlackwaterError, StorageError, UnavailableError
+from slackwater.hooks import probe
+from slackwater.replica.snapshot import check_whole
+from slackwater.runtime.sync import timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.replica import Replica
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.seam import NodeId, RangeId
+
+AGAIN_S_MAX = 60.0
+"""The longest a range rests before it is fetched again: a file that stays in the way is not helped by fetching."""
+INCIDENTS_KEPT_MAX = 64
+HAND_OVER_S = 3.0
+
+
+class Incident(NamedTuple):
+    """One read that failed: numbered, so that a reader of the list knows what is new to it."""
+
+    number: int
+    range_id: RangeId
+    damage: bool
+    why: str
+
+
+class DamageLog:
+    """Read errors of one store: counts for metrics, the newest for the journal."""
+
+    def __init__(self) -> None:
+        self.read_errors = 0
+        self.damaged = 0
+        """Replicas quarantined because of damage."""
+        self.refused = 0
+        """Snapshots that were not whole, sent or received."""
+        self.incidents: deque[Incident] = deque(maxlen=INCIDENTS_KEPT_MAX)
+        self._met: dict[RangeId, int] = {}
+
+    def note(self, range_id: RangeId, error: StorageError) -> None:
+        """Count a read that failed."""
+        self.read_errors += 1
+        damage = isinstance(error, DamageError)
+        self.incidents.append(Incident(self.read_errors, range_id, damage, str(error)))
+
+    def rest_s(self, range_id: RangeId) -> float:
+        """How long to wait before a damaged range is fetched anew: not at all the first time. Counts this time."""
+        before = self._met.get(range_id, 0)
+        self._met[range_id] = before + 1
+        return 0.0 if not before else min(AGAIN_S_MAX, 2.0 ** min(before - 1, 10))
+
+
+def read_failed(
+    log: DamageLog,
+    replica: Replica | None,
+    range_id: RangeId,
+    error: StorageError,
+    *,
+    on_damaged: Callable[[Replica, DamageError], None],
+) -> SlackwaterError:
+    """Deal with a read that failed on this store; returns what the caller is told, which sends it to another replica.
+
+    A range with one replica only is not quarantined: what is not damaged is still served, and worth saving.
+    """
+    if isinstance(error, DamageError) and error.remote:
+        return UnavailableError("another node met damage; ask again", cause=str(error))
+    log.note(range_id, error)
+    if replica is not None and len(replica.state.descriptor.replicas) == 1:
+        return error  # nobody else can serve: what can still be read is, and the reader is told what cannot
+    if isinstance(error, DamageError) and replica is not None and replica.failure is None and not replica.retired:
+        probe("replica.damaged")
+        log.damaged += 1
+        replica.suspend(error)
+        on_damaged(replica, error)
+    return UnavailableError(f"r{range_id} could not be read on this node; ask another replica", cause=str(error))
+
+
+async def check_received(log: DamageLog, context: Context, state: RangeState) -> None:
+    """Refuse a replica of which a part did not arrive, or cannot be read back (I-34)."""
+    frozen = context.engine.snapshot()
+    try:
+        await context.runtime.offload(check_whole, frozen, state)
+    except StorageError:
+        log.refused += 1
+        raise
+    finally:
+        frozen.close()
+
+
+async def hand_over(replica: Replica, to: NodeId) -> bool:
+    """Transfer the lease of a replica that serves nothing any more; whether that is known to have happened."""
+    try:
+        async with timeout(HAND_OVER_S):
+            await replica.give_lease(to)
+    except (SlackwaterError, TimeoutError):
+        probe("replica.hand_over_failed")
+        return False
+    probe("replica.handed_over")
+    return True

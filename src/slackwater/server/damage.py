@@ -1,0 +1,52 @@
+"""A replica that cannot be read gives its lease to a healthy one, then lets itself be replaced (I-34).
+
+    suspended ── leads? ── ask the others where they stand ── transfer to the most advanced healthy one ── halt ── fetch
+
+While a healthy replica exists, a reader waits at most for that transfer. Where none answers, the lease stays: a range
+without a healthy replica has nothing to serve, and is unavailable until one is back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.hooks import probe
+from slackwater.replica.driver.damage import hand_over
+from slackwater.server.services import ReplicaStatus
+
+if TYPE_CHECKING:
+    from slackwater.replica.driver import Replica
+    from slackwater.runtime.seam import NodeId
+    from slackwater.server.node import Node
+
+
+def give_up_later(node: Node, replica: Replica) -> None:
+    """Start to give up a suspended replica."""
+    node.scope.spawn(_give_up(node, replica), name=f"give up r{replica.state.descriptor.range_id}")
+
+
+async def _give_up(node: Node, replica: Replica) -> None:
+    assert node.store is not None
+    try:
+        if replica.state.lease.holder == node.node_id:
+            for target in await _healthy(node, replica):
+                if replica.state.lease.holder != node.node_id or await hand_over(replica, target):
+                    break
+            else:
+                probe("damage.lease_kept")
+        await node.runtime.clock.sleep(node.store.damage.rest_s(replica.state.descriptor.range_id))
+    finally:
+        replica.halt()
+
+
+async def _healthy(node: Node, replica: Replica) -> list[NodeId]:
+    """The other nodes with a healthy replica of the range, the most advanced first."""
+    descriptor = replica.state.descriptor
+    others = [n for n in descriptor.replicas if n != node.node_id]
+    answers = await node.peers.replicas(others, descriptor.range_id)
+    healthy = [
+        (-status.position, n)
+        for n, status in answers.items()
+        if isinstance(status, ReplicaStatus) and not status.failure
+    ]
+    return [n for _, n in sorted(healthy)]
