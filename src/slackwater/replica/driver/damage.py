@@ -85,7 +85,7 @@ def read_failed(
     if isinstance(error, DamageError) and error.remote:
         return UnavailableError("another node met damage; ask again", cause=str(error))
     log.note(range_id, error)
-    if replica is not None and len(replica.state.descriptor.replicas) == 1:
+    if isinstance(error, DamageError) and replica is not None and len(replica.state.descriptor.replicas) == 1:
         return error  # nobody else can serve: what can still be read is, and the reader is told what cannot
     if isinstance(error, DamageError) and replica is not None and replica.failure is None and not replica.retired:
         probe("replica.damaged")
