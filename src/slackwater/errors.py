@@ -19,6 +19,7 @@
     │   └── Overloaded             a bound was reached; back off
     ├── TooStale                   the nearest replica is behind what a read insists on; wait, or allow others
     ├── BelowGcThreshold           history is gone; pick a later timestamp (permanent)
+    ├── NotClosing                 a table's closing is off: nothing of it is resolved; give it a policy that closes
     ├── FeedExpired                a change feed lagged for too long and was to fail then; start it anew
     ├── ClockError                 a clock is beyond the maximum offset
     ├── LogError                   the ordered log cannot be trusted or used
@@ -172,6 +173,12 @@ class BelowGcThreshold(SlackwaterError):
 
     sqlstate = "72000"
     deterministic = True
+
+
+class NotClosing(SlackwaterError):
+    """A table, or a part of it, closes nothing by policy, so nothing of it is ever resolved; facts: `table`, `policy`."""
+
+    sqlstate = "55000"
 
 
 class FeedExpired(SlackwaterError):

@@ -13,10 +13,13 @@ import pytest
 
 from slackwater.catalog import definition
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import SlackwaterError
+from slackwater.closedts.policy import Kind
+from slackwater.errors import NotClosing, SlackwaterError
 from slackwater.model.arrow import settle_pandas
 from slackwater.model.kinds import INT
+from slackwater.model.layout import schema_span, table_span
 from slackwater.model.native import ColumnSpec
+from slackwater.server.span_config import change_config, remove_config
 from tests.sim.cluster import Cluster, play
 from tests.sim.test_client import COUNT, session, table, transfer
 
@@ -149,3 +152,80 @@ def test_a_gateway_that_crashes_is_come_back_to(seed: int, atomic: bool) -> None
         await judge(db, mirror)
 
     play(story, seed=seed)
+
+
+# --- tables that close nothing
+
+
+async def first_resolved(db: AsyncDatabase, **options: Any) -> Timestamp:
+    """The first resolved timestamp of a feed, or what it fails with."""
+    async with aclosing(db.changes("accounts", resolved=0.1, **options)) as feed:
+        async for batch in feed:
+            if batch.kind == "resolved" and batch.resolved:
+                return batch.resolved
+    raise AssertionError("the feed ended")
+
+
+def test_a_feed_of_a_table_that_closes_nothing_says_why_and_what_to_do() -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        span = table_span((await db.table("accounts")).table_id)
+        half = db._tables.codec(await db.history("accounts")).key([COUNT // 2])
+        cases = (
+            (span.start, span.end, "its policy is `off`"),
+            (half, span.end, r"the policy of its part \[/table/.* is `off`"),
+            (
+                b"",
+                b"",
+                r"it has no policy of its own, and that of the rest of the keys is `off` \(span-config --rest\)",
+            ),
+        )
+        for start, end, why in cases:
+            await change_config(c.kv, start, end, policy=Kind.OFF)
+            await c.settle(3)
+            with pytest.raises(NotClosing, match=rf"^table accounts closes nothing: {why}.*span-config.*again") as told:
+                await first_resolved(db)
+            assert told.value.facts == {"table": "accounts", "policy": "off"}
+            with pytest.raises(NotClosing, match="closes nothing"):
+                await db.resolved("accounts")
+            only = [b async for b in db.changes("accounts", initial_scan="only")]
+            assert sum(b.data.num_rows for b in only if b.kind == "rows") == COUNT, "a scan needs nothing resolved"
+            await remove_config(c.kv, start, end)
+            assert await first_resolved(db) > 0, "at once: what this node remembers is read again before it refuses"
+
+    play(story, settings={"closed_timestamp.target_duration": 0.5, "span_config.poll_interval": 1.0})
+
+
+def test_a_feed_that_runs_says_so_when_its_table_stops_closing() -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        span = schema_span(await db.table("accounts"))
+        began, resolved = 0.0, MIN
+
+        async def follow() -> None:
+            nonlocal began, resolved
+            async for batch in db.changes("accounts", resolved=0.1):
+                if batch.kind == "resolved" and batch.resolved and not began:
+                    await change_config(c.kv, span.start, span.end, policy=Kind.OFF)
+                    began = c.world.seconds
+                    await db.upsert("accounts", [{"id": 1, "balance": 7}])
+                resolved = max(resolved, batch.resolved)
+
+        with pytest.raises(NotClosing, match="its policy is `off`"):
+            await follow()
+        assert c.world.seconds - began < 20.0
+        await remove_config(c.kv, span.start, span.end)
+        again = [b async for b in db.changes("accounts", after=resolved, initial_scan="no", until=db.now())]
+        found = [row["balance"] for b in again if b.kind == "rows" for row in b.data.to_pylist()]
+        assert found in ([], [7]), "nothing is lost: it was at or below what had been resolved, or comes now"
+
+    play(story, settings={"closed_timestamp.target_duration": 0.5, "span_config.poll_interval": 1.0})
+
+
+def test_the_cluster_setting_that_closes_nothing_is_named() -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        with pytest.raises(NotClosing, match=r"closed_timestamp.target_duration is 0, .*slackwater settings set"):
+            await first_resolved(db)
+
+    play(story, settings={"closed_timestamp.target_duration": 0.0})

@@ -220,6 +220,10 @@ def test_the_cluster_and_a_span_may_close_nothing_or_at_another_pace() -> None:
         before = other.closing.closed()
         await c.settle(4)
         assert other.closing.closed() == before, "off is off"
+        for key in (b"\x02", b"\x03z"):  # the system's own ranges
+            system = c.node.store.holding(key)
+            assert system is not None
+            assert seconds_between(system.closing.closed(), c.clock.now()) < 1.0 + 0.2 + 0.5, "they lag as ever"
         behind = seconds_between(leader.closing.closed(), c.clock.now())
         assert 0.2 < behind < 0.25 + 0.2 + 0.3
 
@@ -268,6 +272,8 @@ def test_the_left_side_of_a_merge_writes_above_what_its_right_side_had_closed_ah
     [
         SpanConfig(policy=Kind.LEAD),
         SpanConfig(b"\x03", b"\x04", policy=Kind.LEAD),
+        SpanConfig(b"\x03p", b"\x04", policy=Kind.OFF),
+        SpanConfig(b"\x03p", kv(b"f"), policy=Kind.LAG, duration_ms=100),
         SpanConfig(*SPAN, policy=Kind.LEAD, duration_ms=5),
         SpanConfig(*SPAN, replication_factor=10),
         SpanConfig(SPAN[1], SPAN[0]),

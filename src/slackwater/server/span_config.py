@@ -15,7 +15,8 @@ each range has one configuration; until then a range closes what the most carefu
 (`closedts.policy.SpanPolicies`). Configuration is a wish, not a promise: nothing that is served depends on when a
 node learns of it, and a node that has read none yet closes by the cluster's lag.
 
-The system's own keys always lag: leases and the index of ranges must not wait for the future.
+The system's own keys always lag, by the cluster's setting: leases and the index of ranges must not wait for the future, and
+what follows them must learn how far it is. No record has a say in that, the one for the rest included.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 FACTOR_MAX = 9
 CONFIGS_MAX = 10_000
 DURATION_MS_MAX = 600_000
+SYSTEM_POLICY = Policy()
+"""Of the keys below `layout.KV`, whatever records say."""
 
 
 class SpanConfig(msgspec.Struct, frozen=True):
@@ -111,8 +114,9 @@ def policies_of(configs: Sequence[SpanConfig], *, rtt_step: int) -> SpanPolicies
         return Policy(policy.kind, 0, rtt_step) if policy.kind is Kind.LEAD else policy
 
     rest = next((c.closing() for c in configs if c.is_rest), None) or Policy()
-    spans = [(c.start, c.end, stepped(p)) for c in configs if not c.is_rest and (p := c.closing()) is not None]
-    return SpanPolicies(spans, default=rest)
+    named = [(c.start, c.end, stepped(p)) for c in configs if not c.is_rest and (p := c.closing()) is not None]
+    users = [(max(start, KV_PREFIX), end, policy) for start, end, policy in named if end > KV_PREFIX]
+    return SpanPolicies([(b"", KV_PREFIX, SYSTEM_POLICY), *users], default=rest)
 
 
 # --- reading and writing it ----------------------------------------------------------------------------------------
@@ -206,6 +210,11 @@ def _check(config: SpanConfig) -> None:
         )
     if config.policy is Kind.LEAD and config.start < KV_PREFIX:
         raise UsageError("the system's own keys cannot lead, so name the spans that should", start=config.start)
+    if config.policy is not None and not config.is_rest and config.start < KV_PREFIX:
+        raise UsageError(
+            "the system's own keys always lag by closed_timestamp.target_duration; name a span of tables or plain keys",
+            start=config.start,
+        )
 
 
 async def _check_alone(txn: Transaction, config: SpanConfig) -> None:

@@ -26,7 +26,8 @@ policies
   lag    followers serve what is older than a duration (default: closed_timestamp.target_duration); writers feel nothing
   lead   every replica serves reads at present time; a write is acknowledged only when its time has come, a little later
          than the clocks' largest offset (about 0.8 s with default settings). For small tables read everywhere
-  off    nothing is closed: no follower reads, no resolved timestamps for feeds
+  off    nothing is closed: no follower reads, and change feeds are refused, because nothing would ever be resolved
+  The system's own ranges always lag by closed_timestamp.target_duration, whatever --rest says.
 
 Nodes learn of a change by feed, or within `span_config.poll_interval`. Ranges are split at the bounds of spans by themselves.
 
@@ -35,7 +36,7 @@ examples:
   slackwater span-config set --table rates --policy lead                the table is read everywhere at present time
   slackwater span-config set --from rates/ --to rates0 --policy lead    plain keys, as `slackwater kv` names them
   slackwater span-config set --table orders --policy lag --duration-ms 200   followers are 0.2 s behind instead of 3 s
-  slackwater span-config set --rest --policy off                        everything else closes nothing
+  slackwater span-config set --rest --policy off                        all other tables and keys close nothing
   slackwater span-config set --table rates --replicas 5
   slackwater span-config unset --table rates                            as the rest again
 """
@@ -155,7 +156,8 @@ def _print(rows: list[Row]) -> None:
     for row in rows:
         policy = row.policy or "as elsewhere"
         lag = f" of {row.duration_ms} ms" if row.duration_ms else ""
-        print(f"{_shown(row)}  policy: {policy}{lag}  replicas: {row.replicas or 'as elsewhere'}")
+        note = "  (the system's own ranges lag as ever)" if row.start == "rest" and row.policy else ""
+        print(f"{_shown(row)}  policy: {policy}{lag}  replicas: {row.replicas or 'as elsewhere'}{note}")
 
 
 _OPERATIONS = {"show": _show, "set": _set, "unset": _unset}

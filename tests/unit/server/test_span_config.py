@@ -48,6 +48,17 @@ def test_policies_are_those_of_the_spans_with_leads_of_the_measured_step() -> No
     assert policies_of([], rtt_step=4).of(A, C, terms) == Policy()
 
 
+def test_the_systems_own_keys_lag_whatever_records_say() -> None:
+    terms, system = Terms(), (b"\x01", b"\x04")
+    odd = SpanConfig(b"\x03p", C, policy=Kind.OFF)  # as one could be written once
+    for configs in (CONFIGS[:1], [SpanConfig(policy=Kind.OFF)], [odd]):
+        policies = policies_of(configs, rtt_step=4)
+        assert policies.of(*system, terms) == Policy()
+        assert policies.of(b"\x02", b"\x03q", terms) == Policy()
+    assert policies_of([odd], rtt_step=4).of(A, C, terms) == Policy(Kind.OFF), "of the rest it still holds"
+    assert policies_of([SpanConfig(policy=Kind.OFF)], rtt_step=4).of(A, C, terms) == Policy(Kind.OFF)
+
+
 def test_records_of_an_earlier_version_are_read_and_rubbish_is_not() -> None:
     old = msgspec.msgpack.encode({"start": A, "end": C, "replication_factor": 4})
     assert decode_config(old) == SpanConfig(A, C, 4)

@@ -18,6 +18,8 @@ Rules
 schema change's own timestamp, so that resuming goes on behind it). `backfill`: when the feed reaches the change at T, the
 resolved timestamp waits at T - 1 while the table as of T is sent under its new schema; broken off, that starts again.
 
+A table whose closing is off is never resolved: its feed is refused, or ends, with an error that says why (`closing`).
+
 What the feed may still need is protected from collection (`feeds.protection`), and its lag is a metric of this node.
 """
 
@@ -38,6 +40,7 @@ from slackwater.model.layout import schema_span
 from slackwater.model.native_changes import CHANGES, INITIAL_SCANS, SCHEMA_POLICIES, ChangesItem, OpenChanges
 from slackwater.model.spans import SpanSet
 from slackwater.runtime.sync import timeout
+from slackwater.server.gateway.closing import check_closing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 GATHER_BYTES = 256 << 10
 """About how much goes into one message; a consumer that stops taking has `rpc.stream_window` of them before it."""
 CHECK_INTERVAL_S = 5.0
-"""How often a feed that hears nothing looks at its protection."""
+"""How often a feed looks at its protection, and at the policies of its tables."""
 CATALOG_INTERVAL_S = 0.05
 """One feed has the catalog read this often at most. A read costs about what a small write does."""
 TABLES_MAX = 1_000
@@ -82,6 +85,8 @@ class ChangeFeeds:
             raise Overloaded("this node runs as many change feeds as it may; ask another one", limit=FEEDS_MAX)
         self._made += 1
         histories = await self._histories(request)
+        if request.initial_scan != "only" and not request.until:  # with an end it may be resolved that far already
+            await check_closing(self._gateway.node, histories)
         feed = TableFeed(self._gateway, request, histories, name=f"changes {self._made}")
         protection = known[feed.name] = self._protection(request, feed, context)
         feed.protection = protection
@@ -147,6 +152,7 @@ class TableFeed:
         self._until = request.until or MAX
         self._sent = MIN if self._scan_ts else start
         self._sent_ns = self._node.runtime.clock.monotonic_ns()
+        self._looked_ns = self._sent_ns
         self._read_ns = 0
         self._backfills: list[TableDescriptor] = []
 
@@ -181,6 +187,7 @@ class TableFeed:
     async def _follow(self, feed: SpanFeed) -> AsyncIterator[ChangesItem]:
         while True:
             rows = await self._gather(feed)
+            await self._look_after()
             due = self._due(feed)
             if len(rows):
                 async for item in self._news(Timestamp(max(rows.timestamps))):
@@ -212,8 +219,7 @@ class TableFeed:
                 async with timeout(CHECK_INTERVAL_S):
                     event = await anext(feed)
             except TimeoutError:
-                if self.protection is not None:
-                    await self.protection.check()
+                await self._look_after()
                 continue
             if isinstance(event, Checkpoint):
                 if self._due(feed):
@@ -222,6 +228,16 @@ class TableFeed:
                 blocks.append(event)
                 size += event.size()
         return joined(blocks)
+
+    async def _look_after(self) -> None:
+        """Every few seconds: end the feed if it lagged for too long, or can resolve nothing any more."""
+        now_ns = self._node.runtime.clock.monotonic_ns()
+        if now_ns - self._looked_ns < CHECK_INTERVAL_S * 1e9:
+            return
+        self._looked_ns = now_ns
+        if self.protection is not None:
+            await self.protection.check()
+        await check_closing(self._node, self._known.values())
 
     def _due(self, feed: SpanFeed) -> bool:
         """Whether a resolved timestamp is to be sent now."""

@@ -20,6 +20,7 @@ from slackwater.model import native as nt
 from slackwater.model.layout import schema_span
 from slackwater.routing.parallel import in_parallel
 from slackwater.server.closing import FRONTIER, FrontierRequest
+from slackwater.server.gateway.closing import check_closing
 from slackwater.txn.staleness import Staleness
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class Times:
         return nt.TimestampReply(Timestamp(max(made, self._staleness(MIN).follower_read_timestamp(spans))))
 
     async def resolved(self, request: nt.OfTables, context: Context) -> nt.TimestampReply:
-        """The lowest resolved timestamp of the nearest replicas of all ranges."""
+        """The lowest resolved timestamp of the nearest replicas of all ranges; tables that close nothing have none."""
+        await check_closing(self._gateway.node, await self._tables(request.tables, at=None))
         spans = [_bounds(span) for span in await self._gateway.spans_of(request.tables)]
         if not spans:
             raise UsageError("name at least one table; there is none")
