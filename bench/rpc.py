@@ -22,6 +22,7 @@ import msgspec
 from bench.harness import Figure, figure, interleaved
 from slackwater.runtime import RealRuntime
 from slackwater.runtime import run as run_main
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Context, Dialer, Identity, Method, RpcServer, StreamMethod
 from slackwater.settings import Settings
 
@@ -42,8 +43,8 @@ class Body(msgspec.Struct, frozen=True):
     data: bytes
 
 
-ECHO = Method("echo", Body, Body)
-FEED = StreamMethod("feed", Body, Body)
+ECHO = Method("echo", Body, Body, callers=ANYBODY)
+FEED = StreamMethod("feed", Body, Body, callers=ANYBODY)
 GRPC_ECHO, GRPC_FEED = "/bench/echo", "/bench/feed"
 
 

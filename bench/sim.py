@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bench.harness import Figure, figure, interleaved
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Context, Dialer, Identity, Method, RpcServer
 from slackwater.settings import Settings
 from slackwater.sim.handles import NS
@@ -72,7 +73,7 @@ class Ping(msgspec.Struct, frozen=True):
     number: int
 
 
-PING = Method("bench.ping", Ping, Ping)
+PING = Method("bench.ping", Ping, Ping, callers=ANYBODY)
 
 
 def _node(number: int) -> Callable[[SimRuntime], Coroutine[Any, Any, None]]:

@@ -30,6 +30,7 @@
     │   └── DamageError            stored bytes are damaged or missing: quarantine the replica, ask another one
     ├── UsageError                 the caller's mistake; the message says what to do
     │   ├── ProtocolError          a peer broke the wire protocol
+    │   ├── AccessDenied           the caller's certificate does not allow it; the message says which one does
     │   ├── EntryTooLarge          over the bound; chunk it
     │   └── UnknownSetting / InvalidSetting
     ├── DecodeError                bytes that are not what they claim to be
@@ -235,6 +236,13 @@ class ProtocolError(UsageError):
     """A peer broke the wire protocol."""
 
     sqlstate = "08P01"
+
+
+class AccessDenied(UsageError):
+    """The caller is known, or is nobody, and may not do this; facts: `method` or `certificate`."""
+
+    sqlstate = "42501"
+    deterministic = False
 
 
 class EntryTooLarge(UsageError):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from slackwater.runtime import RealRuntime, TcpNet, run
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Context, Identity, Method, RpcServer, StreamMethod
 from slackwater.runtime.tls import node_files, server_context
 from slackwater.settings import Settings
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 SETTINGS = Settings({"rpc.heartbeat_timeout": 1.0, "rpc.heartbeat_interval": 0.1, "rpc.reconnect_pause_min": 0.01})
-PID = Method("pid", int, int)
-ECHO = Method("echo", int, int)
-HANG = Method("hang", int, int)
-COUNT = StreamMethod("count", int, int)
+PID = Method("pid", int, int, callers=ANYBODY)
+ECHO = Method("echo", int, int, callers=ANYBODY)
+HANG = Method("hang", int, int, callers=ANYBODY)
+COUNT = StreamMethod("count", int, int, callers=ANYBODY)
 
 
 async def _hang(request: int, context: Context) -> int:

@@ -29,6 +29,7 @@ from slackwater.model.layout import KEY_MAX, LOCAL, kv
 from slackwater.model.txns import Txn
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.server.remote import connect
@@ -214,7 +215,7 @@ def test_unknown_requests_and_methods(node):
                 await remote.dialer.call(address, method, NonsenseBatch(rq.Header(LEFT), requests), timeout=5.0)
         with pytest.raises(SlackwaterError, match=r"no\.such"):
             await remote.dialer.call(
-                address, Method("no.such", ReportRequest, rq.BatchResult), ReportRequest(), timeout=5.0
+                address, Method("no.such", ReportRequest, rq.BatchResult, callers=ANYBODY), ReportRequest(), timeout=5.0
             )
 
     check(node, story)

@@ -15,7 +15,7 @@ import pytest
 
 import slackwater
 from slackwater.errors import ConnectionLost, SlackwaterError, UnavailableError, UsageError
-from slackwater.runtime.certs import create_ca, create_client, create_node
+from slackwater.runtime.certs import create_ca, create_node, create_operator
 from slackwater.server.remote import connect
 from tests.integration.cluster import Processes, client_settings, free_ports, spread
 
@@ -140,7 +140,7 @@ def test_certificates_are_verified_in_both_directions(tmp_path: Path) -> None:
     for directory in (certs, other):
         create_ca(directory)
         create_node(directory, ["127.0.0.1"])
-        create_client(directory, "root")
+        create_operator(directory, "root")
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "slackwater.server.cli"]

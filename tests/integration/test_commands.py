@@ -187,7 +187,7 @@ def test_three_nodes_under_tls(shell):
     certs = ("--certs", "certs")
     assert shell.inside("cert", "create-ca", *certs).returncode == 0
     assert shell.inside("cert", "create-node", *certs, "127.0.0.1").returncode == 0
-    assert shell.inside("cert", "create-client", *certs, "root").returncode == 0
+    assert shell.inside("cert", "create-operator", *certs, "root").returncode == 0
     refused(shell.inside("cert", "create-ca", *certs), "not overwritten")
     addresses = [address() for _ in range(3)]
     for n, here in enumerate(addresses):
@@ -200,7 +200,25 @@ def test_three_nodes_under_tls(shell):
     assert shell.inside("kv", "get", "a", "--host", addresses[2], *certs).stdout == "1\n"
     assert shell.inside("kv", "get", "a", "--host", addresses[2]).returncode == 1, "no certificate, no answer"
     assert shell.inside("cert", "create-client", *certs, "ann").returncode == 0
-    refused(shell.inside("drain", "--host", addresses[0], *certs, "--user", "ann"), "only root")
+    for words in (
+        ("drain",),
+        ("decommission", "3"),
+        ("kv", "get", "a"),
+        ("settings", "show"),
+        ("settings", "set", "range.max_bytes", "1e9"),
+        ("span-config", "show"),
+        ("span-config", "set", "--rest", "--policy", "off"),
+        ("status",),
+        ("ranges",),
+        ("init",),
+    ):
+        done = shell.inside(*words, "--host", addresses[0], *certs, "--user", "ann")
+        refused(done, "operators, not for client 'ann'", "create-operator")
+    changed = shell.inside("settings", "set", "range.max_bytes", "1e9", "--host", addresses[1], *certs)
+    assert changed.stdout == "range.max_bytes = 1e+09 bytes\n", changed
+    assert (
+        shell.inside("span-config", "set", "--rest", "--replicas", "3", "--host", addresses[1], *certs).returncode == 0
+    )
     drained = shell.inside("drain", "--host", addresses[0], *certs, "--json")
     assert json.loads(drained.stdout)["node_id"] == 1
     refused(shell.inside("decommission", "9", "--host", addresses[0], *certs), "no node n9")
@@ -306,7 +324,7 @@ def test_certificates_that_do_not_fit(shell):
     for folder in ("certs", "other"):
         assert shell.inside("cert", "create-ca", "--certs", folder).returncode == 0
         assert shell.inside("cert", "create-node", "--certs", folder, "localhost").returncode == 0
-        assert shell.inside("cert", "create-client", "--certs", folder, "root").returncode == 0
+        assert shell.inside("cert", "create-operator", "--certs", folder, "root").returncode == 0
     port = free_ports(1)[0]
     here = f"localhost:{port}"
     shell.start("--store", "n1", "--listen", f"127.0.0.1:{port}", "--advertise", here, "--certs", "certs")

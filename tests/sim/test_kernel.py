@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from slackwater.errors import SlackwaterError
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Dialer, Identity, Method, RpcServer
 from slackwater.sim.command import main
 from slackwater.sim.report import failure_report
@@ -243,7 +244,7 @@ class _BuggyServer(_Stuck):
     """An RPC handler with a bug: the RPC layer survives it, the run must not."""
 
     def setup(self, world, scenario):
-        ask = Method("test.ask", int, int)
+        ask = Method("test.ask", int, int, callers=ANYBODY)
 
         def identity():
             return {"identity": Identity(cluster_id="t"), "settings": world.settings}

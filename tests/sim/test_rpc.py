@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from slackwater.errors import ConnectionLost, DeadlineExceeded, UnavailableError
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Dialer, Identity, Method, RpcServer, StreamMethod
 from slackwater.runtime.sync import CancelledError, get_running_loop
 from slackwater.settings import Settings
@@ -18,10 +19,10 @@ from slackwater.sim.schedule import SchedulePolicy
 from slackwater.sim.tape import Tape
 from slackwater.sim.world import World
 
-ECHO = Method("echo", int, int)
-SLOW = Method("slow", int, int)
-HANG = Method("hang", int, int)
-COUNT = StreamMethod("count", int, int)
+ECHO = Method("echo", int, int, callers=ANYBODY)
+SLOW = Method("slow", int, int, callers=ANYBODY)
+HANG = Method("hang", int, int, callers=ANYBODY)
+COUNT = StreamMethod("count", int, int, callers=ANYBODY)
 ADDRESS = "n1:7400"
 RUN_S = 60
 FAULTS = (FaultKind.RESET, FaultKind.PARTITION, FaultKind.ONE_WAY, FaultKind.SLOW_LINK, FaultKind.PAUSE)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import slackwater
-from slackwater.runtime.certs import create_ca, create_client, create_node
+from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator
 from slackwater.runtime.ports import free_ports
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     directory = tmp_path_factory.mktemp("secure")
     for folder in ("certs", "other"):
         create_ca(directory / folder)
-        create_client(directory / folder, "root")
+        create_operator(directory / folder, "root")
         create_client(directory / folder, "ann")
     create_node(directory / "certs", ["127.0.0.1"])
     here = f"127.0.0.1:{free_ports(1)[0]}"

@@ -37,7 +37,7 @@ def check_table_name(name: str) -> str:
 
 
 def first_version(
-    table_id: int, name: str, columns: Sequence[ColumnSpec], primary_key: Sequence[KeySpec]
+    table_id: int, name: str, columns: Sequence[ColumnSpec], primary_key: Sequence[KeySpec], *, owner: str = ""
 ) -> TableRecord:
     """The record of a new table. Key columns are NOT NULL whether or not that was said."""
     check_table_name(name)
@@ -53,7 +53,7 @@ def first_version(
                 f" ({', '.join(ids)})"
             )
     parts = tuple(KeyColumn(ids[part.column], part.descending) for part in primary_key)
-    return TableRecord(TableSchema(table_id, name, 1, made, parts), next_column_id=len(made) + 1)
+    return TableRecord(TableSchema(table_id, name, 1, made, parts), next_column_id=len(made) + 1, owner=owner)
 
 
 def with_column(now: TableDescriptor, spec: ColumnSpec) -> TableRecord:
@@ -79,7 +79,7 @@ def dropped(now: TableDescriptor) -> TableRecord:
 
 def _next(now: TableDescriptor, columns: tuple[Column, ...], *, next_column_id: int) -> TableRecord:
     schema = msgspec.structs.replace(now.schema, version=now.version + 1, columns=columns)
-    return TableRecord(schema, next_column_id)
+    return TableRecord(schema, next_column_id, owner=now.owner)
 
 
 def _column(column_id: int, spec: ColumnSpec, *, key: bool) -> Column:

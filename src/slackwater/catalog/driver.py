@@ -31,7 +31,7 @@ from slackwater.catalog.records import (
 )
 from slackwater.catalog.tables import TABLES_MAX, Tables
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import BelowGcThreshold, Overloaded, SlackwaterError, UsageError
+from slackwater.errors import AccessDenied, BelowGcThreshold, Overloaded, SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.requests import Export, Get, Header, Value, Versions
 from slackwater.model.tables import TableDescriptor, TableHistory
@@ -117,8 +117,10 @@ class TableCatalog:
 
     # --- changing
 
-    async def create(self, name: str, columns: Sequence[ColumnSpec], primary_key: Sequence[KeySpec]) -> TableDescriptor:
-        """Make a table; its id is new, its name must be free."""
+    async def create(
+        self, name: str, columns: Sequence[ColumnSpec], primary_key: Sequence[KeySpec], *, owner: str = ""
+    ) -> TableDescriptor:
+        """Make a table; its id is new, its name must be free. It belongs to `owner`, or to the operators."""
         definition.first_version(1, name, columns, primary_key)  # what is wrong is said before anything is written
         await self._fresh(MIN)
         if len(self.tables) >= TABLES_MAX:
@@ -128,21 +130,27 @@ class TableCatalog:
             if await txn.get(name_key(name)) is not None:
                 raise UsageError(f"there is a table {name!r} already; drop it first or pick another name", table=name)
             table_id = await txn.increment(TABLE_ID_KEY)
-            record = definition.first_version(table_id, name, columns, primary_key)
+            record = definition.first_version(table_id, name, columns, primary_key, owner=owner)
             await txn.put(name_key(name), encode_id(table_id))
             await txn.put(descriptor_key(table_id, 1), encode_record(record))
             return record
 
         return await self._change(work)
 
-    async def drop(self, name: str) -> TableDescriptor:
-        """Drop a table. Its rows stay where they are, readable as of before, until their history is collected."""
+    async def drop(self, name: str, *, by: str | None = None) -> TableDescriptor:
+        """Drop a table. Its rows stay where they are, readable as of before, until their history is collected.
+
+        A user who is named by `by` may drop only what belongs to them; None is for those who may drop everything.
+        """
 
         async def work(txn: Transaction) -> TableRecord:
             found = await txn.get(name_key(name))
             if found is None:
                 raise UsageError(f"there is no table {name!r} to drop", table=name)
             now = await self._latest(txn, decode_id(found))
+            if by is not None and now.owner != by:
+                whose = now.owner or "the operators"
+                raise AccessDenied(f"table {name} belongs to {whose}; its owner or an operator may drop it", table=name)
             record = definition.dropped(now)
             await txn.delete(name_key(name))
             await txn.put(descriptor_key(now.table_id, record.schema.version), encode_record(record))
@@ -174,7 +182,7 @@ class TableCatalog:
 
         record = await self._kv.run(once)
         descriptor = TableDescriptor(
-            record.schema, transaction[0].commit_ts, record.next_column_id, dropped=record.dropped
+            record.schema, transaction[0].commit_ts, record.next_column_id, record.dropped, record.owner
         )
         self.tables.learn([descriptor])
         return descriptor

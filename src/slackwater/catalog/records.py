@@ -34,6 +34,7 @@ class TableRecord(msgspec.Struct, frozen=True):
     schema: TableSchema
     next_column_id: int
     dropped: bool = False
+    owner: str = ""
 
 
 _decoder = msgspec.msgpack.Decoder(TableRecord)
@@ -87,4 +88,4 @@ def decode_record(key: bytes, value: bytes, ts: Timestamp) -> TableDescriptor:
     named = int.from_bytes(rest[:_NUMBER_BYTES], "big"), int.from_bytes(rest[_NUMBER_BYTES:], "big")
     if named != (stored.table_id, stored.version):
         raise DecodeError("a table's record lies under another table's key", key=key, table_id=stored.table_id)
-    return TableDescriptor(stored, ts, record.next_column_id, record.dropped)
+    return TableDescriptor(stored, ts, record.next_column_id, record.dropped, record.owner)

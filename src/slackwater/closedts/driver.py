@@ -21,6 +21,7 @@ from slackwater.closedts.update import Subscribe, Update
 from slackwater.closedts.waiting import WaitQueue
 from slackwater.errors import SlackwaterError, invariant
 from slackwater.hooks import probe
+from slackwater.runtime.access import NODES
 from slackwater.runtime.rpc.method import StreamMethod
 from slackwater.runtime.sync import Event, Future, get_running_loop, timeout
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import NodeId, RangeId, Runtime, TaskScope
     from slackwater.settings import Settings
 
-UPDATES: StreamMethod[Subscribe, Update] = StreamMethod("closedts.updates", Subscribe, Update)
+UPDATES: StreamMethod[Subscribe, Update] = StreamMethod("closedts.updates", Subscribe, Update, callers=NODES)
 
 STREAMS_PER_STEP = 8
 """Streams woken together after a tick."""

@@ -21,6 +21,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.feeds.events import Changes, Ended, Resolved
+from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method, StreamMethod
 from slackwater.runtime.seam import RangeId
 
@@ -72,6 +73,8 @@ class FeedItems(msgspec.Struct, frozen=True, array_like=True):
                 event.check()
 
 
-FEED: StreamMethod[OpenFeed, FeedItems] = StreamMethod("store.feed", OpenFeed, FeedItems)
-REGISTER: Method[RegisterFeed, FeedDone] = Method("store.feed_register", RegisterFeed, FeedDone)
-DROP: Method[DropFeed, FeedDone] = Method("store.feed_drop", DropFeed, FeedDone)
+FEED: StreamMethod[OpenFeed, FeedItems] = StreamMethod("store.feed", OpenFeed, FeedItems, callers=NODES_AND_OPERATORS)
+REGISTER: Method[RegisterFeed, FeedDone] = Method(
+    "store.feed_register", RegisterFeed, FeedDone, callers=NODES_AND_OPERATORS
+)
+DROP: Method[DropFeed, FeedDone] = Method("store.feed_drop", DropFeed, FeedDone, callers=NODES_AND_OPERATORS)

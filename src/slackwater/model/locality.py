@@ -9,6 +9,10 @@ from slackwater.errors import UsageError
 
 Locality = tuple[tuple[str, str], ...]
 
+TIERS_MAX = 8
+TIER_BYTES_MAX = 64
+"""Of a tier's name, and of its value."""
+
 
 def locality_of(text: str) -> Locality:
     """`region=eu,zone=a`: tiers from the widest to the narrowest."""
@@ -18,9 +22,16 @@ def locality_of(text: str) -> Locality:
         if not (name.strip() and equals and value.strip()):
             raise UsageError("write a locality as region=eu,zone=a, the widest tier first", locality=text)
         tiers.append((name.strip(), value.strip()))
-    if len({name for name, _ in tiers}) != len(tiers):
-        raise UsageError("each tier of a locality is named once", locality=text)
-    return tuple(tiers)
+    return check_locality(tuple(tiers))
+
+
+def check_locality(locality: Locality) -> Locality:
+    """A locality that may be kept: every node tells it to every client."""
+    if len({name for name, _ in locality}) != len(locality):
+        raise UsageError("each tier of a locality is named once", locality=str(locality)[:TIER_BYTES_MAX])
+    if len(locality) > TIERS_MAX or any(len(text.encode()) > TIER_BYTES_MAX for tier in locality for text in tier):
+        raise UsageError(f"a locality has at most {TIERS_MAX} tiers, with names and values of {TIER_BYTES_MAX} bytes")
+    return locality
 
 
 def shared(a: Locality, b: Locality) -> int:

@@ -35,6 +35,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.kinds import ColumnType
 from slackwater.model.tables import TableHistory
+from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method, StreamMethod
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -436,23 +437,29 @@ class NativeOk(msgspec.Struct, frozen=True):
     """Done."""
 
 
-CREATE_TABLE: Method[CreateTable, TableReply] = Method("db.create_table", CreateTable, TableReply)
-DROP_TABLE: Method[DropTable, TableReply] = Method("db.drop_table", DropTable, TableReply)
-FIND_TABLE: Method[FindTable, TableReply] = Method("db.table", FindTable, TableReply)
-LIST_TABLES: Method[ListTables, TablesReply] = Method("db.tables", ListTables, TablesReply)
-WRITE: Method[Write, Written] = Method("db.write", Write, Written)
-GET_ROWS: Method[GetRows, RowsReply] = Method("db.get", GetRows, RowsReply)
-SCAN: StreamMethod[Scan, ScanPage] = StreamMethod("db.scan", Scan, ScanPage)
-TXN_SCAN: Method[TxnScan, TxnRows] = Method("db.txn_scan", TxnScan, TxnRows)
-COMMIT: Method[EndTxn, Ended] = Method("db.commit", EndTxn, Ended)
-ROLLBACK: Method[EndTxn, NativeOk] = Method("db.rollback", EndTxn, NativeOk)
-RESTART: Method[EndTxn, TxnReply] = Method("db.restart", EndTxn, TxnReply)
-SETTLE: Method[Settle, Settled] = Method("db.settle", Settle, Settled)
-SNAPSHOT: Method[ChooseSnapshot, SnapshotReply] = Method("db.snapshot", ChooseSnapshot, SnapshotReply)
-FOLLOWER_READ: Method[OfTables, TimestampReply] = Method("db.follower_read_timestamp", OfTables, TimestampReply)
-RESOLVED: Method[OfTables, TimestampReply] = Method("db.resolved", OfTables, TimestampReply)
-CLOSE: Method[OfTables, TimestampReply] = Method("db.close", OfTables, TimestampReply)
-FRONTIER: Method[OfTables, FrontierReply] = Method("db.frontier", OfTables, FrontierReply)
-PARTITIONS: Method[GetPartitions, PartitionsReply] = Method("db.partitions", GetPartitions, PartitionsReply)
-READ_CHANGES: StreamMethod[ReadChanges, ScanPage] = StreamMethod("db.read_changes", ReadChanges, ScanPage)
-CLUSTER: Method[AskCluster, ClusterReply] = Method("db.cluster", AskCluster, ClusterReply)
+CREATE_TABLE: Method[CreateTable, TableReply] = Method("db.create_table", CreateTable, TableReply, callers=CLIENTS)
+DROP_TABLE: Method[DropTable, TableReply] = Method("db.drop_table", DropTable, TableReply, callers=CLIENTS)
+FIND_TABLE: Method[FindTable, TableReply] = Method("db.table", FindTable, TableReply, callers=CLIENTS)
+LIST_TABLES: Method[ListTables, TablesReply] = Method("db.tables", ListTables, TablesReply, callers=CLIENTS)
+WRITE: Method[Write, Written] = Method("db.write", Write, Written, callers=CLIENTS)
+GET_ROWS: Method[GetRows, RowsReply] = Method("db.get", GetRows, RowsReply, callers=CLIENTS)
+SCAN: StreamMethod[Scan, ScanPage] = StreamMethod("db.scan", Scan, ScanPage, callers=CLIENTS)
+TXN_SCAN: Method[TxnScan, TxnRows] = Method("db.txn_scan", TxnScan, TxnRows, callers=CLIENTS)
+COMMIT: Method[EndTxn, Ended] = Method("db.commit", EndTxn, Ended, callers=CLIENTS)
+ROLLBACK: Method[EndTxn, NativeOk] = Method("db.rollback", EndTxn, NativeOk, callers=CLIENTS)
+RESTART: Method[EndTxn, TxnReply] = Method("db.restart", EndTxn, TxnReply, callers=CLIENTS)
+SETTLE: Method[Settle, Settled] = Method("db.settle", Settle, Settled, callers=CLIENTS)
+SNAPSHOT: Method[ChooseSnapshot, SnapshotReply] = Method("db.snapshot", ChooseSnapshot, SnapshotReply, callers=CLIENTS)
+FOLLOWER_READ: Method[OfTables, TimestampReply] = Method(
+    "db.follower_read_timestamp", OfTables, TimestampReply, callers=CLIENTS
+)
+RESOLVED: Method[OfTables, TimestampReply] = Method("db.resolved", OfTables, TimestampReply, callers=CLIENTS)
+CLOSE: Method[OfTables, TimestampReply] = Method("db.close", OfTables, TimestampReply, callers=CLIENTS)
+FRONTIER: Method[OfTables, FrontierReply] = Method("db.frontier", OfTables, FrontierReply, callers=CLIENTS)
+PARTITIONS: Method[GetPartitions, PartitionsReply] = Method(
+    "db.partitions", GetPartitions, PartitionsReply, callers=CLIENTS
+)
+READ_CHANGES: StreamMethod[ReadChanges, ScanPage] = StreamMethod(
+    "db.read_changes", ReadChanges, ScanPage, callers=CLIENTS
+)
+CLUSTER: Method[AskCluster, ClusterReply] = Method("db.cluster", AskCluster, ClusterReply, callers=CLIENTS)

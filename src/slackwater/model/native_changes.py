@@ -23,6 +23,7 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.changes import Changes
 from slackwater.model.tables import TableHistory
+from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import StreamMethod
 
 TOKEN_PREFIX = "sw1."
@@ -68,4 +69,4 @@ class ChangesItem(msgspec.Struct, frozen=True):
     done: bool = False
 
 
-CHANGES: StreamMethod[OpenChanges, ChangesItem] = StreamMethod("db.changes", OpenChanges, ChangesItem)
+CHANGES: StreamMethod[OpenChanges, ChangesItem] = StreamMethod("db.changes", OpenChanges, ChangesItem, callers=CLIENTS)

@@ -27,6 +27,7 @@ import msgspec
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model.native import NativeOk
+from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method
 
 PART_BYTES = 16
@@ -102,9 +103,9 @@ class DropParts(msgspec.Struct, frozen=True):
     parts: list[bytes]
 
 
-STAGE: Method[StageChunks, NativeOk] = Method("db.stage", StageChunks, NativeOk)
-PUBLISH: Method[Publish, Published] = Method("db.publish", Publish, Published)
-DROP_PARTS: Method[DropParts, NativeOk] = Method("db.drop_staged", DropParts, NativeOk)
+STAGE: Method[StageChunks, NativeOk] = Method("db.stage", StageChunks, NativeOk, callers=CLIENTS)
+PUBLISH: Method[Publish, Published] = Method("db.publish", Publish, Published, callers=CLIENTS)
+DROP_PARTS: Method[DropParts, NativeOk] = Method("db.drop_staged", DropParts, NativeOk, callers=CLIENTS)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Chunk)

@@ -35,6 +35,8 @@ class TableDescriptor(msgspec.Struct, frozen=True):
     next_column_id: int
     """Column ids are never used again, not even after their column was dropped."""
     dropped: bool = False
+    owner: str = ""
+    """The client who made the table, by the name in its certificate; "" for one that belongs to the operators."""
 
     @property
     def name(self) -> str:

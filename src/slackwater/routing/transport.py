@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slackwater.errors import ConnectionLost, DeadlineExceeded
 from slackwater.model.requests import Batch, BatchResult
+from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.sync import timeout
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.rpc.dialer import Dialer
     from slackwater.runtime.seam import Address, NodeId
 
-KV_BATCH: Method[Batch, BatchResult] = Method("kv.batch", Batch, BatchResult)
+KV_BATCH: Method[Batch, BatchResult] = Method("kv.batch", Batch, BatchResult, callers=NODES_AND_OPERATORS)
 """A batch for one range, served by the node that has a replica of it."""
 
 

@@ -1,11 +1,13 @@
-"""The certificates of a cluster: one authority, one certificate per node, one per client.
+"""The certificates of a cluster: one authority, one certificate per node, operator and client.
 
     certs/
       ca.crt           public; every node and client has a copy
       ca.key           secret; keep it away from the nodes once they have their certificates
-      node.crt/key     common name `node`; the SANs are every name and address the node is dialed by
-      client.ann.crt/key   common name `ann`
+      node.crt/key     OU=node, CN=node or CN=node-3; the SANs are every name and address the node is dialed by
+      client.root.crt/key  OU=operator, CN=root
+      client.ann.crt/key   OU=client, CN=ann
 
+The role is in the organizational unit; what each may do is in `access.py`.
 Keys are on the P-256 curve and written with mode 0600, before their certificates, through a temporary file: a crash
 leaves no half-written file behind.
 
@@ -13,6 +15,7 @@ Rules
     - An existing authority key is never overwritten: that would cut the cluster off from itself.
     - A node's or client's pair is replaced only when asked for (`replace=True`), to renew it.
     - Certificates start a day early, so that a node whose clock lags can use them at once.
+    - A leaf lasts months, not years: renewing is routine then (`reload` in `tls.py`), and what was lost ends by itself.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from slackwater.errors import UsageError
+from slackwater.runtime.access import NODE_NAME
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.tls import TlsFiles, client_files, node_files
 
@@ -36,9 +40,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CA_DAYS = 3650
-LEAF_DAYS = 1825
+LEAF_DAYS = 120
+DAYS_MAX = 3650
 BACKDATED_DAYS = 1
-NODE_NAME = "node"
+NODE_ID_MAX = 999_999_999
 ORGANIZATION = "Slackwater"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}\Z")
 
@@ -61,39 +66,57 @@ def create_ca(directory: Path) -> Path:
     return certificate_path
 
 
-def create_node(directory: Path, hosts: list[str], *, replace: bool = False) -> TlsFiles:
-    """Create a node's pair, valid for the host names and addresses given."""
+def create_node(
+    directory: Path, hosts: list[str], *, node_id: int = 0, days: int = LEAF_DAYS, replace: bool = False
+) -> TlsFiles:
+    """Create a node's pair, valid for the host names and addresses given; with `node_id`, for that node only."""
     if not hosts:
         raise UsageError("name at least one host or address the node is dialed by")
+    if not 0 <= node_id <= NODE_ID_MAX:
+        raise UsageError("a node's id is a positive number, as `slackwater status` shows it", node_id=node_id)
     files = node_files(directory)
     sans = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    _create_leaf(directory, files, NODE_NAME, purposes, sans, replace=replace)
+    subject = _name(f"{NODE_NAME}-{node_id}" if node_id else NODE_NAME, role="node")
+    _create_leaf(directory, files, subject, purposes, sans, days=days, replace=replace)
     return files
 
 
-def create_client(directory: Path, user: str, *, replace: bool = False) -> TlsFiles:
-    """Create a client's pair; `user` becomes the common name and may not be `node`."""
-    if user == NODE_NAME or not _USER.match(user):
-        raise UsageError(f"{user!r} cannot be a client's name; use letters, digits, dot, dash, underscore", user=user)
+def create_client(directory: Path, user: str, *, days: int = LEAF_DAYS, replace: bool = False) -> TlsFiles:
+    """Create a client's pair: for those who use tables. `user` becomes the common name and is no name of a node."""
+    return _create_user(directory, user, "client", days=days, replace=replace)
+
+
+def create_operator(directory: Path, user: str, *, days: int = LEAF_DAYS, replace: bool = False) -> TlsFiles:
+    """Create an operator's pair: for those who run the cluster, who may do everything that people can do."""
+    return _create_user(directory, user, "operator", days=days, replace=replace)
+
+
+def _create_user(directory: Path, user: str, role: str, *, days: int, replace: bool) -> TlsFiles:
+    if user == NODE_NAME or user.startswith(f"{NODE_NAME}-") or not _USER.match(user):
+        raise UsageError(f"{user!r} cannot be the name of a {role}; use letters, digits, dot, dash, underscore")
     files = client_files(directory, user)
-    _create_leaf(directory, files, user, [ExtendedKeyUsageOID.CLIENT_AUTH], None, replace=replace)
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    _create_leaf(directory, files, _name(user, role=role), purposes, None, days=days, replace=replace)
     return files
 
 
 def _create_leaf(
     directory: Path,
     files: TlsFiles,
-    common_name: str,
+    subject: x509.Name,
     purposes: list[x509.ObjectIdentifier],
     sans: x509.SubjectAlternativeName | None,
     *,
+    days: int,
     replace: bool,
 ) -> None:
+    if not 1 <= days <= DAYS_MAX:
+        raise UsageError(f"a certificate lasts from 1 to {DAYS_MAX} days", days=days)
     ca_key, ca = _load_ca(directory)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
-        _builder(_name(common_name), ca.subject, key, days=LEAF_DAYS)
+        _builder(subject, ca.subject, key, days=days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -135,9 +158,11 @@ def _builder(
     )
 
 
-def _name(common_name: str) -> x509.Name:
-    organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION)
-    return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+def _name(common_name: str, *, role: str = "") -> x509.Name:
+    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION)]
+    if role:
+        parts.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role))
+    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:

@@ -16,6 +16,7 @@ from slackwater.runtime.tcp import format_address, parse_address
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slackwater.runtime.access import Certificate
     from slackwater.runtime.seam import Address, Connection, FrameHandler
     from slackwater.settings import Settings
 
@@ -27,7 +28,7 @@ class LocalConnection:
 
     def __init__(self, peer: str, *, frame_bytes_max: int, high_water: int) -> None:
         self.peer = peer
-        self.certificate_name = ""
+        self.certificate: Certificate | None = None  # one process: there is nobody to tell apart
         self._frame_bytes_max = frame_bytes_max
         self._high_water = high_water
         self._outgoing: list[bytes] = []

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from pathlib import Path
 
+    from slackwater.runtime.access import Certificate
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -137,6 +139,11 @@ class Connection(Protocol):
     @property
     def peer(self) -> str:
         """Who is at the other end, for messages and logs."""
+        ...
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What the authority says of the other end; None where there are no certificates (loopback, one process)."""
         ...
 
     def send(self, frame: bytes) -> None:

@@ -20,8 +20,7 @@ Rules
       caller's error.
     - A stranger costs little: until its greeting was accepted (`trust`) a peer may send only small frames, and its socket is
       one of few and has little time (`door.py`). Later, large frames are received within a budget (`receiving.py`).
-    - TLS is decided by the contexts given (see `tls.py`). `certificate_name` is the common name of the peer's
-      certificate, "" without TLS.
+    - TLS is decided by the contexts given (see `tls.py`). `certificate` is what the peer's says, None without TLS.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, cast
 
 from slackwater.errors import ConnectionLost, EntryTooLarge, UsageError
+from slackwater.runtime.access import certificate_of
 from slackwater.runtime.door import Door
 from slackwater.runtime.framing import FrameParser, header
 from slackwater.runtime.receiving import LARGE_BYTES, ReceiveBudget
@@ -41,6 +41,7 @@ from slackwater.runtime.receiving import LARGE_BYTES, ReceiveBudget
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slackwater.runtime.access import Certificate
     from slackwater.runtime.door import Entrant
     from slackwater.runtime.seam import Address, Connection, FrameHandler
     from slackwater.settings import Settings
@@ -86,7 +87,7 @@ class TcpConnection(asyncio.Protocol):
         self._reason = ""
         self._linger: asyncio.TimerHandle | None = None
         self.peer = "?"
-        self.certificate_name = ""
+        self.certificate: Certificate | None = None
 
     # --- what the transport calls
 
@@ -96,10 +97,11 @@ class TcpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(self._high_water, self._high_water // LOW_WATER_DIVISOR)
         self.peer = _name_of(transport.get_extra_info("peername"))
-        self.certificate_name = _common_name(transport.get_extra_info("ssl_object"))
         self._budget_key = self.peer.rpartition(":")[0]
         if self._entrant is not None:
             self._entrant.made(self._transport)
+        tls = transport.get_extra_info("ssl_object")
+        self.certificate = None if tls is None else certificate_of(tls.getpeercert())
         self._handler = self._make(self)
 
     def trust(self) -> None:
@@ -353,15 +355,6 @@ def _name_of(peername: Any) -> str:
     if isinstance(peername, tuple) and len(peername) >= 2:
         return format_address(str(peername[0]), int(peername[1]))
     return "?"
-
-
-def _common_name(tls: ssl.SSLObject | None) -> str:
-    certificate = tls.getpeercert() if tls is not None else None
-    if not certificate:
-        return ""
-    subject = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate.get("subject", ()))
-    names = [value for part in subject for key, value in part if key == "commonName"]
-    return names[0] if names else ""
 
 
 def why_not(error: Exception, *, tls: bool) -> str:

@@ -1,13 +1,13 @@
 """TLS contexts for a cluster whose members trust one certificate authority and nobody else.
 
-    node    presents node.crt (common name `node`, its host names as SANs, for servers and clients)
+    node    presents node.crt (role node, its host names as SANs, for servers and clients)
             demands a certificate of the same authority from whoever connects
-    client  presents client.NAME.crt (common name NAME, for clients only)
+    client  presents client.NAME.crt (role client or operator, common name NAME, for clients only)
             demands that the server's certificate is of the authority and names the host that was dialed
 
 So three impostures fail in the handshake: a server of another authority, a server at the wrong host, and a *client*
-certificate used to play a server (its extended key usage forbids it). The fourth, a client that claims to be a node, is
-refused by the RPC greeting, which looks at the common name.
+certificate used to play a server (its extended key usage forbids it). The fourth, a peer that claims to be a node that it
+is not, is refused by the RPC greeting (`access.py`).
 
 TLS 1.2 or newer. Files are as `certs.py` writes them. A private key that others may read is refused.
 """

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.errors import SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.descriptors import NodeDescriptor, RangeDescriptor
 from slackwater.model.layout import prefix_end, range_local, system
+from slackwater.model.locality import check_locality
 from slackwater.runtime.seam import Family, NodeId
 from slackwater.runtime.sync import Event
+from slackwater.runtime.tcp import parse_address
 from slackwater.server.services import HELLO, HelloReply, HelloRequest
 from slackwater.storage.batch import WriteBatch
 
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Address, Engine
 
 NODES_MAX = 4096
+ADDRESS_BYTES_MAX = 255
+STORE_ID_BYTES_MAX = 64
+NODE_ID_MAX = 0xFFFFFFFF
+"""As `address_key` writes it."""
 HELLO_TIMEOUT_S = 2.0
 
 BOOK_KEY = range_local(0, b"addresses")
@@ -42,6 +48,23 @@ _decoder = msgspec.msgpack.Decoder(NodeDescriptor)
 def address_key(node_id: NodeId) -> bytes:
     """Where a node's descriptor lives."""
     return system("address", node_id.to_bytes(4, "big"))
+
+
+def check_address(address: str) -> None:
+    """An address that may be kept and told to others."""
+    if len(address.encode(errors="surrogatepass")) > ADDRESS_BYTES_MAX:
+        raise UsageError(f"an address has at most {ADDRESS_BYTES_MAX} bytes", bytes=len(address))
+    parse_address(address)
+
+
+def check_descriptor(node: NodeDescriptor) -> None:
+    """A node's descriptor that may be kept and told to others; everybody has a copy, so it is small."""
+    if not 0 < node.node_id <= NODE_ID_MAX:
+        raise UsageError("a node has a positive id", node_id=node.node_id)
+    check_address(node.address)
+    check_locality(node.locality)
+    if len(node.store_id.encode(errors="surrogatepass")) > STORE_ID_BYTES_MAX:
+        raise UsageError(f"the id of a store has at most {STORE_ID_BYTES_MAX} bytes", bytes=len(node.store_id))
 
 
 class AddressBook:
@@ -82,8 +105,13 @@ class AddressBook:
         return () if known is None else known.locality
 
     def learn(self, nodes: Iterable[NodeDescriptor]) -> None:
-        """Take over newer descriptors."""
+        """Take over newer descriptors; one that is no descriptor, whoever has it, is passed over."""
         for node in nodes:
+            try:
+                check_descriptor(node)
+            except UsageError:
+                probe("addresses.bad_descriptor")
+                continue
             known = self.nodes.get(node.node_id)
             if (known is None and len(self.nodes) < NODES_MAX) or (
                 known is not None and known.started_at <= node.started_at

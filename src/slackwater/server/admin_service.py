@@ -5,7 +5,7 @@
     admin.split          divide the range of a key there
     admin.merge          merge the range of a key with its right neighbour
 
-Under TLS only the user `root` and nodes may ask. Every operation may be repeated: see `admin.py`.
+Only operators may ask. Every operation may be repeated: see `admin.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.errors import UnavailableError, UsageError
+from slackwater.errors import UnavailableError
 from slackwater.model.descriptors import RangeDescriptor
+from slackwater.runtime.access import OPERATORS
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.seam import NodeId, RangeId
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.admin import Admin
     from slackwater.server.node import Node
-
-ADMINISTRATORS = frozenset({"", "node", "root"})
-"""Names of certificates that may administer; without TLS there is none."""
 
 
 class DrainRequest(msgspec.Struct, frozen=True):
@@ -65,12 +63,12 @@ class RangesReply(msgspec.Struct, frozen=True):
     ranges: list[RangeDescriptor]
 
 
-DRAIN: Method[DrainRequest, DrainReply] = Method("admin.drain", DrainRequest, DrainReply)
+DRAIN: Method[DrainRequest, DrainReply] = Method("admin.drain", DrainRequest, DrainReply, callers=OPERATORS)
 DECOMMISSION: Method[DecommissionRequest, DecommissionReply] = Method(
-    "admin.decommission", DecommissionRequest, DecommissionReply
+    "admin.decommission", DecommissionRequest, DecommissionReply, callers=OPERATORS
 )
-SPLIT: Method[KeyRequest, RangesReply] = Method("admin.split", KeyRequest, RangesReply)
-MERGE: Method[KeyRequest, RangesReply] = Method("admin.merge", KeyRequest, RangesReply)
+SPLIT: Method[KeyRequest, RangesReply] = Method("admin.split", KeyRequest, RangesReply, callers=OPERATORS)
+MERGE: Method[KeyRequest, RangesReply] = Method("admin.merge", KeyRequest, RangesReply, callers=OPERATORS)
 
 
 class AdminService:
@@ -84,23 +82,21 @@ class AdminService:
         server.handle(SPLIT, self._on_split)
         server.handle(MERGE, self._on_merge)
 
-    def _admin(self, context: Context) -> Admin:
-        if context.certificate_name not in ADMINISTRATORS:
-            raise UsageError("only root may administer a cluster; use its certificate", user=context.certificate_name)
+    def _admin(self) -> Admin:
         if self._node.store is None:
             raise UnavailableError("this node belongs to no cluster yet; run `slackwater init`")
         return self._node.admin
 
     async def _on_drain(self, request: DrainRequest, context: Context) -> DrainReply:
-        self._admin(context)
+        self._admin()
         return DrainReply(self._node.node_id, await self._node.drain())
 
     async def _on_decommission(self, request: DecommissionRequest, context: Context) -> DecommissionReply:
-        left = await self._admin(context).decommission(request.node_id)
+        left = await self._admin().decommission(request.node_id)
         return DecommissionReply(left.node_id, left.replicas_left, left.leases_left)
 
     async def _on_split(self, request: KeyRequest, context: Context) -> RangesReply:
-        return RangesReply(list(await self._admin(context).split(request.key)))
+        return RangesReply(list(await self._admin().split(request.key)))
 
     async def _on_merge(self, request: KeyRequest, context: Context) -> RangesReply:
-        return RangesReply([await self._admin(context).merge(request.key)])
+        return RangesReply([await self._admin().merge(request.key)])

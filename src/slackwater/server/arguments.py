@@ -119,5 +119,5 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--certs", type=Path, metavar="DIR", help="certificates; without, only loopback is dialed")
     parser.add_argument(
-        "--user", default=DEFAULT_USER, help=f"whose client certificate to present (default {DEFAULT_USER})"
+        "--user", default=DEFAULT_USER, help=f"whose certificate to present: client.USER.crt (default {DEFAULT_USER})"
     )

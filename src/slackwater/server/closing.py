@@ -17,6 +17,7 @@ from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.update import Subscribe, Update
 from slackwater.errors import UnavailableError
 from slackwater.model.layout import KEY_MAX
+from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.seam import RangeId
 
@@ -54,7 +55,9 @@ class FrontierReply(msgspec.Struct, frozen=True):
     """Whether there are others beyond the last."""
 
 
-FRONTIER: Method[FrontierRequest, FrontierReply] = Method("closedts.frontier", FrontierRequest, FrontierReply)
+FRONTIER: Method[FrontierRequest, FrontierReply] = Method(
+    "closedts.frontier", FrontierRequest, FrontierReply, callers=NODES_AND_OPERATORS
+)
 
 
 def _meeting(here: Store, request: FrontierRequest) -> list[RangeId]:

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="slackwater kv",
-        description="Read and write plain keys of a running cluster.",
+        description="Read and write plain keys of a running cluster. Under TLS this takes an operator's certificate.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -39,14 +39,16 @@ from slackwater.server.addresses import AddressBook
 from slackwater.server.admin import Admin
 from slackwater.server.admin_service import AdminService
 from slackwater.server.announcements import announcements
-from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, NODE_ID_KEY, RANGE_ID_KEY, bootstrap_store
+from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
 from slackwater.server.damage import give_up_later
+from slackwater.server.config_service import ConfigService
 from slackwater.server.drain import drain
 from slackwater.server.feeds import feed_client, node_feeds, serve_feeds
 from slackwater.server.gateway.service import Gateway, table_catalog
 from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
+from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
 from slackwater.server.queues.desk import Desk
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import ApplyListener
     from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
+    from slackwater.runtime.access import Certificate
     from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.seam import Address, Engine, OrderedLog, Runtime, TaskScope
 
@@ -113,7 +116,9 @@ class Node:
         self.policies = PolicyBook()
         """Which timestamps are closed where; kept up to date by `span_watch`."""
         self.hook = hook = HybridClockHook(self.clock, self.offsets, own=self._is_me)
-        self.server = RpcServer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
+        self.server = RpcServer(
+            runtime, scope, identity=self.identity, settings=self.settings, hook=hook, check_node=self._check_node
+        )
         self.dialer = Dialer(runtime, scope, identity=self.identity, settings=self.settings, hook=hook)
         self.book = AddressBook(address, join, self.dialer, local_first_range=self._local_first_range)
         self.store: Store | None = None
@@ -323,9 +328,13 @@ class Node:
         server.handle_sync(sv.QUARANTINE, self._on_quarantine)
         server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
         AdminService(self)
+        ConfigService(self)
         self.gateway = Gateway(self)
         serve_updates(server, self._here)
         serve_feeds(self)
+
+    def _check_node(self, node_id: int, certificate: Certificate | None) -> None:
+        check_node(self.book, node_id, certificate)
 
     def _on_batch(self, batch: Batch, context: Context) -> Awaitable[BatchResult]:
         return self._execute(batch)
@@ -347,6 +356,7 @@ class Node:
 
     def _on_hello(self, request: sv.HelloRequest, context: Context) -> sv.HelloReply:
         if request.node is not None and request.node.node_id:
+            check_told(request.node, context, latest=self.clock.now())
             self.book.learn([request.node])
         own = self.book.own or NodeDescriptor(self.node_id, self.address, self.locality)
         return sv.HelloReply(
@@ -362,13 +372,7 @@ class Node:
 
     async def _on_join(self, request: sv.JoinRequest, context: Context) -> sv.JoinReply:
         self._here()
-        if request.log != tuple(self.log.identity()):
-            raise LogIdentityMismatch(
-                "the node uses another log than this cluster", expected=tuple(self.log.identity()), actual=request.log
-            )
-        node_id = NodeId(await self.system.increment(NODE_ID_KEY, 1))
-        first = await self.book.first_range()
-        return sv.JoinReply(self.identity.cluster_id, node_id, list(self.book.nodes.values()), first)
+        return await admit(self, request, context)
 
     def _on_status(self, request: sv.StatusRequest, context: Context) -> sv.StatusReply:
         store = self._here()

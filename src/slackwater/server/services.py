@@ -19,6 +19,7 @@ import msgspec
 from slackwater.clock.timestamp import Timestamp
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.replica.snapshot import Examination, SnapshotBlock, SnapshotHeader, SnapshotTrailer
+from slackwater.runtime.access import NEWCOMERS, NODES, NODES_AND_OPERATORS, OPERATORS
 from slackwater.runtime.rpc.method import Method, StreamMethod
 from slackwater.runtime.seam import NodeId, Position, RangeId
 
@@ -168,17 +169,26 @@ class Ok(msgspec.Struct, frozen=True):
     """Done."""
 
 
-HELLO: Method[HelloRequest, HelloReply] = Method("node.hello", HelloRequest, HelloReply)
-INIT: Method[InitRequest, InitReply] = Method("node.init", InitRequest, InitReply)
-REPORT: Method[ReportRequest, ReportReply] = Method("node.report", ReportRequest, ReportReply)
-JOIN: Method[JoinRequest, JoinReply] = Method("node.join", JoinRequest, JoinReply)
-STATUS: Method[StatusRequest, StatusReply] = Method("store.status", StatusRequest, StatusReply)
-CAPACITY: Method[CapacityRequest, CapacityReply] = Method("store.capacity", CapacityRequest, CapacityReply)
-FETCH: Method[FetchRequest, Ok] = Method("store.fetch", FetchRequest, Ok)
-CHECKSUM: Method[ChecksumRequest, ChecksumReply] = Method("store.checksum", ChecksumRequest, ChecksumReply)
-QUARANTINE: Method[QuarantineRequest, Ok] = Method("store.quarantine", QuarantineRequest, Ok)
+HELLO: Method[HelloRequest, HelloReply] = Method("node.hello", HelloRequest, HelloReply, callers=NODES_AND_OPERATORS)
+INIT: Method[InitRequest, InitReply] = Method("node.init", InitRequest, InitReply, callers=OPERATORS)
+REPORT: Method[ReportRequest, ReportReply] = Method(
+    "node.report", ReportRequest, ReportReply, callers=NODES_AND_OPERATORS
+)
+JOIN: Method[JoinRequest, JoinReply] = Method("node.join", JoinRequest, JoinReply, callers=NEWCOMERS)
+STATUS: Method[StatusRequest, StatusReply] = Method(
+    "store.status", StatusRequest, StatusReply, callers=NODES_AND_OPERATORS
+)
+CAPACITY: Method[CapacityRequest, CapacityReply] = Method(
+    "store.capacity", CapacityRequest, CapacityReply, callers=NODES
+)
+FETCH: Method[FetchRequest, Ok] = Method("store.fetch", FetchRequest, Ok, callers=NODES)
+CHECKSUM: Method[ChecksumRequest, ChecksumReply] = Method(
+    "store.checksum", ChecksumRequest, ChecksumReply, callers=NODES
+)
+QUARANTINE: Method[QuarantineRequest, Ok] = Method("store.quarantine", QuarantineRequest, Ok, callers=NODES)
 SNAPSHOT: StreamMethod[SnapshotRequest, SnapshotHeader | SnapshotBlock | SnapshotTrailer] = StreamMethod(
     "store.snapshot",
     SnapshotRequest,
     SnapshotHeader | SnapshotBlock | SnapshotTrailer,  # type: ignore[arg-type]
+    callers=NODES,
 )

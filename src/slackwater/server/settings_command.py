@@ -7,24 +7,20 @@ slackwater settings show | set | unset  what is in force everywhere, whatever no
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from slackwater.errors import UsageError
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
-from slackwater.server.cluster_settings import read_settings, reset_setting, write_setting
-from slackwater.server.remote import connect
-from slackwater.settings import SETTINGS
-
-if TYPE_CHECKING:
-    from slackwater.txn.kv import KV
+from slackwater.server.calling import CALL_TIMEOUT_S, calling
+from slackwater.server.config_service import CHANGE_SETTING, READ_SETTINGS, ChangeSetting, SettingsRequest
+from slackwater.settings import SETTINGS, Settings
 
 VERBS = ("show", "set", "unset")
 TEXT = """\
 set and unset change a running cluster: every node obeys within a moment, whatever it was started with, until `unset`.
-show prints what was set so.
+show prints what was set so. Under TLS all three take an operator's certificate (`slackwater cert create-operator`).
 
 examples:
   slackwater settings closed_timestamp                         what can be set about closed timestamps
@@ -94,15 +90,12 @@ def _cluster(argv: list[str]) -> int:
 
 async def _do(options: argparse.Namespace) -> dict[str, float]:
     """Do it; returns what is set afterwards."""
-    async with connect([options.host], certs=options.certs, user=options.user) as remote:
-        await _change(remote.kv, options)
-        return await read_settings(remote.kv)
-
-
-async def _change(kv: KV, options: argparse.Namespace) -> None:
     if options.verb == "set":
-        await write_setting(kv, options.name, options.value)
-    elif options.verb == "unset":
-        if options.name not in {setting.name for setting in SETTINGS}:
-            raise UsageError("no setting has this name; `slackwater settings` lists them", name=options.name)
-        await reset_setting(kv, options.name)
+        Settings().set(options.name, options.value)  # what is wrong is said before anybody is asked
+    async with calling(options) as dialer:
+        if options.verb == "show":
+            reply = await dialer.call(options.host, READ_SETTINGS, SettingsRequest(), timeout=CALL_TIMEOUT_S)
+        else:
+            change = ChangeSetting(options.name, options.value if options.verb == "set" else None)
+            reply = await dialer.call(options.host, CHANGE_SETTING, change, timeout=CALL_TIMEOUT_S)
+    return reply.values

@@ -13,14 +13,23 @@ from slackwater.errors import UsageError
 from slackwater.model.layout import kv, show_key, table_span
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
+from slackwater.server.calling import CALL_TIMEOUT_S, calling
+from slackwater.server.config_service import (
+    CHANGE_SPAN_CONFIG,
+    READ_SPAN_CONFIGS,
+    REMOVE_SPAN_CONFIG,
+    ChangeSpanConfig,
+    RemoveSpanConfig,
+    SpanConfigsReply,
+    SpanConfigsRequest,
+)
 from slackwater.server.frontier_command import table_id_of
-from slackwater.server.remote import connect
-from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config
-from slackwater.server.system_kv import KvAdapter
 
 if TYPE_CHECKING:
-    from slackwater.server.remote import Remote
+    from slackwater.runtime.rpc.dialer import Dialer
+    from slackwater.server.span_config import SpanConfig
 
+CHANGE_TIMEOUT_S = 30.0
 TEXT = """\
 policies
   lag    followers serve what is older than a duration (default: closed_timestamp.target_duration); writers feel nothing
@@ -29,6 +38,7 @@ policies
   off    nothing is closed: no follower reads, and change feeds are refused, because nothing would ever be resolved
   The system's own ranges always lag by closed_timestamp.target_duration, whatever --rest says.
 
+Under TLS this takes an operator's certificate (`slackwater cert create-operator`).
 Nodes learn of a change by feed, or within `span_config.poll_interval`. Ranges are split at the bounds of spans by themselves.
 
 examples:
@@ -95,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def span_of(remote: Remote, options: argparse.Namespace) -> tuple[bytes, bytes]:
+async def span_of(dialer: Dialer, options: argparse.Namespace) -> tuple[bytes, bytes]:
     """The span that the options name: exactly one way of naming it."""
     ways = [options.table is not None, options.start is not None or options.end is not None, options.rest]
     if sum(ways) != 1:
@@ -103,7 +113,7 @@ async def span_of(remote: Remote, options: argparse.Namespace) -> tuple[bytes, b
     if options.rest:
         return b"", b""
     if options.table is not None:
-        span = table_span(await table_id_of(options.table, options.host, remote.dialer))
+        span = table_span(await table_id_of(options.table, options.host, dialer))
         return span.start, span.end
     if options.start is None or options.end is None:
         raise UsageError("a span of plain keys needs both --from and --to")
@@ -113,31 +123,29 @@ async def span_of(remote: Remote, options: argparse.Namespace) -> tuple[bytes, b
 
 
 async def _do(options: argparse.Namespace) -> list[SpanConfig]:
-    async with connect([options.host], certs=options.certs, user=options.user) as remote:
-        return await _OPERATIONS[options.verb](remote, options)
+    async with calling(options) as dialer:
+        return (await _OPERATIONS[options.verb](dialer, options)).configs
 
 
-async def _show(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
-    return await read_configs(KvAdapter(remote.kv))
+async def _show(dialer: Dialer, options: argparse.Namespace) -> SpanConfigsReply:
+    return await dialer.call(options.host, READ_SPAN_CONFIGS, SpanConfigsRequest(), timeout=CALL_TIMEOUT_S)
 
 
-async def _set(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
+async def _set(dialer: Dialer, options: argparse.Namespace) -> SpanConfigsReply:
     if options.policy is None and options.duration_ms is None and options.replicas is None:
         raise UsageError("say what to set: --policy, --duration-ms or --replicas")
-    return [
-        await change_config(
-            remote.kv,
-            *await span_of(remote, options),
-            replication_factor=options.replicas,
-            policy=Kind(options.policy) if options.policy else None,
-            duration_ms=options.duration_ms,
-        )
-    ]
+    change = ChangeSpanConfig(
+        *await span_of(dialer, options),
+        replication_factor=options.replicas,
+        policy=Kind(options.policy) if options.policy else None,
+        duration_ms=options.duration_ms,
+    )
+    return await dialer.call(options.host, CHANGE_SPAN_CONFIG, change, timeout=CHANGE_TIMEOUT_S)
 
 
-async def _unset(remote: Remote, options: argparse.Namespace) -> list[SpanConfig]:
-    span = await span_of(remote, options)
-    return [SpanConfig(*span)] if await remove_config(remote.kv, *span) else []
+async def _unset(dialer: Dialer, options: argparse.Namespace) -> SpanConfigsReply:
+    remove = RemoveSpanConfig(*await span_of(dialer, options))
+    return await dialer.call(options.host, REMOVE_SPAN_CONFIG, remove, timeout=CHANGE_TIMEOUT_S)
 
 
 def _row(config: SpanConfig) -> Row:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
 
+    from slackwater.runtime.access import Certificate
     from slackwater.runtime.seam import Address, Connection, FrameHandler
     from slackwater.settings import Settings
     from slackwater.sim.handles import Domain
@@ -58,6 +59,8 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.certificate: Certificate | None = None
+        """What the machine shows to others, as TLS would verify it."""
         self.domain: Domain | None = None
         self.kernel_up = True
         self.endpoints: dict[int, Endpoint] = {}
@@ -71,7 +74,7 @@ class Endpoint:
     def __init__(self, net: SimNet, host: Host, link: Link, back: Link, *, peer: str, number: int) -> None:
         assert host.domain is not None, "only a running incarnation has connections"
         self.peer = peer
-        self.certificate_name = ""
+        self.certificate = net.hosts[link.dst].certificate
         self.number = number
         self._net = net
         self._host = host

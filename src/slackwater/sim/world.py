@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slackwater import hooks
 from slackwater.errors import ClockError, InvariantViolation, StorageError
 from slackwater.replica.lease import lasts_s
+from slackwater.runtime.access import NODE_NAME, Certificate
 from slackwater.runtime.tasks import Scope
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.clocks import Shadow, SimClock
@@ -312,20 +313,27 @@ class World:
         self._buggify = buggify
 
     def add_node(self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]]) -> Machine:
-        """A machine that the nemesis may hurt; boots at once."""
-        machine = self._add(name, boot)
+        """A machine that the nemesis may hurt; boots at once. It shows the certificate of a node of its name."""
+        machine = self._add(name, boot, Certificate("node", NODE_NAME, (name,)))
         self.nodes.append(machine)
         return machine
 
-    def add_client(self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]]) -> Machine:
-        """A machine that asks; the nemesis hurts it only if the scenario says so (`calm_clients`)."""
-        machine = self._add(name, boot)
+    def add_client(
+        self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]], *, role: str = "operator"
+    ) -> Machine:
+        """A machine that asks; the nemesis hurts it only if the scenario says so (`calm_clients`).
+
+        `role` is what its certificate says: most use ranges directly, which takes an operator's.
+        """
+        machine = self._add(name, boot, Certificate(role, name))
         self.clients.append(machine)
         return machine
 
-    def _add(self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]]) -> Machine:
+    def _add(
+        self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]], certificate: Certificate
+    ) -> Machine:
         machine = self.machines[name] = Machine(self, name, boot)
-        self.net.host(name)
+        self.net.host(name).certificate = certificate
         machine.start()
         return machine
 

@@ -4,6 +4,7 @@ import pytest
 
 from slackwater.errors import ConnectionLost, Overloaded, UsageError
 from slackwater.runtime import run
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Dialer, Identity, Method, RpcServer, StreamMethod
 from tests.unit.runtime.world import COUNT, ECHO, HANG, NETS, Answer, Ask, turns, world
 
@@ -183,7 +184,7 @@ def test_a_restarted_server_is_found_again(net):
             while not peer.ended:
                 await turns(1)
             again = RpcServer(w.runtime, w.scope, identity=Identity(node_id=1), settings=w.settings)
-            again.handle_sync(Method("echo", Ask, Answer), lambda request, _: Answer(request.n + 1))
+            again.handle_sync(Method("echo", Ask, Answer, callers=ANYBODY), lambda request, _: Answer(request.n + 1))
             await again.listen(w.address)
             assert await w.dialer.call(w.address, ECHO, Ask(1)) == Answer(2)
             await again.close()
@@ -258,10 +259,10 @@ def test_registration_mistakes_are_told_at_once():
             with pytest.raises(UsageError, match="has a handler"):
                 w.server.handle_sync(ECHO, lambda *_: None)
             with pytest.raises(UsageError, match="cannot be served by a sync"):
-                w.server.handle_sync(StreamMethod("s", Ask, Answer), lambda *_: None)
+                w.server.handle_sync(StreamMethod("s", Ask, Answer, callers=ANYBODY), lambda *_: None)
             with pytest.raises(UsageError, match="cannot be served by a stream"):
-                w.server.handle_stream(Method("s", Ask, Answer), lambda *_: None)
+                w.server.handle_stream(Method("s", Ask, Answer, callers=ANYBODY), lambda *_: None)
             with pytest.raises(UsageError, match="characters"):
-                w.server.handle_sync(Method("", Ask, Answer), lambda *_: None)
+                w.server.handle_sync(Method("", Ask, Answer, callers=ANYBODY), lambda *_: None)
 
     run(main())

@@ -20,6 +20,7 @@ from slackwater.errors import (
     UnavailableError,
 )
 from slackwater.runtime import run
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Method, StreamMethod
 from slackwater.runtime.rpc.wire import Cancel, OpenStream, Request, encode, raw
 from tests.unit.runtime.world import COUNT, DOUBLE, ECHO, FAIL, HANG, NETS, Answer, Ask, turns, world
@@ -182,7 +183,7 @@ def test_a_response_of_the_wrong_type_is_the_callers_decode_error():
     async def main():
         async with world() as w:
             peer = await w.peer()
-            other = Method("echo", Ask, list[str])
+            other = Method("echo", Ask, list[str], callers=ANYBODY)
             with pytest.raises(DecodeError, match="response of echo"):
                 await peer.call(other, Ask(1))
             assert await peer.call(ECHO, Ask(2)) == Answer(2)
@@ -195,13 +196,13 @@ def test_an_undecodable_request_and_an_unknown_method_are_faults():
         async with world() as w:
             peer = await w.peer()
             with pytest.raises(DecodeError, match="request of echo"):
-                await peer.call(Method("echo", str, Answer), "no")
+                await peer.call(Method("echo", str, Answer, callers=ANYBODY), "no")
             with pytest.raises(ProtocolError, match="no method 'nope'"):
-                await peer.call(Method("nope", Ask, Answer), Ask(1))
+                await peer.call(Method("nope", Ask, Answer, callers=ANYBODY), Ask(1))
             with pytest.raises(ProtocolError, match="is a stream"):
-                await peer.call(Method("count", Ask, Answer), Ask(1))
+                await peer.call(Method("count", Ask, Answer, callers=ANYBODY), Ask(1))
             with pytest.raises(ProtocolError, match="not a stream"):
-                await peer.stream(StreamMethod("echo", Ask, Answer), Ask(1)).__anext__()
+                await peer.stream(StreamMethod("echo", Ask, Answer, callers=ANYBODY), Ask(1)).__anext__()
             assert await peer.call(ECHO, Ask(2)) == Answer(2)
 
     run(main())
@@ -210,7 +211,7 @@ def test_an_undecodable_request_and_an_unknown_method_are_faults():
 def test_an_unencodable_response_is_a_crash_of_the_handler():
     async def main():
         async with world() as w:
-            odd = Method("odd", Ask, Answer)
+            odd = Method("odd", Ask, Answer, callers=ANYBODY)
             w.server.handle_sync(odd, lambda *_: object())
             with pytest.raises(SlackwaterError, match="handler of odd crashed"):
                 await (await w.peer()).call(odd, Ask(1))
@@ -269,7 +270,7 @@ def test_the_caller_cancels_at_its_deadline_even_if_the_server_has_none():
 def test_a_cancelled_handler_has_no_last_word():
     async def main():
         async with world() as w:
-            stubborn = Method("stubborn", Ask, Answer)
+            stubborn = Method("stubborn", Ask, Answer, callers=ANYBODY)
 
             async def refuse(request, context):
                 try:
@@ -300,7 +301,7 @@ def test_what_a_cancelled_handler_held_is_free_without_the_collector():
     async def main():
         async with world() as w:
             held = []
-            hold = Method("hold", Ask, Answer)
+            hold = Method("hold", Ask, Answer, callers=ANYBODY)
 
             async def holding(request, context):
                 block = Block()
@@ -327,7 +328,7 @@ def test_the_handler_sees_the_time_left_and_who_asks():
     async def main():
         async with world() as w:
             seen = []
-            probe = Method("probe", Ask, Answer)
+            probe = Method("probe", Ask, Answer, callers=ANYBODY)
 
             async def look(request, context):
                 seen.append((context.remaining(), context.node_id, context.peer, context.method))
@@ -462,7 +463,7 @@ def test_frames_over_the_bound_are_the_senders_error():
             peer = await w.peer()
             with pytest.raises(EntryTooLarge, match="request of echo"):
                 await peer.call(ECHO, Ask(1, bytes(1 << 16)))
-            big = Method("big", Ask, Answer)
+            big = Method("big", Ask, Answer, callers=ANYBODY)
             w.server.handle_sync(big, lambda request, _: Answer(1, bytes(1 << 16)))
             with pytest.raises(EntryTooLarge, match="ask for less"):
                 await peer.call(big, Ask(1))
@@ -504,7 +505,7 @@ def test_messages_may_be_any_msgspec_type():
 
     async def main():
         async with world() as w:
-            method = Method("any", Choice, dict[str, Choice])
+            method = Method("any", Choice, dict[str, Choice], callers=ANYBODY)
             w.server.handle_sync(method, lambda request, _: {"a": request})
             choice = Choice([1, None])
             assert await (await w.peer()).call(method, choice) == {"a": choice}

@@ -11,6 +11,7 @@ from slackwater.errors import (
     SlackwaterError,
 )
 from slackwater.runtime import run
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import StreamMethod
 from slackwater.runtime.rpc.wire import Credit, Item, encode, raw
 from tests.unit.runtime.world import COUNT, ECHO, NETS, Answer, Ask, turns, world
@@ -109,7 +110,7 @@ def test_cancelling_the_consumer_stops_the_server(net):
     async def main():
         async with world(net) as w:
             peer = await w.peer()
-            never = StreamMethod("never", Ask, Answer)
+            never = StreamMethod("never", Ask, Answer, callers=ANYBODY)
 
             async def silent(request, context):
                 w._enter()
@@ -132,7 +133,7 @@ def test_cancelling_the_consumer_stops_the_server(net):
 def test_an_error_comes_after_the_items_before_it():
     async def main():
         async with world() as w:
-            broken = StreamMethod("broken", Ask, Answer)
+            broken = StreamMethod("broken", Ask, Answer, callers=ANYBODY)
 
             async def some(request, context):
                 yield Answer(1)
@@ -156,7 +157,7 @@ def test_an_error_comes_after_the_items_before_it():
 def test_a_crash_in_a_stream_is_reported_on_both_sides():
     async def main():
         async with world() as w:
-            bad = StreamMethod("bad", Ask, Answer)
+            bad = StreamMethod("bad", Ask, Answer, callers=ANYBODY)
 
             async def crash(request, context):
                 yield object()
@@ -205,7 +206,7 @@ def test_an_item_of_the_wrong_type_fails_the_stream_and_stops_the_server():
         async with world() as w:
             peer = await w.peer()
             with pytest.raises(DecodeError):
-                await peer.stream(StreamMethod("count", Ask, list[str]), Ask(10**9)).__anext__()
+                await peer.stream(StreamMethod("count", Ask, list[str], callers=ANYBODY), Ask(10**9)).__anext__()
             await w.gone.wait()
             assert await peer.call(ECHO, Ask(1)) == Answer(1)
 

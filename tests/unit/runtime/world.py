@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from slackwater.runtime import LocalNet, RealRuntime, Scope, TcpNet
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Context, Dialer, Identity, Method, Peer, RpcServer, StreamMethod
 from slackwater.runtime.sync import Event, Future, get_running_loop
 from slackwater.settings import Settings
@@ -31,11 +32,11 @@ class Answer(msgspec.Struct, frozen=True):
     data: bytes = b""
 
 
-ECHO = Method("echo", Ask, Answer)
-DOUBLE = Method("double", Ask, Answer)
-HANG = Method("hang", Ask, Answer)
-FAIL = Method("fail", Ask, Answer)
-COUNT = StreamMethod("count", Ask, Answer)
+ECHO = Method("echo", Ask, Answer, callers=ANYBODY)
+DOUBLE = Method("double", Ask, Answer, callers=ANYBODY)
+HANG = Method("hang", Ask, Answer, callers=ANYBODY)
+FAIL = Method("fail", Ask, Answer, callers=ANYBODY)
+COUNT = StreamMethod("count", Ask, Answer, callers=ANYBODY)
 
 
 class World:

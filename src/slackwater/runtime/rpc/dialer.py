@@ -81,6 +81,8 @@ class Dialer:
         if line is not None and line.peer is not None and node_id and not line.peer.node_id:
             # It belonged to no cluster when it greeted us, and may be a node by now: let it greet again.
             line.peer.close()
+        if line is not None and line.peer is not None and line.peer.greeted_as != self._identity.node_id:
+            line.peer.close()  # so are we, and what a newcomer may ask is little
         if line is None or line.peer is None or line.peer.ended:
             line = self._line(address)
             if line.dial is None:
@@ -104,8 +106,8 @@ class Dialer:
         node_id: int = 0,
     ) -> Res:
         """Dial if needed, then call; the timeout spans both."""
-        line = self._lines.get(address)
-        if line is not None and (peer := line.peer) is not None and not peer.ended and node_id in (0, peer.node_id):
+        peer = self.live(address)
+        if peer is not None and node_id in (0, peer.node_id):
             return await peer.call(method, request, timeout=timeout)  # most calls: nothing to wait for
         started_ns = self._runtime.clock.monotonic_ns()
         try:
@@ -135,7 +137,9 @@ class Dialer:
     def live(self, address: Address) -> Peer | None:
         """The connection to the address if there is one now; never dials."""
         line = self._lines.get(address)
-        return line.peer if line is not None and line.peer is not None and not line.peer.ended else None
+        if line is None or (peer := line.peer) is None or peer.ended or peer.greeted_as != self._identity.node_id:
+            return None
+        return peer
 
     async def close(self) -> None:
         """End every connection and every dial."""

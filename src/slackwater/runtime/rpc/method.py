@@ -1,9 +1,10 @@
 """What both sides of a call agree on: methods, who is speaking, and the clock they keep in step.
 
-    READ = Method("range.read", ReadRequest, ReadResponse)
-    FEED = StreamMethod("range.feed", FeedRequest, FeedEvent)
+    READ = Method("range.read", ReadRequest, ReadResponse, callers=NODES)
+    FEED = StreamMethod("range.feed", FeedRequest, FeedEvent, callers=NODES_AND_OPERATORS)
 
-A method is a name and two types, declared once and imported by caller and server; the name travels, the types do not.
+A method is a name, two types and who may call it, declared once and imported by caller and server; the name travels, the
+rest does not. A method that nobody may call cannot be made.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from slackwater.errors import DecodeError
+from slackwater.errors import DecodeError, UsageError
+from slackwater.runtime.access import NOBODY
 
 if TYPE_CHECKING:
+    from slackwater.runtime.access import Certificate, Role
     from slackwater.runtime.seam import Clock
 
 Req = TypeVar("Req")
@@ -22,12 +25,15 @@ Res = TypeVar("Res")
 
 
 class _Signature(Generic[Req, Res]):
-    """A name, what is asked and what is answered."""
+    """A name, what is asked, what is answered and who may ask."""
 
-    __slots__ = ("_decode_request", "_decode_response", "name", "request_type", "response_type")
+    __slots__ = ("_decode_request", "_decode_response", "callers", "name", "request_type", "response_type")
 
-    def __init__(self, name: str, request_type: type[Req], response_type: type[Res]) -> None:
+    def __init__(self, name: str, request_type: type[Req], response_type: type[Res], *, callers: Role) -> None:
+        if not callers:
+            raise UsageError(f"{name} says of nobody that they may call it", name=name)
         self.name = name
+        self.callers = callers
         self.request_type = request_type
         self.response_type = response_type
         self._decode_request = msgspec.msgpack.Decoder(request_type).decode
@@ -110,13 +116,14 @@ class Context:
     __slots__ = (
         "_clock",
         "cancelled",
-        "certificate_name",
+        "certificate",
         "credit",
         "deadline_ns",
         "id",
         "method",
         "node_id",
         "peer",
+        "roles",
         "size",
         "started",
         "task",
@@ -129,7 +136,8 @@ class Context:
         self.method = method
         self.peer = ""  # who asks, for messages
         self.node_id = 0  # the node that asks; 0 for a client
-        self.certificate_name = ""  # common name of its certificate; "" without TLS
+        self.certificate: Certificate | None = None  # None without TLS
+        self.roles = NOBODY  # what it is; the server has checked already that this suffices for the method
         self.deadline_ns = 0  # on our monotonic clock; 0 for none
         self.size = 0  # bytes of the request
         self.cancelled = False  # nobody waits for the answer any more
@@ -139,6 +147,11 @@ class Context:
         self.task: Any = None
         self.waiter: Any = None
         self._clock = clock
+
+    @property
+    def user(self) -> str:
+        """The name in the caller's certificate; "" without TLS."""
+        return "" if self.certificate is None else self.certificate.name
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, for the `timeout` of calls made on behalf of this one; None for no deadline."""

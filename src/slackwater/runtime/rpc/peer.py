@@ -25,6 +25,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.errors import (
+    AccessDenied,
     ClockError,
     ConnectionLost,
     DeadlineExceeded,
@@ -32,8 +33,10 @@ from slackwater.errors import (
     Overloaded,
     ProtocolError,
     SlackwaterError,
+    UsageError,
 )
 from slackwater.hooks import buggify, level, probe
+from slackwater.runtime.access import Role
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import unpack
 from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
@@ -113,6 +116,8 @@ class Peer(Session):
     ) -> None:
         super().__init__(runtime, connection, identity=identity, settings=settings, hook=hook, roster=roster)
         self._expect_node = expect_node
+        self.greeted_as = identity.node_id
+        """Which node we said we were."""
         self._window = min(WINDOW_MAX, int(settings["rpc.stream_window"]))
         self._calls: dict[int, Call | Stream[Any]] = {}
         self._last_id = 0
@@ -125,6 +130,7 @@ class Peer(Session):
 
     async def greet(self) -> None:
         """Shake hands; returns once calls may be made, or raises what was wrong."""
+        self.greeted_as = self._identity.node_id
         self._send(self._hello())
         self._start_timer()
         await self._ready
@@ -319,7 +325,7 @@ class Peer(Session):
         try:
             self._check_hello(hello)
             self._check_node(hello)
-        except ProtocolError as error:
+        except UsageError as error:
             self._refuse(error)
             return
         self._greet(hello)
@@ -330,6 +336,8 @@ class Peer(Session):
         self._tick()
 
     def _check_node(self, hello: Hello) -> None:
+        if self.certificate is not None and not self.roles & (Role.NODE | Role.NEWCOMER):
+            raise AccessDenied("the server shows a certificate that is no node's", certificate=self.certificate.name)
         expected = self._expect_node
         if expected and hello.node_id != expected:
             raise ProtocolError("another node answers at this address", expected=expected, actual=hello.node_id)

@@ -13,7 +13,7 @@ caller. Closing the server closes the listeners, the connections and the handler
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from slackwater.errors import Overloaded, SlackwaterError, UsageError
@@ -25,6 +25,7 @@ from slackwater.runtime.rpc.session import Session, leave
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from slackwater.runtime.access import Certificate
     from slackwater.runtime.seam import Address, Connection, Listener, Runtime, TaskScope
     from slackwater.settings import Settings
 
@@ -41,6 +42,8 @@ class Handler(NamedTuple):
     method: Method[Any, Any] | StreamMethod[Any, Any]
     kind: str
     function: Callable[[Any, Context], Any]
+    callers: int
+    """The bits of the roles that the method declares."""
     waits: Callable[[Any], bool] | None = None
     """Whether a request is known to wait, so that there is no point in trying to serve it at once."""
 
@@ -56,14 +59,19 @@ class RpcServer:
         identity: Identity,
         settings: Settings,
         hook: ClockHook | None = None,
+        check_node: Callable[[int, Certificate | None], None] = lambda _node_id, _certificate: None,
     ) -> None:
         self.runtime = runtime
         self.scope = scope.child("rpc")
         self.identity = identity
         self.settings = settings
         self.hook = hook
+        self.check_node = check_node
+        """Raises `AccessDenied` when a certificate is not that of the node that its bearer says it is."""
         self.handlers: dict[str, Handler] = {}
         self.refusals: deque[tuple[str, SlackwaterError]] = deque(maxlen=REFUSALS_KEPT_MAX)
+        self.refused_total: Counter[str] = Counter()
+        """How often each kind of error was a refusal, for as long as the server lives."""
         self.crashes = 0
         self.roster: dict[Session, None] = {}  # connections not gone yet, ended or not
         self._sessions: dict[ServerSession, None] = {}
@@ -80,17 +88,17 @@ class RpcServer:
 
         A task from the beginning is a little cheaper for those that wait in any case; `waits` tells them.
         """
-        self._register(Handler(method, ASYNC, function, waits))
+        self._register(Handler(method, ASYNC, function, method.callers.value, waits))
 
     def handle_sync(self, method: Method[Req, Res], function: Callable[[Req, Context], Res]) -> None:
         """Serve a method with a plain function that returns at once: no task at all."""
-        self._register(Handler(method, SYNC, function))
+        self._register(Handler(method, SYNC, function, method.callers.value))
 
     def handle_stream(
         self, method: StreamMethod[Req, Res], function: Callable[[Req, Context], AsyncGenerator[Res, None]]
     ) -> None:
         """Serve a stream with an asynchronous generator; it is closed when the caller goes."""
-        self._register(Handler(method, STREAM, function))
+        self._register(Handler(method, STREAM, function, method.callers.value))
 
     async def listen(self, address: Address) -> Address:
         """Accept connections; returns the address with the real port."""
@@ -135,8 +143,9 @@ class RpcServer:
     # --- what sessions call
 
     def refused(self, peer: str, error: SlackwaterError) -> None:
-        """Remember why a peer was refused, for whoever asks `refusals`."""
+        """Remember why a peer was refused; the journal and the metrics read it from here."""
         self.refusals.append((peer, error))
+        self.refused_total[type(error).__name__] += 1
 
     def crashed(self, method: str, error: BaseException) -> None:
         """Report a bug in a handler."""

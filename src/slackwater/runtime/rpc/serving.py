@@ -1,14 +1,16 @@
 """The serving end of a connection: one task per handler that waits, none for one that can answer at once.
 
-    frame ─decode envelope─> handler? ─> clock ─> room? ─> decode body ─┬─ sync:   answer now
-                 │             │           │        │           │        ├─ async:  answer now, or one task once it waits
-              garbage       unknown     too far  Overloaded  DecodeError └─ stream: the same, with credit
-              Goodbye        Fault       Fault     Fault       Fault
+    frame ─envelope─> handler? ─> access ─> clock ─> room? ─> decode body ─┬─ sync:   answer now
+              │          │           │         │        │           │      ├─ async:  answer now, or one task once it waits
+           garbage    unknown     denied    too far  Overloaded  DecodeErr └─ stream: the same, with credit
+           Goodbye     Fault       Fault     Fault     Fault       Fault
 
 Everything left of the split costs no task, nor does a handler that never waits (`Scope.start`). What is wrong with one call
 is a `Fault` to that call; only bytes that are no message, and identifiers used twice, end the connection, and only this one.
 
 Rules
+    - This is the one place where access is checked: the roles of the peer (`runtime.access`) against those that the method
+      declares. A handler may rely on it.
     - A call is in `_running` from where it first waits until its task has ended, so `rpc.requests_in_flight_max` bounds tasks:
       a cancelled handler that lingers still counts.
     - A call gets at most one last word (Response, End or Fault), and none once its caller cancelled it.
@@ -32,8 +34,10 @@ from slackwater.errors import (
     ProtocolError,
     SlackwaterError,
     UnavailableError,
+    UsageError,
 )
 from slackwater.hooks import level, tap
+from slackwater.runtime.access import denied, said_of
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import fault, unpack, without_facts
 from slackwater.runtime.rpc.method import Context
@@ -79,6 +83,7 @@ class ServerSession(Session):
         self._server = server
         self._scope = server.scope
         self._handlers = server.handlers
+        self._allowed = 0  # the bits of `roles`, to compare quickly
         self._running: dict[int, Context] = {}
         self._running_bytes = 0  # of the requests in it
         self._bytes_max = int(server.settings["rpc.requests_bytes_max"])
@@ -144,10 +149,13 @@ class ServerSession(Session):
             return
         try:
             self._check_hello(hello)
-        except ProtocolError as error:
+            if hello.node_id:
+                self._server.check_node(hello.node_id, self.certificate)
+        except UsageError as error:
             self._server.refused(self._connection.peer, error)
             self._refuse(error)
             return
+        self._allowed = self.roles.value
         self._greet(hello)
         self._send(self._hello())
 
@@ -185,6 +193,11 @@ class ServerSession(Session):
             raise ProtocolError(f"there is no method {message.method[:80]!r} here; is the peer older than the caller?")
         if (handler.kind is STREAM) != (message.__class__ is OpenStream):
             raise ProtocolError(f"{message.method} is {'a stream' if handler.kind is STREAM else 'not a stream'}")
+        if not handler.callers & self._allowed:
+            who = said_of(self.certificate, node_id=self.node_id)
+            error = denied(message.method, handler.method.callers, who=who)
+            self._server.refused(self._connection.peer, error)
+            raise error
         if self._hook is not None and message.ts:
             self._hook.update(message.ts)
         if len(self._running) >= self._in_flight_max:
@@ -199,7 +212,8 @@ class ServerSession(Session):
         context.peer = self._connection.peer
         context.node_id = self.node_id
         context.size = len(message.body)
-        context.certificate_name = self.certificate_name
+        context.certificate = self.certificate
+        context.roles = self.roles
         return context
 
     def _start(self, message: Request | OpenStream, handler: Handler, request: object) -> None:

@@ -9,7 +9,7 @@ protocol, the peer was silent for too long. Everything that waits on the session
 Rules
     - Before the handshake is done nothing but `Hello` and `Goodbye` is accepted.
     - Clusters do not mix: two non-empty cluster ids must be equal. Version and magic must be equal.
-    - Under TLS only a certificate of a node (common name `node`) may claim to be a node.
+    - What a peer is follows from its certificate (`runtime.access`): it may not claim to be another node, or a node at all.
     - Each side says in `Hello` how long it waits in silence; the caller pings often enough for that.
     - Silence is counted in checks during which nothing came, not read off a clock: after a stall of *this* process (a
       suspended machine, a long collection) one check has passed, and what waits in the socket is read before the next.
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import ConnectionLost, ProtocolError, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.runtime import sync
+from slackwater.runtime.access import NOBODY, roles_of
 from slackwater.runtime.rpc.faults import goodbye
 from slackwater.runtime.rpc.wire import MAGIC, VERSION, Hello, encode
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Connection, Runtime
     from slackwater.settings import Settings
 
-NODE_CERTIFICATE_NAME = "node"
 LEAVE_S_MAX = 10.0  # longer than a network lingers over the last frames
 SILENCE_CHECKS = 3  # heartbeats per timeout: one may be lost or late without harm
 
@@ -69,7 +69,8 @@ class Session(abc.ABC):
         self._error: SlackwaterError | None = None
         self.node_id = 0  # the peer's, once greeted
         self.cluster_id = ""
-        self.certificate_name: str = getattr(connection, "certificate_name", "")
+        self.certificate = connection.certificate
+        self.roles = NOBODY  # the peer's, once greeted
         self._tick_s = self._timeout_s() / SILENCE_CHECKS
 
     @property
@@ -106,7 +107,7 @@ class Session(abc.ABC):
         return encode(Hello(MAGIC, VERSION, identity.cluster_id, identity.node_id, timeout_ms))
 
     def _check_hello(self, hello: Hello) -> None:
-        """Raise `ProtocolError` unless the two ends may talk."""
+        """Raise `ProtocolError` or `AccessDenied` unless the two ends may talk."""
         ours = self._identity
         if hello.magic != MAGIC:
             raise ProtocolError("the peer does not speak Slackwater RPC; check the port", magic=hello.magic[:32])
@@ -120,11 +121,7 @@ class Session(abc.ABC):
             raise ProtocolError(
                 "the peer belongs to another cluster; check the address", ours=ours.cluster_id, theirs=hello.cluster_id
             )
-        if hello.node_id and self.certificate_name not in ("", NODE_CERTIFICATE_NAME):
-            raise ProtocolError(
-                "a client certificate may not speak for a node; use a node certificate",
-                certificate=self.certificate_name,
-            )
+        self.roles = roles_of(self.certificate, node_id=hello.node_id)
 
     def _greet(self, hello: Hello) -> None:
         self._greeted = True

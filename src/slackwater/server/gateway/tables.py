@@ -1,4 +1,8 @@
-"""Definitions of tables: create, drop, look up."""
+"""Definitions of tables: create, drop, look up.
+
+A table belongs to the client who made it, by the name in the certificate, or to the operators when one of them did (and where
+there are no certificates). Only its owner and operators may drop it. Rights on rows come with SQL's users and grants.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN
 from slackwater.model import native as nt
+from slackwater.runtime.access import Role
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import Context
@@ -21,13 +26,13 @@ class TableService:
     async def create(self, request: nt.CreateTable, context: Context) -> nt.TableReply:
         """Make a table."""
         catalog = self._gateway.catalog
-        made = await catalog.create(request.name, request.columns, request.primary_key)
+        made = await catalog.create(request.name, request.columns, request.primary_key, owner=_owner(context) or "")
         return nt.TableReply(await catalog.find_id(made.table_id))
 
     async def drop(self, request: nt.DropTable, context: Context) -> nt.TableReply:
         """Drop a table."""
         catalog = self._gateway.catalog
-        gone = await catalog.drop(request.name)
+        gone = await catalog.drop(request.name, by=_owner(context))
         return nt.TableReply(await catalog.find_id(gone.table_id))
 
     async def find(self, request: nt.FindTable, context: Context) -> nt.TableReply:
@@ -46,3 +51,8 @@ class TableService:
         at = None if request.at == MIN else request.at
         await self._gateway.reach(request.floor)
         return nt.TablesReply(await self._gateway.catalog.names(at=at))
+
+
+def _owner(context: Context) -> str | None:
+    """The client that asks; None for an operator, who may do everything."""
+    return None if Role.OPERATOR in context.roles else context.user

@@ -22,6 +22,7 @@ import msgspec
 from slackwater.clock import HybridClock, Offset, OffsetMonitor, Timestamp
 from slackwater.errors import AmbiguousResult, ClockError, LogError, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, planted, probe
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Context, Dialer, Identity, Measurement, Method, RpcServer
 from slackwater.runtime.seam import Entry, Family, Position, RangeId
 from slackwater.sim.handles import NS
@@ -55,7 +56,7 @@ class AppendReply(msgspec.Struct, frozen=True):
     position: int
 
 
-APPEND = Method("kernel.append", AppendRequest, AppendReply)
+APPEND = Method("kernel.append", AppendRequest, AppendReply, callers=ANYBODY)
 
 
 def pack(client: int, number: int) -> bytes:
