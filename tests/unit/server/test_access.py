@@ -198,7 +198,6 @@ def test_a_node_is_bound_to_the_host_it_is_known_at(certs):
         (NodeDescriptor(NodeId(6), "db5.example:7400"), "is for 127.0.0.1"),
         (NodeDescriptor(NodeId(6), "x" * 256 + ":1"), "at most 255 bytes"),
         (NodeDescriptor(NodeId(6), "nowhere"), "is not an address"),
-        (NodeDescriptor(NodeId(-6), "127.0.0.1:1"), "positive id"),
         (NodeDescriptor(NodeId(6), "127.0.0.1:1", tuple((str(n), "x") for n in range(9))), "at most 8 tiers"),
         (NodeDescriptor(NodeId(6), "127.0.0.1:1", (("zone", "x" * 65),)), "of 64 bytes"),
         (NodeDescriptor(NodeId(6), "127.0.0.1:1", store_id="x" * 65), "at most 64 bytes"),
