@@ -208,7 +208,7 @@ class NonsenseBatch(msgspec.Struct, array_like=True):
 
 def test_unknown_requests_and_methods(node):
     async def story(remote):
-        method = Method(KV_BATCH.name, NonsenseBatch, rq.BatchResult)
+        method = Method(KV_BATCH.name, NonsenseBatch, rq.BatchResult, callers=ANYBODY)
         address = node.addresses[0]
         for requests in ([Nonsense(kv(b"a"))], [rq.Put(kv(b"a"), b"2"), Nonsense(b"")], [42], [["Put", kv(b"a")]]):
             with pytest.raises(DecodeError):
