@@ -42,8 +42,8 @@ from slackwater.server.announcements import announcements
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
-from slackwater.server.damage import give_up_later
 from slackwater.server.config_service import ConfigService
+from slackwater.server.damage import give_up_later
 from slackwater.server.drain import drain
 from slackwater.server.feeds import feed_client, node_feeds, serve_feeds
 from slackwater.server.gateway.service import Gateway, table_catalog
