@@ -34,6 +34,7 @@
     │   ├── EntryTooLarge          over the bound; chunk it
     │   └── UnknownSetting / InvalidSetting
     ├── DecodeError                bytes that are not what they claim to be
+    │   └── DamagedRow             a stored row cannot be decoded; delete it by its key, or write it anew
     └── InvariantViolation         a bug: stop the range or node, keep the evidence
 
 Each class says three things a caller can act on: an SQLSTATE, a retry class, and whether it is *deterministic*
@@ -266,6 +267,12 @@ class DecodeError(SlackwaterError):
 
     sqlstate = "22P03"
     deterministic = True
+
+
+class DamagedRow(DecodeError):
+    """A stored row cannot be decoded; facts: `table`, `key`. Deleting it by its key, or writing it anew, needs no decoding."""
+
+    sqlstate = "XX001"
 
 
 class InvariantViolation(SlackwaterError):

@@ -30,6 +30,7 @@ from slackwater.client.writes import LOST, Writer, WriteResult
 from slackwater.clock.timestamp import MIN, Timestamp, from_us, parse
 from slackwater.errors import AmbiguousResult, DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
 from slackwater.model import native as nt
+from slackwater.model.damage import decode_row
 from slackwater.model.native import WriteKind
 from slackwater.model.spans import Span
 from slackwater.runtime.sync import CancelledError
@@ -129,7 +130,8 @@ class AsyncDatabase:
         history = await self._tables.by_name(table)
         codec = self._tables.codec(history)
         policy = nt.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
-        request = nt.GetRows(history.latest.table_id, [key_of(codec, key)], policy)
+        wanted = key_of(codec, key)
+        request = nt.GetRows(history.latest.table_id, [wanted], policy)
         reply = await self._gateways.call(nt.GET_ROWS, request)
         self._gateways.floor.told(reply.ts)
         (value,) = reply.values
@@ -139,7 +141,7 @@ class AsyncDatabase:
             return codec.decode(value)
         except DecodeError:  # of a version that was published since
             fresh = await self._tables.by_id(history.latest.table_id, fresh=True)
-            return self._tables.codec(fresh).decode(value)
+            return decode_row(self._tables.codec(fresh), wanted, value)
 
     async def scan(
         self,

@@ -19,6 +19,7 @@ from slackwater.client.arguments import count_of
 from slackwater.client.inputs import key_of
 from slackwater.client.reads import Query, query, read_policy, scan
 from slackwater.model import native as nt
+from slackwater.model.damage import decode_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -69,11 +70,12 @@ class AsyncSnapshot:
         """A row by its primary key as it was, or None."""
         history = await self._tables.by_name_at(table, self.timestamp)
         codec = self._tables.codec(history, at=self.timestamp)
-        request = nt.GetRows(history.latest.table_id, [key_of(codec, key)], self._policy)
+        wanted = key_of(codec, key)
+        request = nt.GetRows(history.latest.table_id, [wanted], self._policy)
         reply = await self._gateways.call(nt.GET_ROWS, request)
         self._note(reply.reads)
         (value,) = reply.values
-        return None if value is None else codec.decode(value)
+        return None if value is None else decode_row(codec, wanted, value)
 
     async def scan(
         self,

@@ -32,6 +32,7 @@ import pyarrow
 from slackwater.client.gateways import Again
 from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.reads import query
+from slackwater.client.reads import scan as plain_scan
 from slackwater.client.together import Together
 from slackwater.client.writes import LOST, MESSAGE_BYTES_MAX, WriteResult, already_there, settle, unique
 from slackwater.clock.timestamp import MIN, Timestamp
@@ -39,6 +40,7 @@ from slackwater.errors import (
     ConditionFailed,
     ConnectionLost,
     DeadlineExceeded,
+    DecodeError,
     RetryableError,
     SchemaChanged,
     SlackwaterError,
@@ -46,6 +48,7 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.model import native as nt
+from slackwater.model.damage import decode_row
 from slackwater.model.native import WriteKind
 from slackwater.model.rows import check_sizes
 from slackwater.model.rows_arrow import BlockDecoder
@@ -151,8 +154,9 @@ class AsyncTransaction:
         """A row by its primary key, or None."""
         history = await self._tables.by_name(table)
         codec = self._tables.codec(history)
-        value = await self._together.get(history.latest.table_id, key_of(codec, key))
-        return None if value is None else codec.decode(value)
+        wanted = key_of(codec, key)
+        value = await self._together.get(history.latest.table_id, wanted)
+        return None if value is None else decode_row(codec, wanted, value)
 
     async def scan(
         self,
@@ -173,7 +177,12 @@ class AsyncTransaction:
         while start is not None and asked.span is not None:
             request = nt.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS, floor=self._gateways.floor.ts)
             page = await self._call(nt.TXN_SCAN, request, table)
-            batches.append(decoder.decode(page.values))
+            try:
+                batches.append(decoder.decode(page.values))
+            except DecodeError:
+                async for _ in plain_scan(self._gateways, asked, nt.ReadPolicy()):
+                    pass  # it meets the same row, where its key is known
+                raise
             start = page.resume
             if asked.limit and sum(batch.num_rows for batch in batches) >= asked.limit:
                 break

@@ -30,6 +30,7 @@ import pyarrow.compute as pac
 from slackwater.clock.timestamp import Timestamp, show
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model.arrow import arrow_type
+from slackwater.model.damage import damaged_row, first_damaged
 from slackwater.model.key_columns import key_columns
 from slackwater.model.layout import split_table_key
 from slackwater.model.reserved import BEFORE, COMMIT_TS, FEED_COLUMNS, OP, TXN, VERSION
@@ -152,6 +153,21 @@ class Enveloper:
         return pa.schema([*fields, *rows])
 
     def _batch(self, changes: Changes, schema: TableSchema) -> Any:
+        """One batch; when a row cannot be decoded, the error with its key and commit."""
+        try:
+            return self._decoded(changes, schema)
+        except DecodeError as error:
+            decode = BlockDecoder(schema, self.timeline.written).decode
+            for values in (changes.values, changes.befores or []):
+                present = [at for at, value in enumerate(values) if value]
+                found = first_damaged(decode, [values[at] for at in present])
+                if found is not None:
+                    at, why = present[found[0]], found[1]
+                    ts = Timestamp(changes.timestamps[at])
+                    raise damaged_row(schema, changes.keys[at], why, committed=ts) from error
+            raise
+
+    def _decoded(self, changes: Changes, schema: TableSchema) -> Any:
         size = len(changes)
         live = _present(changes.values)
         columns = self._spread(changes.values, live, schema)

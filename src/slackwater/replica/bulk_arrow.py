@@ -9,16 +9,23 @@ and laying out columns is done once per node and plan. Pure.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from slackwater.clock.timestamp import MIN
+from slackwater.errors import DecodeError
+from slackwater.hooks import probe
 from slackwater.model import requests as rq
 from slackwater.model.bulk import Blocks, decode_plan
 from slackwater.model.bulk_arrow import pack
 from slackwater.model.changes_arrow import ChangeDecoder
+from slackwater.model.damage import damaged_row, first_damaged
 from slackwater.model.rows_arrow import BlockDecoder
 from slackwater.storage.arrow import refuse_conflicts, scan_arrow
 from slackwater.storage.changes import scan_changes
 from slackwater.storage.column_cache import KeptBlock
+from slackwater.storage.versions import Version, ts_of, visible
+from slackwater.storage.window import Window, in_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
     from slackwater.storage.arrow import ArrowBlock
 
 PLANS_KEPT_MAX = 64
+LOOKED_AT_ONCE = 1024
+"""Rows decoded together when one that cannot be is looked for."""
 
 
 @lru_cache(maxsize=PLANS_KEPT_MAX)
@@ -84,7 +93,7 @@ def _read(read: BulkRead, filling: Filling | None, reader: Reader, *, max_rows: 
     resume: bytes | None = None
     start, end = read.request.start, read.request.end
     until = end if filling is None else filling.found.until
-    for block in _blocks(read, until, reader, max_rows=max_rows, max_bytes=max_bytes):
+    for block in _decodable(read, until, reader, max_rows=max_rows, max_bytes=max_bytes):
         rows_read += block.rows_read
         bytes_read += block.bytes_read
         resume = block.resume
@@ -105,6 +114,42 @@ def _read(read: BulkRead, filling: Filling | None, reader: Reader, *, max_rows: 
     if resume is None and until < end:
         resume = until
     return Blocks(packed, rows, rows_read, bytes_read, resume)
+
+
+def _decodable(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Iterator[ArrowBlock]:
+    """The blocks of a read. A row that cannot be decoded ends it with its key: blocks are decoded without keys."""
+    start = read.request.start
+    try:
+        for block in _blocks(read, until, reader, max_rows=max_rows, max_bytes=max_bytes):
+            yield block
+            start = block.resume or until
+    except DecodeError as error:
+        raise _named(error, read, start, until, reader) from error
+
+
+def _named(error: DecodeError, read: BulkRead, start: bytes, end: bytes, reader: Reader) -> DecodeError:
+    """The error with the table and key of the first row in [start, end) that cannot be decoded."""
+    probe("replica.damaged_row")
+    decode, schema = _row_decoder(read.request.plan).decode, decode_plan(read.request.plan).schema()
+    rows = _rows_of(read, start, end, reader)
+    while chunk := list(islice(rows, LOOKED_AT_ONCE)):
+        found = first_damaged(decode, [row.value for row in chunk])
+        if found is not None:
+            row, past = chunk[found[0]], isinstance(read.request, rq.ExportArrow)
+            return damaged_row(schema, row.key, found[1], committed=row.ts if past else MIN)
+    return error
+
+
+def _rows_of(read: BulkRead, start: bytes, end: bytes, reader: Reader) -> Iterator[Version]:
+    """What a read decodes, one by one, with keys."""
+    if isinstance(read.request, rq.ScanArrow):
+        yield from (version for version in visible(reader, start, end, ts=read.ts) if version.value)
+        return
+    window = Window(start, end, read.request.after, read.request.upto)
+    for whole in in_window(reader, window, below=True):
+        for stored, value in zip(whole.keys, whole.values, strict=True):
+            if value:
+                yield Version(stored[:-8], ts_of(stored), value)
 
 
 def _blocks(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Iterator[ArrowBlock]:
