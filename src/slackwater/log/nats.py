@@ -33,7 +33,7 @@ from slackwater.hooks import probe
 from slackwater.log import nats_checks as checks
 from slackwater.log import nats_wire as wire
 from slackwater.log.blocks import check_payloads
-from slackwater.log.nats_api import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, Api, Stored
+from slackwater.log.nats_api import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, Api, Line, Stored
 from slackwater.log.nats_publish import Publisher
 from slackwater.log.nats_reader import LiveReader, RangeReader, incarnation_of
 from slackwater.log.tails import Tail, TailHub
@@ -42,14 +42,17 @@ from slackwater.runtime.sync import timeout
 from slackwater.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from nats.aio.client import Client
 
     from slackwater.runtime.seam import Clock, Rng, TaskScope
 
 TRIM_ATTEMPTS_MAX = 16
-RECONNECT_SECONDS = 0.1
+RECONNECT_SECONDS = 0.05
+CONNECT_SECONDS = 1.0
+PING_SECONDS = 1
+"""A server that answers neither of two pings is left: it, or the way to it, is gone without a word."""
 
 
 class NatsLog:
@@ -58,6 +61,7 @@ class NatsLog:
     def __init__(
         self,
         client: Client,
+        line: Line,
         api: Api,
         identity: LogIdentity,
         seen: int,
@@ -68,6 +72,7 @@ class NatsLog:
         settings: Settings,
     ) -> None:
         self._client = client
+        self._line = line
         self._api = api
         self._identity = identity
         self._settings = settings
@@ -87,15 +92,17 @@ class NatsLog:
         )
         self._ranges = RangeReader(client, api, self.live, clock=clock, rng=rng)
         self._publisher = Publisher(
-            client,
+            line,
             stream=api.stream,
             token=rng.bytes(12).hex(),
             clock=clock,
             scope=scope,
-            timeout=settings["log.append_timeout"],
+            append_timeout=settings["log.append_timeout"],
             queue_bytes_max=int(settings["log.queue_bytes_max"]),
         )
+        self._publisher.on_stored = self.live.stored
         scope.spawn(self.live.run(), name="log-live-reader")
+        scope.spawn(self.live.bridge(), name="log-bridge")
 
     async def append(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
         """See `seam.OrderedLog`."""
@@ -191,12 +198,12 @@ class NatsLog:
         headers = {"Nats-Expected-Last-Subject-Sequence": str(expected), "Nats-Expected-Stream": self._api.stream}
         subject = wire.trim_subject(self._api.stream, range_id)
         try:
-            answer = await self._client.request(
-                subject, str(trimmed).encode(), timeout=self._settings["log.append_timeout"], headers=headers
+            answer = await self._line.request(
+                subject, str(trimmed).encode(), seconds=self._settings["log.append_timeout"], headers=headers
             )
         except CLIENT_ERRORS as error:
             raise AmbiguousResult(f"the log did not say whether it recorded the trim: {error!r}; trim again") from error
-        return wire.stored(answer.data, conflicts=WRONG_LAST_SEQUENCE)
+        return wire.stored(answer, conflicts=WRONG_LAST_SEQUENCE)
 
 
 def _check_message_room(max_payload: int) -> None:
@@ -220,20 +227,20 @@ async def open_nats(
     monitors: list[str] | None = None,
     sync_always: bool = False,
     allow_lossy: bool = False,
+    place: int = 0,
 ) -> NatsLog:
-    """Open the log in this stream; create it if there is none. The log's tasks live in a child of `scope`."""
+    """Open the log in this stream; create it if there is none. The log's tasks live in a child of `scope`.
+
+    `place` says at which of the servers this process begins, so that the nodes of a cluster do not all sit on one.
+    """
     settings = settings or Settings()
     wire.check_stream_name(stream)
     patience = settings["log.append_timeout"]
-    readers: list[LiveReader] = []
-
-    async def reconnected() -> None:
-        for reader in readers:
-            reader.disturb()
-
-    client = await _connect(servers, reconnected, patience)
+    hooks = _Hooks()
+    client = await _connect(spread(servers, place), hooks, patience)
     try:
-        api = Api(client, stream=stream, clock=clock, patience=patience)
+        hooks.line = line = Line(client)
+        api = Api(line, stream=stream, clock=clock, patience=patience)
         info = await _open_stream(api, replicas=replicas, token=rng.bytes(16).hex())
         if not allow_lossy:
             problems = checks.stream_problems(info["config"], replicas=replicas)
@@ -249,6 +256,7 @@ async def open_nats(
         raise
     log = NatsLog(
         client,
+        line,
         api,
         identity,
         info["state"]["last_seq"],
@@ -257,7 +265,7 @@ async def open_nats(
         scope=scope.child(f"log-{stream}"),
         settings=settings,
     )
-    readers.append(log.live)
+    hooks.reader = log.live
     return log
 
 
@@ -274,7 +282,31 @@ async def _open_stream(api: Api, *, replicas: int, token: str) -> dict[str, Any]
     return info
 
 
-async def _connect(servers: list[str], reconnected: Callable[[], Awaitable[None]], patience: float) -> Client:
+class _Hooks:
+    """What a connection that breaks, or was made anew, is told to."""
+
+    def __init__(self) -> None:
+        self.line: Line | None = None
+        self.reader: LiveReader | None = None
+
+    async def disconnected(self) -> None:
+        """What was under way on it gets no answer any more."""
+        if self.line is not None:
+            self.line.broke()
+
+    async def reconnected(self) -> None:
+        """What was delivered meanwhile may be missing."""
+        if self.reader is not None:
+            self.reader.disturb()
+
+
+def spread(servers: list[str], place: int) -> list[str]:
+    """The servers in the order in which the process at `place` tries them."""
+    begin = place % len(servers)
+    return servers[begin:] + servers[:begin]
+
+
+async def _connect(servers: list[str], hooks: _Hooks, patience: float) -> Client:
     async def ignore(error: Exception) -> None:
         probe("log.nats_connection_error")  # reconnects are automatic; appends and questions report what matters
 
@@ -282,12 +314,14 @@ async def _connect(servers: list[str], reconnected: Callable[[], Awaitable[None]
         async with timeout(patience):
             return await nats.connect(
                 servers,
-                connect_timeout=2,
+                dont_randomize=True,  # by place instead: see `spread`
+                connect_timeout=CONNECT_SECONDS,
                 reconnect_time_wait=RECONNECT_SECONDS,
                 max_reconnect_attempts=-1,
-                ping_interval=2,
+                ping_interval=PING_SECONDS,
                 max_outstanding_pings=2,
-                reconnected_cb=reconnected,
+                disconnected_cb=hooks.disconnected,
+                reconnected_cb=hooks.reconnected,
                 error_cb=ignore,
             )
     except CLIENT_ERRORS as error:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import nats.errors
 
 from slackwater.errors import LogError, UnavailableError
-from slackwater.runtime.sync import CancelledError
+from slackwater.hooks import probe
+from slackwater.runtime.sync import CancelledError, timeout
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -61,11 +62,50 @@ class ApiError(Exception):
         super().__init__(f"{answer.get('description', 'unknown error')} ({self.code})")
 
 
+class Line:
+    """Requests over one client, which end with the connection they were sent on.
+
+    The client library lets a request wait for its whole time when the server that was to answer dies: the answer was lost
+    with the connection, and the library has long found another server. Every request that is under way when a connection
+    breaks ends at once, as if its time were over: it may have arrived.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waits: dict[asyncio.Timeout, None] = {}
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a server to ask."""
+        return bool(self._client.is_connected)
+
+    async def request(
+        self, subject: str, payload: bytes, *, seconds: float, headers: dict[str, str] | None = None
+    ) -> bytes:
+        """The answer; `TimeoutError` if none came in time, or none can come any more."""
+        async with timeout(seconds) as wait:
+            self._waits[wait] = None
+            try:
+                # The library's own limit is only there because it wants one.
+                answer = await self._client.request(subject, payload, timeout=2 * seconds, headers=headers)
+            finally:
+                del self._waits[wait]
+        return bytes(answer.data)
+
+    def broke(self) -> None:
+        """The connection broke: end what waits for an answer over it."""
+        probe("log.nats_connection_broke")
+        now = asyncio.get_running_loop().time()
+        for wait in self._waits:
+            if not wait.expired():
+                wait.reschedule(now)
+
+
 class Api:
     """Asks one stream's questions over one connection."""
 
-    def __init__(self, client: Client, *, stream: str, clock: Clock, patience: float) -> None:
-        self._client = client
+    def __init__(self, line: Line, *, stream: str, clock: Clock, patience: float) -> None:
+        self._line = line
         self._clock = clock
         self._patience = patience
         self.stream = stream
@@ -77,8 +117,8 @@ class Api:
         while True:
             heed_cancellation()
             try:
-                answer = await self._client.request(f"$JS.API.{verb}", payload, timeout=_ATTEMPT_SECONDS)
-                document: dict[str, Any] = json.loads(answer.data)
+                answer = await self._line.request(f"$JS.API.{verb}", payload, seconds=_ATTEMPT_SECONDS)
+                document: dict[str, Any] = json.loads(answer)
                 if "error" not in document:
                     return document
                 if document["error"].get("err_code") not in _NOT_NOW:

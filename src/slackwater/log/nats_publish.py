@@ -16,7 +16,8 @@ What an answer means (L-2)
     anything else, or no answer      AppendUnknown. We never repeat a message that may have arrived.
 
 Nobody is waited for longer than ANSWER_SECONDS_MAX: most messages without an answer went down with the server that led the
-stream, and its successor, elected long before `log.append_timeout` is over, would answer the next one at once.
+stream, and its successor, elected long before `log.append_timeout` is over, would answer the next one at once. When the
+connection breaks, an answer on it cannot come any more: whoever waits is told so at once (`nats_api.Line`).
 
 The message id is for the client library, which may send its buffer again after a reconnect: the server drops the copy.
 """
@@ -45,10 +46,9 @@ from slackwater.runtime.seam import Position, RangeId
 from slackwater.runtime.sync import Future, get_running_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from nats.aio.client import Client
-
+    from slackwater.log.nats_api import Line
     from slackwater.runtime.seam import Clock, TaskScope
 
 _TOO_LARGE = 10054
@@ -79,26 +79,28 @@ class Publisher:
 
     def __init__(
         self,
-        client: Client,
+        line: Line,
         *,
         stream: str,
         token: str,
         clock: Clock,
         scope: TaskScope,
-        timeout: float,
+        append_timeout: float,
         queue_bytes_max: int,
     ) -> None:
-        self._client = client
+        self._line = line
         self._stream = stream
         self._token = token
         self._clock = clock
         self._scope = scope
-        self._timeout = timeout
+        self._timeout = append_timeout
         self._queue_bytes_max = queue_bytes_max
         self._queued_bytes = 0
         self._sent = 0
         self._queues: dict[RangeId, deque[_Piece]] = {}
         self._newest: dict[RangeId, int] = {}  # newest acknowledged sequence
+        self.on_stored: Callable[[int], None] = lambda _sequence: None
+        """Told the sequence of each acknowledged message."""
 
     async def append(self, range_id: RangeId, payloads: Sequence[bytes], *, message_bytes_max: int) -> Position:
         """Append; see `seam.OrderedLog`."""
@@ -170,11 +172,10 @@ class Publisher:
                 raise ConnectionLost(
                     "no JetStream leader took the append in time; nothing was written", stream=self._stream
                 )
-            if self._client.is_connected:
+            if self._line.connected:
                 try:
                     patience = min(left, ANSWER_SECONDS_MAX)
-                    answer = await self._client.request(subject, block, timeout=patience, headers=headers)
-                    return _acknowledged(answer.data)
+                    return _acknowledged(await self._line.request(subject, block, seconds=patience, headers=headers))
                 except nats.errors.NoRespondersError:
                     probe("log.nats_no_responders")  # tests/integration/test_log_nats.py
                 except CLIENT_ERRORS as error:
@@ -186,6 +187,7 @@ class Publisher:
         if sequence <= self._newest.get(range_id, 0):
             raise LogIdentityMismatch("the stream was re-created while it was open: its positions restarted")
         self._newest[range_id] = sequence
+        self.on_stored(sequence)
 
     def _settle(self, piece: _Piece, error: SlackwaterError) -> None:
         self._queued_bytes -= piece.size

@@ -5,8 +5,13 @@ Live: a push consumer over the whole stream, in memory, without acknowledgements
     consumer sequence   1 2 3 4 ...    a hole means that a message was lost on the way: start over after the last seen
     stream sequence     17 18 21 ...   a hole means that messages were purged: someone may have lost entries (L-4)
 
-Nothing for three heartbeats, or a new connection: start over too. On every start the incarnation of the stream is
-compared, because a stream that was deleted and created again would deliver other entries under old positions (L-6).
+Nothing for a few heartbeats, or a new connection: start over too; and sooner when this process has been told of a message
+that was stored and nothing comes: the consumer lives on one server, and that one may have died. On every start the
+incarnation of the stream is compared, because a stream that was deleted and created again would deliver other entries under
+old positions (L-6).
+
+Making a consumer takes the leader of the servers' own directory, which may have died with the consumer, and electing another
+takes seconds. Meanwhile `bridge` asks the leader of the stream for one message after the other: slower, and never late.
 
 Catch-up: a pull consumer filtered to one range. It may run on a replica that lags behind the leader, so "no more
 messages" proves nothing; a read is complete only if it reached the newest message that the leader knows of and the
@@ -41,8 +46,13 @@ if TYPE_CHECKING:
     from slackwater.log.tails import TailHub
     from slackwater.runtime.seam import Clock, Rng
 
-HEARTBEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 0.5
 HEARTBEATS_MISSED_MAX = 3
+OWED_SECONDS = 0.2
+"""A consumer that says nothing for this long while a message is known to be stored is replaced."""
+LOOK_SECONDS = 0.1
+BRIDGE_SECONDS = 0.02
+"""Between two questions for a message that is not there yet."""
 READ_MESSAGES_MAX = 256
 READ_BYTES_MAX = 32 << 20
 """Of one catch-up read. At least twice the largest message, or a read could stall."""
@@ -78,6 +88,10 @@ class LiveReader:
         self._heard = clock.monotonic_ns()
         self._attention = Event()
         self._broken = False
+        self._owed = 0  # newest stream sequence that this process knows to be stored
+        self._owed_since = 0
+        self._interrupted = Event()  # while no consumer delivers
+        self._interrupted.set()
         self._give_up = give_up
         self.dispatched: dict[RangeId, Position] = {}  # newest position that went through, per range
 
@@ -85,6 +99,12 @@ class LiveReader:
         """The connection changed: start over."""
         self._broken = True
         self._attention.set()
+
+    def stored(self, sequence: int) -> None:
+        """A message of this process was stored there: the consumer owes it."""
+        if self._owed <= self._seen:
+            self._owed_since = self._clock.monotonic_ns()
+        self._owed = max(self._owed, sequence)
 
     async def run(self) -> None:
         """Keep a consumer running until cancelled."""
@@ -98,10 +118,12 @@ class LiveReader:
                 subscription = await self._client.subscribe(inbox, cb=receive, pending_bytes_limit=PENDING_BYTES_MAX)
                 try:
                     await self._start(name, inbox)
+                    self._interrupted.clear()
                     await self._watch()
                 finally:
+                    self._interrupted.set()
+                    # The consumer itself ends by its inactivity: whoever could be asked to remove it may be dead.
                     await _quietly(subscription.unsubscribe())
-                await _quietly(self._api.delete_consumer(name))
             except LogIdentityMismatch as error:
                 self._give_up(error)
                 return
@@ -109,6 +131,27 @@ class LiveReader:
                 probe("log.nats_reader_restarts")  # no leader now: try again
             heed_cancellation()
             await self._clock.sleep(_PAUSE_SECONDS)
+
+    async def bridge(self) -> None:
+        """Read message by message while no consumer delivers, until cancelled."""
+        everything = wire.all_subjects(self._api.stream)
+        while True:
+            heed_cancellation()
+            await self._interrupted.wait()
+            try:
+                found = await self._api.next_at(everything, self._seen + 1)
+                if found is not None:  # asked afterwards: a stream that is still ours now was ours then
+                    check_incarnation(await self._api.info(), self._incarnation)
+            except LogIdentityMismatch as error:
+                self._give_up(error)
+                return
+            except (SlackwaterError, ApiError):
+                found = None  # no leader of the stream now
+            if found is None:
+                await self._clock.sleep(BRIDGE_SECONDS)
+            else:
+                probe("log.nats_bridged")  # tests/integration/test_log_nats.py
+                self._pass_on(found.sequence, found.subject, found.data)
 
     async def _start(self, name: str, inbox: str) -> None:
         info = await self._api.info()
@@ -126,14 +169,22 @@ class LiveReader:
 
     async def _watch(self) -> None:
         """Return when the consumer has to be replaced."""
-        limit = int(HEARTBEAT_SECONDS * HEARTBEATS_MISSED_MAX * 1e9)
         heed_cancellation()
-        while not self._broken and self._clock.monotonic_ns() - self._heard < limit:
+        while not self._broken and not self._silent():
             try:
-                async with timeout(HEARTBEAT_SECONDS):
+                async with timeout(LOOK_SECONDS):
                     await self._attention.wait()
             except TimeoutError:
                 continue
+
+    def _silent(self) -> bool:
+        """Whether the consumer has said nothing for longer than one that works would."""
+        now = self._clock.monotonic_ns()
+        quiet_ns = now - self._heard
+        if self._owed > self._seen and now - max(self._owed_since, self._heard) >= int(OWED_SECONDS * 1e9):
+            probe("log.nats_consumer_owes")  # tests/integration/test_log_nats.py
+            return True
+        return quiet_ns >= int(HEARTBEAT_SECONDS * HEARTBEATS_MISSED_MAX * 1e9)
 
     async def _receive(self, generation: Event, message: Msg) -> None:
         if generation is not self._attention:  # from a consumer that was replaced
@@ -158,17 +209,21 @@ class LiveReader:
             self.disturb()
             return
         self._expected += 1
-        if at.stream_sequence <= self._seen:
+        self._pass_on(at.stream_sequence, message.subject, message.data)
+
+    def _pass_on(self, sequence: int, subject: str, data: bytes) -> None:
+        """Give a message of the stream to the hub, once, in order."""
+        if sequence <= self._seen:
             return
-        if at.stream_sequence != self._seen + 1:
+        if sequence != self._seen + 1:
             probe("log.nats_hole")  # tests/integration/test_log_nats.py
             self._hub.demote()
-        self._seen = at.stream_sequence
-        range_id = wire.range_of(self._api.stream, message.subject)
+        self._seen = sequence
+        range_id = wire.range_of(self._api.stream, subject)
         if range_id is not None:
-            self.dispatched[range_id] = wire.last_position(at.stream_sequence, message.data)
+            self.dispatched[range_id] = wire.last_position(sequence, data)
             if self._hub.wants(range_id):
-                self._hub.dispatch(range_id, wire.entries(at.stream_sequence, message.data), len(message.data))
+                self._hub.dispatch(range_id, wire.entries(sequence, data), len(data))
 
 
 class RangeReader:

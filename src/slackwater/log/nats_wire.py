@@ -47,6 +47,11 @@ def trim_subject(stream: str, range_id: RangeId) -> str:
     return f"{stream}.t.{range_id}"
 
 
+def all_subjects(stream: str) -> str:
+    """Everything in a stream: entries and trims."""
+    return f"{stream}.>"
+
+
 def range_of(stream: str, subject: str) -> RangeId | None:
     """The range of an entry subject; None for anything else."""
     prefix = f"{stream}.e."

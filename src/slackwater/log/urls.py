@@ -28,9 +28,12 @@ _memory_logs: dict[str, MemoryLog] = {}
 
 
 async def open_log(
-    url: str, *, clock: Clock, rng: Rng, scope: TaskScope, settings: Settings | None = None
+    url: str, *, clock: Clock, rng: Rng, scope: TaskScope, settings: Settings | None = None, place: int = 0
 ) -> OrderedLog:
-    """Open the log a URL names, creating it if need be. Background work, if any, is done in `scope`."""
+    """Open the log a URL names, creating it if need be. Background work, if any, is done in `scope`.
+
+    `place` spreads the nodes of a cluster over the servers of a log that has several.
+    """
     kind, colon, rest = url.partition(":")
     if not colon or kind not in ("memory", "sqlite", "nats"):
         raise UsageError("a log URL starts with memory:, sqlite:// or nats://", url=url)
@@ -40,7 +43,7 @@ async def open_log(
         return _memory_logs[rest].handle(settings=settings)
     if kind == "sqlite":
         return await open_sqlite(_sqlite_path(url), rng=rng, settings=settings)
-    return await _open_nats(url, clock=clock, rng=rng, scope=scope, settings=settings)
+    return await _open_nats(url, clock=clock, rng=rng, scope=scope, settings=settings, place=place)
 
 
 def _sqlite_path(url: str) -> Path:
@@ -50,7 +53,9 @@ def _sqlite_path(url: str) -> Path:
     return Path(unquote(parts.path))
 
 
-async def _open_nats(url: str, *, clock: Clock, rng: Rng, scope: TaskScope, settings: Settings | None) -> OrderedLog:
+async def _open_nats(
+    url: str, *, clock: Clock, rng: Rng, scope: TaskScope, settings: Settings | None, place: int
+) -> OrderedLog:
     servers, options = parse_nats(url)
     try:
         from slackwater.log.nats import open_nats
@@ -67,6 +72,7 @@ async def _open_nats(url: str, *, clock: Clock, rng: Rng, scope: TaskScope, sett
         monitors=[address for address in options.get("monitor", "").split(",") if address],
         sync_always=_flag(options, "sync_always", url),
         allow_lossy=_flag(options, "allow_lossy", url),
+        place=place,
     )
 
 

@@ -21,6 +21,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import msgspec
 
@@ -83,7 +84,12 @@ async def serve(options: StartOptions, settings: Settings) -> int:
     scope = runtime.scope("node", on_failure=lambda error: _failed(error, ended, journal))
     try:
         log = await open_log(
-            log_url(options), clock=runtime.clock, rng=runtime.rng, scope=scope.child("log"), settings=settings
+            log_url(options),
+            clock=runtime.clock,
+            rng=runtime.rng,
+            scope=scope.child("log"),
+            settings=settings,
+            place=_place(engine, options),
         )
         try:
             return await _run(options, settings, runtime, engine, log, scope, ended, journal)
@@ -93,6 +99,12 @@ async def serve(options: StartOptions, settings: Settings) -> int:
         await scope.close()
         engine.close()
         runtime.close()
+
+
+def _place(engine: Engine, options: StartOptions) -> int:
+    """A number by which nodes differ: the node's, or before it has one, its address."""
+    identity = read_identity(engine)
+    return crc32((options.advertise or options.listen).encode()) if identity is None else int(identity.node_id)
 
 
 def open_store(store: Path, runtime: RealRuntime) -> Engine:
