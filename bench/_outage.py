@@ -37,6 +37,7 @@ from slackwater.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from slackwater.client import AsyncDatabase
@@ -194,7 +195,7 @@ async def writing(nodes: Nodes) -> AsyncIterator[list[Writer]]:
     """Writers at every gateway, all writing for the length of the block."""
     count = WRITERS_PER_NODE * NODES
     writers = [Writer(number, number % NODES) for number in range(count)]
-    stacks: list[object] = []
+    stacks: list[AbstractAsyncContextManager[AsyncDatabase]] = []
     tasks: list[asyncio.Task[None]] = []
     try:
         for writer in writers:
@@ -212,4 +213,4 @@ async def writing(nodes: Nodes) -> AsyncIterator[list[Writer]]:
         await asyncio.gather(*tasks, return_exceptions=True)
         for block in stacks:
             with suppress(Exception):
-                await block.__aexit__(None, None, None)  # type: ignore[attr-defined]
+                await block.__aexit__(None, None, None)

@@ -54,12 +54,21 @@ def test_leases_shorter_than_the_clock_bound_are_of_use_all_the_same(settings: d
     play(story, settings={"clock.max_offset": 1.0, **settings})
 
 
+@pytest.mark.parametrize("seed", [0, 4])
+def test_a_leaseholder_that_is_cut_off_or_full_is_replaced_while_it_lives(seed: int) -> None:
+    result = run_job(Job(seed=seed, play="gray"))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+    assert result.probes.get("fitness.step_down", 0) >= 1, "nobody gave anything up, so nothing was tested"
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     job = Job(seed=2, play="leases", duration_s=12.0)
     assert run_job(job).trace_hash == run_job(job).trace_hash
 
 
-@pytest.mark.parametrize(("name", "seeds"), [("X-DOUBLE-APPLY", 4), ("X-NO-REFRESH", 4), ("X-NO-UNCERTAINTY", 4)])
+@pytest.mark.parametrize(
+    ("name", "seeds"), [("X-DOUBLE-APPLY", 4), ("X-GRAY", 2), ("X-NO-REFRESH", 4), ("X-NO-UNCERTAINTY", 16)]
+)
 def test_a_planted_bug_is_killed_by_its_oracle(name: str, seeds: int) -> None:
     bug = PLANTED[name]
     for seed in range(seeds):

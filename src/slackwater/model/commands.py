@@ -21,7 +21,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import DecodeError
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
 from slackwater.model.requests import SubsumeResult
-from slackwater.runtime.seam import RangeId
+from slackwater.runtime.seam import NodeId, RangeId
 
 COMMAND_ID_BYTES = 12
 COMMANDS_PER_PACKET_MAX = 4096
@@ -93,9 +93,21 @@ class ChecksumTrigger(_Trigger, frozen=True):
     checksum_id: bytes
 
 
+class ComplaintTrigger(_Trigger, frozen=True):
+    """A node says that a majority cannot reach the leaseholder. It changes nothing: the holder reads it and steps down.
+
+    Where the holder of range 1 cannot be reached, the log is the only way to tell it anything.
+    """
+
+    by: NodeId
+    holder: NodeId
+    missed_by: tuple[NodeId, ...]
+    at: Timestamp
+
+
 Trigger: TypeAlias = (
     LeaseTrigger | LeaseExtension | SplitTrigger | FreezeTrigger | ThawTrigger | MergeTrigger | DescriptorTrigger | GcTrigger
-    | ChecksumTrigger
+    | ChecksumTrigger | ComplaintTrigger
 )  # fmt: skip
 
 

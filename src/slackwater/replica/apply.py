@@ -30,6 +30,7 @@ from slackwater.model.commands import (
     NO_LAI,
     ChecksumTrigger,
     Command,
+    ComplaintTrigger,
     DescriptorTrigger,
     FreezeTrigger,
     GcTrigger,
@@ -59,6 +60,8 @@ class Verdict(enum.Enum):
     STALE_GENERATION = "stale generation"
     BELOW_CLOSED = "below closed"
     BAD_LEASE = "bad lease"
+    NOTED = "noted"
+    """A complaint: nothing is changed by it, whoever holds the lease."""
 
 
 class Outcome(NamedTuple):
@@ -109,6 +112,8 @@ class Applied(NamedTuple):
 
 def verdict(state: RangeState, command: Command) -> Verdict:
     """The single acceptance rule (pitfall 53: copies of a fence check drift apart)."""
+    if isinstance(command.trigger, ComplaintTrigger):
+        return Verdict.NOTED
     if command.lease_sequence != state.lease.sequence:
         by_index_alone = planted("X-LATE-APPEND") and command.trigger is None and command.lai > state.lai
         return Verdict.ACCEPTED if by_index_alone else Verdict.WRONG_LEASE

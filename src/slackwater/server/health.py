@@ -5,9 +5,10 @@
     /health/ready   the same as /health
     /metrics        numbers, see `metrics.py`
 
-Ready means: it belongs to a cluster, its own liveness record has not expired, it is not draining, and its clock is
-within the bound that its peers allow. A quarantined replica does not make a node unready: it serves its other ranges;
-but it is listed under `warnings`, as are ranges whose replicas differ so that an operator has to decide.
+Ready means: it belongs to a cluster, its own liveness record has not expired, it is not draining, its clock is within the
+bound that its peers allow, a majority of them can reach it, and its store takes writes (`fitness.py`). A quarantined replica
+does not make a node unready: it serves its other ranges; but it is listed under `warnings`, as are ranges whose
+replicas differ so that an operator has to decide.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater import __version__
-from slackwater.errors import SlackwaterError
 from slackwater.runtime.http import Answer
 from slackwater.server import metrics
 
@@ -77,8 +77,4 @@ def _why_unready(node: Node) -> list[str]:
         reasons.append("the node's liveness record has expired or is not written yet; it cannot hold leases")
     elif own.draining:
         reasons.append("the node is draining")
-    try:
-        node.offsets.check(node.runtime.clock.monotonic_ns())
-    except SlackwaterError as error:
-        reasons.append(str(error))
-    return reasons
+    return [*node.fitness.why_unfit(), *reasons]

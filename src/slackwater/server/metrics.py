@@ -84,6 +84,12 @@ def collect(node: Node) -> Iterator[Metric]:
 def _of_cluster(node: Node) -> Iterator[Metric]:
     if node.liveness is None:
         return
+    yield gauge(
+        "slackwater_node_unfit", "1 while this node leads nothing: see /health.", float(bool(node.fitness.why_unfit()))
+    )
+    yield counter(
+        "slackwater_step_downs_total", "Times that this node gave its leases up by itself.", node.fitness.times
+    )
     now = node.clock.peek()
     records = node.liveness.all()
     live = {f"n{r.node_id}": float(r.live_at(now)) for r in records}
@@ -98,6 +104,8 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     now_ns = store.context.runtime.clock.monotonic_ns()
     yield gauge("slackwater_ranges", "Replicas on this node.", len(replicas))
     yield gauge("slackwater_leases", "Leases this node holds.", len(led))
+    failures = store.context.writes.failures
+    yield counter("slackwater_store_failures_total", "Writes and flushes that the store refused.", failures)
     yield gauge("slackwater_ranges_quarantined", "Replicas that serve nothing.", len(store.quarantined))
     damage, questions = store.damage, node.queues.desk.open_questions()
     yield counter("slackwater_read_errors_total", "Reads of this store that failed.", damage.read_errors)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock import HybridClock, OffsetMonitor, StepGuard
 from slackwater.closedts.policy import PolicyBook
-from slackwater.errors import ClockError, LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
+from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import FIRST_RANGE, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.requests import VERSION_WRITES
 from slackwater.replica.driver import NodeLiveness, Store
@@ -46,6 +46,7 @@ from slackwater.server.config_service import ConfigService
 from slackwater.server.damage import give_up_later
 from slackwater.server.drain import drain
 from slackwater.server.feeds import feed_client, node_feeds, serve_feeds
+from slackwater.server.fitness import Fitness
 from slackwater.server.gateway.service import Gateway, table_catalog
 from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
 from slackwater.server.membership import admit, check_node, check_told
@@ -123,6 +124,7 @@ class Node:
         self.book = AddressBook(address, join, self.dialer, local_first_range=self._local_first_range)
         self.store: Store | None = None
         self.liveness: NodeLiveness | None = None
+        self.fitness = Fitness(self)
         self.feeds: NodeFeeds | None = None
         self._initializing = False
         self._serve()
@@ -219,7 +221,7 @@ class Node:
         )
         self.system = KvAdapter(self.kv)
         self.liveness = NodeLiveness(
-            node_id, self.runtime, self.clock, self.settings, self.system, trusted=self._check_clock
+            node_id, self.runtime, self.clock, self.settings, self.system, trusted=self.fitness.check_heartbeat
         )
         self.store = Store(
             node_id=node_id,
@@ -233,10 +235,11 @@ class Node:
             listener=self._listener,
             on_trimmed=self._fetch_later,
             on_damaged=partial(give_up_later, self),
-            trusted=self._check_serving,
+            trusted=self.fitness.check_serving,
             transport=side_transport(self),
             policies=self.policies,
         )
+        self.store.context.on_complaint = self.fitness.complained
         self.sender.directory.held = self.store.descriptor_of
         self.span_watch = span_watch(self, self.store)
         self.feeds = node_feeds(self, self.store)
@@ -250,6 +253,7 @@ class Node:
         self.book.own = self.descriptor
         self.book.learn([self.descriptor])
         self.scope.spawn(self.liveness.run(), name="liveness")
+        self.fitness.start()
         self._addresses.spawn(self._keep_addresses(), name="addresses")
         self.scope.spawn(self.span_watch.run(), name="span config")
         self.scope.spawn(self.queues.run(), name="queues")
@@ -295,6 +299,7 @@ class Node:
             with suppress(SlackwaterError):  # otherwise the record expires by itself
                 await self.liveness.leave(horizon=self.store.horizon)
             await self._release_first_range()
+            await self.fitness.close()
             await self._addresses.close()  # it writes too, and the store's last flush must be the last word
             await self.store.stop()
         await self.dialer.close()
@@ -332,6 +337,7 @@ class Node:
         self.gateway = Gateway(self)
         serve_updates(server, self._here)
         serve_feeds(self)
+        self.fitness.serve(server)
 
     def _check_node(self, node_id: int, certificate: Certificate | None) -> None:
         check_node(self.book, node_id, certificate)
@@ -340,19 +346,8 @@ class Node:
         return self._execute(batch)
 
     def _execute(self, batch: Batch) -> Awaitable[BatchResult]:
-        self._check_serving()
+        self.fitness.check_serving()
         return self._here().execute(batch)
-
-    def _check_serving(self) -> None:
-        """A node whose clock is wrong serves nothing (I-01). To callers that is a refusal: they ask another replica."""
-        try:
-            self._check_clock()
-        except ClockError as error:
-            raise UnavailableError(f"n{self.node_id} does not serve: {error.message}", **error.facts) from error
-
-    def _check_clock(self) -> None:
-        self.steps.check(self.offsets)
-        self.offsets.check(self.runtime.clock.monotonic_ns())
 
     def _on_hello(self, request: sv.HelloRequest, context: Context) -> sv.HelloReply:
         if request.node is not None and request.node.node_id:

@@ -28,6 +28,7 @@ def report(node: Node) -> sv.ReportReply:
         quarantined=dict(node.store.quarantined) if node.store else {},
         offsets_us=node.offsets.latest(),
         questions=node.queues.desk.open_questions() if node.store else {},
+        unfit=node.fitness.why_unfit(),
     )
 
 

@@ -3,6 +3,7 @@
 node.hello       who are you, which nodes and which first range do you know   (also how a node finds its cluster)
 node.init        become the first node of a new cluster
 node.join        make me a node of your cluster
+node.reach       I can call you; whom I cannot, and whom a majority cannot
 node.report      what you know of yourself and of the others, for people
 store.status     where your replicas stand: applied and durable positions, for trimming and for the allocator
 store.capacity   how much a node holds, for the allocator
@@ -129,6 +130,8 @@ class ReportReply(msgspec.Struct, frozen=True):
     """The measured clock offset of each peer: its clock minus ours."""
     questions: dict[RangeId, str] = {}
     """Ranges led by this node whose replicas differ, and where an operator has to decide which is right."""
+    unfit: list[str] = []
+    """Why this node leads nothing now."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True):
@@ -165,6 +168,14 @@ class QuarantineRequest(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Reach(msgspec.Struct, frozen=True):
+    """What a node says, when it calls and when it is called, of whom it can call (`server.reach`)."""
+
+    node_id: NodeId
+    misses: list[NodeId] = []
+    cut_off: list[NodeId] = []
+
+
 class Ok(msgspec.Struct, frozen=True):
     """Done."""
 
@@ -174,6 +185,7 @@ INIT: Method[InitRequest, InitReply] = Method("node.init", InitRequest, InitRepl
 REPORT: Method[ReportRequest, ReportReply] = Method(
     "node.report", ReportRequest, ReportReply, callers=NODES_AND_OPERATORS
 )
+REACH: Method[Reach, Reach] = Method("node.reach", Reach, Reach, callers=NODES)
 JOIN: Method[JoinRequest, JoinReply] = Method("node.join", JoinRequest, JoinReply, callers=NEWCOMERS)
 STATUS: Method[StatusRequest, StatusReply] = Method(
     "store.status", StatusRequest, StatusReply, callers=NODES_AND_OPERATORS

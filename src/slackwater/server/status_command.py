@@ -72,6 +72,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     started_at: str
     questions: dict[int, str] = {}
     """Ranges it leads whose replicas differ, and where an operator has to decide which is right."""
+    unfit: list[str] = []
+    """Why it leads nothing now, as it says itself."""
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
@@ -127,6 +129,8 @@ def status_main(argv: list[str]) -> int:
         for question in row.questions.values():
             print(f"\nDECIDE  {question}")
             print("        see docs/operations.md, *When a disk is damaged*; slackwater refetch RANGE --node N answers")
+        for why in row.unfit:
+            print(f"WARNING: n{row.node} leads nothing now: {why}")
     if any(row.state == WAITING for row in rows):
         certs = f" --certs {options.certs}" if options.certs else ""
         print(f"\nThis node belongs to no cluster yet; make one with: slackwater init --host {options.host}{certs}")
@@ -206,6 +210,7 @@ def _node_row(node: NodeDescriptor, record: Liveness | None, first: ReportReply,
         clock_offset_us=offset,
         started_at=show(node.started_at) if node.started_at != MIN else "",
         questions={int(r): question for r, question in answer.questions.items()} if answer else {},
+        unfit=answer.unfit if answer else [],
     )
 
 

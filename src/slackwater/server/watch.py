@@ -29,6 +29,7 @@ class Watch:
         self._quarantined: dict[RangeId, str] = {}
         self._questions: dict[RangeId, str] = {}
         self._incidents = 0
+        self._unfit: list[str] = []
 
     async def run(self) -> None:
         """Look for as long as the node lives."""
@@ -51,6 +52,7 @@ class Watch:
         self._look_at_leases()
         self._look_at_damage()
         self._look_at_failures()
+        self._look_at_fitness()
 
     def _look_at_nodes(self) -> None:
         if self._node.liveness is None:
@@ -98,6 +100,16 @@ class Watch:
         for range_id in self._questions.keys() - questions.keys():
             self._journal.info("replicas.settled", range=f"r{range_id}")
         self._questions = questions
+
+    def _look_at_fitness(self) -> None:
+        """Reasons are named once; their wording may change while they last."""
+        reasons = self._node.fitness.why_unfit()
+        if bool(reasons) != bool(self._unfit) or len(reasons) > len(self._unfit):
+            if reasons:
+                self._journal.error("node.unfit", why="; ".join(reasons), doing="gives its leases up")
+            else:
+                self._journal.info("node.fit", doing="may lead ranges again")
+        self._unfit = reasons
 
     def _look_at_failures(self) -> None:
         store = self._node.store

@@ -26,6 +26,7 @@ RULES = {
     "node.hello": {NODES, OPERATORS},
     "node.init": {OPERATORS},
     "node.join": {"newcomer"},
+    "node.reach": {NODES},
     "node.report": {NODES, OPERATORS},
     "store.status": {NODES, OPERATORS},
     "store.capacity": {NODES},

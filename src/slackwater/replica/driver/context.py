@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
+from slackwater.errors import StorageError
 from slackwater.replica.evaluation import Neighbors
 from slackwater.runtime.sync import Semaphore
 from slackwater.storage.column_cache import ColumnCache
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from slackwater.clock import HybridClock, Timestamp
     from slackwater.closedts.publisher import Publisher
-    from slackwater.errors import SlackwaterError, StorageError
+    from slackwater.errors import SlackwaterError
+    from slackwater.model.commands import ComplaintTrigger
     from slackwater.model.descriptors import Liveness, RangeDescriptor
     from slackwater.replica.apply import Applied, Outcome
     from slackwater.replica.read_summary import ReadSummary
@@ -143,6 +145,29 @@ class ClosingCounts:
     """From being asked until it was applied here, all of them together."""
 
 
+class StoreWrites:
+    """Whether a store takes what is written to it. One that does not is of no use to a leaseholder (`server.fitness`)."""
+
+    def __init__(self) -> None:
+        self.failing_since_ns: int | None = None
+        self.error = ""
+        self.failures = 0
+        self._flushes_fail = False
+
+    def failed(self, error: StorageError, *, now_ns: int, flushing: bool = False) -> None:
+        """A write was refused, or could not be made durable."""
+        self.failures += 1
+        self.error = error.message
+        self._flushes_fail |= flushing
+        if self.failing_since_ns is None:
+            self.failing_since_ns = now_ns
+
+    def worked(self, *, flushed: bool = False) -> None:
+        """A write was taken, or everything was made durable. What could not be flushed is well only once that works."""
+        if flushed or not self._flushes_fail:
+            self.failing_since_ns, self.error, self._flushes_fail = None, "", False
+
+
 @dataclass
 class Context:
     """Everything a replica needs from its node."""
@@ -163,11 +188,20 @@ class Context:
     closing: ClosingCounts = field(default_factory=ClosingCounts)
     bulk_gate: Semaphore = field(default_factory=lambda: Semaphore(BULK_READS_MAX))
     columns: ColumnCache = field(default_factory=lambda: ColumnCache(0))
+    writes: StoreWrites = field(default_factory=StoreWrites)
+    on_complaint: Callable[[ComplaintTrigger], None] = lambda _complaint: None
+    """Told when a node complains in the log of a range that its holder cannot be reached."""
 
     def write(self, batch: WriteBatch) -> None:
         """Write to the engine. Nobody else may write rows: what is kept of them in columns has to go first."""
         self.columns.written(batch)
-        self.engine.write(batch)
+        try:
+            self.engine.write(batch)
+        except StorageError as error:
+            self.writes.failed(error, now_ns=self.runtime.clock.monotonic_ns())
+            raise
+        if self.writes.failing_since_ns is not None:
+            self.writes.worked()
 
     async def pass_by(self, ts: Timestamp) -> None:
         """Return once this node's clock is above `ts`: a lease starts at a clock reading, above all that is closed."""

@@ -17,7 +17,14 @@ import enum
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
-from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, UnavailableError, UsageError
+from slackwater.errors import (
+    AppendUnknown,
+    NotLeaseholder,
+    Overloaded,
+    SlackwaterError,
+    UnavailableError,
+    UsageError,
+)
 from slackwater.hooks import planted, probe
 from slackwater.model.commands import (
     COMMAND_ID_BYTES,
@@ -49,6 +56,9 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import NodeId
 
 APPEND_ATTEMPTS_MAX = 8
+EXTEND_AFTER = 0.25
+"""The part of the usable time of an expiration-based lease after which it is extended. All nodes' liveness hangs on range 1,
+so its lease is short: several extensions may be late before it ends."""
 
 _NOT_OVER = (LeaseState.VALID, LeaseState.STASIS, LeaseState.UNKNOWN)
 """States of a lease that another node holds in which nobody else may ask for it."""
@@ -224,12 +234,17 @@ class Leasing:
             await self.changed.wait("applied", seconds=1.0)
 
     def extension(self) -> LeaseExtension | None:
-        """The extension this holder should propose now, if half of the usable part of its lease is over."""
+        """The extension this holder should propose now, if EXTEND_AFTER of the usable part of its lease is over."""
         lease, now = self._state().lease, self._context.clock.now()
         if lease.by_epoch or self.use(now) is not LeaseUse.USABLE:
             return None
         stasis_s = self._context.clock.max_offset_us / 1e6
-        if seconds_between(now, lease.expiration) > (self.duration_s + stasis_s) / 2:
+        if seconds_between(now, lease.expiration) > self.duration_s - EXTEND_AFTER * (self.duration_s - stasis_s):
+            return None
+        try:
+            self._context.trusted()
+        except SlackwaterError:
+            probe("lease.not_extended")  # this node can be of no use with it: let it end
             return None
         return LeaseExtension(add_seconds(now, self.duration_s))
 
@@ -269,6 +284,15 @@ class Leasing:
             return None
         lease = Lease(held.holder, LeaseSequence(held.sequence + 1), now, expiration=Timestamp(now + 1))
         return LeaseTrigger(lease, read_floor=Timestamp(max(now, served)))
+
+    def abandon(self) -> None:
+        """Treat the lease as one of a former life: commands under it are undecided, and nothing may be evaluated beside them.
+
+        It must be acquired anew, which puts a command behind everything in the log.
+        """
+        lease = self._state().lease
+        if lease.holder == self._context.node_id:
+            self._former = lease.sequence
 
     def applied(self) -> None:
         """The lease in the applied state changed."""

@@ -109,10 +109,13 @@ class NodeLiveness:
         self._trusted = trusted
         self._own: Liveness | None = None
         self._left = False
+        self._ended = Epoch(0)
+        """The last epoch this node gave up by itself: it is never relied on again, whatever is still on its way."""
         self._known: dict[NodeId, Liveness] = {}
         self.on_news: Callable[[], None] = lambda: None
-        """Called when a node was first heard of, began another life, or said that it stops or leaves."""
+        """Called when a node was first heard of, began another life, expired, or said that it stops or leaves."""
         self.heartbeats_failed = 0
+        self._live: frozenset[NodeId] = frozenset()
         self._heard_at = MIN
         self.refreshed_at = MIN
         """When everybody's records were last read: nobody is declared dead on older news."""
@@ -146,6 +149,7 @@ class NodeLiveness:
             await self._runtime.clock.sleep(self._interval / 4)
         while True:
             await self._runtime.clock.sleep(self._interval)
+            self._notice_expired()
             if buggify("liveness.lose_heartbeat"):
                 continue
             if await self._attempt(self._heartbeat) and not self._well_informed():
@@ -167,6 +171,15 @@ class NodeLiveness:
         now = self._clock.peek()
         deaf_s, unread_s = seconds_between(self._heard_at, now), seconds_between(self.refreshed_at, now)
         return deaf_s < DEAF_INTERVALS * self._interval and unread_s < self._settings["feed.poll_interval"]
+
+    def _notice_expired(self) -> None:
+        """A record that expires makes no noise: tell whoever waits for news, so that idle ranges get another leader soon."""
+        now = self._clock.peek()
+        live = frozenset(node for node, record in self._known.items() if record.live_at(now))
+        gone, self._live = self._live - live, live
+        if gone:
+            probe("liveness.noticed_expired")
+            self.on_news()
 
     async def _attempt(self, step: Callable[[], object]) -> bool:
         try:
@@ -218,7 +231,7 @@ class NodeLiveness:
 
     def _trust(self, record: Liveness) -> None:
         """Our record is what the store holds: rely on it from now on, unless we are leaving."""
-        self._own = None if self._left else record
+        self._own = None if self._left or record.epoch <= self._ended else record
         self._known[self.node_id] = record
 
     async def _write(self, epoch: Epoch, *, expected: bytes | None) -> None:
@@ -306,7 +319,20 @@ class NodeLiveness:
         epoch has ended writes above his clock and no higher: so that future has to come first. It lies below the end of
         our record, which is why nothing of this concerns an epoch that expires.
         """
-        own, self._own, self._left = self._own, None, True
+        self._left = True
+        await self._end_own(horizon, draining=True)
+
+    async def step_down(self, *, horizon: Callable[[], Timestamp]) -> None:
+        """Give every lease up by ending our own epoch; heartbeats begin another one when they are allowed again.
+
+        If the record cannot be written, it expires: it is neither relied on nor renewed from here on.
+        """
+        if self._own is not None:
+            self._ended = self._own.epoch
+        await self._end_own(horizon, draining=self.draining)
+
+    async def _end_own(self, horizon: Callable[[], Timestamp], *, draining: bool) -> None:
+        own, self._own = self._own, None
         while own is not None and (now := self._clock.now()) <= (last := min(horizon(), own.expiration)):
             probe("liveness.leave_waits")
             await self._runtime.clock.sleep(seconds_between(now, last) + 1e-6)
@@ -314,7 +340,7 @@ class NodeLiveness:
             if own is None:
                 return
             ended = Timestamp(max(MIN, min(own.expiration, self._clock.now())))
-            gone = msgspec.structs.replace(own, epoch=Epoch(own.epoch + 1), expiration=ended, draining=True)
+            gone = msgspec.structs.replace(own, epoch=Epoch(own.epoch + 1), expiration=ended, draining=draining)
             try:
                 await self._kv.conditional_put(
                     liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own)

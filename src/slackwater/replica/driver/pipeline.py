@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
 from slackwater.hooks import planted, probe, tap
+from slackwater.model.commands import ComplaintTrigger
 from slackwater.replica.apply import Verdict
 from slackwater.runtime.sync import Event, get_running_loop
 
@@ -170,7 +171,10 @@ class Pipeline:
         return state.lease.sequence != flight.lease_sequence or state.lai >= flight.last_lai
 
     def settle(self, outcome: Outcome, state: RangeState) -> None:
-        """A command was decided at apply: tell its waiter, if it is ours."""
+        """A command was decided at apply: tell its waiter, if it is ours. Complaints have none: they go to the store."""
+        if outcome.verdict is Verdict.NOTED and isinstance(outcome.command.trigger, ComplaintTrigger):
+            self._context.on_complaint(outcome.command.trigger)
+            return
         proposal = self.buffer.settle(outcome.command.command_id)
         if proposal is None:
             return

@@ -326,7 +326,7 @@ class Replica:
             self.leasing.transferring_to = None
 
     def extend_lease(self) -> None:
-        """Prolong an expiration-based lease when half of it is over; called by the store now and then."""
+        """Prolong an expiration-based lease in time; called by the store now and then."""
         extension = None if self.failure else self.leasing.extension()
         if extension is not None:
             self._propose(Evaluation(trigger=extension))

@@ -23,7 +23,6 @@ from slackwater.errors import (
     SlackwaterError,
     StorageError,
     UnavailableError,
-    UsageError,
 )
 from slackwater.hooks import planted, probe, tap
 from slackwater.replica import declare
@@ -37,7 +36,6 @@ from slackwater.replica.driver.stored import stored_states
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.lease import lasts_s
 from slackwater.replica.snapshot import SnapshotReceiver, check_whole, clear, send_parts
-from slackwater.replica.state import RangeState, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, Position, RangeId
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.column_cache import ColumnCache
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
     from slackwater.replica.evaluation import LeftSide
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.snapshot import SnapshotPart
+    from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, OrderedLog, Runtime, TaskHandle, TaskScope
     from slackwater.settings import Settings
 
@@ -62,6 +61,8 @@ NEIGHBOUR_WAITS_MAX = 60
 MISSING_WAITS_MAX = 5
 """… and this long for one that is not here at all and not on its way. Nothing of the left side is applied meanwhile."""
 DESCRIPTORS_HINTED_MAX = 16
+FLUSH_AGAIN_S = 0.5
+"""How soon a store that refused is tried again: its node leads nothing meanwhile."""
 
 
 class Store:
@@ -132,15 +133,6 @@ class Store:
         self._flusher = self._scope.spawn(self._keep_flushing(), name="flusher")
         if self.context.transport is not None:
             self.context.transport.start(self)
-
-    def bootstrap(self, states: list[RangeState]) -> None:
-        """Write the first ranges of a new cluster into an empty store."""
-        if any(True for _ in stored_states(self.context.engine)):
-            raise UsageError("this store already belongs to a cluster; init needs an empty one")
-        batch = WriteBatch()
-        for state in states:
-            batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encode_state(state))
-        self.context.write(batch)
 
     def _add(self, state: RangeState, *, continued: bool = False) -> Replica:
         range_id = state.descriptor.range_id
@@ -244,8 +236,12 @@ class Store:
 
     async def _keep_flushing(self) -> None:
         while True:
-            await self.context.runtime.clock.sleep(self.context.settings["store.flush_interval"])
-            if any(self.durable.get(i, 0) < r.state.position for i, r in self.replicas.items()):
+            pause, failing = (
+                self.context.settings["store.flush_interval"],
+                self.context.writes.failing_since_ns is not None,
+            )
+            await self.context.runtime.clock.sleep(min(pause, FLUSH_AGAIN_S) if failing else pause)
+            if failing or any(self.durable.get(i, 0) < r.state.position for i, r in self.replicas.items()):
                 await self.flush()
 
     async def flush(self) -> None:
@@ -254,9 +250,11 @@ class Store:
         try:
             self._tell_followers()
             await self.context.engine.flush()
-        except StorageError:
+        except StorageError as error:
             probe("store.flush_failed")
+            self.context.writes.failed(error, now_ns=self.context.runtime.clock.monotonic_ns(), flushing=True)
             return
+        self.context.writes.worked(flushed=True)
         for range_id, position in applied.items():
             if range_id in self.replicas:
                 self.durable[range_id] = position

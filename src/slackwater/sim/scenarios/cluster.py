@@ -5,7 +5,8 @@
     op        an operator who sets up, transfers leases, splits, merges, moves replicas, retires a node
 
 `cluster` draws everything. `leases` makes leases move and expire all the time. In `late`, entries come to the log late, and
-their proposers die meanwhile: what a former leaseholder sent arrives under the next lease. `standard` is the fixed size by
+their proposers die meanwhile: what a former leaseholder sent arrives under the next lease. In `gray` leaseholders fail without
+dying. `standard` is the fixed size by
 which speed is measured: 3 nodes, 8 ranges, 6 clients, about 20 operations a second, default settings.
 
 Planted bugs are switches in product code; each must be killed by an oracle named beside it. Some break two rules, and which
@@ -32,6 +33,7 @@ from slackwater.sim.oracles.versions import ClosedStays, Versions
 from slackwater.sim.oracles.whole import Whole
 from slackwater.sim.oracles.witness import Witness
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenarios.cluster_gray import fail_gray
 from slackwater.sim.scenarios.cluster_operator import Operator
 from slackwater.sim.scenarios.cluster_plan import (
     PORT,
@@ -40,6 +42,7 @@ from slackwater.sim.scenarios.cluster_plan import (
     Cluster,
     Plan,
     draw_plan,
+    gray_plan,
     late_plan,
     leases_plan,
     spare,
@@ -126,6 +129,8 @@ class Traffic:
         world.add_client("op", _operator(cluster))
         if plan.severs:
             world.spawn(sever(cluster), name="sever")
+        if plan.grays:
+            world.spawn(fail_gray(cluster), name="gray failures")
         if plan.rolling:
             world.spawn(rolling_restart(cluster), name="rolling restart")
 
@@ -183,6 +188,11 @@ def _draw_leases(tape: Tape, duration_s: float) -> Scenario:
     return replace(drawn, settings=dict(_SHORT_LEASES), faults=_LOST_LEASE, fault_mean_ns=5 * NS)
 
 
+def _draw_gray(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(3, 5), clients=(4, 6), duration_s=duration_s)
+    return replace(drawn, settings={}, faults=frozenset(), buggify=False)
+
+
 def _draw_late(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(3, 3), clients=(4, 6), duration_s=duration_s)
     return replace(drawn, settings=dict(_LATE_ENTRIES), faults=_LATE_FAULTS, fault_mean_ns=NS)
@@ -224,6 +234,12 @@ for _name, _summary, _drawn, _plan in (
         "3 nodes with short leases and clocks far apart, cut off from one another and from the log",
         _draw_leases,
         leases_plan,
+    ),
+    (
+        "gray",
+        "3-5 nodes whose leaseholders are cut off or have full disks for longer than any lease, and live on",
+        _draw_gray,
+        gray_plan,
     ),
     ("late", "3 nodes that die while entries of theirs are still on the way to the log", _draw_late, late_plan),
 ):
@@ -319,6 +335,12 @@ for _bug in (
         "the index of ranges keeps the entry of a range that was merged away",
         play="standard",
         expected=("I-31",),
+    ),
+    PlantedBug(
+        "X-GRAY",
+        "a node that nobody can reach, or whose disk is full, keeps its leases for as long as it can write to the log",
+        play="gray",
+        expected=("I-35",),
     ),
     PlantedBug(
         "X-LATE-APPEND",

@@ -90,6 +90,8 @@ class Plan:
     moves: bool
     severs: bool = False
     """Whether holders are cut off together with some of their clients (`cluster_sever`)."""
+    grays: bool = False
+    """Whether leaseholders fail without dying, for longer than any lease lasts (`cluster_gray`)."""
     rough: bool = False
     """Whether faults begin with the first event: nodes are born, join and get their first ranges under fire."""
     late: tuple[tuple[str, int], ...] = ()
@@ -164,6 +166,21 @@ def leases_plan(tape: Tape, *, nodes: int) -> Plan:
         merges=False,
         moves=False,
         severs=True,
+    )
+
+
+def gray_plan(tape: Tape, *, nodes: int) -> Plan:
+    """A cluster at rest but for its clients; only leaseholders fail, and without dying."""
+    return Plan(
+        ranges=6,
+        copies=min(COPIES_MAX, nodes),
+        splits=_splits(tape.stream("cluster"), 6),
+        workloads=("register", "bank", "ring", "list"),
+        think_mean_ns=NS // 4,
+        operator_mean_ns=10 * NS,
+        merges=False,
+        moves=False,
+        grays=True,
     )
 
 
