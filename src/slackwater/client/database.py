@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.gateways import Gateways
     from slackwater.model.native_changes import ChangesItem, OpenChanges
-    from slackwater.model.native_staging import PartRef, Published
+    from slackwater.model.native_staging import Job, PartRef, Published
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.rpc.method import Method
@@ -426,10 +426,10 @@ class AsyncDatabase:
 
     # --- one commit from many processes
 
-    async def staging(self, table: str, operation: str = "upsert") -> AsyncPart:
+    async def staging(self, table: str, operation: str = "upsert", *, job: Job | None = None) -> AsyncPart:
         """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""
         history = await self.history(table)
-        return AsyncPart(self._gateways, self._tables.codec(history), staged_kind(operation))
+        return AsyncPart(self._gateways, self._tables.codec(history), staged_kind(operation), job)
 
     async def publish(
         self,
@@ -440,6 +440,7 @@ class AsyncDatabase:
         app: tuple[str, int] | None = None,
         owner: str = "",
         keep: Sequence[str] = (),
+        job: bytes = b"",
     ) -> Published:
         """Write the rows of all parts at one timestamp (`client.staging`).
 
@@ -447,7 +448,7 @@ class AsyncDatabase:
         upsert leaves the columns of `keep` as they are in rows that are there.
         """
         name, kind, schema = app_of(app), staged_kind(operation), await self.table(table)
-        done = await staging.publish(self._gateways, schema, parts, kind, name, owner=owner, keep=keep)
+        done = await staging.publish(self._gateways, schema, parts, kind, name, owner=owner, keep=keep, job=job)
         self._gateways.floor.told(done.ts)
         return done
 

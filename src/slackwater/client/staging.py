@@ -5,6 +5,9 @@
     db.publish("orders", [ref, …], "upsert", app=("nightly", 7))        in one process, as often as it likes
     db.drop_staged([ref, …])                                            instead; harmless afterwards
 
+A commit has a bound on its rows (`staging.rows_max`). Tasks that say to which job they belong are told when all of them together
+are over it.
+
 References are plain data and may be sent between processes. `publish` is safe to repeat: if its answer is lost it asks
 again, under the same name, and is told what happened.
 """
@@ -47,9 +50,10 @@ def staged_kind(operation: str) -> StagedKind:
 class AsyncPart:
     """One part on its way into the cluster."""
 
-    def __init__(self, gateways: Gateways, codec: RowCodec, kind: StagedKind) -> None:
+    def __init__(self, gateways: Gateways, codec: RowCodec, kind: StagedKind, job: ns.Job | None = None) -> None:
         self._gateways = gateways
         self._codec = codec
+        self._job = job
         self._kind = WriteKind.DELETE if kind is StagedKind.DELETE else WriteKind.UPSERT
         self._part = ns.part_id(us_of(gateways.clock.now()), gateways.runtime.rng.bytes(8))
         self._waiting: list[bytes] = []
@@ -80,7 +84,7 @@ class AsyncPart:
     async def _send(self) -> None:
         chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if chunks:
-            request = ns.StageChunks(self._part, self._sent, chunks)
+            request = ns.StageChunks(self._part, self._sent, chunks, self._rows, self._job)
             await self._gateways.call(ns.STAGE, request, again=Again.ALWAYS)
             self._sent += len(chunks)
 
@@ -107,6 +111,7 @@ async def publish(
     *,
     owner: str = "",
     keep: Sequence[str] = (),
+    job: bytes = b"",
 ) -> ns.Published:
     """Make staged rows visible, once; without a name of its own the job gets one for this call.
 
@@ -124,6 +129,7 @@ async def publish(
         lasting=app is not None,
         owner=owner,
         keep=[schema.column(column).id for column in keep],
+        job=job,
     )
     for tried in range(1, PUBLISH_TRIES_MAX + 1):
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slackwater.client.writes import WriteResult
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model import native as nt
-    from slackwater.model.native_staging import PartRef, Published
+    from slackwater.model.native_staging import Job, PartRef, Published
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.loop_thread import LoopThread
@@ -407,9 +407,9 @@ class Database(_Waits):
 
     # --- one commit from many processes
 
-    def staging(self, table: str, operation: str = "upsert") -> Part:
+    def staging(self, table: str, operation: str = "upsert", *, job: Job | None = None) -> Part:
         """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""
-        return Part(self._loop, self._wait(self._twin.staging(table, operation)))
+        return Part(self._loop, self._wait(self._twin.staging(table, operation, job=job)))
 
     def publish(
         self,
@@ -420,9 +420,10 @@ class Database(_Waits):
         app: tuple[str, int] | None = None,
         owner: str = "",
         keep: Sequence[str] = (),
+        job: bytes = b"",
     ) -> Published:
         """Write the rows of all parts at one timestamp; under a name, `app`, at most once (see `AsyncDatabase.publish`)."""
-        return self._wait(self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep))
+        return self._wait(self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep, job=job))
 
     def drop_staged(self, parts: Sequence[PartRef]) -> None:
         """Forget parts. What was published from them stays."""

@@ -54,12 +54,25 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     values: list[bytes]
 
 
+class Job(msgspec.Struct, frozen=True, array_like=True):
+    """What several tasks stage for one publish: an id like a part's, and the number of the task."""
+
+    job: bytes
+    task: int
+
+
 class StageChunks(msgspec.Struct, frozen=True):
-    """Keep encoded chunks of a part, numbered from `first` on. Sending them again changes nothing."""
+    """Keep encoded chunks of a part, numbered from `first` on. Sending them again changes nothing.
+
+    `rows` counts those of the part so far, these included. Of a `job`, the rows of all tasks are counted together, so that
+    the one that is too many is refused when it is staged, not when the job is done.
+    """
 
     part: bytes
     first: int
     chunks: list[bytes]
+    rows: int = 0
+    job: Job | None = None
 
 
 class PartRef(msgspec.Struct, frozen=True):
@@ -87,6 +100,8 @@ class Publish(msgspec.Struct, frozen=True):
     lasting: bool
     owner: str = ""
     keep: list[int] = []
+    job: bytes = b""
+    """Whose count of rows is not needed any more."""
 
 
 class Published(msgspec.Struct, frozen=True):

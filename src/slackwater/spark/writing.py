@@ -19,15 +19,19 @@ Upserts and deletes do not mind; inserts may fail on their own rows.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from slackwater.clock.timestamp import MIN
+from slackwater.clock.timestamp import MIN, us_of
 from slackwater.errors import UsageError
+from slackwater.model.native_staging import PART_BYTES, TIME_BYTES, Job, part_id
 from slackwater.spark.connection import database, wrote
+from slackwater.spark.floors import LOCAL_DIRECTORIES
 from slackwater.spark.names import demand_exact, meant
 from slackwater.spark.options import Missing, Operation
 from slackwater.spark.types import can_store, spark_type
@@ -70,7 +74,7 @@ class _Writing:
     def _db(self) -> Database:
         return database(self._options)
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def _write(self, batches: Iterator[pa.RecordBatch], job: Job | None = None) -> Staged:
         """In a task."""
         demand_exact(self._names, table=self._table.name)
         named = (
@@ -79,7 +83,7 @@ class _Writing:
         query = _query()
         if not self._options.atomic:
             return self._write_through(named, query)
-        part = self._db.staging(self._table.name, self._options.operation.value)
+        part = self._db.staging(self._table.name, self._options.operation.value, job=job)
         for batch in named:
             part.add(batch)
         return Staged(part.finish(), query)
@@ -92,7 +96,9 @@ class _Writing:
             upto = max(upto, write[self._options.operation](name, batch).timestamp)
         return Staged(None, query, upto)
 
-    def _publish(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
+    def _publish(
+        self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None, job: bytes = b""
+    ) -> None:
         """In the driver. A task without a message failed, and then Spark does not commit."""
         parts = _parts(messages)
         if not parts and app is None:
@@ -100,7 +106,7 @@ class _Writing:
         owner = _query_of(messages) if app is not None else ""
         db = self._db
         done = db.publish(
-            self._table.name, parts, self._options.operation.value, app=app, owner=owner, keep=self._kept()
+            self._table.name, parts, self._options.operation.value, app=app, owner=owner, keep=self._kept(), job=job
         )
         wrote(db, done.ts)
         brought = sum(part.rows for part in parts)
@@ -125,9 +131,15 @@ class _Writing:
 class BatchWriter(_Writing, DataSourceArrowWriter):
     """`df.write.format("slackwater").mode("append")`."""
 
+    def __init__(self, options: Options, table: TableSchema, schema: StructType) -> None:
+        super().__init__(options, table, schema)
+        self._job = _new_job(self._db)
+        """One object writes in all tasks, so their rows are counted together. (A stream's serves batch after batch.)"""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # pyspark's own twist
         """In a task: stage."""
-        return self._write(iterator)
+        context = TaskContext.get()
+        return self._write(iterator, Job(self._job, context.partitionId() if context is not None else 0))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: publish."""
@@ -135,7 +147,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
             self._written(messages)
             return
         app, version = self._options.txn_app, self._options.txn_version
-        self._publish(messages, None if app is None or version is None else (app, version))
+        self._publish(messages, None if app is None or version is None else (app, version), self._job)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver, after a failure; perhaps one that came after the commit."""
@@ -163,6 +175,13 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """In the driver, after a failure; perhaps one that came after the commit."""
         self._drop(messages)
+
+
+def _new_job(db: Database) -> bytes:
+    """An id for the rows that all tasks of a write stage: the time, and what tells this process from others."""
+    now = db.now()
+    own = f"{os.environ.get(LOCAL_DIRECTORIES, '')} {os.getpid()} {now}"
+    return part_id(us_of(now), hashlib.blake2b(own.encode(), digest_size=PART_BYTES - TIME_BYTES).digest())
 
 
 def _query() -> str:

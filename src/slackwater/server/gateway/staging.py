@@ -3,6 +3,7 @@
     system/staging/<part><chunk number>     an encoded chunk; the part's id begins with its time
     system/staged_app/<table id>/<operation>/<application>     the newest version that an application has published there
     system/staged_job/<time><chance>        the same for jobs without a name
+    system/staged_rows/<job><task>          how many rows a task has staged so far
 
 Publishing reads the chunks outside the transaction, because nobody changes them, and writes inside it: the mark first, so
 that two publishers of one name meet there and not after a million rows. A lost answer is no problem: whoever publishes
@@ -46,7 +47,9 @@ PARTS_PER_CALL_MAX = 100_000
 NUMBER_BYTES = 4
 ROW_OVERHEAD_BYTES = 64
 """What a chunk has beside the key and the value of its only row."""
-_STAGING, _APP, _JOB = "staging", "staged_app", "staged_job"
+_STAGING, _APP, _JOB, _COUNT = "staging", "staged_app", "staged_job", "staged_rows"
+TASKS_MAX = 1 << 24
+COUNT_BYTES = 8
 _WRITE_KINDS = {
     StagedKind.UPSERT: nt.WriteKind.UPSERT,
     StagedKind.INSERT: nt.WriteKind.INSERT,
@@ -92,9 +95,32 @@ class Staging:
                 f"stage chunks of at most {ns.CHUNK_BYTES_MAX} bytes of rows, or of one row of at most {self.row_bytes_max}",
                 chunks=len(request.chunks),
             )
+        self._check_rows(request.rows)
         keys = [chunk_key(request.part, request.first + i) for i in range(len(request.chunks))]
         await self._gateway.kv.put_rows(keys, request.chunks, timeout=context.remaining())
+        if request.job is not None:
+            await self._count(request.job, request.rows, context)
         return nt.NativeOk()
+
+    async def _count(self, job: ns.Job, rows: int, context: Context) -> None:
+        """Count the rows of a job's tasks together; a job that was over the bound once stays refused.
+
+        An attempt of a task replaces the count of an earlier one. So a retry would lower the sum and go on for a while; the
+        note that the job was over the bound ends that with its first message.
+        """
+        kv = self._gateway.kv
+        _check_part(job.job)
+        if not 0 <= job.task < TASKS_MAX:
+            raise UsageError(f"a job's tasks are numbered from 0 to {TASKS_MAX - 1}", task=job.task)
+        await kv.put(count_key(job.job, job.task), rows.to_bytes(COUNT_BYTES, "big"), timeout=context.remaining())
+        found = await kv.scan(count_key(job.job, 0), _counts_end(job.job), timeout=context.remaining())
+        total = sum(int.from_bytes(value, "big") for value in found.values)
+        try:
+            self._check_rows(total)
+        except UsageError:
+            over = int(self._gateway.node.settings["staging.rows_max"]) + 1
+            await kv.put(count_key(job.job, TASKS_MAX), over.to_bytes(COUNT_BYTES, "big"), timeout=context.remaining())
+            raise
 
     async def publish(self, request: ns.Publish, context: Context) -> ns.Published:
         """Make staged rows visible, once."""
@@ -109,7 +135,7 @@ class Staging:
                 f"a row with this key is in table {history.latest.name} already; nothing was written", **error.facts
             ) from None
         ts = Timestamp(max(published.ts, work.commit_ts))
-        await self._forget([part.part for part in request.parts], context)
+        await self._forget([part.part for part in request.parts], context, job=request.job)
         return msgspec.structs.replace(published, ts=ts)
 
     async def drop(self, request: ns.DropParts, context: Context) -> nt.NativeOk:
@@ -146,15 +172,20 @@ class Staging:
             raise UsageError(f"a publish is named by 1 to {ns.APP_CHARS_MAX} characters and a version from 0 on")
         for ref in request.parts:
             _check_part(ref.part)
-        rows, limit = sum(ref.rows for ref in request.parts), int(self._gateway.node.settings["staging.rows_max"])
+        if request.job:
+            _check_part(request.job)
+        self._check_rows(sum(ref.rows for ref in request.parts))
+
+    def _check_rows(self, rows: int) -> None:
+        limit = int(self._gateway.node.settings["staging.rows_max"])
         if rows > limit:
             raise UsageError(
-                f"{rows} rows are more than one commit takes (staging.rows_max = {limit}); split the job, or write with "
-                "atomic=false",
+                f"{rows} rows or more are more than one commit takes (staging.rows_max = {limit}); split the job, write with "
+                "atomic=false, or raise staging.rows_max",
                 rows=rows,
             )
 
-    async def _forget(self, parts: list[bytes], context: Context) -> None:
+    async def _forget(self, parts: list[bytes], context: Context, *, job: bytes = b"") -> None:
         """Delete chunks, these and old ones. Best effort: what stays is swept another time."""
         node = self._gateway.node
         try:
@@ -162,7 +193,9 @@ class Staging:
                 await self._gateway.kv.delete_range(chunk_key(part, 0), _part_end(part), timeout=context.remaining())
             oldest_us = max(0, us_of(node.clock.now()) - int(node.settings["staging.ttl"] * 1e6))
             oldest = oldest_us.to_bytes(ns.TIME_BYTES, "big")
-            for name in (_STAGING, _JOB):
+            if job:
+                await self._gateway.kv.delete_range(count_key(job, 0), _counts_end(job), timeout=context.remaining())
+            for name in (_STAGING, _JOB, _COUNT):
                 await self._sweep(system(name), system(name, oldest), context)
         except SlackwaterError:
             probe("staging.not_forgotten")
@@ -280,6 +313,11 @@ def chunk_key(part: bytes, number: int) -> bytes:
     return system(_STAGING, part + number.to_bytes(NUMBER_BYTES, "big"))
 
 
+def count_key(job: bytes, task: int) -> bytes:
+    """Where the number of rows lies that a task of a job has staged."""
+    return system(_COUNT, job + task.to_bytes(NUMBER_BYTES, "big"))
+
+
 def mark_key(request: ns.Publish) -> bytes:
     """Where the mark of a publish lies; a job's is found by its time, in hexadecimal at the front of its name."""
     if request.lasting:
@@ -292,6 +330,10 @@ def mark_key(request: ns.Publish) -> bytes:
 
 def _part_end(part: bytes) -> bytes:
     return system(_STAGING, part + b"\xff" * (NUMBER_BYTES + 1))
+
+
+def _counts_end(job: bytes) -> bytes:
+    return count_key(job, TASKS_MAX) + b"\x00"
 
 
 def _check_part(part: bytes) -> None:
