@@ -127,6 +127,8 @@ def test_threads_write_and_names_are_found_as_spark_finds_them(db, load, save, s
         try:
             frame = spark.range(number, number + 1).selectExpr("id as ID", "'x' as note", "id as N")
             save(frame, name)
+            feed = spark.readStream.format("slackwater").option("endpoint", url).option("readChangeFeed", "true")
+            assert feed.load(name).columns[0] == "id"
         except Exception as error:
             failures.append(error)
 
