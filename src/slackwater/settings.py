@@ -53,6 +53,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("rpc.receive_bytes_max", 1 << 28, "bytes", (1 << 20, 1 << 34), (1 << 20, 1 << 24), "Unfinished frames over 256 KiB that all connections may hold together; one peer may hold a quarter."),
     Setting("rpc.connections_max", 4096, "connections", (1, 1 << 16), (16, 64), "Connections one server accepts, and one dialer keeps."),
     Setting("runtime.offload_threads", 4, "threads", (1, 64), (1, 8), "Threads for work that would hold up the loop."),
+    Setting("tls.reload_interval", 10.0, "s", (0.1, 3600), (1, 60), "How often a node looks whether its certificate files have changed; SIGHUP makes it look at once."),
+    Setting("tls.expiry_warning", 21.0, "days", (0, 365), (0, 30), "A certificate with less left than this is warned of: journal, health, status."),
     # log
     Setting("log.entry_bytes_max", 1 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 20), "Largest log entry; larger commands are chunked or refused."),
     Setting("log.group_commit_bytes_max", 8 << 20, "bytes", (1 << 16, 64 << 20), (1 << 12, 1 << 16), "Bytes one group commit may gather."),

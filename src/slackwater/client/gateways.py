@@ -30,10 +30,11 @@ from slackwater.errors import (
 from slackwater.model import native as nt
 from slackwater.model.locality import shared
 from slackwater.model.rows import VALUE_BYTES_MAX
+from slackwater.runtime.credentials import Credentials
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.tcp import TcpNet, is_loopback
-from slackwater.runtime.tls import client_context, client_files
+from slackwater.runtime.tls import client_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -224,7 +225,7 @@ class Gateways:
 def client_net(settings: Settings, target: Target) -> TcpNet:
     """The network of a client: under TLS, or on loopback only."""
     if target.certs is not None:
-        return TcpNet(settings, client_tls=client_context(client_files(target.certs, target.user)))
+        return TcpNet(settings, client_tls=Credentials(client_files(target.certs, target.user)).fresh_client)
     far = [address for address in target.addresses if not is_loopback(address)]
     if far:
         raise UsageError(

@@ -137,7 +137,7 @@ class LocalNats:
 
     def _launch(self, index: int) -> None:
         home = self._directory / f"s{index}"
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = home / "server.conf"
         config.write_text(self._config(index, home))
         with (home / "server.log").open("ab") as output:

@@ -207,6 +207,9 @@ class LogFile:
 def _open(path: Path, *, incarnation: str, busy_timeout: float) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise LogError("the directory of the log does not exist; create it first", path=str(path))
+    os.close(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    )  # what SQLite puts beside it gets the same mode
     with path.with_name(path.name + ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # switching to WAL mode does not wait for other openers by itself
         db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)

@@ -2,6 +2,7 @@
 
     certs/
       ca.crt           public; every node and client has a copy
+      ca.crl           public; what was revoked, for every node (and client) to have a copy
       ca.key           secret; keep it away from the nodes once they have their certificates
       node.crt/key     OU=node, CN=node or CN=node-3; the SANs are every name and address the node is dialed by
       client.root.crt/key  OU=operator, CN=root
@@ -24,7 +25,7 @@ import datetime
 import ipaddress
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -34,16 +35,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from slackwater.errors import UsageError
 from slackwater.runtime.access import NODE_NAME
 from slackwater.runtime.clock import RealClock
-from slackwater.runtime.tls import TlsFiles, client_files, node_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from slackwater.runtime.tls import TlsFiles, check_secret, client_files, node_files
 
 CA_DAYS = 3650
 LEAF_DAYS = 120
 DAYS_MAX = 3650
 BACKDATED_DAYS = 1
 NODE_ID_MAX = 999_999_999
+REVOKED_MAX = 10_000
+CRL = "ca.crl"
 ORGANIZATION = "Slackwater"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}\Z")
 
@@ -51,7 +51,7 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}\Z")
 def create_ca(directory: Path) -> Path:
     """Create the authority; returns the path of its certificate. Refuses if a key is there."""
     key_path, certificate_path = directory / "ca.key", directory / "ca.crt"
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     _write_key(key_path, key, replace=False)
     name = _name("Slackwater CA")
@@ -130,7 +130,53 @@ def _create_leaf(
     _write(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
+def revoke(directory: Path, which: list[str]) -> Path:
+    """Add certificates, by file or serial number (hexadecimal), to the authority's list; returns the list's path.
+
+    A list is dated a day back, for nodes whose clock lags, and newer than the one before, by the grain of its date.
+    """
+    if not which:
+        raise UsageError("name at least one certificate to revoke")
+    ca_key, ca = _load_ca(directory)
+    path = directory / CRL
+    now = _now() - datetime.timedelta(days=BACKDATED_DAYS)
+    builder = x509.CertificateRevocationListBuilder().issuer_name(ca.subject).next_update(ca.not_valid_after_utc)
+    known: dict[int, x509.RevokedCertificate] = {}
+    if path.is_file():
+        former = x509.load_pem_x509_crl(path.read_bytes())
+        known = {entry.serial_number: entry for entry in former}
+        now = max(now, former.last_update_utc + datetime.timedelta(seconds=1))
+    for serial in map(_serial_of, which):
+        if serial not in known:
+            made = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+            known[serial] = made.build()
+    if len(known) > REVOKED_MAX:
+        raise UsageError(f"a list has at most {REVOKED_MAX} entries; make a new authority", entries=len(known))
+    for entry in known.values():
+        builder = builder.add_revoked_certificate(entry)
+    signed = builder.last_update(now).sign(ca_key, hashes.SHA256())
+    _write(path, signed.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    return path
+
+
+def _serial_of(which: str) -> int:
+    path = Path(which)
+    if path.is_file():
+        try:
+            return x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+        except ValueError:
+            raise UsageError(f"{which} is no certificate", file=which) from None
+    try:
+        serial = int(which.replace(":", ""), 16)
+    except ValueError:
+        serial = 0
+    if not 0 < serial < 1 << 160:
+        raise UsageError(f"{which!r} is neither the file of a certificate nor a serial number")
+    return serial
+
+
 def _load_ca(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    check_secret(directory / "ca.key")
     try:
         key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), password=None)
         certificate = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
@@ -146,7 +192,7 @@ def _load_ca(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certific
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, days: int
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.fromtimestamp(RealClock().wall_ns() // 1_000_000_000, datetime.UTC)
+    now = _now()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -156,6 +202,10 @@ def _builder(
         .not_valid_before(now - datetime.timedelta(days=BACKDATED_DAYS))
         .not_valid_after(now + datetime.timedelta(days=days))
     )
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(RealClock().wall_ns() // 1_000_000_000, datetime.UTC)
 
 
 def _name(common_name: str, *, role: str = "") -> x509.Name:

@@ -14,11 +14,11 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from slackwater.errors import UsageError
+from slackwater.runtime.credentials import Tls, provider
 from slackwater.runtime.door import Door
 from slackwater.runtime.tcp import format_address, parse_address
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from slackwater.runtime.door import Entrant
@@ -41,12 +41,11 @@ class Answer(NamedTuple):
 class HttpServer:
     """An open port that answers GET requests with `answer(path)`."""
 
-    def __init__(self, answer: Callable[[str], Answer], *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, answer: Callable[[str], Answer], *, tls: Tls = None) -> None:
         self._answer = answer
-        self._tls = tls
         self.door = Door(
             lambda entrant: _HttpConnection(self, entrant),
-            tls=lambda: self._tls,
+            tls=provider(tls),
             prove_s=REQUEST_S_MAX,
             shutdown_s=REQUEST_S_MAX,
             unproven_max=CONNECTIONS_MAX,

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from slackwater.errors import ConnectionLost, EntryTooLarge, UsageError
 from slackwater.runtime.access import certificate_of
+from slackwater.runtime.credentials import Tls, provider
 from slackwater.runtime.door import Door
 from slackwater.runtime.framing import FrameParser, header
 from slackwater.runtime.receiving import LARGE_BYTES, ReceiveBudget
@@ -56,6 +57,7 @@ LINGER_S = 5.0
 NOBODY = "nobody listens there"
 _X509_OTHER_NAME = (62, 64)  # the host name, the address, is not in the certificate
 _X509_EXPIRED = 10
+_X509_REVOKED = 23
 
 
 class TcpConnection(asyncio.Protocol):
@@ -263,14 +265,12 @@ class TcpListener:
 
 
 class TcpNet:
-    """`seam.Net` on TCP; with contexts, on mutual TLS."""
+    """`seam.Net` on TCP; with contexts, or with functions that yield the present one, on mutual TLS."""
 
-    def __init__(
-        self, settings: Settings, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, *, server_tls: Tls = None, client_tls: Tls = None) -> None:
         self._settings = settings
-        self._server_tls = server_tls
-        self._client_tls = client_tls
+        self._server_tls = provider(server_tls)
+        self._client_tls = provider(client_tls)
         self.budget = ReceiveBudget(
             int(settings["rpc.receive_bytes_max"]), frame_bytes_max=int(settings["rpc.frame_bytes_max"])
         )
@@ -278,17 +278,18 @@ class TcpNet:
     async def connect(self, address: Address, handler: Callable[[Connection], FrameHandler]) -> TcpConnection:
         """Open a connection or raise `ConnectionLost`."""
         host, port = parse_address(address)
+        tls = self._client_tls()
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: self._connection(handler),
                 host,
                 port,
-                ssl=self._client_tls,
-                server_hostname=host if self._client_tls else None,
-                **self._patience(),
+                ssl=tls,
+                server_hostname=host if tls else None,
+                **self._patience(tls),
             )
         except (OSError, ssl.CertificateError) as error:
-            why = why_not(error, tls=self._client_tls is not None)
+            why = why_not(error, tls=tls is not None)
             raise ConnectionLost(f"cannot connect to {address}: {why}", address=address, sent=False) from error
         connection.peer = address
         return connection
@@ -299,7 +300,7 @@ class TcpNet:
         settings = self._settings
         door = Door(
             lambda entrant: self._connection(accept, entrant),
-            tls=lambda: self._server_tls,
+            tls=self._server_tls,
             prove_s=settings["rpc.connect_timeout"],
             shutdown_s=LINGER_S,
             unproven_max=int(settings["rpc.unproven_max"]),
@@ -311,9 +312,9 @@ class TcpNet:
             raise UsageError(f"cannot listen on {address}: {error}", address=address) from error
         return TcpListener(door, format_address(host, bound))
 
-    def _patience(self) -> dict[str, Any]:
+    def _patience(self, tls: ssl.SSLContext | None) -> dict[str, Any]:
         """How long a TLS handshake and a TLS farewell may take; a socket that stalls in one must not stay."""
-        if self._client_tls is None:
+        if tls is None:
             return {}
         return {"ssl_handshake_timeout": self._settings["rpc.connect_timeout"], "ssl_shutdown_timeout": LINGER_S}
 
@@ -364,6 +365,8 @@ def why_not(error: Exception, *, tls: bool) -> str:
             return f"its certificate is not for this address ({error.verify_message}); make one that names it"
         case ssl.SSLCertVerificationError() if error.verify_code == _X509_EXPIRED:
             return "its certificate has expired; renew it with `slackwater cert create-node --replace`"
+        case ssl.SSLCertVerificationError() if error.verify_code == _X509_REVOKED:
+            return "its certificate was revoked; do not trust what answers there"
         case ssl.SSLCertVerificationError():
             return (
                 f"its certificate cannot be trusted ({error.verify_message}); "

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
+from slackwater.runtime.credentials import Credentials
 from slackwater.runtime.tcp import TcpNet, is_loopback, parse_address
-from slackwater.runtime.tls import client_context, client_files, node_files, server_context
+from slackwater.runtime.tls import client_files, node_files
 from slackwater.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
-    import ssl
+
+    from slackwater.runtime.credentials import Tls
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 DEFAULT_USER = "root"
@@ -54,11 +56,15 @@ def settings_of(pairs: list[str]) -> Settings:
     return settings
 
 
-def node_net(settings: Settings, *, certs: Path | None, insecure: bool, listen: str) -> TcpNet:
+def node_credentials(certs: Path | None) -> Credentials | None:
+    """What a node shows; None without certificates."""
+    return None if certs is None else Credentials(node_files(certs), serves=True)
+
+
+def node_net(settings: Settings, *, credentials: Credentials | None, insecure: bool, listen: str) -> TcpNet:
     """The network of a node: under TLS, or on loopback."""
-    if certs is not None:
-        files = node_files(certs)
-        return TcpNet(settings, server_tls=server_context(files), client_tls=client_context(files))
+    if credentials is not None:
+        return TcpNet(settings, server_tls=credentials.server, client_tls=credentials.client)
     if not insecure:
         raise UsageError("say how to talk: --certs DIR (see `slackwater cert`), or --insecure on a loopback address")
     if not is_loopback(listen):
@@ -68,10 +74,10 @@ def node_net(settings: Settings, *, certs: Path | None, insecure: bool, listen: 
     return TcpNet(settings)
 
 
-def http_tls(*, certs: Path | None, listen: str) -> ssl.SSLContext | None:
+def http_tls(*, credentials: Credentials | None, listen: str) -> Tls:
     """How /metrics and /health are served: under TLS with both sides verified, or on loopback."""
-    if certs is not None:
-        return server_context(node_files(certs))
+    if credentials is not None:
+        return credentials.server
     if listen and not is_loopback(listen):
         raise UsageError(
             "--insecure is for loopback addresses only; use --certs DIR to serve HTTP on a network", http=listen
@@ -82,7 +88,7 @@ def http_tls(*, certs: Path | None, listen: str) -> ssl.SSLContext | None:
 def client_net(settings: Settings, addresses: tuple[str, ...], *, certs: Path | None, user: str) -> TcpNet:
     """The network of a client: under TLS, or on loopback."""
     if certs is not None:
-        return TcpNet(settings, client_tls=client_context(client_files(certs, user)))
+        return TcpNet(settings, client_tls=Credentials(client_files(certs, user)).fresh_client)
     far = [a for a in addresses if not is_loopback(a)]
     if far:
         raise UsageError("a node on a network is reached with --certs DIR; without, on loopback only", address=far[0])

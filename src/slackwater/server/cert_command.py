@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from slackwater.runtime.certs import LEAF_DAYS, create_ca, create_client, create_node, create_operator
+from slackwater.runtime.certs import LEAF_DAYS, create_ca, create_client, create_node, create_operator, revoke
 
 EXAMPLES = """\
 examples:
@@ -15,6 +15,7 @@ examples:
   slackwater cert create-operator --certs certs root            for `slackwater init`, `status`, `settings`, `kv`, …
   slackwater cert create-client --certs certs ann               for applications: tables, snapshots, feeds; no more
   slackwater cert create-node --certs certs --replace db1.example   renew it, and copy it over: nodes notice by themselves
+  slackwater cert revoke --certs certs certs/client.ann.crt     writes certs/ca.crl: copy it to every node
 
 Copy ca.crt, node.crt and node.key to each node; ca.crt and client.NAME.* to each client.
 """
@@ -37,7 +38,11 @@ def main(argv: list[str]) -> int:
     client = kinds.add_parser("create-client", help="create a client's pair: may use tables")
     for each in (operator, client):
         each.add_argument("name", metavar="NAME", help="the user; becomes the common name")
-    for each in (authority, node, operator, client):
+    gone = kinds.add_parser("revoke", help="add certificates to the list of those that are refused")
+    gone.add_argument(
+        "which", nargs="+", metavar="FILE|SERIAL", help="a certificate, or its serial number (hexadecimal)"
+    )
+    for each in (authority, node, operator, client, gone):
         each.add_argument("--certs", type=Path, required=True, metavar="DIR", help="where the files are kept")
     for each in (node, operator, client):
         each.add_argument("--replace", action="store_true", help="replace an existing pair, to renew it")
@@ -53,6 +58,8 @@ def _create(options: argparse.Namespace) -> list[Path]:
     if options.kind == "create-ca":
         certificate = create_ca(options.certs)
         return [certificate, certificate.with_suffix(".key")]
+    if options.kind == "revoke":
+        return [revoke(options.certs, options.which)]
     if options.kind == "create-node":
         files = create_node(
             options.certs, options.hosts, node_id=options.id, days=options.days, replace=options.replace

@@ -49,7 +49,7 @@ async def embedded(
     """A node and a session with it for the length of a block."""
     settings = settings or Settings()
     options = StartOptions(store=directory, listen=listen or ADDRESS, insecure=True)
-    net: Net = node_net(settings, certs=None, insecure=True, listen=listen) if listen else LocalNet(settings)
+    net: Net = node_net(settings, credentials=None, insecure=True, listen=listen) if listen else LocalNet(settings)
     runtime: RealRuntime
     runtime = RealRuntime(
         disk=RocksDisk(directory, sleep=lambda s: runtime.clock.sleep(s), settings=settings), net=net, settings=settings

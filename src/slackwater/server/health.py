@@ -20,6 +20,7 @@ import msgspec
 from slackwater import __version__
 from slackwater.runtime.http import Answer
 from slackwater.server import metrics
+from slackwater.server.reports import certificate_warnings
 
 if TYPE_CHECKING:
     from slackwater.server.node import Node
@@ -50,7 +51,7 @@ def health(node: Node) -> Health:
         live=True,
         ready=not reasons,
         reasons=reasons,
-        warnings=[*warnings, *(questions[range_id] for range_id in sorted(questions))],
+        warnings=[*warnings, *(questions[range_id] for range_id in sorted(questions)), *certificate_warnings(node)],
         node=f"n{node.node_id}" if node.node_id else "",
         cluster=node.identity.cluster_id,
         address=node.address,

@@ -68,6 +68,7 @@ def collect(node: Node) -> Iterator[Metric]:
     yield gauge("slackwater_ready", "1 once the node belongs to a cluster and serves.", float(node.ready.is_set()))
     yield gauge("slackwater_clock_seconds", "The node's hybrid clock.", us_of(node.clock.peek()) / 1e6)
     yield gauge("slackwater_rpc_connections", "Connections that others opened to this node.", node.server.connections)
+    yield from _of_doors(node)
     yield counter("slackwater_rpc_crashes_total", "Handlers that failed with a bug.", node.server.crashes)
     crashes = node.queues.crashes if node.store is not None else 0
     yield counter("slackwater_queue_crashes_total", "Queues that failed with a bug.", crashes)
@@ -79,6 +80,20 @@ def collect(node: Node) -> Iterator[Metric]:
     if node.feeds is not None:
         yield from _of_feeds(node, node.feeds)
     yield from _of_process()
+
+
+def _of_doors(node: Node) -> Iterator[Metric]:
+    refused = node.server.refused_total
+    samples = [Sample(count, (("reason", reason),)) for reason, count in sorted(refused.items())]
+    yield Metric("slackwater_rpc_refused_total", "counter", "Peers and calls that were refused, by error.", samples)
+    if node.credentials is None:
+        return
+    now_s = node.runtime.clock.wall_ns() / 1e9
+    left = {term.what: term.ends_s - now_s for term in node.credentials.terms}
+    yield gauges("slackwater_certificate_left_seconds", "How long a certificate is still valid.", "certificate", left)
+    text = "1 while the certificates on disk cannot be used and former ones are in force."
+    yield gauge("slackwater_certificates_unusable", text, float(bool(node.credentials.problem)))
+    yield gauge("slackwater_certificates_revoked", "Entries of ca.crl.", len(node.credentials.revoked))
 
 
 def _of_cluster(node: Node) -> Iterator[Metric]:

@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--servers", type=int, choices=(1, 3), default=3, help="how many servers (default 3)")
     parser.add_argument("--stream", default="slackwater", help="the stream that holds the log (default slackwater)")
     options = parser.parse_args(argv)
-    options.dir.mkdir(parents=True, exist_ok=True)
+    options.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     run(_serve(options.dir, options.servers, options.stream))
     return 0
 

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
     from slackwater.runtime.access import Certificate
+    from slackwater.runtime.credentials import Credentials
     from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.seam import Address, Engine, OrderedLog, Runtime, TaskScope
 
@@ -113,6 +114,8 @@ class Node:
         self.identity = Identity()
         self.ready = Event()
         """Set once the node belongs to a cluster and serves."""
+        self.credentials: Credentials | None = None
+        """The certificates it shows, if it shows some."""
         self._listener = listener
         self.policies = PolicyBook()
         """Which timestamps are closed where; kept up to date by `span_watch`."""

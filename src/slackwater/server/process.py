@@ -10,7 +10,7 @@ none, a log that is not the store's, a port that is taken, a store whose cluster
 
 Signals. SIGTERM and SIGINT stop gracefully: leases are left, what was applied becomes durable, the next start is quick.
 A second one ends the process at once, which loses nothing either: the log has everything that was acknowledged.
-SIGUSR1 writes the state of every replica to the journal.
+SIGHUP loads the certificates again. SIGUSR1 writes the state of every replica to the journal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from slackwater.runtime.http import HttpServer
 from slackwater.runtime.real import RealRuntime
 from slackwater.runtime.sync import Future, get_running_loop
 from slackwater.runtime.tasks import waiting_tasks
-from slackwater.server.arguments import http_tls, node_net
+from slackwater.server.arguments import http_tls, node_credentials, node_net
+from slackwater.server.doors import Doors
 from slackwater.server.health import answer
 from slackwater.server.identity import check_log, read_identity
 from slackwater.server.journal import Format, Journal, Level
@@ -41,12 +42,16 @@ from slackwater.server.watch import Watch
 from slackwater.storage.rocks import RocksDisk
 
 if TYPE_CHECKING:
+    from slackwater.runtime.credentials import Credentials
     from slackwater.runtime.seam import Engine, OrderedLog, TaskScope
     from slackwater.settings import Settings
 
 ENGINE = "engine"
 LOG_FILE = "log.db"
 EXIT_AT_ONCE = 130
+PRIVATE_MODE = 0o700
+OTHERS = 0o077
+"""The bits of a mode that are about others than the owner."""
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +75,9 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 async def serve(options: StartOptions, settings: Settings) -> int:
     """Run a node until a signal or a failure ends it; returns the exit status."""
     raise_descriptors_max()
-    net = node_net(settings, certs=options.certs, insecure=options.insecure, listen=options.listen)
+    os.umask(OTHERS)  # whatever this process writes, store and log and pages of both, is for its owner
+    credentials = node_credentials(options.certs)
+    net = node_net(settings, credentials=credentials, insecure=options.insecure, listen=options.listen)
     runtime: RealRuntime
     runtime = RealRuntime(
         disk=RocksDisk(options.store, sleep=lambda s: runtime.clock.sleep(s), settings=settings),
@@ -92,7 +99,7 @@ async def serve(options: StartOptions, settings: Settings) -> int:
             place=_place(engine, options),
         )
         try:
-            return await _run(options, settings, runtime, engine, log, scope, ended, journal)
+            return await _run(options, settings, runtime, engine, log, scope, ended, journal, credentials)
         finally:
             await log.close()
     finally:
@@ -110,7 +117,7 @@ def _place(engine: Engine, options: StartOptions) -> int:
 def open_store(store: Path, runtime: RealRuntime) -> Engine:
     """The engine in a data directory, or one line about what is wrong with the directory."""
     try:
-        store.mkdir(parents=True, exist_ok=True)
+        store.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
         next(store.iterdir(), None)
     except OSError as error:
         raise UsageError(f"{store} cannot be used as a data directory: {error.strerror}") from None
@@ -133,6 +140,7 @@ async def _run(
     scope: TaskScope,
     ended: Future[int],
     journal: Journal,
+    credentials: Credentials | None,
 ) -> int:
     identity = read_identity(engine)
     if identity is not None:
@@ -147,8 +155,10 @@ async def _run(
         join=options.join,
         locality=options.locality,
     )
-    _catch_signals(ended, journal, node)
-    web = HttpServer(lambda path: answer(node, path), tls=http_tls(certs=options.certs, listen=options.http))
+    node.credentials = credentials
+    doors = Doors(node, journal, credentials)
+    _catch_signals(ended, journal, node, doors)
+    web = HttpServer(lambda path: answer(node, path), tls=http_tls(credentials=credentials, listen=options.http))
     await node.start(listen=options.listen)
     http = await _open_http(web, options, journal)
     with _pid_file(options.pid_file):
@@ -166,6 +176,9 @@ async def _run(
         if identity is not None:
             scope.spawn(_check_cluster(node, options.join), name="check cluster")
         scope.spawn(Watch(node, journal).run(), name="watch")
+        scope.spawn(doors.run(), name="doors")
+        if options.store.stat().st_mode & OTHERS:
+            journal.warn("store.open", store=options.store, hint=f"others may read it; run chmod 700 {options.store}")
         try:
             status = await ended
         finally:
@@ -202,7 +215,7 @@ async def _check_cluster(node: Node, join: tuple[str, ...]) -> None:
             continue
 
 
-def _catch_signals(ended: Future[int], journal: Journal, node: Node) -> None:
+def _catch_signals(ended: Future[int], journal: Journal, node: Node, doors: Doors) -> None:
     loop = get_running_loop()
 
     def asked(number: signal.Signals) -> None:
@@ -214,6 +227,7 @@ def _catch_signals(ended: Future[int], journal: Journal, node: Node) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked, number)
+    loop.add_signal_handler(signal.SIGHUP, doors.reload)
     loop.add_signal_handler(signal.SIGUSR1, _tell_state, journal, node)
 
 

@@ -29,7 +29,16 @@ def report(node: Node) -> sv.ReportReply:
         offsets_us=node.offsets.latest(),
         questions=node.queues.desk.open_questions() if node.store else {},
         unfit=node.fitness.why_unfit(),
+        warnings=certificate_warnings(node),
     )
+
+
+def certificate_warnings(node: Node) -> list[str]:
+    """What an operator should know of the certificates of a node."""
+    if node.credentials is None:
+        return []
+    now_s = node.runtime.clock.wall_ns() / 1e9
+    return node.credentials.warnings(now_s, within_days=node.settings["tls.expiry_warning"])
 
 
 def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:

@@ -132,6 +132,8 @@ class ReportReply(msgspec.Struct, frozen=True):
     """Ranges led by this node whose replicas differ, and where an operator has to decide which is right."""
     unfit: list[str] = []
     """Why this node leads nothing now."""
+    warnings: list[str] = []
+    """What an operator should know of the node itself, such as certificates that are about to end."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True):

@@ -74,6 +74,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     """Ranges it leads whose replicas differ, and where an operator has to decide which is right."""
     unfit: list[str] = []
     """Why it leads nothing now, as it says itself."""
+    warnings: list[str] = []
+    """What an operator should know of it, such as certificates that are about to end."""
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
@@ -126,6 +128,8 @@ def status_main(argv: list[str]) -> int:
         table.append([name, row.address, state, str(row.epoch), *counts, offset, row.locality or "-"])
     print_table(table)
     for row in rows:
+        for warning in row.warnings:
+            print(f"\nn{row.node}: {warning}")
         for question in row.questions.values():
             print(f"\nDECIDE  {question}")
             print("        see docs/operations.md, *When a disk is damaged*; slackwater refetch RANGE --node N answers")
@@ -211,6 +215,7 @@ def _node_row(node: NodeDescriptor, record: Liveness | None, first: ReportReply,
         started_at=show(node.started_at) if node.started_at != MIN else "",
         questions={int(r): question for r, question in answer.questions.items()} if answer else {},
         unfit=answer.unfit if answer else [],
+        warnings=answer.warnings if answer else [],
     )
 
 

@@ -142,7 +142,7 @@ class RocksEngine(RocksReader):
         cache = rocksdict.Cache(int(settings["storage.block_cache_bytes"]))
         options = {f: self._options(f, settings, cache) for f in FAMILIES}
         others = {FAMILY_NAMES[f]: options[f] for f in FAMILIES if f is not Family.DATA}
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             return Rdict(str(self.path), options[Family.DATA], column_families=others)
         except Exception as error:

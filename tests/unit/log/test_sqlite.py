@@ -360,3 +360,11 @@ def test_live_tails_of_two_busy_handles_agree(tmp_path):
             await log.close()
 
     asyncio.run(go())
+
+
+def test_the_files_of_a_log_are_for_their_owner(tmp_path):
+    log = file(tmp_path / "log.db")
+    log.commit([(R1, [b"a"])])
+    modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.glob("log.db*") if path.suffix != ".lock"}
+    assert modes == {"log.db": 0, "log.db-wal": 0, "log.db-shm": 0}
+    log.close()

@@ -113,6 +113,7 @@ def test_a_client_without_a_certificate_is_refused(certs):
 def test_a_node_is_known_by_its_hosts(certs, tmp_path):
     async def main():
         (tmp_path / "ca.key").write_bytes((certs / "ca.key").read_bytes())
+        (tmp_path / "ca.key").chmod(0o600)
         (tmp_path / "ca.crt").write_bytes((certs / "ca.crt").read_bytes())
         elsewhere = create_node(tmp_path, ["db.example"])
         async with secure(elsewhere) as w:

@@ -61,18 +61,18 @@ def test_loopback(address, expected):
     assert is_loopback(address) is expected
     settings = Settings()
     if expected:
-        assert isinstance(node_net(settings, certs=None, insecure=True, listen=address), TcpNet)
+        assert isinstance(node_net(settings, credentials=None, insecure=True, listen=address), TcpNet)
         assert isinstance(client_net(settings, (address,), certs=None, user="root"), TcpNet)
     else:
         with pytest.raises(UsageError, match="loopback"):
-            node_net(settings, certs=None, insecure=True, listen=address)
+            node_net(settings, credentials=None, insecure=True, listen=address)
         with pytest.raises(UsageError, match="loopback"):
             client_net(settings, ("127.0.0.1:1", address), certs=None, user="root")
 
 
 def test_a_node_says_how_it_talks():
     with pytest.raises(UsageError, match="--certs"):
-        node_net(Settings(), certs=None, insecure=False, listen="127.0.0.1:1")
+        node_net(Settings(), credentials=None, insecure=False, listen="127.0.0.1:1")
 
 
 class Clock:

@@ -117,10 +117,10 @@ def test_where_http_is_served(said: str, listen: str, expected: str) -> None:
 
 
 def test_http_without_certificates_is_for_loopback_only() -> None:
-    assert http_tls(certs=None, listen="127.0.0.1:7480") is None
-    assert http_tls(certs=None, listen="") is None
+    assert http_tls(credentials=None, listen="127.0.0.1:7480") is None
+    assert http_tls(credentials=None, listen="") is None
     with pytest.raises(UsageError, match="loopback addresses only"):
-        http_tls(certs=None, listen="0.0.0.0:7480")
+        http_tls(credentials=None, listen="0.0.0.0:7480")
 
 
 class Clock:

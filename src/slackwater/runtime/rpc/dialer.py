@@ -24,7 +24,7 @@ from slackwater.errors import ConnectionLost, Overloaded, SlackwaterError
 from slackwater.hooks import level
 from slackwater.runtime import sync
 from slackwater.runtime.rpc.peer import Peer
-from slackwater.runtime.rpc.session import leave
+from slackwater.runtime.rpc.session import end_revoked, leave
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import ClockHook, Identity, Method, StreamMethod
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Req = TypeVar("Req")
 Res = TypeVar("Res")
 
-UNGREETED = "; a node with certificates answers only who shows one of the same authority"
+UNGREETED = "; a node with certificates answers only who shows one of the same authority that was not revoked"
 """Added when a peer hangs up before it has greeted: most often it is that."""
 DOUBLINGS_MAX = 16  # of the pause; far beyond the longest one allowed
 
@@ -140,6 +140,10 @@ class Dialer:
         if line is None or (peer := line.peer) is None or peer.ended or peer.greeted_as != self._identity.node_id:
             return None
         return peer
+
+    def end_revoked(self, serials: frozenset[int], error: SlackwaterError) -> int:
+        """End the connections to servers whose certificate is revoked; how many."""
+        return end_revoked(self._roster, serials, error)
 
     async def close(self) -> None:
         """End every connection and every dial."""

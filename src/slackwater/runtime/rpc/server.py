@@ -20,7 +20,7 @@ from slackwater.errors import Overloaded, SlackwaterError, UsageError
 from slackwater.hooks import level
 from slackwater.runtime.rpc.method import ClockHook, Context, Identity, Method, StreamMethod
 from slackwater.runtime.rpc.serving import ASYNC, STREAM, SYNC, ServerSession
-from slackwater.runtime.rpc.session import Session, leave
+from slackwater.runtime.rpc.session import Session, end_revoked, leave
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -128,6 +128,10 @@ class RpcServer:
             session.close()
         await self.scope.close()
         await leave(self.roster)
+
+    def end_revoked(self, serials: frozenset[int], error: SlackwaterError) -> int:
+        """End the connections of peers whose certificate is revoked; how many."""
+        return end_revoked(self.roster, serials, error)
 
     @property
     def connections(self) -> int:

@@ -176,6 +176,14 @@ class Session(abc.ABC):
         """Fail or cancel everything that waits on this session."""
 
 
+def end_revoked(roster: dict[Session, None], serials: frozenset[int], error: SlackwaterError) -> int:
+    """End the connections whose peer showed a certificate that is revoked by now; how many."""
+    found = [s for s in roster if not s.ended and s.certificate is not None and s.certificate.serial in serials]
+    for session in found:
+        session._refuse(error)
+    return len(found)
+
+
 async def leave(roster: dict[Session, None]) -> None:
     """Close sessions and wait until their connections are gone, which under TLS takes a farewell of its own.
 
