@@ -118,7 +118,13 @@ class TableCatalog:
     # --- changing
 
     async def create(
-        self, name: str, columns: Sequence[ColumnSpec], primary_key: Sequence[KeySpec], *, owner: str = ""
+        self,
+        name: str,
+        columns: Sequence[ColumnSpec],
+        primary_key: Sequence[KeySpec],
+        *,
+        owner: str = "",
+        timeout: float | None = None,
     ) -> TableDescriptor:
         """Make a table; its id is new, its name must be free. It belongs to `owner`, or to the operators."""
         definition.first_version(1, name, columns, primary_key)  # what is wrong is said before anything is written
@@ -135,9 +141,9 @@ class TableCatalog:
             await txn.put(descriptor_key(table_id, 1), encode_record(record))
             return record
 
-        return await self._change(work)
+        return await self._change(work, timeout=timeout)
 
-    async def drop(self, name: str, *, by: str | None = None) -> TableDescriptor:
+    async def drop(self, name: str, *, by: str | None = None, timeout: float | None = None) -> TableDescriptor:
         """Drop a table. Its rows stay where they are, readable as of before, until their history is collected.
 
         A user who is named by `by` may drop only what belongs to them; None is for those who may drop everything.
@@ -156,7 +162,7 @@ class TableCatalog:
             await txn.put(descriptor_key(now.table_id, record.schema.version), encode_record(record))
             return record
 
-        return await self._change(work)
+        return await self._change(work, timeout=timeout)
 
     async def publish(self, table_id: int, change: Callable[[TableDescriptor], TableRecord]) -> TableDescriptor:
         """Write the next version of a table: `change` makes it from the present one (see `definition`)."""
@@ -173,14 +179,16 @@ class TableCatalog:
 
         return await self._change(work)
 
-    async def _change(self, work: Callable[[Transaction], Awaitable[TableRecord]]) -> TableDescriptor:
+    async def _change(
+        self, work: Callable[[Transaction], Awaitable[TableRecord]], *, timeout: float | None = None
+    ) -> TableDescriptor:
         transaction: list[Transaction] = []
 
         async def once(txn: Transaction) -> TableRecord:
             transaction[:] = [txn]
             return await work(txn)
 
-        record = await self._kv.run(once)
+        record = await self._kv.run(once, timeout=timeout)
         descriptor = TableDescriptor(
             record.schema, transaction[0].commit_ts, record.next_column_id, record.dropped, record.owner
         )

@@ -6,10 +6,12 @@ Python would find out too, somewhere inside, with a message about our code and n
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from slackwater.clock.timestamp import MIN, Timestamp, from_us, parse
 from slackwater.errors import UsageError
 from slackwater.model.native import Partition
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PARTITIONS_MAX = 10_000
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def path_of(value: object, what: str) -> Path:
@@ -87,3 +90,17 @@ def app_of(value: object) -> tuple[str, int] | None:
         case (str() as name, int() as version) if name and not isinstance(version, bool) and 0 <= version < 1 << 63:
             return name, version
     raise UsageError('app is a name and a version, such as ("nightly", 7)', app=value)
+
+
+def time_of(when: object, *, now: Timestamp) -> Timestamp:
+    """A point in time, however it was written: a timestamp, an aware datetime, ISO-8601, or an interval before `now`."""
+    if isinstance(when, dt.datetime):
+        if when.tzinfo is None:
+            raise UsageError("a datetime needs a time zone, such as datetime.UTC", value=str(when))
+        return from_us((when - _EPOCH) // dt.timedelta(microseconds=1))
+    if isinstance(when, bool) or not isinstance(when, str | int):
+        raise UsageError("a time is a timestamp, an aware datetime, ISO-8601 or '-5s'", got=type(when).__name__)
+    found = parse(when, now=now)
+    if found == MIN:
+        raise UsageError("a time is after 1970", value=when)
+    return found

@@ -11,23 +11,22 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow
 
 from slackwater.client import changes, reads, staging
-from slackwater.client.arguments import app_of, count_of, duration_of, function_of, names_of, partition_of
+from slackwater.client.arguments import app_of, count_of, duration_of, function_of, names_of, partition_of, time_of
 from slackwater.client.definitions import column_specs, key_specs
-from slackwater.client.gateways import Again
+from slackwater.client.gateways import Again, lost
 from slackwater.client.inputs import key_of
 from slackwater.client.snapshot import AsyncSnapshot
-from slackwater.client.staging import AsyncPart, staged_kind
+from slackwater.client.staging import PUBLISH_TIMEOUT_S, AsyncPart, staged_kind
 from slackwater.client.tables import KnownTables, table_name
 from slackwater.client.transaction import AsyncTransaction, Attempts
-from slackwater.client.writes import LOST, Writer, WriteResult
-from slackwater.clock.timestamp import MIN, Timestamp, from_us, parse
+from slackwater.client.writes import Writer, WriteResult
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import AmbiguousResult, DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
 from slackwater.model import native as nt
 from slackwater.model.damage import decode_row
@@ -36,6 +35,7 @@ from slackwater.model.spans import Span
 from slackwater.runtime.sync import CancelledError
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from slackwater.client.changes import ChangeBatch
@@ -44,14 +44,16 @@ if TYPE_CHECKING:
     from slackwater.model.native_staging import Job, PartRef, Published
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.method import Method
     from slackwater.runtime.seam import TaskScope
 
 T = TypeVar("T")
+Req = TypeVar("Req")
+Res = TypeVar("Res")
 pa: Any = pyarrow
 SCAN_ATTEMPTS_MAX = 20
 FOLLOWER_READ = "follower_read_timestamp()"
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class AsyncDatabase:
@@ -84,15 +86,18 @@ class AsyncDatabase:
     async def _define(self, method: Method[Any, nt.TableReply], request: Any, doubt: str) -> nt.TableReply:
         """Change a definition, once: when the answer is lost the caller has to look."""
         try:
-            reply = await self._gateways.call(method, request, again=Again.IF_UNSENT)
-        except LOST as error:
+            deadline = self._gateways.deadline()
+            reply = await self._gateways.call(method, request, deadline=deadline, again=Again.IF_UNSENT)
+        except SlackwaterError as error:
+            if not lost(error):
+                raise
             raise AmbiguousResult(f"{doubt}: the answer was lost ({error.message}); look with tables()") from error
         self._gateways.floor.told(reply.table.latest.modified)
         return reply
 
     async def tables(self) -> list[TableSchema]:
         """Every table, by name."""
-        reply = await self._gateways.call(nt.LIST_TABLES, nt.ListTables(floor=self.session_floor))
+        reply = await self._ask(nt.LIST_TABLES, nt.ListTables(floor=self.session_floor))
         return [self._tables.remember(history).latest.schema for history in reply.tables]
 
     async def table(self, name: str) -> TableSchema:
@@ -102,7 +107,11 @@ class AsyncDatabase:
     async def history(self, name: str) -> TableHistory:
         """Every version of a table, with the time since when each holds. Asks: the answer is of now."""
         self._tables.forget(name)
-        return await self._tables.by_name(name)
+        return await self._tables.by_name(name, deadline=self._gateways.deadline())
+
+    async def _ask(self, method: Method[Req, Res], request: Req) -> Res:
+        """One question that is an operation of its own."""
+        return await self._gateways.call(method, request, deadline=self._gateways.deadline())
 
     # --- rows
 
@@ -127,12 +136,13 @@ class AsyncDatabase:
         With `nearest`, from the replica nearest to the gateway if the present is closed there: on every replica of a table
         whose policy is `lead`. Elsewhere the leaseholder answers, one message later. The answer is as fresh either way.
         """
-        history = await self._tables.by_name(table)
+        deadline = self._gateways.deadline()
+        history = await self._tables.by_name(table, deadline=deadline)
         codec = self._tables.codec(history)
         policy = nt.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
         wanted = key_of(codec, key)
         request = nt.GetRows(history.latest.table_id, [wanted], policy)
-        reply = await self._gateways.call(nt.GET_ROWS, request)
+        reply = await self._gateways.call(nt.GET_ROWS, request, deadline=deadline)
         self._gateways.floor.told(reply.ts)
         (value,) = reply.values
         if value is None:
@@ -140,7 +150,7 @@ class AsyncDatabase:
         try:
             return codec.decode(value)
         except DecodeError:  # of a version that was published since
-            fresh = await self._tables.by_id(history.latest.table_id, fresh=True)
+            fresh = await self._tables.by_id(history.latest.table_id, fresh=True, deadline=deadline)
             return decode_row(self._tables.codec(fresh), wanted, value)
 
     async def scan(
@@ -155,18 +165,19 @@ class AsyncDatabase:
         """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`.
 
         `where` is a list of `(column, operator, value)`, joined by AND; conditions on the primary key read less.
-        `nearest`: see `get`.
+        `nearest`: see `get`. All of it takes at most the session's timeout; `scan_batches` is for what takes longer.
         """
+        deadline = self._gateways.deadline()
         for tries in range(SCAN_ATTEMPTS_MAX):
             try:
-                asked = await self._query(table, columns=columns, where=where, limit=limit)
-                found = [batch async for batch in self._batches(asked, nearest=nearest)]
+                asked = await self._query(table, deadline, columns=columns, where=where, limit=limit)
+                found = [batch async for batch in self._batches(asked, nearest=nearest, deadline=deadline)]
                 return pa.Table.from_batches(found, schema=asked.schema)
             except (RetryableError, DecodeError) as error:
                 self._tables.forget(table)
-                if tries + 1 == SCAN_ATTEMPTS_MAX or (isinstance(error, DecodeError) and tries):
+                if tries + 1 == SCAN_ATTEMPTS_MAX or (isinstance(error, DecodeError) and tries) or deadline.passed:
                     raise
-                await self._gateways.pause(tries)
+                await self._gateways.pause(tries, deadline)
         raise AssertionError("unreachable")
 
     async def scan_batches(
@@ -178,17 +189,19 @@ class AsyncDatabase:
         limit: int | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The same, batch by batch, as they come. If the scan must begin again, that is a `RetryableError`."""
-        asked = await self._query(table, columns=columns, where=where, limit=limit)
+        asked = await self._query(table, self._gateways.deadline(), columns=columns, where=where, limit=limit)
         async for batch in self._batches(asked):
             yield batch
 
-    async def _query(self, table: str, **asked: Any) -> reads.Query:
-        return await self._tables.prepared(table, lambda history: reads.query(history, **asked))
+    async def _query(self, table: str, deadline: Deadline, **asked: Any) -> reads.Query:
+        return await self._tables.prepared(table, lambda history: reads.query(history, **asked), deadline=deadline)
 
-    async def _batches(self, asked: reads.Query, *, nearest: bool = False) -> AsyncGenerator[Any, None]:
+    async def _batches(
+        self, asked: reads.Query, *, nearest: bool = False, deadline: Deadline | None = None
+    ) -> AsyncGenerator[Any, None]:
         try:
             policy = nt.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
-            async for page, batches in reads.scan(self._gateways, asked, policy):
+            async for page, batches in reads.scan(self._gateways, asked, policy, deadline=deadline):
                 self._gateways.floor.told(page.ts)
                 for batch in batches:
                     yield batch
@@ -212,7 +225,7 @@ class AsyncDatabase:
     async def run(self, function: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
         """Run a function in a transaction and commit; again, after others were in the way, until it succeeds.
 
-        The function must have no effects outside the transaction: it may run many times, and only the last one counts.
+        The function must have no effects outside the transaction: it may run many times, all within one timeout.
         """
         function_of(function)
         attempts = self.attempts()
@@ -275,7 +288,7 @@ class AsyncDatabase:
         floor = self.session_floor if freely else MIN
         stale = duration_of(max_staleness, "max_staleness")
         request = nt.ChooseSnapshot(names, at, stale, least, nearest_only, self._seen, floor)
-        reply = await self._gateways.call(nt.SNAPSHOT, request)
+        reply = await self._ask(nt.SNAPSHOT, request)
         for history in reply.tables:
             self._tables.remember(history)
         if as_of is None:
@@ -298,22 +311,22 @@ class AsyncDatabase:
         present if all of them lead, `UsageError` if one is off. Without tables, by the cluster's
         `closed_timestamp.target_duration`.
         """
-        return (await self._gateways.call(nt.FOLLOWER_READ, nt.OfTables(names_of(tables)))).ts
+        return (await self._ask(nt.FOLLOWER_READ, nt.OfTables(names_of(tables)))).ts
 
     async def resolved(self, tables: str | Sequence[str]) -> Timestamp:
-        """The timestamp up to which nothing in these tables will ever change, on the replicas nearest to the gateway."""
-        return (await self._gateways.call(nt.RESOLVED, nt.OfTables(names_of(tables)))).ts
+        """The timestamp up to which nothing in these tables changes any more, on the replicas nearest to the gateway."""
+        return (await self._ask(nt.RESOLVED, nt.OfTables(names_of(tables)))).ts
 
     async def close_now(self, tables: str | Sequence[str]) -> Timestamp:
         """Have the present of these tables closed, so that followers serve it; returns that timestamp."""
         request = nt.OfTables(names_of(tables), floor=self.session_floor)
-        closed = (await self._gateways.call(nt.CLOSE, request)).ts
+        closed = (await self._ask(nt.CLOSE, request)).ts
         self._gateways.floor.told(closed)
         return closed
 
     async def frontier(self, tables: str | Sequence[str] = ()) -> list[nt.FrontierRow]:
         """How far every replica of every range of these tables (all, when none is named) is closed, and why not further."""
-        return (await self._gateways.call(nt.FRONTIER, nt.OfTables(names_of(tables)))).rows
+        return (await self._ask(nt.FRONTIER, nt.OfTables(names_of(tables)))).rows
 
     # --- parallel reads
 
@@ -322,10 +335,11 @@ class AsyncDatabase:
     ) -> list[nt.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
         count = count_of(num, "num")
-        history = await self._tables.by_name(table)
+        deadline = self._gateways.deadline()
+        history = await self._tables.by_name(table, deadline=deadline)
         ts = self._gateways.clock.now() if at is None else self._time(at)
         request = nt.GetPartitions(history.latest.table_id, ts, count)
-        return (await self._gateways.call(nt.PARTITIONS, request)).partitions
+        return (await self._gateways.call(nt.PARTITIONS, request, deadline=deadline)).partitions
 
     async def read_partition(
         self,
@@ -341,7 +355,7 @@ class AsyncDatabase:
         """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then."""
         ts, partition = self._time(at), partition_of(partition)
         duration_of(wait, "wait")
-        history = await self._fresh_enough(partition.table_id, ts)
+        history = await self._tables.by_id(partition.table_id, fresh=True, at=ts, deadline=self._gateways.deadline())
         within = Span(partition.start, partition.end)
         asked = reads.query(history, at=ts, columns=columns, where=where, within=within)
         policy = reads.read_policy(ts, read_from=read_from, wait=wait)
@@ -370,7 +384,7 @@ class AsyncDatabase:
         """
         first, last, partition = self._time(after), self._time(upto), partition_of(partition)
         duration_of(wait, "wait")
-        history = await self._fresh_enough(partition.table_id, last)
+        history = await self._tables.by_id(partition.table_id, fresh=True, at=last, deadline=self._gateways.deadline())
         policy = reads.read_policy(last, read_from=read_from, wait=wait)
         request = nt.ReadChanges(partition.table_id, b"", partition.start, partition.end, first, last, diff, policy)
         near = self._gateways.near(partition.replicas)
@@ -441,24 +455,24 @@ class AsyncDatabase:
         owner: str = "",
         keep: Sequence[str] = (),
         job: bytes = b"",
+        timeout: float = PUBLISH_TIMEOUT_S,
     ) -> Published:
         """Write the rows of all parts at one timestamp (`client.staging`).
 
         Under a name, `app`, at most once for each version of this operation on this table (one made anew is another); an
-        upsert leaves the columns of `keep` as they are in rows that are there.
+        upsert leaves the columns of `keep` as they are in rows that are there. It has a `timeout` of its own, for all rows.
         """
+        deadline = self._gateways.deadline(duration_of(timeout, "timeout"))
         name, kind, schema = app_of(app), staged_kind(operation), await self.table(table)
-        done = await staging.publish(self._gateways, schema, parts, kind, name, owner=owner, keep=keep, job=job)
+        done = await staging.publish(
+            self._gateways, schema, parts, kind, name, owner=owner, keep=keep, job=job, deadline=deadline
+        )
         self._gateways.floor.told(done.ts)
         return done
 
     async def drop_staged(self, parts: Sequence[PartRef]) -> None:
         """Forget parts. What was published from them stays."""
         await staging.drop_staged(self._gateways, parts)
-
-    async def _fresh_enough(self, table_id: int, at: Timestamp) -> TableHistory:
-        """A table's history that is certain to hold every version up to `at`: asked for after that time."""
-        return await self._tables.by_id(table_id, fresh=True, at=at)
 
     # --- this session
 
@@ -482,19 +496,10 @@ class AsyncDatabase:
 
     async def nodes(self) -> list[nt.ReplicaPlace]:
         """The nodes of the cluster, as the gateway knows them."""
-        reply = await self._gateways.call(nt.CLUSTER, nt.AskCluster())
+        reply = await self._ask(nt.CLUSTER, nt.AskCluster())
         self._gateways.learn(reply.nodes)
         return [nt.ReplicaPlace(n.node_id, n.address, n.locality) for n in reply.nodes]
 
     def _time(self, when: Timestamp | dt.datetime | str | int) -> Timestamp:
         """A point in time, however it was written."""
-        if isinstance(when, dt.datetime):
-            if when.tzinfo is None:
-                raise UsageError("a datetime needs a time zone, such as datetime.UTC", value=str(when))
-            return from_us((when - _EPOCH) // dt.timedelta(microseconds=1))
-        if isinstance(when, bool) or not isinstance(when, str | int):
-            raise UsageError("a time is a timestamp, an aware datetime, ISO-8601 or '-5s'", got=type(when).__name__)
-        found = parse(when, now=self._gateways.clock.now())
-        if found == MIN:
-            raise UsageError("a time is after 1970", value=when)
-        return found
+        return time_of(when, now=self._gateways.clock.now())

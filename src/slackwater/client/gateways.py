@@ -6,7 +6,11 @@
     stream                    opened on one gateway; who reads it goes on elsewhere from where it broke
 
 Any node will do. The list given to `connect` is where to begin; the answer to `db.cluster` names all others, which are tried
-after those. Every call is bounded by its timeout; between rounds over all gateways there is a growing, jittered pause.
+after those. Between rounds over all gateways there is a growing, jittered pause.
+
+Time. `deadline()` begins one operation of an application; everything done for it (lookups, calls, tries at other gateways,
+pauses, settling a lost commit, undoing) is given that one object and ends with it (I-33, `runtime.deadline`). So no call here
+has a timeout of its own.
 
 The client follows the cluster's clocks (`HybridClock`), so that what it does after an answer is after it for everybody.
 """
@@ -15,15 +19,21 @@ from __future__ import annotations
 
 import enum
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.client.session import SessionFloor
 from slackwater.clock.hlc import HybridClock
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import (
+    BelowGcThreshold,
+    ConditionFailed,
+    ConflictError,
     ConnectionLost,
     DeadlineExceeded,
+    ProtocolError,
+    RetryableError,
     SlackwaterError,
+    TooStale,
     UnavailableError,
     UsageError,
 )
@@ -31,13 +41,14 @@ from slackwater.model import native as nt
 from slackwater.model.locality import shared
 from slackwater.model.rows import VALUE_BYTES_MAX
 from slackwater.runtime.credentials import Credentials
+from slackwater.runtime.deadline import Deadline
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.tcp import TcpNet, is_loopback
 from slackwater.runtime.tls import client_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from slackwater.client.url import Target
     from slackwater.model.descriptors import NodeDescriptor
@@ -55,6 +66,25 @@ PAUSE_S_MAX = 0.5
 GREET_TIMEOUT_S = 10.0
 GATEWAYS_MAX = 256
 """Addresses a client remembers."""
+
+
+_DEFINITE = (RetryableError, ConflictError, ConditionFailed, TooStale, BelowGcThreshold, UsageError)
+
+
+def lost(error: SlackwaterError) -> bool:
+    """Whether a request that failed like this may have been executed all the same.
+
+    Also when an answer came and could not be used: its clock was beyond the bound (`ClockError`), or it did not decode.
+    """
+    if isinstance(error, UnavailableError):
+        return isinstance(error, ConnectionLost | DeadlineExceeded) and error.facts.get("sent") is not False
+    return isinstance(error, ProtocolError) or not isinstance(error, _DEFINITE)
+
+
+def out_of_time(deadline: Deadline, what: str, last: SlackwaterError | None, *, sent: bool = False) -> DeadlineExceeded:
+    """The error of an operation whose time is over; `sent`: it may have been executed all the same."""
+    why = "" if last is None else f": {last.message}"
+    return DeadlineExceeded(f"{what} within {deadline.seconds:g} s{why}", sent=sent)
 
 
 class Again(enum.Enum):
@@ -103,18 +133,27 @@ class Gateways:
         self.floor = SessionFloor(self.clock)
         self.identity = Identity()
         self._dialer = Dialer(runtime, scope, identity=self.identity, settings=settings, hook=FollowClock(self.clock))
+        self._scope = scope
         self._addresses = list(addresses)
         self._at = 0
         self.nodes: dict[int, NodeDescriptor] = {}
         self.row_bytes_max = VALUE_BYTES_MAX
         """Bytes of one row that the cluster takes, as it said when it was greeted; gateways check it too."""
 
+    def deadline(self, seconds: float | None = None) -> Deadline:
+        """When an operation that an application begins now must have ended. Called where it begins, and nowhere else."""
+        return Deadline(self.runtime.clock, seconds=self.timeout_s if seconds is None else seconds)
+
     async def greet(self) -> None:
         """Find one node that answers and take its cluster for ours; the error says what each address said."""
         reasons = []
+        deadline = self.deadline()
         for index, address in enumerate(self._addresses):
+            share = deadline.remaining() / (len(self._addresses) - index)
             try:
-                reply = await self._dialer.call(address, nt.CLUSTER, nt.AskCluster(), timeout=GREET_TIMEOUT_S)
+                reply = await self._dialer.call(
+                    address, nt.CLUSTER, nt.AskCluster(), timeout=min(GREET_TIMEOUT_S, share)
+                )
             except SlackwaterError as error:
                 reasons.append(f"{address}: {error.message}")
                 continue
@@ -150,54 +189,66 @@ class Gateways:
         method: Method[Req, Res],
         request: Req,
         *,
+        deadline: Deadline,
         again: Again = Again.ALWAYS,
-        timeout: float | None = None,
+        sparing: bool = False,
         at: Address | None = None,
         renew: Callable[[Address, Req], Req] | None = None,
     ) -> Res:
-        """Ask the current gateway, or `at`; others, and again, as far as `again` and the timeout allow.
+        """Ask the current gateway, or `at`; others, and again, as far as `again` and the deadline allow.
 
-        With `renew`, what is sent is made for each try anew, by the address it goes to.
+        With `sparing`, time is left for asking what became of it. With `renew`, what is sent is made for each try anew, by
+        the address it goes to.
         """
-        seconds = self.timeout_s if timeout is None else timeout
-        deadline_ns = self.runtime.clock.monotonic_ns() + int(seconds * 1e9)
-        tries = 0
+        tries, maybe_done = 0, False
         last: SlackwaterError | None = None
-        while True:
+        while not deadline.passed:
             address = self.current if at is None else at
-            left = self._left(deadline_ns, last)
-            sent = request if renew is None else renew(address, request)
+            made = request if renew is None else renew(address, request)
             try:
-                return await self._dialer.call(address, method, sent, timeout=left)
-            except (ConnectionLost, DeadlineExceeded) as error:
-                if again is Again.IF_UNSENT and error.facts.get("sent") is not False:
+                timeout = deadline.sparing() if sparing else deadline.remaining()
+                return await self._dialer.call(address, method, made, timeout=timeout)
+            except UnavailableError as error:
+                last, maybe_done = error, maybe_done or lost(error)
+                if again is Again.IF_UNSENT and maybe_done:
                     self.move_on(address)
                     raise
-                last = error
-            except UnavailableError as error:
-                last = error
             if at is not None:
                 raise last
             self.move_on(address)
             tries += 1
             if tries % len(self._addresses) == 0:
-                await self._pause(tries // len(self._addresses), deadline_ns, last)
+                await self.pause(tries // len(self._addresses), deadline)
+        raise out_of_time(deadline, "no gateway answered", last, sent=maybe_done)
+
+    def background(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Do something that no caller waits for; nothing, when the session is closing."""
+        try:
+            self._scope.spawn(work, name=name)
+        except UsageError:
+            work.close()
 
     async def stream(
-        self, method: StreamMethod[Req, Res], request: Req, *, at: Address | None = None
+        self,
+        method: StreamMethod[Req, Res],
+        request: Req,
+        *,
+        at: Address | None = None,
+        timeout: float | None = None,
     ) -> tuple[Address, Stream[Res]]:
-        """Open a stream on the current gateway, or on `at`; says which one it was."""
+        """Open a stream on the current gateway, or on `at`; says which one it was. `timeout` bounds its whole life."""
         address = self.current if at is None else at
-        return address, await self._dialer.stream(address, method, request)
+        return address, await self._dialer.stream(address, method, request, timeout=timeout)
 
     def near(self, places: Sequence[nt.ReplicaPlace]) -> list[Address]:
         """Addresses of copies, the nearest first: most shared locality, then in the order given."""
         return [p.address for p in sorted(places, key=lambda p: -shared(self.locality, p.locality))]
 
-    async def pause(self, tries: int) -> None:
-        """A growing, jittered pause."""
+    async def pause(self, tries: int, deadline: Deadline | None = None) -> None:
+        """A growing, jittered pause, which ends with the deadline."""
         longest = min(PAUSE_S_MAX, PAUSE_S_MIN * 2 ** min(tries, 10))
-        await self.runtime.clock.sleep(longest * (512 + self.runtime.rng.below(512)) / 1024)
+        seconds = longest * (512 + self.runtime.rng.below(512)) / 1024
+        await self.runtime.clock.sleep(seconds if deadline is None else deadline.pause(seconds))
 
     async def close(self) -> None:
         """End every connection."""
@@ -206,20 +257,8 @@ class Gateways:
     async def refresh(self) -> None:
         """Learn nodes that have joined; whoever does not answer is no reason to worry."""
         with suppress(SlackwaterError):
-            reply = await self.call(nt.CLUSTER, nt.AskCluster(), timeout=GREET_TIMEOUT_S)
+            reply = await self.call(nt.CLUSTER, nt.AskCluster(), deadline=self.deadline(GREET_TIMEOUT_S))
             self.learn(reply.nodes)
-
-    async def _pause(self, rounds: int, deadline_ns: int, last: SlackwaterError) -> None:
-        if self.runtime.clock.monotonic_ns() + int(PAUSE_S_MIN * 1e9) >= deadline_ns:
-            raise last
-        await self.pause(rounds)
-
-    def _left(self, deadline_ns: int, last: SlackwaterError | None) -> float:
-        """Seconds that are left; when there are none, what the last gateway said."""
-        left = (deadline_ns - self.runtime.clock.monotonic_ns()) / 1e9
-        if left <= 0:
-            raise last or DeadlineExceeded("no gateway answered in time", timeout_s=self.timeout_s, sent=False)
-        return left
 
 
 def client_net(settings: Settings, target: Target) -> TcpNet:

@@ -6,6 +6,9 @@
 
 A scan at a timestamp that breaks goes on elsewhere, after the last page that came, at the same timestamp: no row is missing
 and none comes twice. A scan of the present that breaks, or cannot move up, must begin again: `RetryableError`.
+
+Whoever collects all rows gives a scan its one deadline. A scan that is handed out batch by batch goes on for as long as its
+reader likes; there the session's timeout bounds each wait for the next page.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from slackwater.client.arguments import names_of
+from slackwater.client.gateways import out_of_time
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import DecodeError, RetryableError, UnavailableError, UsageError
+from slackwater.errors import DeadlineExceeded, DecodeError, RetryableError, UnavailableError, UsageError
 from slackwater.model import native as nt
 from slackwater.model.bulk import ScanPlan
 from slackwater.model.bulk_arrow import change_schema, plan_schema, unpack
@@ -25,6 +29,7 @@ from slackwater.model.layout import schema_span
 from slackwater.model.narrow import narrowed
 from slackwater.model.predicates import Predicate, predicate
 from slackwater.model.spans import Span
+from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -32,7 +37,9 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.method import StreamMethod
+    from slackwater.runtime.rpc.stream import Stream
 
 BREAKS_MAX = 20
 """Times in a row that one stream may break without a page before it is given up."""
@@ -134,9 +141,14 @@ def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_on
 
 
 async def scan(
-    gateways: Gateways, asked: Query, policy: nt.ReadPolicy, *, near: Sequence[str] = ()
+    gateways: Gateways,
+    asked: Query,
+    policy: nt.ReadPolicy,
+    *,
+    near: Sequence[str] = (),
+    deadline: Deadline | None = None,
 ) -> AsyncGenerator[tuple[nt.ScanPage, list[Any]], None]:
-    """Pages with their record batches; never more rows than the limit."""
+    """Pages with their record batches; never more rows than the limit. Without a deadline, each page has the timeout."""
     if asked.span is None:
         return
     table, plan = asked.history.latest, asked.plan.encode()
@@ -147,7 +159,7 @@ async def scan(
         return nt.Scan(table.table_id, table.version, plan, start, asked.span.end, at, asked.limit)
 
     left = asked.limit
-    stream = _pages(gateways, nt.SCAN, request, asked.span, policy.at, near=near)
+    stream = _pages(gateways, nt.SCAN, request, asked.span, policy.at, near=near, deadline=deadline)
     async for page in stream:
         batches = unpack(page.blocks, asked.schema)
         if asked.limit:
@@ -190,39 +202,59 @@ async def _pages(
     at: Timestamp,
     *,
     near: Sequence[str],
+    deadline: Deadline | None = None,
 ) -> AsyncGenerator[nt.ScanPage, None]:
     """Every page of a span, from one gateway after the other if need be."""
     start, breaks, places = span.start, 0, list(near)
+    until = deadline or gateways.deadline()
     error: UnavailableError
     while True:
         place = places[breaks] if breaks < len(places) else None
+        address = gateways.current if place is None else place
         try:
-            address, stream = await gateways.stream(method, request(start, at), at=place)
-        except UnavailableError as unopened:
-            breaks = await _broken(gateways, gateways.current if place is None else place, breaks, unopened)
+            async with timeout(until.remaining()):
+                life = None if deadline is None else deadline.remaining()
+                address, stream = await gateways.stream(method, request(start, at), at=place, timeout=life)
+        except (UnavailableError, TimeoutError) as unopened:
+            breaks = await _broken(gateways, address, breaks, unopened, until)
             continue
         try:
             async with stream:
-                async for page in stream:
+                while (page := await _next(stream, until)) is not None:
                     yield page
                     if page.resume is None:
                         return
                     if at == MIN and page.ts == MIN:
                         raise DecodeError("a gateway did not say when it read")
                     start, breaks = page.resume, 0
+                    until = deadline or gateways.deadline()
             error = UnavailableError("the stream ended before the last page")
         except UnavailableError as cut:
             error = cut
-        if at == MIN and start != span.start:
+        if at == MIN and start != span.start and not until.passed:
             raise RetryableError(f"a scan of the present was cut off; scan again: {error.message}") from error
-        breaks = await _broken(gateways, address, breaks, error)
+        breaks = await _broken(gateways, address, breaks, error, until)
 
 
-async def _broken(gateways: Gateways, address: str, breaks: int, error: UnavailableError) -> int:
-    if breaks + 1 >= BREAKS_MAX:
-        raise error
+async def _next(stream: Stream[nt.ScanPage], until: Deadline) -> nt.ScanPage | None:
+    """The next page, or None after the last; an error when it does not come in time."""
+    try:
+        async with timeout(until.remaining()):
+            return await anext(stream, None)
+    except TimeoutError:
+        raise DeadlineExceeded("the next page of a scan did not come") from None
+
+
+async def _broken(
+    gateways: Gateways, address: str, breaks: int, error: UnavailableError | TimeoutError, until: Deadline
+) -> int:
+    cause = error if isinstance(error, UnavailableError) else UnavailableError(f"{address} could not be reached")
     gateways.move_on(address)
-    await gateways.pause(breaks)
+    await gateways.pause(breaks, until)
+    if until.passed:
+        raise out_of_time(until, "a scan got no page", cause) from error
+    if breaks + 1 >= BREAKS_MAX:
+        raise cause
     return breaks + 1
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slackwater.client.tables import KnownTables
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.schema import TableSchema
+    from slackwater.runtime.deadline import Deadline
 
 pa: Any = pyarrow
 READS_KEPT_MAX = 10_000
@@ -63,16 +64,17 @@ class AsyncSnapshot:
 
     async def table(self, name: str) -> TableSchema:
         """What a table looked like then."""
-        history = await self._tables.by_name_at(name, self.timestamp)
+        history = await self._tables.by_name_at(name, self.timestamp, deadline=self._gateways.deadline())
         return history.readable_at(self.timestamp).schema
 
     async def get(self, table: str, key: object) -> dict[str, Any] | None:
         """A row by its primary key as it was, or None."""
-        history = await self._tables.by_name_at(table, self.timestamp)
+        deadline = self._gateways.deadline()
+        history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
         codec = self._tables.codec(history, at=self.timestamp)
         wanted = key_of(codec, key)
         request = nt.GetRows(history.latest.table_id, [wanted], self._policy)
-        reply = await self._gateways.call(nt.GET_ROWS, request)
+        reply = await self._gateways.call(nt.GET_ROWS, request, deadline=deadline)
         self._note(reply.reads)
         (value,) = reply.values
         return None if value is None else decode_row(codec, wanted, value)
@@ -86,8 +88,9 @@ class AsyncSnapshot:
         limit: int | None = None,
     ) -> Any:
         """Rows as they were, as a `pyarrow.Table`."""
-        asked = await self._query(table, columns=columns, where=where, limit=limit)
-        batches = [batch async for batch in self._batches(asked)]
+        deadline = self._gateways.deadline()
+        asked = await self._query(table, deadline, columns=columns, where=where, limit=limit)
+        batches = [batch async for batch in self._batches(asked, deadline)]
         return pa.Table.from_batches(batches, schema=asked.schema)
 
     async def scan_batches(
@@ -99,22 +102,23 @@ class AsyncSnapshot:
         limit: int | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The same, batch by batch, as they come."""
-        asked = await self._query(table, columns=columns, where=where, limit=limit)
+        asked = await self._query(table, self._gateways.deadline(), columns=columns, where=where, limit=limit)
         async for batch in self._batches(asked):
             yield batch
 
     async def partitions(self, table: str, num: int | None = None) -> list[nt.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
-        history = await self._tables.by_name_at(table, self.timestamp)
+        deadline = self._gateways.deadline()
+        history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
         request = nt.GetPartitions(history.latest.table_id, self.timestamp, count_of(num, "num"))
-        return (await self._gateways.call(nt.PARTITIONS, request)).partitions
+        return (await self._gateways.call(nt.PARTITIONS, request, deadline=deadline)).partitions
 
-    async def _query(self, table: str, **asked: Any) -> Query:
-        history = await self._tables.by_name_at(table, self.timestamp)
+    async def _query(self, table: str, deadline: Deadline, **asked: Any) -> Query:
+        history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
         return query(history, at=self.timestamp, **asked)
 
-    async def _batches(self, asked: Query) -> AsyncGenerator[Any, None]:
-        async for page, batches in scan(self._gateways, asked, self._policy):
+    async def _batches(self, asked: Query, deadline: Deadline | None = None) -> AsyncGenerator[Any, None]:
+        async for page, batches in scan(self._gateways, asked, self._policy, deadline=deadline):
             self._note(page.reads)
             for batch in batches:
                 yield batch

@@ -17,10 +17,10 @@ from __future__ import annotations
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from slackwater.client.gateways import Again
+from slackwater.client.gateways import Again, lost
 from slackwater.client.inputs import Input, duplicate_keys
 from slackwater.clock.timestamp import us_of
-from slackwater.errors import AmbiguousResult, UsageError
+from slackwater.errors import AmbiguousResult, DeadlineExceeded, UsageError
 from slackwater.model import native_staging as ns
 from slackwater.model.native import WriteKind
 from slackwater.model.native_staging import StagedKind
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.model.rows import RowCodec
     from slackwater.model.schema import TableSchema
+    from slackwater.runtime.deadline import Deadline
 
 PUBLISH_TIMEOUT_S = 600.0
+"""For a publish whose caller set no timeout: it writes all rows of a job."""
 PUBLISH_TRIES_MAX = 8
 ROWS_PER_PIECE = 16_384
 
@@ -85,7 +87,7 @@ class AsyncPart:
         chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if chunks:
             request = ns.StageChunks(self._part, self._sent, chunks, self._rows, self._job)
-            await self._gateways.call(ns.STAGE, request, again=Again.ALWAYS)
+            await self._gateways.call(ns.STAGE, request, deadline=self._gateways.deadline(), again=Again.ALWAYS)
             self._sent += len(chunks)
 
 
@@ -109,6 +111,7 @@ async def publish(
     kind: StagedKind,
     app: tuple[str, int] | None,
     *,
+    deadline: Deadline,
     owner: str = "",
     keep: Sequence[str] = (),
     job: bytes = b"",
@@ -133,11 +136,17 @@ async def publish(
     )
     for tried in range(1, PUBLISH_TRIES_MAX + 1):
         try:
-            return await gateways.call(ns.PUBLISH, request, again=Again.ALWAYS, timeout=PUBLISH_TIMEOUT_S)
+            return await gateways.call(ns.PUBLISH, request, deadline=deadline, again=Again.ALWAYS)
         except AmbiguousResult:
-            if tried == PUBLISH_TRIES_MAX:
+            if tried == PUBLISH_TRIES_MAX or deadline.passed:
                 raise
-            await gateways.pause(tried)
+            await gateways.pause(tried, deadline)
+        except DeadlineExceeded as error:
+            if not lost(error):
+                raise
+            raise AmbiguousResult(
+                f"the rows may or may not have been published: {error.message}; publish again under the same name"
+            ) from error
     raise AssertionError("unreachable")
 
 
@@ -149,4 +158,5 @@ def new_job(gateways: Gateways) -> str:
 async def drop_staged(gateways: Gateways, parts: Sequence[ns.PartRef]) -> None:
     """Forget parts; what was published from them stays."""
     if parts:
-        await gateways.call(ns.DROP_PARTS, ns.DropParts([ref.part for ref in parts]), again=Again.ALWAYS)
+        request = ns.DropParts([ref.part for ref in parts])
+        await gateways.call(ns.DROP_PARTS, request, deadline=gateways.deadline(), again=Again.ALWAYS)

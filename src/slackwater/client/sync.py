@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.client.arguments import function_of
+from slackwater.client.staging import PUBLISH_TIMEOUT_S
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -421,9 +422,11 @@ class Database(_Waits):
         owner: str = "",
         keep: Sequence[str] = (),
         job: bytes = b"",
+        timeout: float = PUBLISH_TIMEOUT_S,
     ) -> Published:
         """Write the rows of all parts at one timestamp; under a name, `app`, at most once (see `AsyncDatabase.publish`)."""
-        return self._wait(self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep, job=job))
+        work = self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep, job=job, timeout=timeout)
+        return self._wait(work)
 
     def drop_staged(self, parts: Sequence[PartRef]) -> None:
         """Forget parts. What was published from them stays."""

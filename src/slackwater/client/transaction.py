@@ -19,7 +19,10 @@ The gateway takes held writes first, so every read sees them, and nobody overtak
 is the first. When a message with writes fails, the transaction cannot go on: nobody knows whether they got there.
 
 When the answer to a commit is lost, another gateway is asked what became of it; the caller gets a definite answer, or
-`AmbiguousResult` when nobody can tell.
+`AmbiguousResult` when no gateway can tell.
+
+The session's timeout bounds each operation of a `transaction()` block, and the whole of `run`: all tries, the commit, and
+finding out what became of it.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow
 
-from slackwater.client.gateways import Again
+from slackwater.client.gateways import Again, lost, out_of_time
 from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.reads import query
 from slackwater.client.reads import scan as plain_scan
 from slackwater.client.together import Together
-from slackwater.client.writes import LOST, MESSAGE_BYTES_MAX, WriteResult, already_there, settle, unique
+from slackwater.client.writes import MESSAGE_BYTES_MAX, WriteResult, already_there, settle, unique
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import (
     ConditionFailed,
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.client.tables import KnownTables
     from slackwater.model.tables import TableHistory
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.method import Method
 
 pa: Any = pyarrow
@@ -93,6 +97,8 @@ class AsyncTransaction:
         self._held_bytes = 0
         self._on_board = Lock()  # had by a message that carries writes, or is the first
         self._spoiled: SlackwaterError | None = None
+        self.until: Deadline | None = None
+        """When everything has to be over; without it, each operation has the session's timeout."""
         self.commit_timestamp = MIN
         """When it happened; known after the commit."""
 
@@ -102,21 +108,27 @@ class AsyncTransaction:
         """Make every write visible at one timestamp, at which every read holds too; returns it."""
         self._usable()
         self._ended = True
-        before = self._take_held()
+        before, deadline = self._take_held(), self._patience()
         try:
-            ended = await self._to_gateway(nt.COMMIT, nt.EndTxn(b"", before))
-        except LOST as error:
-            name, self._name = self._name, b""
-            settled = await settle(self._gateways, self._committing(name, before), error)
-            if not settled.committed:
-                raise RetryableError("the commit was lost on the way and is now ruled out; run it again") from error
-            self.commit_timestamp = settled.ts
+            ended = await self._to_gateway(nt.COMMIT, nt.EndTxn(b"", before), deadline, sparing=True)
         except RetryableError as error:
             self._ended = False  # it can be restarted
             self._changed(error, before)
             if before:
                 self._spoiled = error
             raise
+        except SlackwaterError as error:
+            if not lost(error):
+                self._ended = False
+                if isinstance(error, ConnectionLost | DeadlineExceeded) and not deadline.passed:
+                    self._lost = RetryableError(f"the commit was never sent; run it again: {error.message}")
+                    raise self._lost from error
+                raise
+            name, self._name = self._name, b""
+            settled = await settle(self._gateways, self._committing(name, before), error, deadline=deadline)
+            if not settled.committed:
+                raise RetryableError("the commit was lost on the way and is now ruled out; run it again") from error
+            self.commit_timestamp = settled.ts
         else:
             self.commit_timestamp = ended.ts
         self._gateways.floor.told(self.commit_timestamp)
@@ -128,10 +140,19 @@ class AsyncTransaction:
         name, self._name = self._name, b""
         ended, self._ended = self._ended, True
         if name and not ended:
-            try:
-                await self._gateways.call(nt.ROLLBACK, nt.EndTxn(name), at=self._gateway)
-            except SlackwaterError as error:
-                self._lost = error
+            deadline = self._patience()
+            if (
+                deadline.passed or self._lost is not None
+            ):  # the gateway is told all the same, but no caller waits for it
+                self._gateways.background(self._roll_back(name, self._gateways.deadline()), name="roll back")
+            else:
+                await self._roll_back(name, deadline)
+
+    async def _roll_back(self, name: bytes, deadline: Deadline) -> None:
+        try:
+            await self._gateways.call(nt.ROLLBACK, nt.EndTxn(name), deadline=deadline, at=self._gateway)
+        except SlackwaterError as error:
+            self._lost = error
 
     async def restart(self) -> None:
         """Begin again after a `RetryableError`, with the age of the first try, so that it wins in the end."""
@@ -139,7 +160,9 @@ class AsyncTransaction:
         self._spoiled = None
         if self._name and not self._ended and self._lost is None:
             try:
-                reply = await self._gateways.call(nt.RESTART, nt.EndTxn(self._name), at=self._gateway)
+                reply = await self._gateways.call(
+                    nt.RESTART, nt.EndTxn(self._name), deadline=self._patience(), at=self._gateway
+                )
             except SlackwaterError:
                 pass  # it is not there any more: the next message opens another one
             else:
@@ -152,7 +175,7 @@ class AsyncTransaction:
 
     async def get(self, table: str, key: object) -> dict[str, Any] | None:
         """A row by its primary key, or None."""
-        history = await self._tables.by_name(table)
+        history = await self._tables.by_name(table, deadline=self._patience())
         codec = self._tables.codec(history)
         wanted = key_of(codec, key)
         value = await self._together.get(history.latest.table_id, wanted)
@@ -167,8 +190,9 @@ class AsyncTransaction:
         limit: int | None = None,
     ) -> Any:
         """Rows as a `pyarrow.Table`, the transaction's own writes included."""
+        deadline = self._patience()
         asked = await self._tables.prepared(
-            table, lambda history: query(history, columns=columns, where=where, limit=limit)
+            table, lambda history: query(history, columns=columns, where=where, limit=limit), deadline=deadline
         )
         read = asked.plan.schema()
         decoder = BlockDecoder(read, asked.history.by_version(), asked.plan.columns, asked.plan.predicates)
@@ -176,11 +200,11 @@ class AsyncTransaction:
         start = asked.span.start if asked.span is not None else None
         while start is not None and asked.span is not None:
             request = nt.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS, floor=self._gateways.floor.ts)
-            page = await self._call(nt.TXN_SCAN, request, table)
+            page = await self._call(nt.TXN_SCAN, request, table, deadline)
             try:
                 batches.append(decoder.decode(page.values))
             except DecodeError:
-                async for _ in plain_scan(self._gateways, asked, nt.ReadPolicy()):
+                async for _ in plain_scan(self._gateways, asked, nt.ReadPolicy(), deadline=deadline):
                     pass  # it meets the same row, where its key is known
                 raise
             start = page.resume
@@ -211,7 +235,7 @@ class AsyncTransaction:
         (first, *others) = (nt.TableKeys(t, [wanted[place][1] for place in places[t]]) for t in places)
         policy = nt.ReadPolicy(floor=self._gateways.floor.ts)
         request = nt.GetRows(first.table_id, first.keys, policy, also=tuple(others))
-        reply = await self._call(nt.GET_ROWS, request, "")
+        reply = await self._call(nt.GET_ROWS, request, "", self._patience())
         self._gateways.floor.told(reply.ts)
         values: list[bytes | None] = [None] * len(wanted)
         for place, value in zip((p for of_table in places.values() for p in of_table), reply.values, strict=True):
@@ -219,7 +243,10 @@ class AsyncTransaction:
         return values
 
     async def _write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
-        history, keys, values = await self._tables.prepared(table, lambda known: self._encoded(kind, known, rows))
+        deadline = self._patience()
+        history, keys, values = await self._tables.prepared(
+            table, lambda known: self._encoded(kind, known, rows), deadline=deadline
+        )
         if not keys:
             return WriteResult(0, MIN)
         table_id, version = history.latest.table_id, history.latest.version
@@ -227,7 +254,7 @@ class AsyncTransaction:
             return WriteResult(len(keys), MIN)
         try:
             for block in in_blocks(keys, values, bytes_max=MESSAGE_BYTES_MAX):
-                await self._call(nt.WRITE, nt.Write(table_id, version, kind, *block), table)
+                await self._call(nt.WRITE, nt.Write(table_id, version, kind, *block), table, deadline)
         except ConditionFailed as error:
             raise already_there(self._tables.codec(history), error) from None
         return WriteResult(len(keys), MIN)
@@ -257,20 +284,24 @@ class AsyncTransaction:
         held, self._held, self._held_bytes = tuple(self._held), [], 0
         return held
 
-    async def _call(self, method: Method[Any, Any], request: Any, table: str) -> Any:
+    def _patience(self) -> Deadline:
+        """When the operation at hand must have ended."""
+        return self.until or self._gateways.deadline()
+
+    async def _call(self, method: Method[Any, Any], request: Any, table: str, deadline: Deadline) -> Any:
         """One message, with the writes held back on board. None overtakes such a message: it must see them."""
         async with self._on_board:
             self._usable()
             if self._held:
-                return await self._carry(method, request, table)
+                return await self._carry(method, request, table, deadline)
             if not self._opened:
-                return await self._message(method, request, table)
-        return await self._message(method, request, table)
+                return await self._message(method, request, table, deadline)
+        return await self._message(method, request, table, deadline)
 
-    async def _carry(self, method: Method[Any, Any], request: Any, table: str) -> Any:
+    async def _carry(self, method: Method[Any, Any], request: Any, table: str, deadline: Deadline) -> Any:
         before = self._take_held()
         try:
-            return await self._message(method, msgspec.structs.replace(request, before=before), table)
+            return await self._message(method, msgspec.structs.replace(request, before=before), table, deadline)
         except ConditionFailed:
             raise  # an insert met a row: what it carried had been taken before
         except (Exception, CancelledError) as error:
@@ -278,9 +309,9 @@ class AsyncTransaction:
             self._changed(error, before)
             raise
 
-    async def _message(self, method: Method[Any, Any], request: Any, table: str) -> Any:
+    async def _message(self, method: Method[Any, Any], request: Any, table: str, deadline: Deadline) -> Any:
         try:
-            reply = await self._to_gateway(method, request)
+            reply = await self._to_gateway(method, request, deadline)
         except ConditionFailed:
             # It told something, so it was taken, and so was the place of the record if this was the first write.
             self._opened = True
@@ -299,13 +330,19 @@ class AsyncTransaction:
         self._mark = reply.mark or self._mark
         return reply
 
-    async def _to_gateway(self, method: Method[Any, Any], request: Any) -> Any:
+    async def _to_gateway(
+        self, method: Method[Any, Any], request: Any, deadline: Deadline, *, sparing: bool = False
+    ) -> Any:
         """Send a message to the transaction's gateway; the first one to any, which is the transaction's from then on."""
         if self._name:
             named = msgspec.structs.replace(request, txn=self._name, opens=not self._opened)
-            return await self._gateways.call(method, named, again=Again.IF_UNSENT, at=self._gateway)
+            return await self._gateways.call(
+                method, named, deadline=deadline, again=Again.IF_UNSENT, sparing=sparing, at=self._gateway
+            )
         try:
-            return await self._gateways.call(method, request, again=Again.IF_UNSENT, renew=self._open_at)
+            return await self._gateways.call(
+                method, request, deadline=deadline, again=Again.IF_UNSENT, sparing=sparing, renew=self._open_at
+            )
         except CancelledError:
             self._name = b""  # it may still arrive, whenever: nothing else may be done under that name
             raise
@@ -344,6 +381,7 @@ class Attempts:
 
     def __init__(self, tx: AsyncTransaction, gateways: Gateways) -> None:
         self.tx = tx
+        self._deadline = tx.until = gateways.deadline()
         self._gateways = gateways
         self._tries = 0
 
@@ -353,5 +391,8 @@ class Attempts:
         if not isinstance(error, RetryableError) or self._tries >= RUN_ATTEMPTS_MAX:
             await self.tx.rollback()
             raise error
-        await self._gateways.pause(self._tries)
+        await self._gateways.pause(self._tries, self._deadline)
+        if self._deadline.passed:
+            await self.tx.rollback()
+            raise out_of_time(self._deadline, f"nothing was committed in {self._tries} tries", error) from error
         await self.tx.restart()

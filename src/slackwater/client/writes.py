@@ -6,10 +6,13 @@
 
 A small write is known by an id that the client chose. When its answer is lost (the gateway died, the connection broke), the
 client asks another gateway what became of that id: committed, and then the write is done; or not, and then it never will be
-and is made again. So a write returns, or fails with nothing written, or says that nobody can tell (`AmbiguousResult`).
+and is made again. So a write returns, or fails with nothing written, or says that nobody can tell (`AmbiguousResult`). All of it
+happens within the timeout: a write that runs out of time before it was sent is `DeadlineExceeded`, one that may have been
+executed, and that no gateway could tell of in what was left, is `AmbiguousResult`.
 
 A block of a bulk upsert whose answer is lost is sent again: writing a row twice leaves the same row, unless somebody else
-wrote it in between. That is what "bulk load" means; use a transaction where it matters.
+wrote it in between. That is what "bulk load" means; use a transaction where it matters. How long a load takes is up to how much
+there is, so each of its blocks is an operation of its own: the timeout bounds the time until the next block has landed.
 """
 
 from __future__ import annotations
@@ -19,14 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slackwater.client.gateways import Again, Gateways
+from slackwater.client.gateways import Again, Gateways, lost, out_of_time
 from slackwater.client.inputs import Input, duplicate_keys, in_blocks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import (
     AmbiguousResult,
     ConditionFailed,
-    ConnectionLost,
-    DeadlineExceeded,
     RetryableError,
     SchemaChanged,
     SlackwaterError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from slackwater.client.tables import KnownTables
     from slackwater.model.rows import RowCodec
     from slackwater.model.tables import TableHistory
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import TaskHandle, TaskScope
 
 ATOMIC_ROWS_MAX = 10_000
@@ -53,10 +55,6 @@ MESSAGE_BYTES_MAX = 8 << 20
 """Bytes of rows in one message; a frame holds twice that."""
 ATTEMPTS_MAX = 100
 SCHEMA_ATTEMPTS_MAX = 4
-
-
-LOST = (ConnectionLost, DeadlineExceeded, AmbiguousResult)
-"""Errors after which somebody else has to be asked what happened."""
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -76,10 +74,13 @@ class Writer:
 
     async def write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
         """Write rows of one table, by its newest version."""
+        deadline = self._gateways.deadline()
         for attempt in range(SCHEMA_ATTEMPTS_MAX):
-            history, given, small = await self._tables.prepared(table, lambda known: self._checked(kind, known, rows))
+            history, given, small = await self._tables.prepared(
+                table, lambda known: self._checked(kind, known, rows), deadline=deadline
+            )
             try:
-                result = await self._write(kind, history, given, small)
+                result = await self._write(kind, history, given, small, deadline)
             except SchemaChanged:
                 self._tables.forget(table)
                 if attempt + 1 == SCHEMA_ATTEMPTS_MAX:
@@ -105,7 +106,12 @@ class Writer:
         return history, given, None
 
     async def _write(
-        self, kind: WriteKind, history: TableHistory, given: Input, small: tuple[list[bytes], list[bytes]] | None
+        self,
+        kind: WriteKind,
+        history: TableHistory,
+        given: Input,
+        small: tuple[list[bytes], list[bytes]] | None,
+        deadline: Deadline,
     ) -> WriteResult:
         codec = self._tables.codec(history)
         if given.count == 0:
@@ -113,32 +119,41 @@ class Writer:
         if small is None:
             return await _Bulk(self._gateways, self._scope, history, codec, given, kind).run()
         request = nt.Write(history.latest.table_id, history.latest.version, kind, *small)
-        return await self._atomic(codec, request)
+        return await self._atomic(codec, request, deadline)
 
-    async def _atomic(self, codec: RowCodec, request: nt.Write) -> WriteResult:
+    async def _atomic(self, codec: RowCodec, request: nt.Write, deadline: Deadline) -> WriteResult:
         """One transaction, made again until it is known to have committed or must not be repeated."""
+        last: SlackwaterError | None = None
         for tries in range(ATTEMPTS_MAX):
+            if deadline.passed:
+                raise out_of_time(deadline, "nothing was written", last)
             txn_id = self._gateways.runtime.rng.bytes(TXN_ID_BYTES)
             start = self._gateways.clock.now()
+            named = msgspec.structs.replace(request, txn_id=txn_id)
             try:
                 reply = await self._gateways.call(
-                    nt.WRITE, msgspec.structs.replace(request, txn_id=txn_id), again=Again.IF_UNSENT
+                    nt.WRITE, named, deadline=deadline, again=Again.IF_UNSENT, sparing=True
                 )
             except ConditionFailed as error:
                 raise already_there(codec, error) from None
             except SchemaChanged:
                 raise
-            except RetryableError:
-                await self._gateways.pause(tries)
-            except LOST as error:
+            except RetryableError as error:
+                last = error
+            except SlackwaterError as error:
+                if not lost(error):
+                    raise
+                last = error
                 mark = nt.TxnMark(txn_id, request.keys[0], start, 0, start)
-                settled = await settle(self._gateways, mark, error)
+                settled = await settle(self._gateways, mark, error, deadline=deadline)
                 if settled.committed:
                     return WriteResult(len(request.keys), settled.ts)
-                await self._gateways.pause(tries)
             else:
                 return WriteResult(reply.rows, reply.ts)
-        raise RetryableError("the write met others again and again; try again later", tries=ATTEMPTS_MAX)
+            await self._gateways.pause(tries, deadline)
+        raise RetryableError(
+            f"the write was aborted by conflicting transactions {ATTEMPTS_MAX} times; retry later or reduce contention"
+        ) from last
 
 
 class _Bulk:
@@ -188,20 +203,21 @@ class _Bulk:
     async def _send(self, keys: list[bytes], values: list[bytes]) -> nt.Written | SlackwaterError:
         request = nt.Write(self._table.table_id, self._table.version, self._kind, keys, values, bulk=True)
         again = Again.IF_UNSENT if self._kind is WriteKind.INSERT else Again.ALWAYS
+        deadline = self._gateways.deadline()  # a block is an operation of its own
         try:
             for tries in range(ATTEMPTS_MAX):
                 try:
-                    return await self._gateways.call(nt.WRITE, request, again=again)
+                    return await self._gateways.call(nt.WRITE, request, deadline=deadline, again=again)
                 except SchemaChanged:
                     raise
                 except RetryableError:
-                    await self._gateways.pause(tries)
-            return RetryableError("a block met others again and again; try again later")
+                    await self._gateways.pause(tries, deadline)
+            return RetryableError(f"a block was aborted by conflicting transactions {ATTEMPTS_MAX} times; retry later")
         except ConditionFailed as error:
             return already_there(self._codec, error)
-        except (ConnectionLost, DeadlineExceeded) as error:
-            return AmbiguousResult(f"the answer to a block was lost: {error}")
         except SlackwaterError as error:
+            if lost(error):
+                return AmbiguousResult(f"a block may or may not have been written: {error.message}")
             return error
 
     def _landed(self, outcome: nt.Written | SlackwaterError) -> None:
@@ -220,13 +236,13 @@ def unique(codec: RowCodec, keys: list[bytes], values: list[bytes], kind: WriteK
     return list(dict.fromkeys(keys)), []
 
 
-async def settle(gateways: Gateways, mark: nt.TxnMark, lost: SlackwaterError) -> nt.Settled:
-    """What became of a transaction whose answer was lost; if nobody can tell, the caller is told that."""
+async def settle(gateways: Gateways, mark: nt.TxnMark, cause: SlackwaterError, *, deadline: Deadline) -> nt.Settled:
+    """What became of a transaction whose answer was lost; `AmbiguousResult` if no gateway can tell within the deadline."""
     try:
-        return await gateways.call(nt.SETTLE, nt.Settle(mark))
+        return await gateways.call(nt.SETTLE, nt.Settle(mark), deadline=deadline)
     except SlackwaterError as error:
         raise AmbiguousResult(
-            f"the write may or may not have happened: its answer was lost ({lost.message}), and nobody can tell"
+            f"the write may or may not have happened: its answer was lost ({cause.message}), and no gateway could tell"
             f" ({error.message}); look before you write again"
         ) from error
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from slackwater.errors import NotLeaseholder, SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.routing.range_cache import RangeCache
-from slackwater.routing.retry import Backoff, Deadline
+from slackwater.routing.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.served import Why
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Clock, Rng
     from slackwater.settings import Settings
 

@@ -128,7 +128,7 @@ class Directory:
         return _lookup_in(self.cache, key, below=below)
 
     async def _lookup(self, key: bytes, call: Call, *, below: bool) -> RangeDescriptor | None:
-        first = await self._first_descriptor()
+        first = await self._first_descriptor(call)
         if _holds(first, key, below=below):
             return first
         start = layout.meta(key) if below else layout.meta_after(key).start
@@ -142,15 +142,19 @@ class Directory:
                 found = descriptor
         return found
 
-    async def _first_descriptor(self) -> RangeDescriptor:
+    async def _first_descriptor(self, call: Call) -> RangeDescriptor:
         if self._first is None:
-            self._first = await self._first_range()
+            try:
+                async with timeout(call.deadline.remaining()):
+                    self._first = await self._first_range()
+            except TimeoutError:
+                raise UnavailableError("no node told of the first range before the deadline") from None
         self.cache.insert(self._first)
         return self._first
 
     async def _read_index(self, request: Scan, header: Header, call: Call) -> Rows:
         while True:
-            first = await self._first_descriptor()
+            first = await self._first_descriptor(call)
             try:
                 answer = await self._ask(first, [request], header, call)
             except RangeMismatch:

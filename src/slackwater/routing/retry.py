@@ -1,8 +1,7 @@
-"""How long, how often: deadlines and pauses between tries.
+"""Pauses between tries; how long all of them may take is `runtime.deadline`.
 
-A deadline is a moment on the monotonic clock; what remains of it travels with every message, so that nobody works for
-a caller who has gone. A pause grows with each round up to a bound and keeps a random half of itself: clients that
-failed together must not come back together.
+A pause grows with each round up to a bound and keeps a random half of itself: clients that failed together must not come back
+together.
 """
 
 from __future__ import annotations
@@ -12,33 +11,10 @@ from typing import TYPE_CHECKING
 from slackwater.errors import invariant
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import Clock, Rng
+    from slackwater.runtime.seam import Rng
 
 DOUBLINGS_MAX = 20
 _GRAINS = 1024
-
-
-class Deadline:
-    """A moment on the monotonic clock by which an answer is wanted."""
-
-    __slots__ = ("_at_ns", "_clock")
-
-    def __init__(self, clock: Clock, *, seconds: float) -> None:
-        self._clock = clock
-        self._at_ns = clock.monotonic_ns() + int(seconds * 1e9)
-
-    def remaining(self) -> float:
-        """Seconds left; 0 when it has passed."""
-        return max(0.0, (self._at_ns - self._clock.monotonic_ns()) / 1e9)
-
-    def remaining_ms(self) -> int:
-        """Whole milliseconds left, at least 1 while any time is left (0 would mean: no deadline)."""
-        return max(1, int(self.remaining() * 1000))
-
-    @property
-    def passed(self) -> bool:
-        """Whether nobody waits any more."""
-        return self._clock.monotonic_ns() >= self._at_ns
 
 
 class Backoff:

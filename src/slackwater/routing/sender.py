@@ -49,9 +49,9 @@ from slackwater.routing.merge import Budget, combine, join, merge_division, resu
 from slackwater.routing.nodes import UNKNOWN, Health, NodeTable, NodeView
 from slackwater.routing.parallel import in_parallel
 from slackwater.routing.range_cache import NOBODY, RangeCache
-from slackwater.routing.retry import Deadline
 from slackwater.routing.route import Route
 from slackwater.routing.split import POINTS, SPANS, Division, divide, fits, lowest, take
+from slackwater.runtime.deadline import Deadline
 from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from slackwater.errors import SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
 from slackwater.model import requests as rq
 from slackwater.model.descriptors import FIRST_RANGE
-from slackwater.routing.retry import Deadline
+from slackwater.runtime.deadline import Deadline
 from slackwater.server.services import ReplicaStatus
 from slackwater.server.span_config import config_of, read_configs
 from slackwater.server.system_kv import KvAdapter

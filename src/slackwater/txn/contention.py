@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from slackwater.errors import ConflictError
     from slackwater.model.requests import BatchResult, Header, Request
     from slackwater.routing.call import Call
-    from slackwater.routing.retry import Backoff, Deadline
+    from slackwater.routing.retry import Backoff
+    from slackwater.runtime.deadline import Deadline
     from slackwater.txn.kernel import Kernel
     from slackwater.txn.pushing import Push
 

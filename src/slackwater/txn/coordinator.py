@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.model.requests import BatchResult, Request, Result
-    from slackwater.routing.retry import Deadline
+    from slackwater.runtime.deadline import Deadline
     from slackwater.txn.finish import Finisher
     from slackwater.txn.kernel import Kernel
 
@@ -78,6 +78,7 @@ class Transaction(Operations):
         finisher: Finisher,
         *,
         timeout: float | None = None,
+        until: Deadline | None = None,
         nearest: bool = False,
         txn_id: bytes = b"",
     ) -> None:
@@ -85,6 +86,8 @@ class Transaction(Operations):
         self._kernel = kernel
         self._finisher = finisher
         self._timeout = timeout
+        self.until = until
+        """When everything has to be over, the undoing included; without it, `timeout` bounds each operation."""
         self._nearest = nearest
         self._turn = Lock()
         self._reads = SpanBook(limit=int(settings["txn.refresh_spans_max"]))
@@ -113,7 +116,7 @@ class Transaction(Operations):
         async with self._turn:
             self._usable()
             try:
-                committed = await self._commit(self._kernel.deadline(self._timeout))
+                committed = await self._commit(self._patience())
             except CancelledError:
                 self.phase = Phase.UNKNOWN
                 self._heart.stop()
@@ -130,8 +133,11 @@ class Transaction(Operations):
             self._open()
             self.phase = Phase.ROLLED_BACK
             self._heart.stop()
-            if self._intents:
-                await self._finisher.roll_back(self.state.message(), self._finished(TxnStatus.ABORTED, MIN))
+            if self.until is not None and self.until.passed:
+                self._discard()
+            elif self._intents:
+                finished = self._finished(TxnStatus.ABORTED, MIN)
+                await self._finisher.roll_back(self.state.message(), finished, deadline=self.until)
 
     def abandon(self) -> None:
         """Undo everything in the background; for callers that were cancelled. Does nothing after the end."""
@@ -389,9 +395,9 @@ class Transaction(Operations):
             requests = [*writes, end]
             header = self._header(self.state.take_sequences(len(requests)))
             try:
-                answer = await self._kernel.sender.send(requests, header, timeout=waiting.deadline.remaining())
+                answer = await self._kernel.sender.send(requests, header, timeout=waiting.deadline.sparing())
             except AmbiguousResult as error:
-                return await self._settle(error)
+                return await self._settle(error, waiting.deadline)
             except SlackwaterError as error:
                 if crosses_ranges(error):
                     raise
@@ -402,10 +408,10 @@ class Transaction(Operations):
             return committed  # type: ignore[return-value]  # by the line above
         return None
 
-    async def _settle(self, error: AmbiguousResult) -> Committed:
+    async def _settle(self, error: AmbiguousResult, deadline: Deadline) -> Committed:
         """Find out whether the commit happened; if it did not, make sure that it never will."""
         try:
-            pushed = await settle(self._kernel, self.state.as_intent(), deadline=self._kernel.deadline(self._timeout))
+            pushed = await settle(self._kernel, self.state.as_intent(), deadline=deadline)
         except SlackwaterError:
             pushed = None  # whatever went wrong with the question, it is no answer
         outcome = None if pushed is None else pushed.resolution
@@ -427,7 +433,7 @@ class Transaction(Operations):
             finished = self._finished(TxnStatus.COMMITTED, committed.commit_ts)
             if committed.left_keys or committed.left_spans:
                 finished = structs.replace(finished, keys=committed.left_keys, spans=committed.left_spans)
-            await self._finisher.enqueue(finished)
+            await self._finisher.enqueue(finished, deadline=self.until)
         await self._kernel.acknowledged(committed.commit_ts)
 
     def _commit_failed(self, error: SlackwaterError) -> None:
@@ -464,7 +470,11 @@ class Transaction(Operations):
         return Pusher(state.start, state.txn_id, state.read_ts, uncertain=uncertain, holds_locks=self._intents)
 
     def _waiting(self, deadline: Deadline | None = None) -> Waiting:
-        return Waiting(self._kernel, deadline=deadline or self._kernel.deadline(self._timeout), alive=self._alive)
+        return Waiting(self._kernel, deadline=deadline or self._patience(), alive=self._alive)
+
+    def _patience(self) -> Deadline:
+        """When the operation at hand must have ended."""
+        return self.until or self._kernel.deadline(self._timeout)
 
     def _finished(self, status: TxnStatus, ts: Timestamp) -> Finished:
         state = self.state

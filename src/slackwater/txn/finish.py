@@ -27,8 +27,8 @@ from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import buggify, level, planted, probe
 from slackwater.model.requests import Committed, EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.model.txns import Resolution, Txn, TxnStatus
-from slackwater.routing.retry import Deadline
 from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.deadline import Deadline
 from slackwater.txn.kernel import BACKGROUND_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ class Finisher:
         self._round_ns = 0  # when the last one began
         self._queued = 0  # waiting, in a round, or being rolled back
 
-    async def enqueue(self, finished: Finished) -> None:
-        """Resolve soon; when too much waits already, resolve now."""
+    async def enqueue(self, finished: Finished, *, deadline: Deadline | None = None) -> None:
+        """Resolve soon; when too much waits already, resolve now, as far as the caller's deadline allows."""
         if not finished.keys and not finished.spans:
             return
         if self._queued >= self._queue_max and not planted("X-UNBOUNDED"):
             probe("txn.resolve_inline")
-            await self._finish_alone(finished, self._deadline())
+            await self._finish_alone(finished, deadline or self._deadline())
             return
         self._waiting.append(finished)
         self._add(1)
@@ -93,11 +93,12 @@ class Finisher:
         elif self._spawn(self._roll_back_later(txn, finished), name="roll back"):
             self._add(1)
 
-    async def roll_back(self, txn: Txn, finished: Finished) -> None:
+    async def roll_back(self, txn: Txn, finished: Finished, *, deadline: Deadline | None = None) -> None:
         """Mark the record aborted, then resolve. Never fails: whoever meets an intent pushes it in the end."""
         end = EndTxn(commit=False, lock_keys=finished.keys, lock_spans=finished.spans)
+        seconds = BACKGROUND_TIMEOUT_S if deadline is None else min(BACKGROUND_TIMEOUT_S, deadline.remaining())
         try:
-            answer = await self._kernel.sender.send([end], Header(NO_RANGE, txn=txn), timeout=BACKGROUND_TIMEOUT_S)
+            answer = await self._kernel.sender.send([end], Header(NO_RANGE, txn=txn), timeout=seconds)
         except SlackwaterError:
             # No commit was ever sent, so the intents are void whether or not the record says so.
             probe("txn.rollback_unanswered")
@@ -105,7 +106,7 @@ class Finisher:
             ended = answer.results[0]
             if isinstance(ended, Committed) and ended.status is TxnStatus.COMMITTED:
                 return  # then it is not void at all
-        await self.enqueue(finished)
+        await self.enqueue(finished, deadline=deadline)
 
     def status(self) -> str:
         """One line for logs and scripts."""

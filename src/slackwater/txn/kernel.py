@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import seconds_between
 from slackwater.hooks import planted, probe
 from slackwater.model.requests import Header, Number
-from slackwater.routing.retry import Backoff, Deadline
+from slackwater.routing.retry import Backoff
 from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from slackwater.clock.hlc import HybridClock
     from slackwater.model.requests import BatchResult, Request, Result, Rows
     from slackwater.routing.sender import RangeSender
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
 
@@ -195,35 +196,44 @@ class KV:
             await self.batch([PutRows(keys, values, must_be_new=True)], timeout=timeout)
             return
         blocks = chunks(keys, values, bytes_max=self._block_bytes())
-        works = [partial(self._put_block, PutRows(*block), timeout) for block in blocks]
+        deadline = self.kernel.deadline(timeout)
+        works = [partial(self._put_block, PutRows(*block), deadline) for block in blocks]
         done = await in_parallel(self.kernel.scope, works, limit=BLOCKS_IN_FLIGHT_MAX, name="put rows")
         for failed in done:
             if isinstance(failed, SlackwaterError):
                 raise failed
 
-    async def _put_block(self, rows: PutRows, timeout: float | None) -> BatchResult:
-        return await self._send([rows], Header(NO_RANGE), timeout=timeout, repeatable=True)
+    async def _put_block(self, rows: PutRows, deadline: Deadline) -> BatchResult:
+        return await self._send([rows], Header(NO_RANGE), timeout=deadline.remaining(), repeatable=True)
 
     async def batch(self, requests: Sequence[Request], *, timeout: float | None = None) -> list[Result]:
         """Several requests as one atomic step; a transaction if they need more than one range."""
         requests_ok(requests)
+        deadline = self.kernel.deadline(timeout)
         try:
-            return (await self._send(requests, Header(NO_RANGE), timeout=timeout)).results
+            return (await self._send(requests, Header(NO_RANGE), timeout=deadline.remaining())).results
         except UsageError as error:
             if not crosses_ranges(error):
                 raise
         probe("kv.batch_became_txn")
-        return await self.run(lambda txn: txn.batch(requests), timeout=timeout)
+        return await self.run(lambda txn: txn.batch(requests), timeout=deadline.remaining())
 
     # --- transactions
 
-    def begin(self, *, timeout: float | None = None, nearest: bool = False, txn_id: bytes = b"") -> Transaction:
-        """A transaction whose caller commits, rolls back and restarts; `timeout` bounds each operation.
+    def begin(
+        self,
+        *,
+        timeout: float | None = None,
+        until: Deadline | None = None,
+        nearest: bool = False,
+        txn_id: bytes = b"",
+    ) -> Transaction:
+        """A transaction whose caller commits, rolls back and restarts; `timeout` bounds each operation, `until` all.
 
         With `nearest` it reads from the nearest replicas until it writes, wherever they can tell the present: see `get`.
         `txn_id` is for callers that must know it beforehand: random, and never used before.
         """
-        return Transaction(self.kernel, self.finisher, timeout=timeout, nearest=nearest, txn_id=txn_id)
+        return Transaction(self.kernel, self.finisher, timeout=timeout, until=until, nearest=nearest, txn_id=txn_id)
 
     async def run(
         self,
@@ -232,8 +242,12 @@ class KV:
         timeout: float | None = None,
         nearest: bool = False,
     ) -> T:
-        """Run `function` in a transaction and commit, again and again until it succeeds or must not be repeated."""
-        txn = self.begin(timeout=timeout, nearest=nearest)
+        """Run `function` in a transaction and commit, again and again until it succeeds or must not be repeated.
+
+        `timeout` bounds all of it: every try, the commit, finding out what became of it, and undoing it.
+        """
+        until = None if timeout is None else self.kernel.deadline(timeout)
+        txn = self.begin(until=until, nearest=nearest)
         backoff = self.kernel.backoff()
         left = int(self.kernel.settings["txn.max_retries"])
         try:
@@ -243,12 +257,12 @@ class KV:
                     if txn.phase is Phase.OPEN:
                         await txn.commit()
                 except RetryableError:
-                    if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0:
+                    if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0 or (until and until.passed):
                         raise
                 else:
                     return value
                 left -= 1
-                await self.kernel.runtime.clock.sleep(backoff.next())
+                await self.kernel.runtime.clock.sleep(backoff.next() if until is None else until.pause(backoff.next()))
                 await txn.restart()
         except SlackwaterError:
             if txn.phase is Phase.OPEN:

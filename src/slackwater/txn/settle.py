@@ -16,7 +16,7 @@ from slackwater.model.txns import TxnStatus
 
 if TYPE_CHECKING:
     from slackwater.model.txns import Intent
-    from slackwater.routing.retry import Deadline
+    from slackwater.runtime.deadline import Deadline
     from slackwater.txn.kernel import Kernel
 
 SETTLE_ATTEMPTS_MAX = 16

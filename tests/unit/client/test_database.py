@@ -198,9 +198,9 @@ def test_gateways_trust_no_client() -> None:
         ]
         for request in bad:
             with pytest.raises(UsageError):
-                await call(nt.WRITE, request)
+                await call(nt.WRITE, request, deadline=db._gateways.deadline())
         with pytest.raises(UsageError, match="does not lie inside"):
-            await call(nt.GET_ROWS, nt.GetRows(table.table_id, [b"\x03x"]))
+            await call(nt.GET_ROWS, nt.GetRows(table.table_id, [b"\x03x"]), deadline=db._gateways.deadline())
         assert (await db.scan("accounts")).num_rows == 0
 
     play(story)
@@ -298,7 +298,7 @@ def test_open_transactions_are_bounded_and_idle_ones_end() -> None:
             assert await opening.tx.get("accounts", 7) is None
         assert len(txns) == 2
         with pytest.raises(SlackwaterError, match="as many open transactions"):
-            await db._gateways.call(nt.COMMIT, nt.EndTxn(b"3" * 16, opens=True), timeout=0.2)
+            await db._gateways.call(nt.COMMIT, nt.EndTxn(b"3" * 16, opens=True), deadline=db._gateways.deadline(0.2))
         await cluster.until(lambda: len(txns) == 0)
         with pytest.raises(RetryableError, match="idle"):
             await first.tx.get("accounts", 0)

@@ -36,7 +36,7 @@ from slackwater.model.commands import (
     encode_packet,
 )
 from slackwater.model.descriptors import FIRST_RANGE, Lease, LeaseSequence
-from slackwater.replica.driver.waiting import Waiters
+from slackwater.replica.driver.waiting import NO_HURRY_S, Waiters
 from slackwater.replica.lease import (
     LeaseState,
     lasts_s,
@@ -147,27 +147,31 @@ class Leasing:
         }
         return self.elsewhere(use.value, hints.get(use, 0))
 
-    async def hold(self) -> None:
-        """Return once this node may serve under the lease; raise `NotLeaseholder` when another one may."""
+    async def hold(self, *, within_s: float = NO_HURRY_S) -> None:
+        """Return once this node may serve under the lease; raise `NotLeaseholder` when another one may.
+
+        Nobody waits longer than `within_s`, or the setting: what waited for the lease in vain was not begun.
+        """
         now = self._context.clock.now()
         use = self.use(now)
         if use in (LeaseUse.USABLE, LeaseUse.NOT_BEGUN):
             return
         if (use is LeaseUse.ELSEWHERE and self.status(now) in _NOT_OVER) or self.transferring_to is not None:
             raise self._unusable(use if self.transferring_to is None else LeaseUse.MOVING)
+        seconds = min(within_s, self._context.settings["lease.acquire_timeout"])
         if self._acquiring:
-            await self.changed.wait("lease", seconds=self._context.settings["lease.acquire_timeout"])
+            await self.changed.wait("lease", seconds=seconds)
         else:
-            await self._acquire()
+            await self._acquire(seconds)
         self.check(self._context.clock.now())
 
-    async def _acquire(self) -> None:
+    async def _acquire(self, seconds: float) -> None:
         self._context.trusted()
         self._check_entitled()
         self._acquiring = True
         probe("lease.acquire")
         try:
-            async with timeout(self._context.settings["lease.acquire_timeout"]):
+            async with timeout(seconds):
                 await self._request(await self._next())
         except TimeoutError:
             raise self.elsewhere("the lease could not be acquired in time", 0) from None

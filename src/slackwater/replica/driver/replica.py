@@ -39,7 +39,7 @@ from slackwater.replica.driver.closing import Closing
 from slackwater.replica.driver.leasing import Leasing
 from slackwater.replica.driver.pipeline import Pipeline, Waiter
 from slackwater.replica.driver.reading import follower_read, lease_info, read_bulk, served_here
-from slackwater.replica.driver.waiting import Waiters, as_known
+from slackwater.replica.driver.waiting import Waiters, as_known, deadline_of
 from slackwater.replica.evaluate import Evaluation, View, evaluate
 from slackwater.replica.latches import Latch, LatchManager, RequestId
 from slackwater.replica.load import LoadMeter
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from slackwater.replica.apply import Aftermath, Applied
     from slackwater.replica.driver.context import Context, Gone, ReplicaFollower
     from slackwater.replica.state import RangeState
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Entry, NodeId, Position, TaskScope
 
 LATCH_WAIT_S_MAX = 60.0
@@ -153,9 +154,10 @@ class Replica:
             admission.check_future(latest, now=now, ahead_s=self.closing.future_s())
         if self.load.wants_key() and (span := declare.bounds(batch)) is not None:
             self.load.sample(span.start)
+        deadline = deadline_of(batch, self.context.runtime.clock)
         if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
             if batch.requests[0].by_holder:
-                await self.leasing.hold()
+                await self.leasing.hold(within_s=deadline.remaining())
             return lease_info(self)
         if batch.requests and isinstance(batch.requests[0], rq.QueryResolved):
             self._check_bounds(batch)
@@ -165,13 +167,13 @@ class Replica:
             self._check_bounds(batch)
             return await follower_read(self, batch)
         for _ in range(PUSH_ROUNDS_MAX):
-            await self.leasing.hold()
-            result, parked = await self._execute_surely(batch)
+            await self.leasing.hold(within_s=deadline.remaining())
+            result, parked = await self._execute_surely(batch, deadline)
             if parked is None or not await self._records.wait(parked, seconds=declare.push_wait_s(batch)):
                 return result
         return result
 
-    async def _execute_surely(self, batch: Batch) -> tuple[BatchResult, bytes | None]:
+    async def _execute_surely(self, batch: Batch, deadline: Deadline) -> tuple[BatchResult, bytes | None]:
         """Execute; where this node chooses the timestamp, not below what others may have been told already.
 
         A version in the future of this clock may have been acknowledged by a node whose clock is ahead. Instead of reading
@@ -179,11 +181,11 @@ class Replica:
         """
         header, clock = batch.header, self.context.clock
         if header.txn is not None or header.ts != MIN:
-            return await self._execute_once(batch, MIN)
+            return await self._execute_once(batch, MIN, deadline)
         limit = Timestamp(clock.peek() + (clock.max_offset_us << LOGICAL_BITS))
         while True:
             try:
-                return await self._execute_once(batch, limit)
+                return await self._execute_once(batch, limit, deadline)
             except ReadWithinUncertainty as error:
                 existing = error.facts.get("existing")
                 if not isinstance(existing, int):
@@ -192,15 +194,17 @@ class Replica:
                 while (now := clock.peek()) <= existing:
                     await self.context.runtime.clock.sleep(seconds_between(now, Timestamp(existing)) + 1e-6)
 
-    async def _execute_once(self, batch: Batch, uncertain_upto: Timestamp) -> tuple[BatchResult, bytes | None]:
+    async def _execute_once(
+        self, batch: Batch, upto: Timestamp, deadline: Deadline
+    ) -> tuple[BatchResult, bytes | None]:
         """Latch, evaluate, propose, wait. The second value names a transaction whose record a push has to wait for."""
         read_at = declare.read_ts_of(batch, self.context.clock.now())
         latch, granted = self._latch(batch, read_at)
         if not granted:
-            await self._wait_for(latch)
+            await self._wait_for(latch, deadline)
         try:
             right_stats = await self._prepare(batch) if rq.Split in map(type, batch.requests) else ()
-            evaluation = self._evaluate(batch, read_at, right_stats, uncertain_upto)
+            evaluation = self._evaluate(batch, read_at, right_stats, upto)
             if evaluation.read_only:
                 frozen = None if evaluation.bulk is None else self.context.engine.snapshot()
                 self._unlatch(latch)
@@ -236,17 +240,17 @@ class Replica:
         request = RequestId(self._next_request)
         return request, isinstance(self._latches.acquire(request, spans), Latch)
 
-    async def _wait_for(self, request: RequestId) -> None:
+    async def _wait_for(self, request: RequestId, deadline: Deadline) -> None:
         """Wait for latches that others hold; they are given up if that takes too long."""
         probe("replica.latch_wait")
         granted = False
         try:
-            granted = await self._granted.wait(request, seconds=LATCH_WAIT_S_MAX)
+            granted = await self._granted.wait(request, seconds=deadline.pause(LATCH_WAIT_S_MAX))
         finally:
             if not granted:
                 self._wake(self._latches.cancel(request))
         if not granted:
-            raise UnavailableError("waited too long behind other requests on the same keys", seconds=LATCH_WAIT_S_MAX)
+            raise UnavailableError("waited too long behind other requests on the same keys; nothing was done")
 
     def _unlatch(self, request: RequestId) -> None:
         if request != NO_LATCH:

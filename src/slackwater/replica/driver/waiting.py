@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.errors import InvariantViolation, SlackwaterError
+from slackwater.runtime.deadline import Deadline, for_callee
 from slackwater.runtime.sync import Future, get_running_loop, timeout
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from slackwater.model.requests import Batch
+    from slackwater.runtime.seam import Clock
+
+NO_HURRY_S = 3600.0
+"""For batches without a deadline."""
 K = TypeVar("K", bound="Hashable")
 
 
@@ -49,6 +55,15 @@ class Waiters(Generic[K]):
 
     def __len__(self) -> int:
         return sum(map(len, self._futures.values()))
+
+
+def deadline_of(batch: Batch, clock: Clock) -> Deadline:
+    """Until when a batch may wait before it is proposed: long enough before its caller gives up to be told that it was not.
+
+    From there on it is in the log's hands, and a caller that gives up does not know what becomes of it.
+    """
+    ms = batch.header.deadline_ms
+    return Deadline(clock, seconds=for_callee(for_callee(ms / 1000)) if ms else NO_HURRY_S)
 
 
 def as_known(error: Exception, *, doing: str) -> SlackwaterError:

@@ -109,6 +109,11 @@ class Dialer:
         peer = self.live(address)
         if peer is not None and node_id in (0, peer.node_id):
             return await peer.call(method, request, timeout=timeout)  # most calls: nothing to wait for
+        peer, timeout = await self._reached(address, node_id, timeout)
+        return await peer.call(method, request, timeout=timeout)
+
+    async def _reached(self, address: Address, node_id: int, timeout: float | None) -> tuple[Peer, float | None]:
+        """A live connection, and what is left of the time."""
         started_ns = self._runtime.clock.monotonic_ns()
         try:
             async with sync.timeout(timeout):
@@ -119,7 +124,7 @@ class Dialer:
             ) from None
         if timeout is not None:
             timeout -= (self._runtime.clock.monotonic_ns() - started_ns) / 1e9
-        return await peer.call(method, request, timeout=timeout)
+        return peer, timeout
 
     async def stream(
         self,
@@ -130,8 +135,8 @@ class Dialer:
         timeout: float | None = None,
         node_id: int = 0,
     ) -> Stream[Res]:
-        """Dial if needed, then open a stream; the timeout counts from there."""
-        peer = await self.peer(address, node_id=node_id)
+        """Dial if needed, then open a stream; the timeout spans both, and the stream's whole life."""
+        peer, timeout = await self._reached(address, node_id, timeout)
         return peer.stream(method, request, timeout=timeout)
 
     def live(self, address: Address) -> Peer | None:

@@ -15,6 +15,7 @@ import msgspec
 
 from slackwater.errors import DecodeError, UsageError
 from slackwater.runtime.access import NOBODY
+from slackwater.runtime.deadline import Deadline, for_callee
 
 if TYPE_CHECKING:
     from slackwater.runtime.access import Certificate, Role
@@ -154,7 +155,12 @@ class Context:
         return "" if self.certificate is None else self.certificate.name
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline, for the `timeout` of calls made on behalf of this one; None for no deadline."""
+        """Seconds for work on behalf of this call, which ends a little before the deadline cuts it off; None: no deadline."""
         if not self.deadline_ns:
             return None
-        return max(0.0, (self.deadline_ns - self._clock.monotonic_ns()) / 1e9)
+        return for_callee(max(0.0, (self.deadline_ns - self._clock.monotonic_ns()) / 1e9))
+
+    def deadline(self, *, default_s: float) -> Deadline:
+        """The one deadline of everything done on behalf of this call; without one, `default_s` from now."""
+        left = self.remaining()
+        return Deadline(self._clock, seconds=default_s if left is None else left)

@@ -37,6 +37,7 @@ from slackwater.errors import (
 )
 from slackwater.hooks import buggify, level, probe
 from slackwater.runtime.access import Role
+from slackwater.runtime.deadline import for_callee
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import unpack
 from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
@@ -142,7 +143,7 @@ class Peer(Session):
         call_id = self._admit(method.name, timeout)
         hook = self._hook
         ts = hook.stamp() if hook is not None else 0
-        timeout_us = 0 if timeout is None else max(1, int(timeout * 1e6))
+        timeout_us = 0 if timeout is None else max(1, int(for_callee(timeout) * 1e6))
         frame = encode(Request(call_id, method.name, ts, timeout_us, raw(request)))
         if len(frame) > self._frame_bytes_max:
             raise self._too_large(method.name, frame)
@@ -165,7 +166,7 @@ class Peer(Session):
         call_id = self._admit(method.name, timeout)
         hook = self._hook
         ts = hook.stamp() if hook is not None else 0
-        timeout_us = 0 if timeout is None else max(1, int(timeout * 1e6))
+        timeout_us = 0 if timeout is None else max(1, int(for_callee(timeout) * 1e6))
         frame = encode(OpenStream(call_id, method.name, ts, timeout_us, self._window, raw(request)))
         if len(frame) > self._frame_bytes_max:
             raise self._too_large(method.name, frame)

@@ -52,7 +52,7 @@ class Rows:
     async def write(self, request: nt.Write, context: Context) -> nt.Written:
         """Write rows of one table."""
         if request.txn:
-            return await self._in_txn(request)
+            return await self._in_txn(request, context)
         await self._checked(request)
         if request.bulk:
             return nt.Written(len(request.keys), await self._bulk(request, context))
@@ -66,7 +66,7 @@ class Rows:
         gets: list[Request] = [Get(key) for key in request.keys]
         await self._gateway.reach(request.policy.floor)
         if request.txn:
-            return await self._get_in_txn(request, gets)
+            return await self._get_in_txn(request, gets, context)
         policy = request.policy
         kv, now = self._gateway.node.kv, self._gateway.node.clock.now()
         if policy.at == MIN and policy.follower_ok:  # the present, by the nearest replica if it is closed there
@@ -83,21 +83,21 @@ class Rows:
         values = [v.value for v in answer.results if isinstance(v, Value)]
         return nt.RowsReply(values, answer.ts, range_reads(answer))
 
-    async def _get_in_txn(self, request: nt.GetRows, gets: list[Request]) -> nt.RowsReply:
+    async def _get_in_txn(self, request: nt.GetRows, gets: list[Request], context: Context) -> nt.RowsReply:
         for other in request.also:
             if not 0 < len(other.keys) <= KEYS_PER_GET_MAX - len(gets):
                 raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(other.keys))
             await self._gateway.inside(other.table_id, min(other.keys), max(other.keys) + b"\x00")
             gets += [Get(key) for key in other.keys]
-        async with self._gateway.txns.using(request) as open_txn:
+        async with self._gateway.txns.using(request, context) as open_txn:
             results = await open_txn.txn.batch(gets)
             values = [v.value for v in results if isinstance(v, Value)]
             return nt.RowsReply(values, open_txn.txn.state.read_ts, mark=open_txn.mark())
 
     # --- writes
 
-    async def _in_txn(self, request: nt.Write) -> nt.Written:
-        async with self._gateway.txns.using(request) as open_txn:
+    async def _in_txn(self, request: nt.Write, context: Context) -> nt.Written:
+        async with self._gateway.txns.using(request, context) as open_txn:
             await self.take(open_txn.txn, request)
             return nt.Written(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
 
@@ -129,7 +129,7 @@ class Rows:
             )
             if written is not None:
                 return written
-        txn = kv.begin(timeout=context.remaining(), txn_id=request.txn_id)
+        txn = kv.begin(until=self._gateway.deadline(context), txn_id=request.txn_id)
         try:
             return await self._until_done(txn, request)
         except SlackwaterError:
@@ -151,7 +151,8 @@ class Rows:
             except TransactionAborted:
                 raise
             except RetryableError:
-                if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0:
+                out_of_time = txn.until is not None and txn.until.passed
+                if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0 or out_of_time:
                     raise
             left -= 1
             await kernel.runtime.clock.sleep(backoff.next())

@@ -25,6 +25,7 @@ from slackwater.server.gateway.txns import Txns
 
 if TYPE_CHECKING:
     from slackwater.model.tables import TableHistory
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.node import Node
     from slackwater.txn.kv import KV
@@ -133,6 +134,10 @@ class Gateway:
             await self.node.runtime.clock.sleep(excess_s + 1e-6)
             excess_s = (us_of(floor) - us_of(clock.physical()) - clock.max_offset_us) / 1e6
         clock.update(floor)
+
+    def deadline(self, context: Context) -> Deadline:
+        """When everything done for a client's request must have ended."""
+        return context.deadline(default_s=self.node.settings["routing.send_timeout"])
 
     async def current(self, table_id: int, version: int) -> TableHistory:
         """A table whose newest version is the one that a client used."""

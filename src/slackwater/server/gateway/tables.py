@@ -26,13 +26,14 @@ class TableService:
     async def create(self, request: nt.CreateTable, context: Context) -> nt.TableReply:
         """Make a table."""
         catalog = self._gateway.catalog
-        made = await catalog.create(request.name, request.columns, request.primary_key, owner=_owner(context) or "")
+        owner, timeout = _owner(context) or "", context.remaining()
+        made = await catalog.create(request.name, request.columns, request.primary_key, owner=owner, timeout=timeout)
         return nt.TableReply(await catalog.find_id(made.table_id))
 
     async def drop(self, request: nt.DropTable, context: Context) -> nt.TableReply:
         """Drop a table."""
         catalog = self._gateway.catalog
-        gone = await catalog.drop(request.name, by=_owner(context))
+        gone = await catalog.drop(request.name, by=_owner(context), timeout=context.remaining())
         return nt.TableReply(await catalog.find_id(gone.table_id))
 
     async def find(self, request: nt.FindTable, context: Context) -> nt.TableReply:

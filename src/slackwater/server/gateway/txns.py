@@ -101,13 +101,13 @@ class Txns:
         await self._gateway.reach(request.floor)
         max_rows = min(request.max_rows or SCAN_ROWS_MAX, SCAN_ROWS_MAX)
         max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])
-        async with self.using(request) as open_txn:
+        async with self.using(request, context) as open_txn:
             rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
             return nt.TxnRows(rows.values, rows.resume, open_txn.mark())
 
     async def commit(self, request: nt.EndTxn, context: Context) -> nt.Ended:
         """Commit. On an error that can be mended by running it again the transaction stays open, to be restarted."""
-        async with self.using(request) as open_txn:
+        async with self.using(request, context) as open_txn:
             txn = open_txn.txn
             try:
                 return nt.Ended(await txn.commit())
@@ -124,12 +124,13 @@ class Txns:
         """Roll back. One that is not here any more was rolled back already, or never will commit."""
         found = self._open.pop(request.txn, None)
         if found is not None and found.txn.phase is Phase.OPEN:
+            found.txn.until = self._gateway.deadline(context)
             await found.txn.rollback()
         return nt.NativeOk()
 
     async def restart(self, request: nt.EndTxn, context: Context) -> nt.TxnReply:
         """Begin again, with the age of the first try."""
-        async with self.using(request) as open_txn:
+        async with self.using(request, context) as open_txn:
             await open_txn.txn.restart()
             return nt.TxnReply(open_txn.mark())
 
@@ -140,7 +141,7 @@ class Txns:
             # It wrote nothing: there is nothing to decide. What it read may still lie in the future.
             return nt.Settled(committed=True, ts=await kernel.acknowledged(mark.write_ts))
         known = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
-        pushed = await settle(kernel, known, deadline=kernel.deadline(context.remaining()))
+        pushed = await settle(kernel, known, deadline=self._gateway.deadline(context))
         if pushed is None:
             raise AmbiguousResult("the commit may or may not have happened; its record gives no answer")
         if pushed.ambiguous:
@@ -164,8 +165,11 @@ class Txns:
         opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self.now_ns())
         return opened
 
-    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndTxn) -> _Use:
-        """A client's transaction, for the length of one operation; writes that came with it are taken first."""
+    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndTxn, context: Context) -> _Use:
+        """A client's transaction, for the length of one operation and no longer than that has time.
+
+        Writes that came with the operation are taken first.
+        """
         found = self._open.get(request.txn)
         if found is None and request.opens:
             found = self._opened(request.txn)
@@ -176,6 +180,7 @@ class Txns:
             )
         if found.txn.phase is not Phase.OPEN:
             raise UsageError(f"the transaction is {found.txn.phase.value}; begin another one")
+        found.txn.until = self._gateway.deadline(context)
         return _Use(self, found, request.before)
 
     async def take(self, found: OpenTxn, held: Sequence[nt.Write]) -> None:

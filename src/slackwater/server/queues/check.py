@@ -23,7 +23,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.model import requests as rq
 from slackwater.replica.allocator import NodeState
-from slackwater.routing.retry import Deadline
+from slackwater.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ from slackwater.model.layout import anchored_span
 from slackwater.model.spans import Span
 from slackwater.model.txns import Intent, Resolution, TxnRecord, TxnStatus
 from slackwater.replica.records import decode_record, resolution
-from slackwater.routing.retry import Deadline
+from slackwater.runtime.deadline import Deadline
 from slackwater.runtime.seam import Family
 from slackwater.storage.intents import decode_intent
 from slackwater.storage.stats import Stats

@@ -27,6 +27,7 @@ from slackwater.sim.checkers import Recorder
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following, leases, replication, settled
+from slackwater.sim.oracles.bounded import Bounded
 from slackwater.sim.oracles.history import Told
 from slackwater.sim.oracles.stopping import Stops
 from slackwater.sim.oracles.versions import ClosedStays, Versions
@@ -213,6 +214,7 @@ def _oracles() -> list[Oracle]:
         ClosedStays(),
         Told(versions),
         Stops(),
+        Bounded(),
         settled.Equal(),
     ]
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.errors import AmbiguousResult, SlackwaterError
-from slackwater.hooks import probe
+from slackwater.hooks import probe, tap
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class Worker:
         self.kv = client.kv
         self.number = number
         self.draw: Stream = cluster.world.tape.stream(f"workload/{client.runtime.name}")
+        self.dawdled_ns = 0
+        """Time of the present operation that was the client's own."""
         self._operation = 0
         self._made = 0
 
@@ -102,8 +104,10 @@ class Worker:
             if cluster.world.allows_operation(name, self._operation):
                 cluster.busy[name] = what
                 cluster.world.story(f"{name} #{self._operation} {what}")
+                began_ns, self.dawdled_ns = cluster.world.loop.now_ns, 0
                 with suppress(SlackwaterError):  # already written down
                     await OPERATIONS[what](self, timeout)
+                tap("sim.operation_ended", self, what, timeout, began_ns)
             await self.client.runtime.clock.sleep(think_ns / NS)
         cluster.busy[name] = ""
 
@@ -120,7 +124,9 @@ class Worker:
     async def dawdle(self) -> None:
         """Some transactions take their time between reading and writing: leases move and others commit meanwhile."""
         if self.draw.chance(1, 4):
-            await self.client.runtime.clock.sleep(self.draw.decay(DAWDLE_MEAN_NS) / NS)
+            dawdle_ns = self.draw.decay(DAWDLE_MEAN_NS)
+            self.dawdled_ns += dawdle_ns
+            await self.client.runtime.clock.sleep(dawdle_ns / NS)
 
     async def txn(
         self, body: Callable[[Transaction, TxnPen], Awaitable[None]], timeout: float, *, nearest: bool = False
