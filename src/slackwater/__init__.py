@@ -49,7 +49,7 @@ def connect(
         url: one or more nodes; options may follow, as in `?user=ada&certs=DIR&timeout=10s&locality=region=eu`.
         certs: the directory of certificates (`slackwater cert`); without it only loopback addresses are dialed.
         user: whose certificate to present; default root.
-        timeout: how long one operation may take, in seconds or as "500ms"; default 30 s.
+        timeout: how long one operation may take as a whole, in seconds or as "500ms"; default 30 s. (docs/client.md)
         locality: where this client is, e.g. "region=eu,zone=a"; parallel reads prefer what is near.
         session_floor: `session_floor` of another session: reads of the present see everything up to there.
     """
@@ -79,7 +79,7 @@ def open(path: str | Path, *, listen: str = "", timeout: float | str | None = No
     Args:
         path: the data directory. One process at a time may have it open.
         listen: a loopback address such as "127.0.0.1:7400" to serve as well; without it no port is opened.
-        timeout: how long one operation may take, in seconds or as "500ms"; default 30 s.
+        timeout: how long one operation may take as a whole, in seconds or as "500ms"; default 30 s. (docs/client.md)
     """
     from slackwater.server.embedded import open_database
 

