@@ -334,8 +334,7 @@ class AsyncDatabase:
         self, table: str, num: int | None = None, *, at: Timestamp | None = None
     ) -> list[nt.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
-        count = count_of(num, "num")
-        deadline = self._gateways.deadline()
+        count, deadline = count_of(num, "num"), self._gateways.deadline()
         history = await self._tables.by_name(table, deadline=deadline)
         ts = self._gateways.clock.now() if at is None else self._time(at)
         request = nt.GetPartitions(history.latest.table_id, ts, count)
@@ -462,10 +461,10 @@ class AsyncDatabase:
         Under a name, `app`, at most once for each version of this operation on this table (one made anew is another); an
         upsert leaves the columns of `keep` as they are in rows that are there. It has a `timeout` of its own, for all rows.
         """
-        deadline = self._gateways.deadline(duration_of(timeout, "timeout"))
+        until = self._gateways.deadline(duration_of(timeout, "timeout"))
         name, kind, schema = app_of(app), staged_kind(operation), await self.table(table)
         done = await staging.publish(
-            self._gateways, schema, parts, kind, name, owner=owner, keep=keep, job=job, deadline=deadline
+            self._gateways, schema, parts, kind, name, owner=owner, keep=keep, job=job, deadline=until
         )
         self._gateways.floor.told(done.ts)
         return done

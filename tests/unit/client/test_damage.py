@@ -80,7 +80,9 @@ def test_every_way_of_reading_names_the_row_and_a_delete_mends_the_table(rubbish
         mended = db.now()
         await db.upsert("accounts", accounts(1, first=BAD))
         assert await follow(db, after=mended) == 1
-        with pytest.raises(DamagedRow, match=r"it was committed at .*, and history keeps it: read or follow from after"):
+        with pytest.raises(
+            DamagedRow, match=r"it was committed at .*, and history keeps it: read or follow from after"
+        ):
             await follow(db, after=before)
 
     play(story)
