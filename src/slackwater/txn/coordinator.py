@@ -52,7 +52,7 @@ from slackwater.txn.heartbeat import Heart
 from slackwater.txn.operations import Operations
 from slackwater.txn.pushing import Pusher
 from slackwater.txn.refresh import refresh
-from slackwater.txn.settle import settle
+from slackwater.txn.settle import settled_commit
 from slackwater.txn.spanbook import SpanBook
 from slackwater.txn.state import Phase, TxnState
 
@@ -410,18 +410,10 @@ class Transaction(Operations):
     async def _settle(self, error: AmbiguousResult, deadline: Deadline) -> Committed:
         """Find out whether the commit happened; if it did not, make sure that it never will."""
         try:
-            pushed = await settle(self._kernel, self.state.as_intent(), deadline=deadline)
-        except SlackwaterError:
-            pushed = None  # whatever went wrong with the question, it is no answer
-        outcome = None if pushed is None else pushed.resolution
-        if outcome is not None and outcome.status is TxnStatus.COMMITTED:
-            probe("txn.settled_committed")
-            return Committed(TxnStatus.COMMITTED, outcome.ts)
-        if outcome is not None and outcome.status is TxnStatus.ABORTED:
-            probe("txn.settled_aborted")
-            raise TransactionAborted("the commit was lost on the way and is now ruled out; run it again") from error
-        self.phase = Phase.UNKNOWN
-        raise AmbiguousResult("the commit may or may not have happened; its record cannot be reached") from error
+            return await settled_commit(self._kernel, self.state.as_intent(), error, deadline=deadline)
+        except AmbiguousResult:
+            self.phase = Phase.UNKNOWN
+            raise
 
     async def _committed(self, committed: Committed) -> None:
         self._heart.stop()

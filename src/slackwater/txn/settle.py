@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.errors import AmbiguousResult, SlackwaterError, TransactionAborted
 from slackwater.hooks import planted, probe
-from slackwater.model.requests import Pushed, PushTxn
+from slackwater.model.requests import Committed, Pushed, PushTxn
 from slackwater.model.txns import TxnStatus
 
 if TYPE_CHECKING:
@@ -40,3 +41,19 @@ async def settle(kernel: Kernel, txn: Intent, *, deadline: Deadline) -> Pushed |
     if pushed.resolution.status is TxnStatus.COMMITTED and not planted("X-SETTLE-EARLY"):
         await kernel.acknowledged(pushed.resolution.ts)
     return pushed
+
+
+async def settled_commit(kernel: Kernel, txn: Intent, error: AmbiguousResult, *, deadline: Deadline) -> Committed:
+    """The commit whose answer was `error`, for its coordinator; raises what it is told if it did not happen, or may have."""
+    try:
+        pushed = await settle(kernel, txn, deadline=deadline)
+    except SlackwaterError:
+        pushed = None  # whatever went wrong with the question, it is no answer
+    outcome = None if pushed is None else pushed.resolution
+    if outcome is not None and outcome.status is TxnStatus.COMMITTED:
+        probe("txn.settled_committed")
+        return Committed(TxnStatus.COMMITTED, outcome.ts)
+    if outcome is not None and outcome.status is TxnStatus.ABORTED:
+        probe("txn.settled_aborted")
+        raise TransactionAborted("the commit was lost on the way and is now ruled out; run it again") from error
+    raise AmbiguousResult("the commit may or may not have happened; its record cannot be reached") from error
