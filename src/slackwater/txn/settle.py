@@ -49,7 +49,7 @@ async def settled_commit(kernel: Kernel, txn: Intent, error: AmbiguousResult, *,
         pushed = await settle(kernel, txn, deadline=deadline)
     except SlackwaterError:
         pushed = None  # whatever went wrong with the question, it is no answer
-    outcome = None if pushed is None else pushed.resolution
+    outcome = None if pushed is None or pushed.ambiguous else pushed.resolution
     if outcome is not None and outcome.status is TxnStatus.COMMITTED:
         probe("txn.settled_committed")
         return Committed(TxnStatus.COMMITTED, outcome.ts)
