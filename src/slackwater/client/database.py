@@ -18,16 +18,14 @@ import pyarrow
 
 from slackwater.client import changes, reads, staging
 from slackwater.client.arguments import app_of, count_of, duration_of, function_of, names_of, partition_of, time_of
-from slackwater.client.definitions import column_specs, key_specs
-from slackwater.client.gateways import Again, lost
 from slackwater.client.inputs import key_of
 from slackwater.client.snapshot import AsyncSnapshot
 from slackwater.client.staging import PUBLISH_TIMEOUT_S, AsyncPart, staged_kind
-from slackwater.client.tables import KnownTables, table_name
+from slackwater.client.table_operations import TableOperations
 from slackwater.client.transaction import AsyncTransaction, Attempts
 from slackwater.client.writes import Writer, WriteResult
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import AmbiguousResult, DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
+from slackwater.errors import DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
 from slackwater.model import native as nt
 from slackwater.model.damage import decode_row
 from slackwater.model.native import WriteKind
@@ -36,82 +34,30 @@ from slackwater.runtime.sync import CancelledError
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.gateways import Gateways
     from slackwater.model.native_changes import ChangesItem, OpenChanges
     from slackwater.model.native_staging import Job, PartRef, Published
-    from slackwater.model.schema import TableSchema
-    from slackwater.model.tables import TableHistory
     from slackwater.runtime.deadline import Deadline
-    from slackwater.runtime.rpc.method import Method
     from slackwater.runtime.seam import TaskScope
 
 T = TypeVar("T")
-Req = TypeVar("Req")
-Res = TypeVar("Res")
 pa: Any = pyarrow
 SCAN_ATTEMPTS_MAX = 20
 FOLLOWER_READ = "follower_read_timestamp()"
 
 
-class AsyncDatabase:
+class AsyncDatabase(TableOperations):
     """A session with a cluster. Made by `slackwater.aconnect`."""
 
     def __init__(self, gateways: Gateways, scope: TaskScope, *, url: str = "") -> None:
         self.url = url
         """How another process reaches the same cluster; empty when it cannot."""
-        self._gateways = gateways
-        self._tables = KnownTables(gateways)
+        super().__init__(gateways)
         self._writer = Writer(gateways, self._tables, scope)
         self._seen = MIN
-
-    # --- tables
-
-    async def create_table(
-        self, name: str, columns: Mapping[str, Any] | Sequence[Any] | Any, *, primary_key: str | Sequence[str]
-    ) -> TableSchema:
-        """Make a table; see `client.definitions` for how columns and keys are written."""
-        request = nt.CreateTable(table_name(name), column_specs(columns), key_specs(primary_key))
-        reply = await self._define(nt.CREATE_TABLE, request, f"table {name} may or may not have been created")
-        return self._tables.remember(reply.table).latest.schema
-
-    async def drop_table(self, name: str) -> None:
-        """Drop a table. Its rows can still be read as of a time before."""
-        request = nt.DropTable(table_name(name))
-        await self._define(nt.DROP_TABLE, request, f"table {name} may or may not have been dropped")
-        self._tables.forget()
-
-    async def _define(self, method: Method[Any, nt.TableReply], request: Any, doubt: str) -> nt.TableReply:
-        """Change a definition, once: when the answer is lost the caller has to look."""
-        try:
-            deadline = self._gateways.deadline()
-            reply = await self._gateways.call(method, request, deadline=deadline, again=Again.IF_UNSENT)
-        except SlackwaterError as error:
-            if not lost(error):
-                raise
-            raise AmbiguousResult(f"{doubt}: the answer was lost ({error.message}); look with tables()") from error
-        self._gateways.floor.told(reply.table.latest.modified)
-        return reply
-
-    async def tables(self) -> list[TableSchema]:
-        """Every table, by name."""
-        reply = await self._ask(nt.LIST_TABLES, nt.ListTables(floor=self.session_floor))
-        return [self._tables.remember(history).latest.schema for history in reply.tables]
-
-    async def table(self, name: str) -> TableSchema:
-        """What a table looks like now."""
-        return (await self.history(name)).latest.schema
-
-    async def history(self, name: str) -> TableHistory:
-        """Every version of a table, with the time since when each holds. Asks: the answer is of now."""
-        self._tables.forget(name)
-        return await self._tables.by_name(name, deadline=self._gateways.deadline())
-
-    async def _ask(self, method: Method[Req, Res], request: Req) -> Res:
-        """One question that is an operation of its own."""
-        return await self._gateways.call(method, request, deadline=self._gateways.deadline())
 
     # --- rows
 

@@ -1,0 +1,74 @@
+"""Definitions of tables as an application asks for them: create, drop, look up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slackwater.client.definitions import column_specs, key_specs
+from slackwater.client.gateways import Again, lost
+from slackwater.client.tables import KnownTables, table_name
+from slackwater.errors import AmbiguousResult, SlackwaterError
+from slackwater.model import native as nt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from slackwater.client.gateways import Gateways
+    from slackwater.model.schema import TableSchema
+    from slackwater.model.tables import TableHistory
+    from slackwater.runtime.rpc.method import Method
+
+Req = TypeVar("Req")
+Res = TypeVar("Res")
+
+
+class TableOperations:
+    """What `AsyncDatabase` offers about tables themselves."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        self._gateways = gateways
+        self._tables = KnownTables(gateways)
+
+    async def create_table(
+        self, name: str, columns: Mapping[str, Any] | Sequence[Any] | Any, *, primary_key: str | Sequence[str]
+    ) -> TableSchema:
+        """Make a table; see `client.definitions` for how columns and keys are written."""
+        request = nt.CreateTable(table_name(name), column_specs(columns), key_specs(primary_key))
+        reply = await self._define(nt.CREATE_TABLE, request, f"table {name} may or may not have been created")
+        return self._tables.remember(reply.table).latest.schema
+
+    async def drop_table(self, name: str) -> None:
+        """Drop a table. Its rows can still be read as of a time before."""
+        request = nt.DropTable(table_name(name))
+        await self._define(nt.DROP_TABLE, request, f"table {name} may or may not have been dropped")
+        self._tables.forget()
+
+    async def _define(self, method: Method[Any, nt.TableReply], request: Any, doubt: str) -> nt.TableReply:
+        """Change a definition, once: when the answer is lost the caller has to look."""
+        try:
+            deadline = self._gateways.deadline()
+            reply = await self._gateways.call(method, request, deadline=deadline, again=Again.IF_UNSENT)
+        except SlackwaterError as error:
+            if not lost(error):
+                raise
+            raise AmbiguousResult(f"{doubt}: the answer was lost ({error.message}); look with tables()") from error
+        self._gateways.floor.told(reply.table.latest.modified)
+        return reply
+
+    async def tables(self) -> list[TableSchema]:
+        """Every table, by name."""
+        reply = await self._ask(nt.LIST_TABLES, nt.ListTables(floor=self._gateways.floor.ts))
+        return [self._tables.remember(history).latest.schema for history in reply.tables]
+
+    async def table(self, name: str) -> TableSchema:
+        """What a table looks like now."""
+        return (await self.history(name)).latest.schema
+
+    async def history(self, name: str) -> TableHistory:
+        """Every version of a table, with the time since when each holds. Asks: the answer is of now."""
+        self._tables.forget(name)
+        return await self._tables.by_name(name, deadline=self._gateways.deadline())
+
+    async def _ask(self, method: Method[Req, Res], request: Req) -> Res:
+        """One question that is an operation of its own."""
+        return await self._gateways.call(method, request, deadline=self._gateways.deadline())
