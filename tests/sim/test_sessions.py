@@ -96,6 +96,41 @@ def test_a_session_that_begins_from_the_floor_of_another_sees_what_that_one_wrot
     play(story, settings=QUIET)
 
 
+def test_a_session_that_goes_on_through_a_slower_gateway_sees_what_it_wrote_through_a_faster_one() -> None:
+    async def story(c: Cluster) -> None:
+        db = await session(c, NODE, "n2:7400")
+        await db.create_table("accounts", {"id": "int8", "balance": "int8"}, primary_key="id")
+        await c.second_node(b"a")  # all tables are in that range
+        await c.settle(5)
+        for machine in c.world.nodes:
+            machine.clock.step_ns = 200_000_000 if machine.name == "n1" else -200_000_000
+        await c.settle(5)
+
+        async def in_txn(reader: AsyncDatabase) -> list[int]:
+            async with reader.transaction() as tx:
+                return await balances(tx)
+
+        async def closed(reader: AsyncDatabase) -> list[int]:
+            return await balances(await reader.snapshot(as_of=await reader.close_now("accounts")))
+
+        async def negotiated(reader: AsyncDatabase) -> list[int]:
+            return await balances(await reader.snapshot(tables=["accounts"]))
+
+        for balance, read in enumerate((balances, in_txn, closed, negotiated) * 2):
+            await c.settle(4)
+            db._gateways._at = 0
+            written = await db.upsert("accounts", [{"id": 1, "balance": balance}])
+            assert written.timestamp > c.nodes["n2"].clock.physical(), (
+                "the second gateway's clock has not come that far"
+            )
+            db._gateways._at = 1
+            reader = db if balance < 4 else await session(c, "n2:7400")
+            reader.raise_session_floor(db.session_floor)
+            assert await read(reader) == [balance], (read.__name__, balance)
+
+    play(story, settings={**QUIET, "clock.max_offset": 0.5})
+
+
 def test_a_gateway_with_a_slow_clock_waits_for_the_floor_of_a_session() -> None:
     async def story(c: Cluster) -> None:
         gateway, clock = c.node.gateway, c.node.clock
