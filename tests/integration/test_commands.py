@@ -51,7 +51,7 @@ class Shell:
 
     def init(self, address: str, *words: str) -> str:
         """Make a cluster; returns its name."""
-        done = self.inside("init", "--host", address, "--json", *words)
+        done = self.inside("init", "--host", address, "--json", "--no-wait", *words)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["cluster_id"]
 

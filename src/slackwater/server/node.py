@@ -363,7 +363,7 @@ class Node:
 
     async def _on_init(self, request: sv.InitRequest, context: Context) -> sv.InitReply:
         cluster_id = await self.init(cluster_id=request.cluster_id or None)
-        return sv.InitReply(cluster_id, self.node_id)
+        return sv.InitReply(cluster_id, self.node_id, joins=bool(self.join))
 
     def _on_report(self, request: sv.ReportRequest, context: Context) -> sv.ReportReply:
         return report(self)
@@ -375,7 +375,7 @@ class Node:
     def _on_status(self, request: sv.StatusRequest, context: Context) -> sv.StatusReply:
         store = self._here()
         wanted = request.ranges or sorted(store.replicas)
-        found = [replica_status(store, r) for r in wanted if r in store.replicas]
+        found = [replica_status(store, r, self.span_watch) for r in wanted if r in store.replicas]
         return sv.StatusReply(self.node_id, found)
 
     def _on_capacity(self, request: sv.CapacityRequest, context: Context) -> sv.CapacityReply:

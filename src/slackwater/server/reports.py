@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import Replica, Store
     from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.node import Node
+    from slackwater.server.span_watch import SpanWatch
 
 
 def report(node: Node) -> sv.ReportReply:
@@ -41,7 +42,7 @@ def certificate_warnings(node: Node) -> list[str]:
     return node.credentials.warnings(now_s, within_days=node.settings["tls.expiry_warning"])
 
 
-def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:
+def replica_status(store: Store, range_id: RangeId, configuration: SpanWatch) -> sv.ReplicaStatus:
     """Where one replica of a store stands."""
     replica = store.replicas[range_id]
     state = replica.state
@@ -56,6 +57,7 @@ def replica_status(store: Store, range_id: RangeId) -> sv.ReplicaStatus:
         frozen=state.frozen is not None,
         failure=str(replica.failure) if replica.failure else "",
         load=replica.load.rate(now_ns=store.context.runtime.clock.monotonic_ns()),
+        wanted=configuration.factor(state.descriptor),
     )
 
 

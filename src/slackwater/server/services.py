@@ -51,6 +51,8 @@ class InitReply(msgspec.Struct, frozen=True):
 
     cluster_id: str
     node_id: NodeId
+    joins: bool = False
+    """Whether the node was started with others to join: then they are likely to come."""
 
 
 class JoinRequest(msgspec.Struct, frozen=True):
@@ -89,6 +91,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     frozen: bool
     failure: str
     load: float = 0.0
+    wanted: int = 0
+    """Replicas that this range is to have, by what the node knows of the configuration; 0: it does not know yet."""
 
 
 class CapacityRequest(msgspec.Struct, frozen=True):

@@ -19,12 +19,13 @@ from slackwater.closedts.policy import Kind, rtt_step
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.runtime.sync import Event, timeout
-from slackwater.server.span_config import policies_of, read_configs
+from slackwater.server.span_config import factor_of, policies_of, read_configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slackwater.closedts.policy import PolicyBook
+    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.replica.driver import Store, SystemKv
     from slackwater.runtime.seam import NodeId
     from slackwater.server.node import Node
@@ -63,6 +64,11 @@ class SpanWatch:
         if not self.reads:
             await self.read()
         return self.configs
+
+    def factor(self, descriptor: RangeDescriptor) -> int:
+        """How many replicas a range is to have; 0 while the configuration has not been read."""
+        default = int(self._settings["range.replication_factor"])
+        return factor_of(self.configs, descriptor, default=default) if self.reads else 0
 
     async def run(self) -> None:
         """Read, for as long as the node lives."""

@@ -20,6 +20,7 @@ from slackwater.runtime.real import run
 from slackwater.runtime.tasks import Scope
 from slackwater.server.arguments import add_client_arguments
 from slackwater.server.calling import CALL_TIMEOUT_S, calling
+from slackwater.server.replication import count_replicas, warnings
 from slackwater.server.services import REPORT, STATUS, ReplicaStatus, ReportReply, ReportRequest, StatusRequest
 from slackwater.storage.stats import Stats
 
@@ -115,7 +116,7 @@ def status_main(argv: list[str]) -> int:
         argv,
         STATUS_COLUMNS,
     )
-    rows = run(_status(options))
+    rows, short = run(_status(options))
     if options.json:
         print(msgspec.json.encode(rows).decode())
         return 0
@@ -135,6 +136,8 @@ def status_main(argv: list[str]) -> int:
             print("        see docs/operations.md, *When a disk is damaged*; slackwater refetch RANGE --node N answers")
         for why in row.unfit:
             print(f"WARNING: n{row.node} leads nothing now: {why}")
+    for warning in short:
+        print(f"WARNING: {warning}")
     if any(row.state == WAITING for row in rows):
         certs = f" --certs {options.certs}" if options.certs else ""
         print(f"\nThis node belongs to no cluster yet; make one with: slackwater init --host {options.host}{certs}")
@@ -179,7 +182,8 @@ def _options(name: str, description: str, argv: list[str], columns: str) -> argp
     return parser.parse_args(argv)
 
 
-async def _status(options: argparse.Namespace) -> list[NodeRow]:
+async def _status(options: argparse.Namespace) -> tuple[list[NodeRow], list[str]]:
+    """Every node, and what is wrong with the replicas of the whole."""
     async with calling(options) as dialer:
         first = await dialer.call(options.host, REPORT, ReportRequest(), timeout=CALL_TIMEOUT_S)
         nodes = sorted(first.nodes or [first.node], key=lambda node: node.node_id)
@@ -188,10 +192,13 @@ async def _status(options: argparse.Namespace) -> list[NodeRow]:
             return await dialer.call(node.address, REPORT, ReportRequest(), timeout=ASK_TIMEOUT_S)
 
         answers = await ask_all([partial(ask, node) for node in nodes])
+        held = await ask_all([partial(_replicas_of, dialer, node) for node in nodes if node.node_id])
+    counted = count_replicas(replica for answer in held for replica in answer or ())
     liveness = {record.node_id: record for record in first.liveness}
-    return [
+    rows = [
         _node_row(node, liveness.get(node.node_id), first, answer) for node, answer in zip(nodes, answers, strict=True)
     ]
+    return rows, warnings(counted, nodes=sum(answer is not None for answer in held))
 
 
 def _node_row(node: NodeDescriptor, record: Liveness | None, first: ReportReply, answer: ReportReply | None) -> NodeRow:
