@@ -72,6 +72,12 @@ def decode_id(value: bytes) -> int:
     return int.from_bytes(value, "big")
 
 
+def check_name_record(name: bytes, value: bytes) -> None:
+    """Raise unless a name's record can be read."""
+    name.decode()
+    decode_id(value)
+
+
 def encode_record(record: TableRecord) -> bytes:
     """The bytes of one version."""
     return msgspec.msgpack.encode(record)

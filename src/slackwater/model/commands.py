@@ -21,7 +21,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import DecodeError
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
 from slackwater.model.requests import SubsumeResult
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.runtime.seam import Natural, NodeId, RangeId
 
 COMMAND_ID_BYTES = 12
 COMMANDS_PER_PACKET_MAX = 4096
@@ -59,7 +59,7 @@ class FreezeTrigger(_Trigger, frozen=True):
     """The range stops, to be taken over by its left neighbour."""
 
     left_id: RangeId
-    left_generation: int
+    left_generation: Natural
 
 
 class ThawTrigger(_Trigger, frozen=True):
@@ -124,7 +124,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
     effects: bytes = b""
     stats: tuple[int, ...] = ()
     trigger: Trigger | None = None
-    generation: int = 0
+    generation: Natural = 0
     """For triggers that change the descriptor: the generation they were evaluated under. It must still hold."""
 
 

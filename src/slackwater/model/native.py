@@ -37,6 +37,7 @@ from slackwater.model.kinds import ColumnType
 from slackwater.model.tables import TableHistory
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method, StreamMethod
+from slackwater.runtime.seam import Natural, Small
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ class FindTable(msgspec.Struct, frozen=True):
     """A table by name, as of a time, or by id."""
 
     name: str = ""
-    table_id: int = 0
+    table_id: Small = 0
     at: Timestamp = MIN
     floor: Timestamp = MIN
     """Of the present: with every version up to here."""
@@ -118,8 +119,8 @@ class Write(msgspec.Struct, frozen=True):
     a write without one is known by, should its answer be lost (`Settle`).
     """
 
-    table_id: int
-    version: int
+    table_id: Small
+    version: Small
     kind: WriteKind
     keys: list[bytes]
     values: list[bytes]
@@ -144,7 +145,7 @@ class ReadPolicy(msgspec.Struct, frozen=True):
 
     at: Timestamp = MIN
     follower_ok: bool = False
-    wait_ms: int = 0
+    wait_ms: Small = 0
     """How long a follower may wait for the timestamp to close before the leaseholder is asked."""
     nearest_only: bool = False
     """Fail rather than ask the leaseholder."""
@@ -155,7 +156,7 @@ class ReadPolicy(msgspec.Struct, frozen=True):
 class GetRows(msgspec.Struct, frozen=True):
     """The values of some keys, in order."""
 
-    table_id: int
+    table_id: Small
     keys: list[bytes]
     policy: ReadPolicy = ReadPolicy()
     txn: bytes = b""
@@ -168,16 +169,16 @@ class GetRows(msgspec.Struct, frozen=True):
 class TableKeys(msgspec.Struct, frozen=True):
     """Keys of one table."""
 
-    table_id: int
+    table_id: Small
     keys: list[bytes]
 
 
 class RangeRead(msgspec.Struct, frozen=True):
     """Who answered a part of a read, when that was, and why it was not a follower."""
 
-    range_id: int
+    range_id: Natural
     timestamp: Timestamp
-    node: int
+    node: Small
     by_follower: bool
     lag_s: float
     """How old what was read was when it was read."""
@@ -202,13 +203,13 @@ class Scan(msgspec.Struct, frozen=True):
     `version` is the newest version of the table that the client knows; it counts for reads of the present only.
     """
 
-    table_id: int
-    version: int
+    table_id: Small
+    version: Small
     plan: bytes
     start: bytes
     end: bytes
     policy: ReadPolicy = ReadPolicy()
-    limit: int = 0
+    limit: Small = 0
     """Stop soon after this many rows; 0: all."""
 
 
@@ -234,7 +235,7 @@ class TxnMark(msgspec.Struct, frozen=True):
     txn_id: bytes
     anchor: bytes
     start: Timestamp
-    epoch: int
+    epoch: Natural
     write_ts: Timestamp
 
 
@@ -248,10 +249,10 @@ class TxnScan(msgspec.Struct, frozen=True):
     """Rows of `[start, end)` as a transaction sees them, its own writes included; at most `max_rows`."""
 
     txn: bytes
-    table_id: int
+    table_id: Small
     start: bytes
     end: bytes
-    max_rows: int
+    max_rows: Small
     before: tuple[Write, ...] = ()
     opens: bool = False
     floor: Timestamp = MIN
@@ -342,10 +343,10 @@ class FrontierRow(msgspec.Struct, frozen=True):
     """How far one replica of one range is closed and resolved, and what holds it back."""
 
     table: str
-    range_id: int
+    range_id: Natural
     start: bytes
     end: bytes
-    node: int
+    node: Small
     leads: bool
     closed: Timestamp
     resolved: Timestamp
@@ -368,7 +369,7 @@ class FrontierReply(msgspec.Struct, frozen=True):
 class ReplicaPlace(msgspec.Struct, frozen=True):
     """A node that holds a copy."""
 
-    node: int
+    node: Small
     address: str
     locality: tuple[tuple[str, str], ...] = ()
 
@@ -380,7 +381,7 @@ class Partition(msgspec.Struct, frozen=True):
     """
 
     table: str
-    table_id: int
+    table_id: Small
     start: bytes
     end: bytes
     replicas: tuple[ReplicaPlace, ...] = ()
@@ -389,9 +390,9 @@ class Partition(msgspec.Struct, frozen=True):
 class GetPartitions(msgspec.Struct, frozen=True):
     """Parts of a table that cover it, in key order: one a range, or about `count`."""
 
-    table_id: int
+    table_id: Small
     at: Timestamp
-    count: int = 0
+    count: Small = 0
 
 
 class PartitionsReply(msgspec.Struct, frozen=True):
@@ -403,7 +404,7 @@ class PartitionsReply(msgspec.Struct, frozen=True):
 class ReadChanges(msgspec.Struct, frozen=True):
     """Every change in `[start, end)` with after < commit timestamp <= upto, as Arrow with the change columns."""
 
-    table_id: int
+    table_id: Small
     plan: bytes
     start: bytes
     end: bytes

@@ -29,6 +29,7 @@ from slackwater.errors import DecodeError, UsageError
 from slackwater.model.native import NativeOk
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method
+from slackwater.runtime.seam import Natural, Small
 
 PART_BYTES = 16
 TIME_BYTES = 8
@@ -69,7 +70,7 @@ class StageChunks(msgspec.Struct, frozen=True):
     """
 
     part: bytes
-    first: int
+    first: Small
     chunks: list[bytes]
     rows: int = 0
     job: Job | None = None
@@ -79,8 +80,8 @@ class PartRef(msgspec.Struct, frozen=True):
     """A complete part: how many chunks it has, and how many rows."""
 
     part: bytes
-    chunks: int
-    rows: int
+    chunks: Small
+    rows: Small
 
 
 class Publish(msgspec.Struct, frozen=True):
@@ -91,12 +92,12 @@ class Publish(msgspec.Struct, frozen=True):
     what it has in them.
     """
 
-    table_id: int
-    version: int
+    table_id: Small
+    version: Small
     kind: StagedKind
     parts: list[PartRef]
     app: str
-    app_version: int
+    app_version: Natural
     lasting: bool
     owner: str = ""
     keep: list[int] = []
@@ -107,7 +108,7 @@ class Publish(msgspec.Struct, frozen=True):
 class Published(msgspec.Struct, frozen=True):
     """When it happened; `already`: not now, but at or before that time, and then `rows` counts those written then."""
 
-    rows: int
+    rows: Small
     ts: Timestamp
     already: bool
 

@@ -18,7 +18,7 @@ Interval ends are in the names. Keys are logical keys; no request names a versio
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -29,7 +29,7 @@ from slackwater.model.bulk import ScanArrow as ScanArrow
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, RangeDescriptor
 from slackwater.model.served import Served
 from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
-from slackwater.runtime.seam import NodeId, Position, RangeId
+from slackwater.runtime.seam import Natural, NodeId, Position, RangeId, Small
 
 BATCH_REQUESTS_MAX = 10_000
 """Requests in one batch."""
@@ -109,7 +109,7 @@ class Increment(_Message, frozen=True):
     """Add to a key that holds a signed 64-bit integer (absent counts as 0)."""
 
     key: bytes
-    by: int
+    by: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Delete(_Message, frozen=True):
@@ -170,7 +170,7 @@ class PushTxn(_Message, frozen=True):
     above: Timestamp
     abort: bool
     force: bool = False
-    wait_ms: int = 0
+    wait_ms: Small = 0
     """How long the record's range may hold this push back while it has to wait."""
 
 
@@ -210,13 +210,13 @@ class Subsume(_Message, frozen=True):
     """Freeze this range, so that its left neighbour can take it over. Replicated; ends by the merge or by Thaw."""
 
     left_id: RangeId
-    left_generation: int
+    left_generation: Natural
 
 
 class Thaw(_Message, frozen=True):
     """End a freeze whose merge can no longer happen: the left side's generation has moved on, as applied on this store."""
 
-    left_generation_passed: int = 0
+    left_generation_passed: Natural = 0
     """What the caller was told. The range checks for itself; this only tells apart a mistake from a moment too early."""
 
 
@@ -230,14 +230,14 @@ class Merge(_Message, frozen=True):
 class AbortMerge(_Message, frozen=True):
     """Make sure that a merge proposed under `generation` can never apply, by raising the generation past it."""
 
-    generation: int
+    generation: Natural
 
 
 class ChangeReplicas(_Message, frozen=True):
     """Replace the set of replicas, if the descriptor still has `generation`."""
 
     replicas: tuple[NodeId, ...]
-    generation: int
+    generation: Natural
 
 
 class Barrier(_Message, frozen=True):
@@ -275,7 +275,7 @@ class RequestLease(_Message, frozen=True):
     """Take the lease, given that `prev_sequence` is still the current one and has ended."""
 
     lease: Lease
-    prev_sequence: int
+    prev_sequence: Natural
 
 
 class TransferLease(_Message, frozen=True):
@@ -394,7 +394,7 @@ class SubsumeResult(_Message, frozen=True):
     lai: LeaseAppliedIndex
     closed: Timestamp
     read_floor: Timestamp
-    freeze_generation: int
+    freeze_generation: Natural
     gc_threshold: Timestamp
     txn_floor: Timestamp
     stats: tuple[int, ...]
@@ -455,15 +455,15 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     """Read (and write) timestamp of a batch without transaction; MIN: the leaseholder's clock decides."""
     txn: Txn | None = None
     uncertainty_limit: Timestamp = MIN
-    max_keys: int = 0
+    max_keys: Small = 0
     """Rows all scans of the batch may return together; 0: no limit."""
-    max_bytes: int = 0
+    max_bytes: Small = 0
     follower_ok: bool = False
     """Whether a replica without the lease may answer, if the timestamp is closed there."""
-    wait_ms: int = 0
+    wait_ms: Small = 0
     """How long a follower may wait for the timestamp to close before it redirects."""
-    deadline_ms: int = 0
-    generation: int = 0
+    deadline_ms: Small = 0
+    generation: Natural = 0
     """Of the descriptor the sender used; 0: unknown."""
     nearest_only: bool = False
     """With `follower_ok`: fail (`TooStale`) rather than be sent on by a follower that cannot serve it."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import BelowGcThreshold, RetryableError
+from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
 from slackwater.hooks import planted, probe
 from slackwater.model import requests as rq
+from slackwater.model.layout import KV
 from slackwater.storage import gc, reads, writes
 from slackwater.storage.intents import conflict, conflicts_in
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from slackwater.replica.evaluation import Work
     from slackwater.storage.reads import Rows
     from slackwater.storage.writes import Written
+
+ALLOCATED_AT_ONCE_MAX = 1_000_000
+"""Ids that one request may take."""
+NO_COUNT = writes.counter(0)
 
 
 def get(work: Work, request: rq.Get) -> Result:
@@ -109,6 +114,7 @@ def refresh(work: Work, request: rq.Refresh) -> Result:
 
 def put(work: Work, request: rq.Put) -> Result:
     """Set a key."""
+    _check_record(work, request)
     return _wrote(
         work,
         writes.put(
@@ -125,6 +131,7 @@ def put(work: Work, request: rq.Put) -> Result:
 
 def conditional_put(work: Work, request: rq.ConditionalPut) -> Result:
     """Set a key if it has the expected value."""
+    _check_record(work, request)
     written = writes.conditional_put(
         work.reader,
         work.effects,
@@ -140,6 +147,7 @@ def conditional_put(work: Work, request: rq.ConditionalPut) -> Result:
 
 def init_put(work: Work, request: rq.InitPut) -> Result:
     """Set a key unless it has another value."""
+    _check_record(work, request)
     written = writes.init_put(
         work.reader, work.effects, request.key, request.value, ts=work.write_ts, txn=work.writer, sequence=work.sequence
     )
@@ -148,6 +156,10 @@ def init_put(work: Work, request: rq.InitPut) -> Result:
 
 def increment(work: Work, request: rq.Increment) -> Result:
     """Add to a counter."""
+    if request.key < KV:
+        work.view.neighbors.check_record(request.key, NO_COUNT)
+        if not 0 < request.by <= ALLOCATED_AT_ONCE_MAX:
+            raise UsageError(f"a counter of the system moves up by 1 to {ALLOCATED_AT_ONCE_MAX}", by=request.by)
     number, written = writes.increment(
         work.reader, work.effects, request.key, request.by, ts=work.write_ts, txn=work.writer, sequence=work.sequence
     )
@@ -187,6 +199,10 @@ def delete_range(work: Work, request: rq.DeleteRange) -> Result:
 
 def put_rows(work: Work, request: rq.PutRows) -> Result:
     """Set many keys."""
+    if request.keys and request.keys[0] < KV:  # sorted: the others lie above
+        for key, value in zip(request.keys, request.values, strict=True):
+            if key < KV:
+                work.view.neighbors.check_record(key, value)
     written = writes.put_rows(
         work.reader,
         work.effects,
@@ -205,6 +221,12 @@ def gc_versions(work: Work, request: rq.GcVersions) -> Result:
     collected = gc.collect_keys(work.reader, work.effects, request.keys, threshold=work.view.state.gc_threshold)
     work.evaluation.add_stats(collected.stats)
     return rq.Number(collected.versions)
+
+
+def _check_record(work: Work, request: rq.Put | rq.ConditionalPut | rq.InitPut) -> None:
+    """Refuse what the nodes that read the cluster's own records could not read."""
+    if request.key < KV:
+        work.view.neighbors.check_record(request.key, request.value)
 
 
 def _wrote(work: Work, written: Written) -> Result:

@@ -38,6 +38,10 @@ class Neighbors(Protocol):
         """The applied state of this store's replica of a range; None: there is none here."""
         ...
 
+    def check_record(self, key: bytes, value: bytes) -> None:
+        """Refuse a value that nodes could not read back as the record of the cluster that its key names."""
+        ...
+
     def node_known(self, node_id: NodeId) -> bool:
         """Whether a node of this id belongs to the cluster, as far as this node has heard."""
         ...
@@ -53,6 +57,9 @@ class NoNeighbors:
     def state_of(self, range_id: RangeId) -> RangeState | None:
         """No other range."""
         return None
+
+    def check_record(self, key: bytes, value: bytes) -> None:
+        """Every value may be a record."""
 
     def node_known(self, node_id: NodeId) -> bool:
         """Every id may be a node's."""

@@ -35,7 +35,10 @@ T_co = TypeVar("T_co", covariant=True)
 Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """What identifiers, counters and positions are made of: a message with any other number in their place does not decode."""
 
-NodeId = NewType("NodeId", Natural)
+Small = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+"""The same, of what is written in four bytes or counted in memory."""
+
+NodeId = NewType("NodeId", Small)
 RangeId = NewType("RangeId", Natural)
 Position = NewType("Position", Natural)
 """A place in an ordered log. Positions increase; gaps are fine; 0 is before everything."""

@@ -53,6 +53,7 @@ from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
 from slackwater.server.queues.desk import Desk
+from slackwater.server.records import check_record
 from slackwater.server.refetch import refetch
 from slackwater.server.reports import capacity, checksum, replica_status, report
 from slackwater.server.span_watch import span_watch
@@ -241,6 +242,7 @@ class Node:
             trusted=self.fitness.check_serving,
             transport=side_transport(self),
             policies=self.policies,
+            check_record=check_record,
         )
         self.store.context.on_complaint = self.fitness.complained
         self.sender.directory.held = self.store.descriptor_of

@@ -157,8 +157,12 @@ def increment(
     number = counter_of(_current(before, txn, sequence)) + by
     if not -(1 << 63) <= number < 1 << 63:
         raise UsageError("the counter would leave 64 bits", key=key, by=by)
-    value = COUNTER_TAG + number.to_bytes(COUNTER_BYTES, "big", signed=True)
-    return number, _write(batch, key, value, before, ts=ts, txn=txn, sequence=sequence)
+    return number, _write(batch, key, counter(number), before, ts=ts, txn=txn, sequence=sequence)
+
+
+def counter(number: int) -> bytes:
+    """A counter's value."""
+    return COUNTER_TAG + number.to_bytes(COUNTER_BYTES, "big", signed=True)
 
 
 def counter_of(stored: bytes | None) -> int:

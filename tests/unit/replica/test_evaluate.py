@@ -51,6 +51,10 @@ class Bench:
     def state_of(self, range_id: int) -> RangeState | None:
         return self.others.get(range_id)
 
+    def check_record(self, key: bytes, value: bytes) -> None:
+        if value == b"garbage":
+            raise UsageError("this is no record")
+
     def node_known(self, node_id: int) -> bool:
         return node_id < 10
 

@@ -85,6 +85,7 @@ class Store:
         trusted: Callable[[], None] = lambda: None,
         policies: PolicyBook | None = None,
         on_damaged: Callable[[Replica], None] = Replica.halt,
+        check_record: Callable[[bytes, bytes], None] = lambda key, value: None,
     ) -> None:
         self.replicas: dict[RangeId, Replica] = {}
         self.durable: dict[RangeId, Position] = {}
@@ -100,6 +101,7 @@ class Store:
         self._installing: dict[RangeId, RangeDescriptor] = {}
         self._stopping = False
         self._reached = MIN
+        self.check_record = check_record
         self.context = Context(
             node_id=node_id,
             runtime=runtime,

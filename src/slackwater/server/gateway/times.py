@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.model import native as nt
 from slackwater.model.layout import schema_span
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S = 3.0
 ASKED_AT_ONCE_MAX = 16
+STALENESS_S_MAX = 1e10
+"""Longer than timestamps reach back."""
 
 
 class Times:
@@ -59,10 +61,11 @@ class Times:
         staleness = self._staleness(request.seen)
         bound = max((h.versions[0].modified for h in tables), default=MIN)
         if request.max_staleness is not None:
-            if not 0 <= request.max_staleness < float("inf"):
-                raise UsageError("a staleness is a number of seconds, not negative", seconds=request.max_staleness)
-            now = node.clock.now()
-            bound = max(bound, Timestamp(now - int(request.max_staleness * 1e6 * 1024)))
+            if not 0 <= request.max_staleness <= STALENESS_S_MAX:
+                raise UsageError(
+                    f"a staleness is a number of seconds from 0 to {STALENESS_S_MAX:.0f}", seconds=request.max_staleness
+                )
+            bound = max(bound, add_seconds(node.clock.now(), -request.max_staleness))
         bound = Timestamp(max(bound, request.min_timestamp, request.floor))
         if not tables:
             return nt.SnapshotReply(
