@@ -6,9 +6,10 @@ BENCH ?=
 DEMO ?=
 FAULT_SECONDS ?= 120
 SPARK_ROUNDS ?= 30
+SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark bench rewrite-scripts lock wheelhouse clean
+.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark fuzz bench rewrite-scripts lock wheelhouse clean
 
 help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -48,6 +49,9 @@ faults: setup ## three real nodes under kill -9, pauses and restarts for FAULT_S
 
 faults-spark: setup ## SPARK_ROUNDS (30) Spark snapshots while money moves and nodes die; prints the rate of the transfers
 	@SLACKWATER_SPARK_ROUNDS=$(SPARK_ROUNDS) $(PY) -m pytest tests/spark/test_balance.py -s
+
+fuzz: setup ## besiege three real nodes with fuzzed frames for SECONDS (default 60); prints one JSON object
+	@$(PY) -m tests.fuzz --seconds $(SECONDS)
 
 bench: ## all benchmarks, or BENCH="storage log"; ratios to peers in the same run
 	@scripts/setup.sh dev nats spark bench

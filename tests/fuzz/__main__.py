@@ -29,6 +29,7 @@ MEMORY_GROWTH_MB_MAX = 150.0
 
 async def main(args: argparse.Namespace) -> dict[str, object]:
     """Build, besiege, judge."""
+    args.seed = random.SystemRandom().randrange(1 << 31) if args.seed is None else args.seed
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         cluster = Processes(directory, nodes=NODES, log_url=f"sqlite://{directory}/log.db", settings=SETTINGS)
@@ -59,7 +60,7 @@ async def besiege(args: argparse.Namespace, cluster: Processes, directory: Path)
         shapes = Shapes(args.seed, await words(db, cluster))
         ids = frozenset(range(1, 200))
         avoid = dict.fromkeys(("admin.drain", "admin.decommission", "store.quarantine", "node.hello"), ids)
-        siege = Siege(shapes, methods(), avoid=avoid)
+        siege = Siege(shapes, methods(), avoid=avoid, rate=args.rate / CONNECTIONS)
         for address in cluster.addresses:
             await siege.replay(address, kept())
         pids = [process.pid for process in cluster._processes if process]
@@ -167,10 +168,12 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--quiet", type=float, default=5, help="seconds to measure the bystander alone")
     parser.add_argument("--frames", type=int, default=10**9, help="stop after this many")
+    parser.add_argument(
+        "--rate", type=float, default=0, help="frames a second over all connections; 0: as many as are answered"
+    )
     parser.add_argument("--keep", type=Path, default=None, help="copy the journals there")
     parser.add_argument("--seed", type=int, default=None)
     chosen = parser.parse_args()
-    chosen.seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
     result = asyncio.run(main(chosen))
     result["broken"] = verdict(result)
     print(json.dumps(result, indent=1))

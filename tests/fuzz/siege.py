@@ -42,10 +42,14 @@ class Siege:
     last = ""
     """The method of the latest frame."""
 
-    def __init__(self, shapes: Shapes, methods: dict[str, Any], *, avoid: dict[str, frozenset[int]]) -> None:
+    def __init__(
+        self, shapes: Shapes, methods: dict[str, Any], *, avoid: dict[str, frozenset[int]], rate: float = 0
+    ) -> None:
         self.shapes = shapes
         self.methods = methods
         self.avoid = avoid
+        self.rate = rate
+        """Frames a second on each connection; 0: as many as are answered."""
         self.sent = 0
         self.answered = 0
         self.reconnects = 0
@@ -113,6 +117,7 @@ class Siege:
 
         try:
             while going_on() and not line.ended:
+                sent = call
                 while len(open_calls) < (NOISY_WINDOW if noisy else WINDOW) and not line.ended:
                     call += 1
                     frame = self.frame(call, noisy=noisy)
@@ -121,7 +126,10 @@ class Siege:
                     self.recent.append(frame)
                     open_calls[call] = None
                     line.send(frame)
+                sent = call - sent
                 await line.writer.drain()
+                if self.rate:
+                    await asyncio.sleep(sent / self.rate)
                 before = len(open_calls)
                 await line.listen(
                     0.05 if noisy else 0.5, heard, until=lambda: len(open_calls) < WINDOW // 2 and not noisy

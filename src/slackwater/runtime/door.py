@@ -129,8 +129,7 @@ class Door:
         handshakes = [entrant.task for entrant in strangers if entrant.task is not None]
         for entrant in strangers:
             self._end(entrant)
-        for handshake in handshakes:
-            await handshake
+        await asyncio.gather(*handshakes, return_exceptions=True)
 
     @property
     def sockets(self) -> int:
@@ -191,22 +190,25 @@ class Door:
         level("rpc.unproven", len(self._unproven), self._unproven_max)
         entrant.timer = loop.call_later(self._prove_s, self._end, entrant)
         entrant.task = loop.create_task(self._admit(entrant, sock), name="admit")
+        entrant.task.add_done_callback(lambda task: self._admitted(task, entrant, sock))
 
     async def _admit(self, entrant: Entrant, sock: socket.socket) -> None:
         tls = self._tls()
         patience: dict[str, Any] = {}
         if tls is not None:
             patience = {"ssl_handshake_timeout": self._prove_s, "ssl_shutdown_timeout": self._shutdown_s}
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._make(entrant), sock, ssl=tls, **patience
-            )
-        except (OSError, ValueError, asyncio.CancelledError):
-            # A handshake that failed, or a stranger that was ended during it: either way, nobody is told.
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: self._make(entrant), sock, ssl=tls, **patience)
+
+    def _admitted(self, task: asyncio.Task[None], entrant: Entrant, sock: socket.socket) -> None:
+        """A handshake ended. One that failed, or was ended before it began, is of interest to no one."""
+        entrant.task = None
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
             self.gone(entrant)
             sock.close()
-        finally:
-            entrant.task = None
+        if error is not None and not isinstance(error, OSError | ValueError):
+            facts = {"message": "a connection could not be taken over", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(facts)
 
     def _make_room(self) -> bool:
         """End the oldest stranger of the address that has most of them; False: there is none."""

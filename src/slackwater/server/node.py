@@ -53,6 +53,7 @@ from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
 from slackwater.server.queues.desk import Desk
+from slackwater.server.raw_writes import WRITES, check_raw
 from slackwater.server.records import check_record
 from slackwater.server.refetch import refetch
 from slackwater.server.reports import capacity, checksum, replica_status, report
@@ -348,7 +349,14 @@ class Node:
         check_node(self.book, node_id, certificate)
 
     def _on_batch(self, batch: Batch, context: Context) -> Awaitable[BatchResult]:
+        if not context.node_id and not WRITES.isdisjoint(map(type, batch.requests)):
+            return self._checked(batch)
         return self._execute(batch)
+
+    async def _checked(self, batch: Batch) -> BatchResult:
+        """Execute the batch of a caller that is no node, if its rows and keys are what they should be."""
+        await check_raw(self.gateway, batch)
+        return await self._execute(batch)
 
     def _execute(self, batch: Batch) -> Awaitable[BatchResult]:
         self.fitness.check_serving()

@@ -95,6 +95,25 @@ def test_sockets_that_never_begin_tls_give_way_too(certs):
     run(main())
 
 
+def test_a_server_closes_while_handshakes_have_not_begun(certs):
+    async def main():
+        async with world("tcp", connect_timeout=60) as w:
+            w.runtime.net = TcpNet(w.settings, server_tls=server_context(node_files(certs)))
+            for pause in (0, 1, 3):
+                server = RpcServer(w.runtime, w.scope, identity=Identity(), settings=w.settings)
+                address = await server.listen("127.0.0.1:0")
+                async with silent(address, 5) as held:
+                    for _ in range(pause):
+                        await asyncio.sleep(0)
+                    await server.close()
+                    for reader, _ in held:
+                        with contextlib.suppress(ConnectionError):
+                            assert await asyncio.wait_for(reader.read(), 30) == b""
+            assert w.crashes == []
+
+    run(main())
+
+
 def test_a_stranger_that_takes_its_time_is_ended():
     async def main():
         async with world("tcp", connect_timeout=0.2) as w, silent(w.address, 3) as held:

@@ -1,0 +1,67 @@
+"""Checks key/value writes of callers that are no nodes: an operator, `slackwater kv`, a tool.
+
+Nodes send what gateways have checked already. Whoever else writes raw keys might write a row that no scan of its table can
+decode, or a key that sorts among the versions of its neighbor. Both are refused here, before anything is evaluated. Removing
+a key is always allowed: that is how a row that does not decode is got rid of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import DecodeError, UsageError
+from slackwater.model import layout
+from slackwater.model import requests as rq
+from slackwater.model.keys import unescape
+from slackwater.model.rows import version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackwater.model.requests import Batch
+    from slackwater.server.gateway.service import Gateway
+
+_PUTS = (rq.Put, rq.ConditionalPut, rq.InitPut)
+WRITES = frozenset({*_PUTS, rq.PutRows, rq.Increment})
+
+
+async def check_raw(gateway: Gateway, batch: Batch) -> None:
+    """Raise `UsageError` when a write of the batch is a row that its table could not hold, or is under no key at all."""
+    for key, value in _written(batch):
+        if key.startswith(layout.TABLE):
+            await _check_row(gateway, key, value)
+        elif key.startswith(layout.KV):
+            _check_plain(key)
+
+
+def _written(batch: Batch) -> Iterator[tuple[bytes, bytes | None]]:
+    for request in batch.requests:
+        match request:
+            case rq.Put(key, value) | rq.ConditionalPut(key, value) | rq.InitPut(key, value):
+                yield key, value
+            case rq.Increment(key):
+                yield key, None
+            case rq.PutRows(keys, values):
+                yield from zip(keys, values, strict=False)
+
+
+async def _check_row(gateway: Gateway, key: bytes, value: bytes | None) -> None:
+    try:
+        table_id, _, _ = layout.split_table_key(key)
+        version = version_of(value or b"")  # a counter is no row
+    except DecodeError as error:
+        raise UsageError(f"this is no row of a table: {error.message}; nothing was written", key=key[:32]) from None
+    history = await gateway.catalog.find_id(table_id)
+    schema = history.by_version().get(version)
+    if schema is None:
+        raise UsageError(f"table {history.latest.name} has no version {version}; nothing was written", key=key[:32])
+    gateway.checkers.of(schema).check_rows([key], [value or b""])
+
+
+def _check_plain(key: bytes) -> None:
+    try:
+        _, end = unescape(key, len(layout.KV))
+    except DecodeError:
+        end = 0
+    if end != len(key):
+        raise UsageError("a plain key is made by slackwater.model.layout.kv; nothing was written", key=key[:32])
