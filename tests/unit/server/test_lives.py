@@ -11,7 +11,7 @@ import pytest
 from slackwater.errors import AmbiguousResult, NotLeaseholder, StorageError, UnavailableError
 from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
-from slackwater.model.layout import kv
+from slackwater.model.layout import kv, system
 from slackwater.replica.apply import apply_packet
 from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime import run
@@ -212,6 +212,6 @@ def test_a_bug_met_while_applying_stops_the_range_and_not_the_node(monkeypatch: 
             assert "KeyError" in node.store.quarantined[3]
             assert isinstance(reported[0]["exception"], KeyError), "the trace is kept"
             assert node.scope.failure is None
-            await node.system.put(b"\x03still here", b"1")
+            await node.system.put(system("still here"), b"1")
 
     run(main())
