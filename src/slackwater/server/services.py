@@ -197,13 +197,15 @@ STATUS: Method[StatusRequest, StatusReply] = Method(
     "store.status", StatusRequest, StatusReply, callers=NODES_AND_OPERATORS
 )
 CAPACITY: Method[CapacityRequest, CapacityReply] = Method(
-    "store.capacity", CapacityRequest, CapacityReply, callers=NODES
+    "store.capacity", CapacityRequest, CapacityReply, callers=NODES_AND_OPERATORS
 )
-FETCH: Method[FetchRequest, Ok] = Method("store.fetch", FetchRequest, Ok, callers=NODES)
+FETCH: Method[FetchRequest, Ok] = Method("store.fetch", FetchRequest, Ok, callers=NODES_AND_OPERATORS)
 CHECKSUM: Method[ChecksumRequest, ChecksumReply] = Method(
-    "store.checksum", ChecksumRequest, ChecksumReply, callers=NODES
+    "store.checksum", ChecksumRequest, ChecksumReply, callers=NODES_AND_OPERATORS
 )
-QUARANTINE: Method[QuarantineRequest, Ok] = Method("store.quarantine", QuarantineRequest, Ok, callers=NODES)
+QUARANTINE: Method[QuarantineRequest, Ok] = Method(
+    "store.quarantine", QuarantineRequest, Ok, callers=NODES_AND_OPERATORS
+)
 SNAPSHOT: StreamMethod[SnapshotRequest, SnapshotHeader | SnapshotBlock | SnapshotTrailer] = StreamMethod(
     "store.snapshot",
     SnapshotRequest,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from slackwater.errors import InvalidSetting, UnknownSetting
+from slackwater.errors import InvalidSetting, UnknownSetting, UsageError
 from slackwater.feeds.watch import Bell, SystemWatch, Topic
 from slackwater.model.layout import prefix_span, system
 from slackwater.runtime import run
@@ -60,7 +61,9 @@ def test_unknown_and_unsafe_settings_are_refused_and_ignored() -> None:
             with pytest.raises(InvalidSetting):
                 await write_setting(node.kv, "range.max_bytes", -1)
             await node.kv.put(setting_key("nobody.knows"), b"\x01")
-            await node.kv.put(setting_key("range.max_bytes"), b"nonsense")
+            with pytest.raises(UsageError):
+                await node.kv.put(setting_key("range.max_bytes"), b"nonsense")
+            await node.kv.put(setting_key("range.max_bytes"), msgspec.msgpack.encode(-1.0))
             await write_setting(node.kv, "range.min_bytes", 4096)
             await cluster.until(lambda: node.settings["range.min_bytes"] == 4096)
             assert node.settings["range.max_bytes"] == 64 << 20
