@@ -85,8 +85,9 @@ async def _digest(remote: Remote, node: NodeId, descriptor: RangeDescriptor, key
     request = ChecksumRequest(descriptor.range_id, name)
     while asyncio.get_running_loop().time() < deadline:
         reply = await remote.dialer.call(remote.book.resolve(node), CHECKSUM, request, timeout=10.0)
-        if reply.digest is not None:
-            return reply.digest
+        if reply.found is not None:
+            assert reply.found.whole, f"n{node}: {reply.found.versions} versions, expected {reply.found.expected}"
+            return reply.found.digest
         now = await describe(remote, key)
         if now.range_id != descriptor.range_id or now.generation != descriptor.generation:
             raise Changed(f"{descriptor.status()} became {now.status()}")
