@@ -2,7 +2,7 @@
 
     open store ─► open log ─► check that they belong together ─► listen ─► serve ─► signal ─► stop ─► close
 
-    DIR/engine    RocksDB; its own lock keeps a second process out
+    DIR/engine    RocksDB; its own lock keeps a second process out; rebuilt first if it met damage (`rebuild.py`)
     DIR/log.db    the log, unless --log names another
 
 What is refused is refused before anything is served, by one line and exit status 1: a directory that is in use or is
@@ -38,6 +38,7 @@ from slackwater.server.health import answer
 from slackwater.server.identity import check_log, read_identity
 from slackwater.server.journal import Format, Journal, Level
 from slackwater.server.node import Node
+from slackwater.server.rebuild import rebuild_if_damaged
 from slackwater.server.watch import Watch
 from slackwater.storage.rocks import RocksDisk
 
@@ -85,7 +86,9 @@ async def serve(options: StartOptions, settings: Settings) -> int:
         settings=settings,
     )
     journal = Journal(runtime.clock, form=options.log_format, level=options.log_level)
-    engine = open_store(options.store, runtime)
+    check_directory(options.store)
+    await rebuild_if_damaged(options.store, ENGINE, runtime.disk, journal)
+    engine = runtime.disk.open(ENGINE)
     ended: Future[int] = get_running_loop().create_future()
     get_running_loop().set_exception_handler(lambda _, context: tell_crash(journal, context))
     scope = runtime.scope("node", on_failure=lambda error: _failed(error, ended, journal))
@@ -114,8 +117,8 @@ def _place(engine: Engine, options: StartOptions) -> int:
     return crc32((options.advertise or options.listen).encode()) if identity is None else int(identity.node_id)
 
 
-def open_store(store: Path, runtime: RealRuntime) -> Engine:
-    """The engine in a data directory, or one line about what is wrong with the directory."""
+def check_directory(store: Path) -> None:
+    """Say in one line what is wrong with a data directory."""
     try:
         store.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
         next(store.iterdir(), None)
@@ -123,12 +126,17 @@ def open_store(store: Path, runtime: RealRuntime) -> Engine:
         raise UsageError(f"{store} cannot be used as a data directory: {error.strerror}") from None
     if not os.access(store, os.R_OK | os.W_OK | os.X_OK):
         raise UsageError(f"{store} cannot be used as a data directory: permission denied")
-    return runtime.disk.open(ENGINE)
 
 
 def log_url(options: StartOptions) -> str:
     """The log that was asked for, or the file beside the engine."""
     return options.log_url or f"sqlite://{(options.store / LOG_FILE).resolve()}"
+
+
+def open_store(store: Path, runtime: RealRuntime) -> Engine:
+    """The engine in a data directory, or one line about what is wrong with the directory."""
+    check_directory(store)
+    return runtime.disk.open(ENGINE)
 
 
 async def _run(

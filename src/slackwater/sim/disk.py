@@ -138,6 +138,7 @@ class SimEngine:
         self.batch = engine.batch
         self.approximate_bytes = engine.approximate_bytes
         self.close = engine.close
+        self.note_damage = engine.note_damage
         self.arm()
 
     def arm(self) -> None:

@@ -217,6 +217,9 @@ class MemoryEngine(_MemoryReader):
         self.write(batch)
         self.harden(self.mark())
 
+    def note_damage(self, reason: str) -> None:
+        """Nothing to do: memory holds no file that stays damaged."""
+
     def approximate_bytes(self, family: Family, start: bytes, end: bytes) -> int:
         """Bytes of keys and values in the span; exact here."""
         table = self._table(family)

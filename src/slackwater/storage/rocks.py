@@ -55,6 +55,8 @@ MEMTABLES_PER_FAMILY_MAX = 4
 FLUSH_POLL_SECONDS = 0.002
 BLOCK_BYTES = 16 << 10
 BLOOM_BITS_PER_KEY = 10
+DAMAGED_FILE = "DAMAGED"
+"""In the engine's directory once a read or a compaction has met damage (`server/rebuild.py`)."""
 
 
 class RocksSnapshot(RocksReader):
@@ -311,6 +313,11 @@ class RocksEngine(RocksReader):
             raise failure(error, "ingesting") from error
         finally:
             file.unlink(missing_ok=True)
+
+    def note_damage(self, reason: str) -> None:
+        """Remember that a file is damaged, in a file beside it; what was noted first stays."""
+        with suppress(OSError), (self.path / DAMAGED_FILE).open("x", encoding="utf-8") as file:
+            file.write(reason + "\n")
 
     def approximate_bytes(self, family: Family, start: bytes, end: bytes) -> int:
         """Size on disk of the files in the span, half of those that only overlap it; memtables are not counted.

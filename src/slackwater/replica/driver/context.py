@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
-from slackwater.errors import StorageError
+from slackwater.errors import DamageError, StorageError
 from slackwater.replica.evaluation import Neighbors
 from slackwater.runtime.sync import Semaphore
 from slackwater.storage.column_cache import ColumnCache
@@ -120,6 +120,10 @@ class StoreHooks(Neighbors, Protocol):
         """A replica met something it must not go on from; it is quarantined, its neighbours are not."""
         ...
 
+    def unwritable(self, error: DamageError) -> None:
+        """The store takes no more writes, because damage was met behind them: the node has to begin anew."""
+        ...
+
     def read_failed(self, range_id: RangeId, error: StorageError) -> SlackwaterError:
         """A replica's content could not be read here; returns the refusal that sends the reader to another one (I-34)."""
         ...
@@ -199,6 +203,8 @@ class Context:
             self.engine.write(batch)
         except StorageError as error:
             self.writes.failed(error, now_ns=self.runtime.clock.monotonic_ns())
+            if isinstance(error, DamageError):
+                self.hooks.unwritable(error)
             raise
         if self.writes.failing_since_ns is not None:
             self.writes.worked()

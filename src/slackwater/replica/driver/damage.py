@@ -9,6 +9,9 @@
                        │
     halted, and fetched anew from a healthy replica; when damage comes again and again, after longer and longer pauses
 
+A compaction that meets damage stops all writing: the node then hands all its leases over and ends (`end_damaged`). Whatever met
+it first, the store notes it, and the next start copies what is whole to a new engine (`replica/rebuild.py`).
+
 Damage is counted and remembered for the journal by itself: a replica may be well again before anybody looks.
 """
 
@@ -19,14 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import DamageError, SlackwaterError, StorageError, UnavailableError
 from slackwater.hooks import probe
+from slackwater.replica.driver.context import Gone
 from slackwater.replica.snapshot import check_whole
 from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from slackwater.replica.driver.context import Context
     from slackwater.replica.driver.replica import Replica
+    from slackwater.replica.driver.store import Store
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import NodeId, RangeId
 
@@ -70,29 +73,41 @@ class DamageLog:
         return 0.0 if not before else min(AGAIN_S_MAX, 2.0 ** min(before - 1, 10))
 
 
-def read_failed(
-    log: DamageLog,
-    replica: Replica | None,
-    range_id: RangeId,
-    error: StorageError,
-    *,
-    on_damaged: Callable[[Replica, DamageError], None],
-) -> SlackwaterError:
+def read_failed(store: Store, range_id: RangeId, error: StorageError) -> SlackwaterError:
     """Deal with a read that failed on this store; returns what the caller is told, which sends it to another replica.
 
     A range with one replica only is not quarantined: what is not damaged is still served, and worth saving.
     """
     if isinstance(error, DamageError) and error.remote:
         return UnavailableError("another node met damage; ask again", cause=str(error))
-    log.note(range_id, error)
+    replica = store.replicas.get(range_id)
+    store.damage.note(range_id, error)
     if isinstance(error, DamageError) and replica is not None and len(replica.state.descriptor.replicas) == 1:
         return error  # nobody else can serve: what can still be read is, and the reader is told what cannot
     if isinstance(error, DamageError) and replica is not None and replica.failure is None and not replica.retired:
         probe("replica.damaged")
-        log.damaged += 1
+        store.damage.damaged += 1
+        store.quarantined[range_id] = str(error)
+        replica.context.engine.note_damage(f"r{range_id}: {error}")
         replica.suspend(error)
-        on_damaged(replica, error)
+        replica.dismiss(Gone.FAILED, str(error))
+        store.on_damaged(replica)
     return UnavailableError(f"r{range_id} could not be read on this node; ask another replica", cause=str(error))
+
+
+async def end_damaged(store: Store, error: DamageError) -> None:
+    """End a node whose store takes no more writes: its leases are handed over, and its next start rebuilds the store.
+
+    Where ranges have no other replica, it stays: what is not damaged can still be read, and nobody else has it.
+    """
+    for range_id in list(store.replicas):
+        store.read_failed(range_id, error)
+    if not any(replica.failure is not None for replica in store.replicas.values()):
+        return
+    await store.context.runtime.clock.sleep(HAND_OVER_S + 1.0)
+    raise DamageError(
+        "the store takes no more writes, its files are damaged; restart the node: it rebuilds them"
+    ) from error
 
 
 async def check_received(log: DamageLog, context: Context, state: RangeState) -> None:

@@ -355,7 +355,7 @@ class Replica:
                 try:
                     await self._tail_once()
                 except (ConnectionLost, StorageError) as error:
-                    if isinstance(error, DamageError):
+                    if isinstance(error, DamageError) and self.failure is None:
                         self.context.hooks.read_failed(self.state.descriptor.range_id, error)
                     # The reader broke, or the disk refused: nothing of the entry was applied, so read it again. Whoever
                     # waits for a command goes on waiting; the node answers nothing new that would need this entry.

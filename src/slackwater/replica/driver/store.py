@@ -28,7 +28,7 @@ from slackwater.hooks import planted, probe, tap
 from slackwater.replica import declare
 from slackwater.replica.driver import promises
 from slackwater.replica.driver.context import Context, Gone
-from slackwater.replica.driver.damage import DamageLog, check_received, read_failed
+from slackwater.replica.driver.damage import DamageLog, check_received, end_damaged, read_failed
 from slackwater.replica.driver.graves import Graves
 from slackwater.replica.driver.neighbours import Neighbours, seen_key
 from slackwater.replica.driver.replica import Replica
@@ -92,14 +92,14 @@ class Store:
         self.quarantined: dict[RangeId, str] = {}
         self._scope = scope
         self._on_trimmed = on_trimmed
-        self._on_damaged = on_damaged
+        self.on_damaged = on_damaged
         self.damage = DamageLog()
         self._arrived: Waiters[RangeId] = Waiters()
         self.graves = Graves(engine)
         self._beside = Neighbours(self.replicas, engine)
         self._flusher: TaskHandle[None] | None = None
         self._installing: dict[RangeId, RangeDescriptor] = {}
-        self._stopping = False
+        self._stopping = self._ending = False
         self._reached = MIN
         self.check_record = check_record
         self.context = Context(
@@ -328,12 +328,13 @@ class Store:
 
     def read_failed(self, range_id: RangeId, error: StorageError) -> SlackwaterError:
         """Quarantine a replica that cannot be read here; returns the refusal that sends its reader to another one."""
-        return read_failed(self.damage, self.replicas.get(range_id), range_id, error, on_damaged=self._damaged)
+        return read_failed(self, range_id, error)
 
-    def _damaged(self, replica: Replica, error: DamageError) -> None:
-        self.quarantined[replica.state.descriptor.range_id] = str(error)
-        replica.dismiss(Gone.FAILED, str(error))
-        self._on_damaged(replica)
+    def unwritable(self, error: DamageError) -> None:
+        """Give everything up and end the node, once: the store takes no more writes."""
+        if not self._ending:
+            self._ending = True
+            self._scope.spawn(end_damaged(self, error), name="end damaged")
 
     def reached(self) -> Timestamp:
         """At or above everything that replicas which are no longer here had closed or served."""
