@@ -4,6 +4,7 @@
     admin.decommission   mark a node as leaving for good; says what it still holds, so ask again until nothing is left
     admin.split          divide the range of a key there
     admin.merge          merge the range of a key with its right neighbour
+    admin.refetch        discard one replica of a range and fetch it anew from a healthy one
 
 Only operators may ask. Every operation may be repeated: see `admin.py`.
 """
@@ -19,6 +20,7 @@ from slackwater.model.descriptors import RangeDescriptor
 from slackwater.runtime.access import OPERATORS
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.server.damage import refetch_replica
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import Context
@@ -51,6 +53,20 @@ class DecommissionReply(msgspec.Struct, frozen=True):
     leases_left: int
 
 
+class RefetchRequest(msgspec.Struct, frozen=True):
+    """Of one replica that is wrong."""
+
+    range_id: RangeId
+    node_id: NodeId
+
+
+class RefetchReply(msgspec.Struct, frozen=True):
+    """The replica is quarantined and being fetched."""
+
+    range_id: RangeId
+    node_id: NodeId
+
+
 class KeyRequest(msgspec.Struct, frozen=True):
     """Names a range by a key in it."""
 
@@ -69,6 +85,7 @@ DECOMMISSION: Method[DecommissionRequest, DecommissionReply] = Method(
 )
 SPLIT: Method[KeyRequest, RangesReply] = Method("admin.split", KeyRequest, RangesReply, callers=OPERATORS)
 MERGE: Method[KeyRequest, RangesReply] = Method("admin.merge", KeyRequest, RangesReply, callers=OPERATORS)
+REFETCH: Method[RefetchRequest, RefetchReply] = Method("admin.refetch", RefetchRequest, RefetchReply, callers=OPERATORS)
 
 
 class AdminService:
@@ -81,6 +98,7 @@ class AdminService:
         server.handle(DECOMMISSION, self._on_decommission)
         server.handle(SPLIT, self._on_split)
         server.handle(MERGE, self._on_merge)
+        server.handle(REFETCH, self._on_refetch)
 
     def _admin(self) -> Admin:
         if self._node.store is None:
@@ -100,3 +118,8 @@ class AdminService:
 
     async def _on_merge(self, request: KeyRequest, context: Context) -> RangesReply:
         return RangesReply([await self._admin().merge(request.key)])
+
+    async def _on_refetch(self, request: RefetchRequest, context: Context) -> RefetchReply:
+        self._admin()
+        await refetch_replica(self._node, request.range_id, request.node_id)
+        return RefetchReply(request.range_id, request.node_id)

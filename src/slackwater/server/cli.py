@@ -45,6 +45,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "drain": Command("slackwater.server.drain_command:drain_main", "hand over a node's leases before it is stopped"),
     "decommission": Command("slackwater.server.drain_command:decommission_main", "take a node out of service for good"),
+    "refetch": Command(
+        "slackwater.server.refetch_command:main", "discard a wrong replica and fetch it anew from a healthy one"
+    ),
     "kv": Command("slackwater.server.kv_command:main", "read and write plain keys, for trying and debugging"),
     "nats": Command("slackwater.server.nats_command:main", "run a local NATS JetStream to use as the log, for trying"),
     "demo": Command(
@@ -68,7 +71,7 @@ COMMANDS: dict[str, Command] = {
 GROUPS = {
     "run a cluster": ("start", "init", "drain", "decommission", "cert", "nats"),
     "look at one": ("status", "ranges", "frontier", "settings"),
-    "use and steer it": ("changefeed", "kv", "span-config"),
+    "use and steer it": ("changefeed", "kv", "span-config", "refetch"),
     "try and prove it": ("demo", "sim", "bench", "version"),
 }
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.errors import UsageError
 from slackwater.hooks import probe
 from slackwater.replica.driver.damage import hand_over
 from slackwater.server.services import ReplicaStatus
 
 if TYPE_CHECKING:
+    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.replica.driver import Replica
-    from slackwater.runtime.seam import NodeId
+    from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.node import Node
 
 
@@ -39,10 +41,26 @@ async def _give_up(node: Node, replica: Replica) -> None:
         replica.halt()
 
 
+async def refetch_replica(node: Node, range_id: RangeId, target: NodeId) -> None:
+    """Have a replica fetched anew because an operator says that it is wrong; its lease goes to a healthy one first."""
+    status = await node.peers.replica(target, range_id)
+    if status is None:
+        raise UsageError(f"n{target} has no replica of r{range_id}; `slackwater ranges` lists who has")
+    healthy = await _healthy_of(node, status.descriptor, target)
+    if not healthy:
+        raise UsageError(f"no other node has a healthy replica of r{range_id}; the one on n{target} stays as it is")
+    if status.lease.holder == target and not status.failure:
+        await node.admin.transfer_lease(status.descriptor.start, healthy[0])
+    await node.peers.quarantine(target, range_id, reason="an operator has it fetched anew")
+
+
 async def _healthy(node: Node, replica: Replica) -> list[NodeId]:
-    """The other nodes with a healthy replica of the range, the most advanced first."""
-    descriptor = replica.state.descriptor
-    others = [n for n in descriptor.replicas if n != node.node_id]
+    return await _healthy_of(node, replica.state.descriptor, node.node_id)
+
+
+async def _healthy_of(node: Node, descriptor: RangeDescriptor, but: NodeId) -> list[NodeId]:
+    """The nodes with a healthy replica of the range, without one of them, the most advanced first."""
+    others = [n for n in descriptor.replicas if n != but]
     answers = await node.peers.replicas(others, descriptor.range_id)
     healthy = [
         (-status.position, n)

@@ -43,6 +43,7 @@ RULES = {
     "admin.decommission": {OPERATORS},
     "admin.split": {OPERATORS},
     "admin.merge": {OPERATORS},
+    "admin.refetch": {OPERATORS},
     "admin.settings": {OPERATORS},
     "admin.change_setting": {OPERATORS},
     "admin.span_configs": {OPERATORS},
