@@ -191,7 +191,10 @@ class NodeFeeds:
         range_id = replica.state.descriptor.range_id
         attached = self.attached.get(range_id)
         if attached is None or attached.feed.over or attached.replica is not replica:
-            attached = self.attached[range_id] = Attached(self, replica)
+            try:
+                attached = self.attached[range_id] = Attached(self, replica)
+            except StorageError as error:
+                raise self._store.read_failed(range_id, error) from error
             replica.follower = attached
             self._busy.set()
             if not self._running:

@@ -255,6 +255,8 @@ class Store:
         except StorageError as error:
             probe("store.flush_failed")
             self.context.writes.failed(error, now_ns=self.context.runtime.clock.monotonic_ns(), flushing=True)
+            if isinstance(error, DamageError):
+                self.unwritable(error)
             return
         self.context.writes.worked(flushed=True)
         for range_id, position in applied.items():
