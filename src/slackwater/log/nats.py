@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import nats
 import nats.errors
+from nats.aio.client import Client
 
 from slackwater.errors import (
     AmbiguousResult,
@@ -44,8 +44,7 @@ from slackwater.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nats.aio.client import Client
-
+    from slackwater.log.nats_access import Access
     from slackwater.runtime.seam import Clock, Rng, TaskScope
 
 TRIM_ATTEMPTS_MAX = 16
@@ -218,6 +217,7 @@ def _covered(message: Stored, upto: Position) -> bool:
 async def open_nats(
     servers: list[str],
     *,
+    access: Access,
     stream: str,
     replicas: int,
     clock: Clock,
@@ -237,7 +237,7 @@ async def open_nats(
     wire.check_stream_name(stream)
     patience = settings["log.append_timeout"]
     hooks = _Hooks()
-    client = await _connect(spread(servers, place), hooks, patience)
+    client = await _connect(spread(servers, place), access, hooks, patience)
     try:
         hooks.line = line = Line(client)
         api = Api(line, stream=stream, clock=clock, patience=patience)
@@ -282,6 +282,20 @@ async def _open_stream(api: Api, *, replicas: int, token: str) -> dict[str, Any]
     return info
 
 
+class GuardedClient(Client):
+    """A client that says nothing to a server before the connection is as safe as the URL asks for."""
+
+    def __init__(self, *, secure: bool) -> None:
+        super().__init__()
+        self._secure = secure
+
+    def _connect_command(self) -> bytes:
+        """What is sent first, password and all; fails closed should the library change under us."""
+        if self._secure and self._transport._io_writer.get_extra_info("ssl_object") is None:  # type: ignore[union-attr]
+            raise nats.errors.Error("the server does not ask for TLS, and the URL of the log does (nats+tls://)")
+        return super()._connect_command()
+
+
 class _Hooks:
     """What a connection that breaks, or was made anew, is told to."""
 
@@ -306,17 +320,22 @@ def spread(servers: list[str], place: int) -> list[str]:
     return servers[begin:] + servers[:begin]
 
 
-async def _connect(servers: list[str], hooks: _Hooks, patience: float) -> Client:
+async def _connect(servers: list[str], access: Access, hooks: _Hooks, patience: float) -> Client:
+    last: list[Exception] = []
+
     async def ignore(error: Exception) -> None:
         probe("log.nats_connection_error")  # reconnects are automatic; appends and questions report what matters
+        last[:] = [error]
 
+    client = GuardedClient(secure=access.tls is not None)
+    limits: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "reconnect_time_wait": RECONNECT_SECONDS}
     try:
         async with timeout(patience):
-            return await nats.connect(
+            await client.connect(
                 servers,
+                **access.arguments(),
                 dont_randomize=True,  # by place instead: see `spread`
-                connect_timeout=CONNECT_SECONDS,
-                reconnect_time_wait=RECONNECT_SECONDS,
+                **limits,
                 max_reconnect_attempts=-1,
                 ping_interval=PING_SECONDS,
                 max_outstanding_pings=2,
@@ -325,4 +344,7 @@ async def _connect(servers: list[str], hooks: _Hooks, patience: float) -> Client
                 error_cb=ignore,
             )
     except CLIENT_ERRORS as error:
-        raise ConnectionLost(f"no NATS server could be reached: {error!r}", servers=",".join(servers)) from error
+        await client.close()
+        why = last[0] if last and isinstance(error, TimeoutError) else error
+        raise ConnectionLost(f"no NATS server could be reached: {why!r}", servers=",".join(servers)) from error
+    return client

@@ -4,6 +4,9 @@ memory:name                             in this process; the same name is the sa
 sqlite:///path/to/file.db               three slashes and an absolute path, or sqlite:relative/path.db
 nats://host:port,host:port/?stream=orders&replicas=3&monitor=host:port,host:port
 nats://host:port/?stream=orders&replicas=1&sync_always=1        see `nats_checks` for what these two promise
+nats+tls://host:port/?stream=orders&ca=FILE&cert=FILE&key=FILE&auth=FILE        see `nats_access`
+
+A URL may hold a password: messages show it only as `nats_access.shown` does.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from slackwater.errors import UsageError
 from slackwater.log.memory import MemoryLog
+from slackwater.log.nats_access import OPTIONS, access_of, shown
 from slackwater.log.sqlite import open_sqlite
 
 if TYPE_CHECKING:
     from slackwater.runtime.seam import Clock, OrderedLog, Rng, TaskScope
     from slackwater.settings import Settings
 
-_NATS_OPTIONS = {"stream", "replicas", "monitor", "sync_always", "allow_lossy"}
+SECURE = "nats+tls"
+_NATS_OPTIONS = {"stream", "replicas", "monitor", "sync_always", "allow_lossy"} | OPTIONS
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 _memory_logs: dict[str, MemoryLog] = {}
@@ -35,8 +40,8 @@ async def open_log(
     `place` spreads the nodes of a cluster over the servers of a log that has several.
     """
     kind, colon, rest = url.partition(":")
-    if not colon or kind not in ("memory", "sqlite", "nats"):
-        raise UsageError("a log URL starts with memory:, sqlite:// or nats://", url=url)
+    if not colon or kind not in ("memory", "sqlite", "nats", SECURE):
+        raise UsageError("a log URL starts with memory:, sqlite://, nats:// or nats+tls://", url=shown(url))
     if kind == "memory":
         if rest not in _memory_logs:
             _memory_logs[rest] = MemoryLog(rest, rng=rng)
@@ -49,20 +54,22 @@ async def open_log(
 def _sqlite_path(url: str) -> Path:
     parts = urlsplit(url)
     if parts.netloc or parts.query or parts.fragment or not parts.path.strip("/"):
-        raise UsageError("write sqlite:///absolute/path.db or sqlite:relative/path.db", url=url)
+        raise UsageError("write sqlite:///absolute/path.db or sqlite:relative/path.db", url=shown(url))
     return Path(unquote(parts.path))
 
 
 async def _open_nats(
     url: str, *, clock: Clock, rng: Rng, scope: TaskScope, settings: Settings | None, place: int
 ) -> OrderedLog:
-    servers, options = parse_nats(url)
+    servers, options, userinfo = parse_nats(url)
+    access = access_of(options, secure=url.startswith(f"{SECURE}:"), userinfo=userinfo)
     try:
         from slackwater.log.nats import open_nats
     except ModuleNotFoundError as error:
         raise UsageError(f"the NATS log needs the package {error.name}; install the extra: slackwater[nats]") from error
     return await open_nats(
         servers,
+        access=access,
         stream=options["stream"],
         replicas=_replicas(options, url),
         clock=clock,
@@ -76,33 +83,42 @@ async def _open_nats(
     )
 
 
-def parse_nats(url: str) -> tuple[list[str], dict[str, str]]:
-    """The servers and options of a `nats:` URL."""
-    parts = urlsplit(url)
-    hosts = [host for host in parts.netloc.split(",") if host]
+def parse_nats(url: str) -> tuple[list[str], dict[str, str], str]:
+    """The servers, the options and the user (with password, or a token) of a `nats:` URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise UsageError("this is no URL; write nats://host:port,host:port/?stream=name&replicas=3") from None
+    userinfos, hosts = set(), []
+    for host in filter(None, parts.netloc.split(",")):
+        userinfo, _, place = host.rpartition("@")
+        userinfos |= {userinfo} - {""}
+        hosts.append(place)
+    if len(userinfos) > 1:
+        raise UsageError("all servers of a log know the same user; name it once, before the first")
     if not hosts or parts.path not in ("", "/") or parts.fragment:
-        raise UsageError("write nats://host:port,host:port/?stream=name&replicas=3", url=url)
+        raise UsageError("write nats://host:port,host:port/?stream=name&replicas=3", url=shown(url))
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     unknown = sorted(set(options) - _NATS_OPTIONS)
     if unknown or len(options) != len(pairs):
         raise UsageError(
-            f"a NATS log URL takes each of {', '.join(sorted(_NATS_OPTIONS))} once", url=url, unknown=unknown
+            f"a NATS log URL takes each of {', '.join(sorted(_NATS_OPTIONS))} once", url=shown(url), unknown=unknown
         )
     if not options.get("stream"):
-        raise UsageError("a NATS log URL needs a stream: nats://host:port/?stream=name", url=url)
-    return [f"nats://{host}" for host in hosts], options
+        raise UsageError("a NATS log URL needs a stream: nats://host:port/?stream=name", url=shown(url))
+    return [f"nats://{host}" for host in hosts], options, next(iter(userinfos), "")
 
 
 def _replicas(options: dict[str, str], url: str) -> int:
     text = options.get("replicas", "3")
     if text not in ("1", "3", "5"):
-        raise UsageError("replicas must be 1, 3 or 5", url=url)
+        raise UsageError("replicas must be 1, 3 or 5", url=shown(url))
     return int(text)
 
 
 def _flag(options: dict[str, str], name: str, url: str) -> bool:
     text = options.get(name, "0").lower()
     if text not in _FLAGS:
-        raise UsageError(f"{name} must be 1 or 0", url=url)
+        raise UsageError(f"{name} must be 1 or 0", url=shown(url))
     return _FLAGS[text]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
+from typing import NoReturn
 
 from slackwater.errors import UsageError
 from slackwater.model.arrow import leave_pandas_out
@@ -15,6 +17,7 @@ from slackwater.server.journal import Format, Level
 from slackwater.server.process import StartOptions, serve
 
 HTTP_PORT_ABOVE = 80
+_SECRET = re.compile(r"(?<=//)\S*@")
 PORT_MAX = 65535
 
 DESCRIPTION = """\
@@ -39,7 +42,8 @@ examples:
   across machines
     slackwater start --store /var/lib/slackwater --listen 0.0.0.0:7400 --advertise db1.example:7400 --certs /etc/slackwater \\
       --join db1.example:7400,db2.example:7400 --locality region=eu,zone=a \\
-      --log 'nats://db1.example:4222,db2.example:4222,db3.example:4222/?stream=slackwater&replicas=3&monitor=db1.example:8222'
+      --log 'nats+tls://db1.example:4222,db2.example:4222,db3.example:4222/?stream=slackwater&replicas=3&sync_always=1'\
+'&ca=/etc/nats/ca.crt&cert=/etc/nats/node.crt&key=/etc/nats/node.key&auth=/etc/nats/auth'
 """
 
 
@@ -67,8 +71,15 @@ def main(argv: list[str]) -> int:
     return run(serve(start, settings_of(options.set)))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the command line without the passwords in it."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(_SECRET.sub("…@", message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="slackwater start",
         description=DESCRIPTION,
         epilog=EXAMPLES,
@@ -84,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--join", default="", metavar="H:P,H:P", help="some nodes of the cluster; this one may be among them"
     )
-    parser.add_argument("--log", default="", metavar="URL", help="sqlite:PATH or nats://… (default: a file in DIR)")
+    parser.add_argument(
+        "--log", default="", metavar="URL", help="sqlite:PATH, nats://… or nats+tls://… (default: a file in DIR)"
+    )
     parser.add_argument("--locality", default="", metavar="T=V,…", help="where the node is, e.g. region=eu,zone=a")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; see `slackwater settings`"
