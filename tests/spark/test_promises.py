@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import random
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from slackwater.spark.types import where_of
 from tests.spark.running import run
 
 CLI = [sys.executable, "-m", "slackwater.server.cli"]
+SEED = 20261118
 OPS = ["=", "!=", "<", "<=", ">", ">="]
 
 
@@ -247,6 +249,13 @@ def test_filters_answer_what_sparks_own_do(db, load, spark, name):
         "1e2",
     ]
     cases = [(c, op, text, text) for c in ("id", "i", "m", "w", "f") for op in OPS for text in numbers]
+    draw = random.Random(SEED)
+    for _ in range(300):  # at, beside and far from what is there, with many digits and few
+        c = draw.choice(["id", "i", "m", "w", "f"])
+        value = draw.choice([v for v in data[c].to_pylist() if v is not None and math.isfinite(v)])
+        beside = [0, 1, -1, Decimal("0.5"), Decimal("1e-17"), Decimal("-1e-18"), Decimal(draw.randrange(10**9)) / 10**6]
+        number = Decimal(repr(value) if isinstance(value, float) else value) + draw.choice(beside)
+        cases.append((c, draw.choice(OPS), f"{number:f}", f"{number:f}"))
     cases += [
         ("f", op, f'"{word}"', f"double('{word}')") for op in OPS for word in ("NaN", "Infinity", "-Infinity", "0.0")
     ]
