@@ -9,7 +9,7 @@ SPARK_ROUNDS ?= 30
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark fuzz bench rewrite-scripts lock wheelhouse clean
+.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark fuzz bench walk rewrite-scripts lock wheelhouse clean
 
 help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,6 +56,9 @@ fuzz: setup ## besiege three real nodes with fuzzed frames for SECONDS (default 
 bench: ## all benchmarks, or BENCH="storage log"; ratios to peers in the same run
 	@scripts/setup.sh dev nats spark bench
 	@.venv/bin/slackwater bench $(BENCH)
+
+walk: setup ## follow three requests through the running code; writes docs/walk.md
+	@$(PY) scripts/walk.py
 
 rewrite-scripts: setup ## re-record the golden scripts; review the diff like code
 	@SLACKWATER_REWRITE_SCRIPTS=1 $(PY) -m pytest -k script tests/unit

@@ -1,0 +1,229 @@
+"""Walks three requests through the running code and writes down the way they take: `make walk`, or `--json`.
+
+    upsert      one row, `db.upsert` on a node in this process
+    partition   one part of a table as a Spark task reads it, the second time
+    changes     the resolved timestamp of a table, then its changes up to it
+
+Every Python call inside the package is counted, in whichever thread. Other work of the node runs beside the request, so each
+walk is taken many times and the shortest counts. A change of folder is a call in another folder of the package than the call
+before it; the few files beside the folders (errors, hooks, settings) are passed over.
+
+Beside the walks stand measures of the code itself: how long functions are, how many names are given twice, how many
+assertions guard the core. Both are written to docs/walk.md, so that everybody sees them get better or worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import slackwater
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SOURCE = Path(slackwater.__file__).parent
+PAGE = Path(__file__).parent.parent / "docs" / "walk.md"
+ROUNDS = 40
+WARM_UPS = 10
+ROWS = 2000
+CORE = ("replica", "closedts", "txn", "storage", "log", "catalog")
+GOALS = {
+    "upsert": {"calls": 330, "folder_changes": 80},
+    "partition": {"calls": 400},
+}
+
+
+class Step(NamedTuple):
+    """One call."""
+
+    file: str
+    function: str
+
+
+class Walk:
+    """Counts the calls of one request."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._known: dict[str, str | None] = {}
+
+    def seen(self, frame: Any, event: str, argument: object) -> None:
+        """A function was called, or returned: for `sys.setprofile`."""
+        if event != "call":
+            return
+        name = frame.f_code.co_filename
+        if name not in self._known:
+            path = Path(name)
+            self._known[name] = str(path.relative_to(SOURCE)) if path.is_relative_to(SOURCE) else None
+        file = self._known[name]
+        if file is not None:
+            self.steps.append(Step(file, frame.f_code.co_name))
+
+    @property
+    def folder_changes(self) -> int:
+        """How often a call is in another folder than the call before it."""
+        folders = [folder for step in self.steps if (folder := _folder(step.file))]
+        return sum(one != other for one, other in itertools.pairwise(folders))
+
+
+def _folder(file: str) -> str:
+    """The folder of the package that a file is in, however deep; "" for the few files beside the folders."""
+    first, *rest = Path(file).parts
+    return first if rest else ""
+
+
+def walk(request: Callable[[], object], loop: Callable[[Callable[[], object]], object]) -> Walk:
+    """The shortest of many walks of one request. `loop` runs a function in the thread of the node's loop."""
+    for _ in range(WARM_UPS):
+        request()
+    best: Walk | None = None
+    for _ in range(ROUNDS):
+        taken = Walk()
+        loop(lambda taken=taken: sys.setprofile(taken.seen))
+        sys.setprofile(taken.seen)
+        request()
+        sys.setprofile(None)
+        loop(lambda: sys.setprofile(None))
+        if best is None or len(taken.steps) < len(best.steps):
+            best = taken
+    assert best is not None
+    return best
+
+
+def walks() -> dict[str, Walk]:
+    """All three, on a node of this process."""
+    with tempfile.TemporaryDirectory() as directory, slackwater.open(directory) as db:
+
+        def loop(function: Callable[[], object]) -> object:
+            async def call() -> object:
+                return function()
+
+            return db._loop.run(call())
+
+        db.create_table("t", {"id": "int8", "name": "text", "n": "int8"}, primary_key=["id"])
+        db.upsert("t", [{"id": i, "name": f"row {i}", "n": i} for i in range(ROWS)])
+        row = {"id": 7, "name": "seven", "n": 7}
+        found = {"upsert": walk(lambda: db.upsert("t", [row]), loop)}
+        at = db.close_now("t")
+        (part, *_) = db.partitions("t", at=at)
+        found["partition"] = walk(lambda: list(db.read_partition(part, at=at)), loop)
+        after = db.close_now("t")
+        db.upsert("t", [{"id": i, "name": "new", "n": i} for i in range(10)])
+        db.close_now("t")
+        found["resolved"] = walk(lambda: db.resolved("t"), loop)
+        upto = db.resolved("t")
+        found["read_changes"] = walk(lambda: list(db.read_changes(part, after=after, upto=upto)), loop)
+    return found
+
+
+def figures(taken: Walk) -> dict[str, int]:
+    """What the table holds of one walk."""
+    return {
+        "modules": len({step.file for step in taken.steps}),
+        "folders": len({folder for step in taken.steps if (folder := _folder(step.file))}),
+        "calls": len(taken.steps),
+        "folder_changes": taken.folder_changes,
+    }
+
+
+# --- the code itself -------------------------------------------------------------------------------------------------
+
+
+def measures() -> dict[str, Any]:
+    """Of the source: functions, names, assertions."""
+    lengths: list[int] = []
+    classes: Counter[str] = Counter()
+    functions: Counter[str] = Counter()
+    guards: Counter[str] = Counter()
+    modules: Counter[str] = Counter()
+    for path in sorted(SOURCE.rglob("*.py")):
+        top = path.relative_to(SOURCE).parts[0]
+        modules[str(path.parent.relative_to(SOURCE))] += 1
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lengths.append((node.end_lineno or node.lineno) - node.lineno + 1)
+                functions[top] += 1
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name] += 1
+            elif isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _is_invariant(node)):
+                guards[top] += 1
+    core = sum(functions[name] for name in CORE)
+    return {
+        "functions": len(lengths),
+        "function_lines_median": statistics.median(lengths),
+        "function_lines_p95": statistics.quantiles(lengths, n=20)[-1],
+        "modules": sum(modules.values()),
+        "modules_in_largest_folder": max(modules.values()),
+        "class_names_given_twice": sum(1 for count in classes.values() if count > 1),
+        "assertions_per_100_core_functions": round(100 * sum(guards[name] for name in CORE) / core, 1),
+    }
+
+
+def _is_invariant(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == "invariant"
+
+
+# --- telling ---------------------------------------------------------------------------------------------------------
+
+
+def page(found: dict[str, Walk], measured: dict[str, Any]) -> str:
+    """docs/walk.md."""
+    lines = [
+        "# The way of a request",
+        "",
+        "Written by `make walk` (`scripts/walk.py` says what is counted); do not edit by hand.",
+        "",
+        "| path | modules | folders | Python calls | changes of folder | goal |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, taken in found.items():
+        cells = figures(taken)
+        goal = ", ".join(f"{what.replace('_', ' ')} ≤ {limit}" for what, limit in GOALS.get(name, {}).items())
+        lines.append(
+            f"| {name} | {cells['modules']} | {cells['folders']} | {cells['calls']} | {cells['folder_changes']} | {goal} |"
+        )
+    lines += ["", "## The code", "", "| measure | value |", "|---|---|"]
+    lines += [f"| {name.replace('_', ' ')} | {value} |" for name, value in measured.items()]
+    for name, taken in found.items():
+        lines += ["", f"## {name}", "", "```text", *steps(taken), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def steps(taken: Walk) -> list[str]:
+    """The path as `file:function` lines; a step that is repeated at once is told once."""
+    told: list[str] = []
+    for step in taken.steps:
+        line = f"{step.file}:{step.function}"
+        if not told or told[-1] != line:
+            told.append(line)
+    return told
+
+
+def main() -> None:
+    """Walk, and tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one object and write nothing")
+    chosen = parser.parse_args()
+    found, measured = walks(), measures()
+    if chosen.json:
+        told = {name: {**figures(taken), "path": steps(taken)} for name, taken in found.items()}
+        print(json.dumps({"walks": told, "code": measured}))
+        return
+    PAGE.write_text(page(found, measured))
+    for name, taken in found.items():
+        print(name, figures(taken))
+    print(measured)
+    print(f"written to {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
