@@ -7,7 +7,7 @@
 Pure: the wall clock comes in as a function, nothing here sleeps or does I/O.
 """
 
-from slackwater.clock.hlc import HybridClock, Offset, OffsetMonitor, StepGuard
+from slackwater.clock.hlc import HybridClock, Offset, OffsetMonitor, SteadyWall, StepGuard
 from slackwater.clock.timestamp import (
     MAX,
     MIN,
@@ -28,6 +28,7 @@ __all__ = [
     "HybridClock",
     "Offset",
     "OffsetMonitor",
+    "SteadyWall",
     "StepGuard",
     "Timestamp",
     "add_seconds",

@@ -14,8 +14,10 @@ it is provably more than `max_offset` away from a majority of the peers it can m
 of ±e seconds proves only what lies outside the error).
 
 That takes a heartbeat or two, and leases can go wrong sooner. A clock that is *set* while the process runs is seen at
-once: wall time and monotonic time part. `StepGuard` compares them before every evaluation, and also keeps a node silent
-after its clock was put right again, until time has caught up with what it stamped meanwhile.
+once: wall time and monotonic time part. `StepGuard` compares them before every evaluation. Meanwhile the hybrid clock does
+not follow: `SteadyWall` goes on from monotonic time, so a clock that was an hour ahead and is put right again leaves nothing
+behind, and its node serves on at once. A clock that was wrong from the start and is put *back* later has stamped the future:
+then its node stays silent until time has caught up with what it stamped.
 
 The clock survives restarts: on start the caller passes `floor`, an upper bound of everything stamped before (the
 largest timestamp in the store and the last persisted bound), so that a wall clock set back cannot reissue old times.
@@ -85,17 +87,48 @@ class HybridClock:
         return f"clock last={self._last} wall={self.physical()} max_offset_us={self.max_offset_us}"
 
 
+class SteadyWall:
+    """Wall time that does not jump: while it has parted from monotonic time by more than the bound, monotonic time goes on."""
+
+    def __init__(self, wall_ns: Callable[[], int], monotonic_ns: Callable[[], int], *, max_offset_s: float) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._max_offset_ns = round(max_offset_s * 1_000_000_000)
+        self._began_ns = wall_ns() - monotonic_ns()
+
+    def __call__(self) -> int:
+        """Nanoseconds since the Unix epoch, as `wall_ns`."""
+        wall_ns = self._wall_ns()
+        steady_ns = self._monotonic_ns() + self._began_ns
+        parted = not -self._max_offset_ns <= wall_ns - steady_ns <= self._max_offset_ns
+        return steady_ns if parted and not planted("X-NO-FENCE") else wall_ns
+
+    def parted_ns(self) -> int:
+        """By how much wall time was set since the process began, or since `accept`."""
+        return self._wall_ns() - self._monotonic_ns() - self._began_ns
+
+    def accept(self) -> None:
+        """Wall time is right as it is now."""
+        self._began_ns = self._wall_ns() - self._monotonic_ns()
+
+
 class StepGuard:
     """Sees at once that this node's wall clock was set by more than the bound while the process ran."""
 
     def __init__(
-        self, clock: HybridClock, *, wall_ns: Callable[[], int], monotonic_ns: Callable[[], int], max_offset_s: float
+        self,
+        clock: HybridClock,
+        *,
+        wall_ns: Callable[[], int],
+        monotonic_ns: Callable[[], int],
+        max_offset_s: float,
+        steady: SteadyWall | None = None,
     ) -> None:
         self._clock = clock
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
         self._max_offset_ns = round(max_offset_s * 1_000_000_000)
-        self._began_ns = wall_ns() - monotonic_ns()
+        self._steady = steady or SteadyWall(wall_ns, monotonic_ns, max_offset_s=max_offset_s)
         self._noticed_ns: int | None = None
 
     def check(self, offsets: OffsetMonitor) -> None:
@@ -104,24 +137,27 @@ class StepGuard:
         Unless a majority of peers has measured since that wall time is right: then it was wrong when the process began.
         """
         wall_ns, now_ns = self._wall_ns(), self._monotonic_ns()
-        stepped_ns = wall_ns - now_ns - self._began_ns
+        stepped_ns = self._steady.parted_ns()
         if planted("X-NO-FENCE"):
             return
         if -self._max_offset_ns <= stepped_ns <= self._max_offset_ns:
             self._noticed_ns = None
         elif self._noticed_ns is not None and offsets.vouched(after_ns=self._noticed_ns, now_ns=now_ns):
-            self._began_ns, self._noticed_ns = wall_ns - now_ns, None
+            self._steady.accept()
+            self._noticed_ns = None
         else:
             self._noticed_ns = now_ns if self._noticed_ns is None else self._noticed_ns
             raise ClockError(
-                "this node's wall clock was set while it ran; it stops serving until that is mended or it is restarted",
+                f"this node's wall clock was set {'forward' if stepped_ns > 0 else 'back'} by {abs(stepped_ns) / 1e9:.3f} s while"
+                " it ran; it serves nothing until that is undone, or its peers agree with it",
                 offset_us=stepped_ns // 1_000,
                 max_offset_us=self._max_offset_ns // 1_000,
             )
         ahead_ns = us_of(self._clock.latest) * 1_000 - wall_ns
         if ahead_ns > self._max_offset_ns:
             raise ClockError(
-                "this node's wall clock was ahead and is no longer; it stops serving until time has caught up",
+                "this node's wall clock was ahead when it started and was put right; it serves nothing until time has caught"
+                f" up with what it stamped, in {ahead_ns / 1e9:.1f} s; a restart after that time does not help sooner",
                 offset_us=ahead_ns // 1_000,
                 max_offset_us=self._max_offset_ns // 1_000,
             )

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slackwater.clock import HybridClock, OffsetMonitor, StepGuard
+from slackwater.clock import HybridClock, OffsetMonitor, SteadyWall, StepGuard
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import FIRST_RANGE, Liveness, NodeDescriptor, RangeDescriptor
@@ -105,13 +105,13 @@ class Node:
         self.locality = locality
         self.settings = settings or Settings()
         self.join = join
-        self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=self.settings["clock.max_offset"])
-        self.offsets = OffsetMonitor(max_offset_s=self.settings["clock.max_offset"])
+        offset_s = self.settings["clock.max_offset"]
+        wall_ns, monotonic_ns = runtime.clock.wall_ns, runtime.clock.monotonic_ns
+        steady = SteadyWall(wall_ns, monotonic_ns, max_offset_s=offset_s)
+        self.clock = HybridClock(steady, max_offset_s=offset_s)
+        self.offsets = OffsetMonitor(max_offset_s=offset_s)
         self.steps = StepGuard(
-            self.clock,
-            wall_ns=runtime.clock.wall_ns,
-            monotonic_ns=runtime.clock.monotonic_ns,
-            max_offset_s=self.settings["clock.max_offset"],
+            self.clock, wall_ns=wall_ns, monotonic_ns=monotonic_ns, max_offset_s=offset_s, steady=steady
         )
         self.identity = Identity()
         self.ready = Event()

@@ -47,10 +47,10 @@ def test_a_node_does_not_vouch_for_itself(myself: str) -> None:
     """The heartbeat of a connection to itself finds its clock right, however wrong it is."""
     host = Host()
     host.step_ns = 4 * NS
-    with pytest.raises(ClockError, match="was set while it ran"):
+    with pytest.raises(ClockError, match="while it ran"):
         host.serve()
     host.heartbeat(myself, 0)
-    with pytest.raises(ClockError, match="was set while it ran"):
+    with pytest.raises(ClockError, match="while it ran"):
         host.serve()
 
 
