@@ -17,6 +17,8 @@ from slackwater.runtime.seam import Family, NodeId
 from slackwater.server import services as sv
 from slackwater.server.addresses import BOOK_KEY
 from slackwater.server.cluster_settings import setting_key
+from slackwater.storage.batch import WriteBatch
+from slackwater.storage.memory import MemoryEngine
 from tests.unit.server.guarded import Guarded
 
 
@@ -128,6 +130,24 @@ def test_a_client_cannot_drop_the_table_of_another(certs):
                 await ann.drop_table("hers")
                 await root.drop_table("too")
                 await root.drop_table("ours")
+                assert await ann.tables() == []
+
+    run(main())
+
+
+def test_a_store_that_was_told_a_huge_address_forgets_it(certs):
+    """What an older version has kept does not cut clients off any more."""
+
+    async def main():
+        engine = MemoryEngine()
+        batch = WriteBatch()
+        huge = NodeDescriptor(NodeId(7), "x" * (6 << 20) + ":7400")
+        batch.put(Family.LOCAL, BOOK_KEY, msgspec.msgpack.encode([huge]))
+        engine.write(batch)
+        async with Guarded(certs, engine=engine) as guarded:
+            assert set(guarded.node.book.nodes) == {1}
+            url = f"slackwater://{guarded.address}?certs={certs}"
+            async with slackwater.aconnect(url, user="ann") as ann:
                 assert await ann.tables() == []
 
     run(main())
