@@ -10,7 +10,6 @@ accepted and say nothing, as behind a firewall that drops packets. Nobody is tol
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +28,7 @@ class Links:
         self._cut: set[tuple[int, int]] = set()
         self._servers: list[asyncio.Server] = []
         self._pumps: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.StreamWriter] = set()
 
     async def add(self, index: int, target_port: int) -> str:
         """Open the proxy of a node; returns the address to advertise."""
@@ -51,14 +51,19 @@ class Links:
         for pump in list(self._pumps):
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
+        for end in self._ends:
+            end.transport.abort()
+        await asyncio.sleep(0.05)  # transports close in the loop's next turns
 
     async def _accept(self, to: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._ends.add(writer)
         by = self._dialer(writer.get_extra_info("peername")[1])
         try:
             there, back = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
             writer.transport.abort()
             return
+        self._ends.add(back)
         for source, sink in ((reader, back), (there, writer)):
             pump = asyncio.get_running_loop().create_task(self._pump((by, to), source, sink))
             self._pumps.add(pump)
@@ -79,11 +84,15 @@ class Links:
         inode = _inode(port)
         for index, pid in self.pids.items():
             with suppress(OSError):
-                for entry in os.scandir(f"/proc/{pid}/fd"):
-                    with suppress(OSError):
-                        if Path(entry.path).readlink().name == f"socket:[{inode}]":
-                            return index
+                if any(_is_socket(entry, inode) for entry in list(Path(f"/proc/{pid}/fd").iterdir())):
+                    return index
         return CLIENTS
+
+
+def _is_socket(entry: Path, inode: str) -> bool:
+    with suppress(OSError):
+        return entry.readlink().name == f"socket:[{inode}]"
+    return False
 
 
 def _inode(port: int) -> str:
