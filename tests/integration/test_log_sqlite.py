@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +79,41 @@ def test_kill_nine_loses_nothing_that_was_acknowledged(tmp_path):
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
     assert not list((tmp_path / "log.db.bells").iterdir()), "the bells of dead processes are removed"
+
+
+VISITOR = """
+import asyncio, sys
+from slackwater.runtime.seam import RangeId
+from pathlib import Path
+from tests.integration.test_log_sqlite import _open
+async def main():
+    log = await _open(Path(sys.argv[1]))
+    await log.append(RangeId(1), [b"visitor"])
+    await log.close()
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_closes_the_log_leaves_it_to_those_that_have_it_open(tmp_path):
+    """Whoever takes itself for the last one removes the WAL. The others would write on into a file that nobody can read."""
+    path = tmp_path / "log.db"
+
+    async def go() -> None:
+        log = await _open(path)
+        await log.append(RangeId(1), [b"before"])
+        wal = path.with_name("log.db-wal").stat().st_ino
+        subprocess.run([sys.executable, "-c", VISITOR, str(path)], check=True, cwd=Path(__file__).parents[2])
+        assert path.with_name("log.db-wal").stat().st_ino == wal
+        await log.append(RangeId(1), [b"after"])
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        db.close()
+        second = await _open(path)
+        assert [text for _, text in await read_all(second, 1)] == ["before", "visitor", "after"]
+        await second.close()
+        await log.close()
+
+    asyncio.run(go())
 
 
 def test_a_replaced_file_is_another_log(tmp_path):

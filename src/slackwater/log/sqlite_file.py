@@ -23,6 +23,7 @@ import fcntl
 import json
 import os
 import sqlite3
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import AppendUnknown, LogError, LogTrimmed, Overloaded, SlackwaterError
@@ -207,9 +208,10 @@ class LogFile:
 def _open(path: Path, *, incarnation: str, busy_timeout: float) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise LogError("the directory of the log does not exist; create it first", path=str(path))
-    os.close(
-        os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    )  # what SQLite puts beside it gets the same mode
+    # What SQLite puts beside it gets the same mode. Only a file that is new: closing any descriptor of it drops this
+    # process's locks on it, and whoever closes next then takes itself for the last and removes the others' WAL.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with path.with_name(path.name + ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # switching to WAL mode does not wait for other openers by itself
         db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)
