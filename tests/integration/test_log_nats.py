@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 pytest.importorskip("nats")
 
+from slackwater import hooks
 from slackwater.errors import (
     AppendUnknown,
     ConnectionLost,
@@ -250,3 +252,32 @@ def test_a_single_server_that_restarts_is_waited_for(tmp_path):
         await scope.close()
 
     asyncio.run(go())
+
+
+def test_a_tail_goes_on_when_its_consumer_is_gone_without_a_word(server):
+    """A consumer lives on one server; when that dies, nothing tells the reader. It notices what it is owed."""
+    hit: set[str] = set()
+
+    async def go() -> None:
+        scope = Scope("test")
+        log = await _open(server.url(stream="owed"), scope)
+        tail = log.tail(R1, after=Position(0))
+        await log.append(R1, [b"1"])
+        assert [e.payload for e in await tail.__anext__()] == [b"1"]
+        names = json.loads(await _api(server, "CONSUMER.NAMES.owed"))["consumers"]
+        assert names, "the live reader has a consumer"
+        for name in names:
+            await _api(server, f"CONSUMER.DELETE.owed.{name}")
+        last = await log.append(R1, [b"2"])
+        found = [payload for _, payload in await asyncio.wait_for(read_upto(tail, last), 30)]
+        assert found == ["2"]
+        await log.close()
+        await scope.close()
+
+    hooks.install(probe=hit.add)
+    try:
+        asyncio.run(go())
+    finally:
+        hooks.install()
+    assert "log.nats_consumer_owes" in hit
+    assert "log.nats_bridged" in hit
