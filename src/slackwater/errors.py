@@ -22,8 +22,10 @@
     ├── NotClosing                 a table's closing is off: nothing of it is resolved; give it a policy that closes
     ├── FeedExpired                a change feed lagged for too long and was to fail then; start it anew
     ├── ClockError                 a clock is beyond the maximum offset
+    ├── NodeFenced                 another process runs as this node, from a copy of its store: stop this one
     ├── LogError                   the ordered log cannot be trusted or used
     │   ├── LogIdentityMismatch    positions are from another log: refuse to start
+    │   ├── LogBehindStore         the log lacks entries that the store has applied: refuse to start
     │   ├── LogTrimmed             the entries asked for are gone: restore from a snapshot
     │   └── LossyLogRefused        the server's settings can lose acknowledged data
     ├── StorageError               the engine failed or its data does not check
@@ -195,6 +197,12 @@ class ClockError(SlackwaterError):
     sqlstate = "58000"
 
 
+class NodeFenced(SlackwaterError):
+    """Another process runs as this node; facts: `node_id`."""
+
+    sqlstate = "58000"
+
+
 class LogError(SlackwaterError):
     """The ordered log cannot be trusted or used."""
 
@@ -203,6 +211,10 @@ class LogError(SlackwaterError):
 
 class LogIdentityMismatch(LogError):
     """The log is not the one this store was built on; facts: `expected`, `actual`."""
+
+
+class LogBehindStore(LogError):
+    """The log ends before what the store has applied; facts: `range_id`, `applied`, `head`."""
 
 
 class LogTrimmed(LogError):

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -377,3 +378,48 @@ def wait_for(shell: Shell, host: str, *words: str, nodes: int) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"{nodes} nodes were wanted: {done.stdout}{done.stderr}")
+
+
+def test_a_log_that_lacks_what_the_store_has_applied_is_refused(shell):
+    """Today's mistake: an older backup of the log is put back. The store's positions would come to mean other entries."""
+    here, words = address(), ("--store", "n1", "--log", "sqlite:log.db", "--insecure")
+
+    def put(key: str) -> None:
+        assert shell.inside("kv", "put", key, "v", "--host", here).returncode == 0
+
+    def stop(node: subprocess.Popen) -> None:
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(READY_S) == 0
+
+    node = shell.start(*words, "--listen", here)
+    shell.init(here)
+    put("a")
+    stop(node)
+    log = shell.directory / "log.db"
+    backup = log.read_bytes()
+    node = shell.start(*words, "--listen", here)
+    put("b")
+    stop(node)
+    for leftover in shell.directory.glob("log.db-*"):
+        leftover.unlink()
+    log.write_bytes(backup)
+    refused(shell("start", *words, "--listen", here), "ends before what this store has applied", "applied=", "head=")
+
+
+def test_a_second_process_from_a_copied_store_is_fenced(shell):
+    here, there = address(), address()
+    words = ("--log", "sqlite:log.db", "--insecure", "--join", here)
+    node = shell.start("--store", "n1", "--listen", here, *words)
+    shell.init(here)
+    node.send_signal(signal.SIGTERM)
+    assert node.wait(READY_S) == 0
+    shutil.copytree(shell.directory / "n1", shell.directory / "copy")
+    shell.start("--store", "n1", "--listen", here, *words)
+    assert shell.inside("kv", "put", "a", "1", "--host", here).returncode == 0
+    copy = shell("start", "--store", "copy", "--listen", there, *words)
+    assert copy.returncode == 1
+    assert "NodeFenced: n1 " in copy.stderr
+    assert "another copy of this store" in copy.stderr
+    assert shell.inside("kv", "put", "a", "2", "--host", here).returncode == 0, "the node goes on undisturbed"
+    (row,) = json.loads(shell.inside("status", "--json", "--host", here).stdout)
+    assert (row["address"], row["state"]) == (here, "live")

@@ -62,6 +62,8 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     start: Timestamp
     epoch: Epoch = Epoch(0)
     expiration: Timestamp = MIN
+    life: int = 0
+    """Which life of the holder's process it was given to (`Liveness.life`); 0 where that is not known."""
 
     @property
     def by_epoch(self) -> bool:
@@ -87,6 +89,8 @@ class Liveness(msgspec.Struct, frozen=True, array_like=True):
     expiration: Timestamp
     draining: bool = False
     decommissioning: bool = False
+    life: int = 0
+    """Of the process that runs as this node: another number at every start, and in every copy of its store."""
 
     def live_at(self, now: Timestamp) -> bool:
         """Whether the record had not expired at `now`."""

@@ -76,13 +76,16 @@ def usable_until(lease: Lease, liveness: Liveness | None, *, max_offset_us: int)
     return MIN if end is None else Timestamp(max(MIN, end - _margin(max_offset_us)))
 
 
-def next_expiration_lease(held: Lease, node: NodeId, *, now: Timestamp, duration_s: float) -> Lease:
-    """The expiration-based lease that `node` may request after `held`."""
-    start = now if held.holder == node else Timestamp(max(now, held.expiration + 1))
-    return Lease(node, LeaseSequence(held.sequence + 1), start, Epoch(0), add_seconds(start, duration_s))
+def next_expiration_lease(held: Lease, node: NodeId, *, now: Timestamp, duration_s: float, life: int = 0) -> Lease:
+    """The expiration-based lease that `node`, in this life of its process, may request after `held`."""
+    same = (held.holder, held.life) == (node, life)
+    start = now if same else Timestamp(max(now, held.expiration + 1))
+    return Lease(node, LeaseSequence(held.sequence + 1), start, Epoch(0), add_seconds(start, duration_s), life)
 
 
-def next_epoch_lease(held: Lease, node: NodeId, epoch: Epoch, *, now: Timestamp, ended_at: Timestamp) -> Lease:
+def next_epoch_lease(
+    held: Lease, node: NodeId, epoch: Epoch, *, now: Timestamp, ended_at: Timestamp, life: int = 0
+) -> Lease:
     """The epoch-based lease that `node` may request; `ended_at` is the last instant the old holder may have served."""
     start = Timestamp(min(MAX - 1, max(now, ended_at + 1)))
-    return Lease(node, LeaseSequence(held.sequence + 1), start, epoch)
+    return Lease(node, LeaseSequence(held.sequence + 1), start, epoch, life=life)

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING
 from slackwater.clock import HybridClock, OffsetMonitor, SteadyWall, StepGuard
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
-from slackwater.model.descriptors import FIRST_RANGE, Liveness, NodeDescriptor, RangeDescriptor
+from slackwater.hooks import planted
+from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.requests import VERSION_WRITES
 from slackwater.replica.driver import NodeLiveness, Store
+from slackwater.replica.driver.liveness import Unnamed
 from slackwater.routing.nodes import Health, NodeView
 from slackwater.routing.sender import RangeSender
 from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport
@@ -39,6 +41,7 @@ from slackwater.server.addresses import AddressBook
 from slackwater.server.admin import Admin
 from slackwater.server.admin_service import AdminService
 from slackwater.server.announcements import announcements
+from slackwater.server.announcing import keep_addresses
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
@@ -48,7 +51,14 @@ from slackwater.server.drain import drain
 from slackwater.server.feeds import feed_client, node_feeds, serve_feeds
 from slackwater.server.fitness import Fitness
 from slackwater.server.gateway.service import Gateway, table_catalog
-from slackwater.server.identity import StoreIdentity, check_log, read_identity, write_identity
+from slackwater.server.identity import (
+    StoreIdentity,
+    StoreLives,
+    check_heads,
+    check_log,
+    read_identity,
+    write_identity,
+)
 from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
@@ -68,6 +78,7 @@ if TYPE_CHECKING:
     from slackwater.feeds.driver import NodeFeeds
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.driver import ApplyListener
+    from slackwater.replica.driver.liveness import Lives
     from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
     from slackwater.runtime.access import Certificate
@@ -76,7 +87,6 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Address, Engine, OrderedLog, Runtime, TaskScope
 
 JOIN_PAUSE_S = 0.5
-ADDRESS_REFRESH_S = 10.0
 RELEASE_S = 2.0
 
 
@@ -147,13 +157,15 @@ class Node:
 
     async def start(self, *, listen: Address | None = None) -> None:
         """Listen; go on from the identity on disk, or join, or wait for `init`."""
-        bound = await self.server.listen(listen or self.address)
-        if self.address.endswith(":0"):
-            self.address = bound
         identity = read_identity(self.engine)
         if identity is not None:
             check_log(identity, self.log.identity())
-            self._become(identity)
+            await check_heads(self.engine, self.log, self.runtime, self.scope)
+        bound = await self.server.listen(listen or self.address)
+        if self.address.endswith(":0"):
+            self.address = bound
+        if identity is not None:
+            await self._begin_life(identity)
         elif self.join:
             self.scope.spawn(self._join_cluster(), name="join")
 
@@ -177,8 +189,7 @@ class Node:
                 )
         identity = StoreIdentity(name, node_id, self.log.identity())
         bootstrap_store(self.engine, identity, self.clock.now())
-        await self.engine.flush()
-        self._become(identity)
+        await self._begin_life(identity)
         return name
 
     async def _join_cluster(self) -> None:
@@ -197,11 +208,17 @@ class Node:
                 identity = StoreIdentity(reply.cluster_id, reply.node_id, self.log.identity())
                 await write_identity(self.engine, identity)
                 self.book.learn(reply.nodes)
-                self._become(identity)
+                await self._begin_life(identity)
                 return
             await self.runtime.clock.sleep(JOIN_PAUSE_S)
 
-    def _become(self, identity: StoreIdentity) -> None:
+    async def _begin_life(self, identity: StoreIdentity) -> None:
+        """Write down that another process runs on this store, durably, and act as its node."""
+        lives = StoreLives(self.engine, self.runtime.rng)
+        await lives.claim()
+        self._become(identity, Unnamed() if planted("X-NO-LIFE") else lives)
+
+    def _become(self, identity: StoreIdentity, lives: Lives) -> None:
         """Start to act as the node this identity names."""
         self.identity.cluster_id, self.identity.node_id = identity.cluster_id, identity.node_id
         node_id = identity.node_id
@@ -226,7 +243,14 @@ class Node:
         )
         self.system = KvAdapter(self.kv)
         self.liveness = NodeLiveness(
-            node_id, self.runtime, self.clock, self.settings, self.system, trusted=self.fitness.check_heartbeat
+            node_id,
+            self.runtime,
+            self.clock,
+            self.settings,
+            self.system,
+            trusted=self.fitness.check_heartbeat,
+            lives=lives,
+            first_lease=self._first_lease,
         )
         self.store = Store(
             node_id=node_id,
@@ -244,6 +268,7 @@ class Node:
             transport=side_transport(self),
             policies=self.policies,
             check_record=check_record,
+            life=lives.life,
         )
         self.store.context.on_complaint = self.fitness.complained
         self.sender.directory.held = self.store.descriptor_of
@@ -256,11 +281,9 @@ class Node:
         self.feeds.resume()
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
         self.book.recall(self.engine)
-        self.book.own = self.descriptor
-        self.book.learn([self.descriptor])
         self.scope.spawn(self.liveness.run(), name="liveness")
         self.fitness.start()
-        self._addresses.spawn(self._keep_addresses(), name="addresses")
+        self._addresses.spawn(keep_addresses(self, self.liveness), name="addresses")
         self.scope.spawn(self.span_watch.run(), name="span config")
         self.scope.spawn(self.queues.run(), name="queues")
         self.announcements = announcements(self, self.liveness)
@@ -434,6 +457,11 @@ class Node:
         replica = self.store.replicas.get(FIRST_RANGE) if self.store else None
         return None if replica is None or replica.failure is not None else replica.state.descriptor
 
+    def _first_lease(self) -> Lease | None:
+        """The lease of range 1 as this node has applied it."""
+        replica = self.store.replicas.get(FIRST_RANGE) if self.store else None
+        return None if replica is None else replica.state.lease
+
     def _view(self, node_id: NodeId) -> NodeView:
         record: Liveness | None = self.liveness.get(node_id) if self.liveness else None
         if record is None:
@@ -441,27 +469,6 @@ class Node:
         now = self.clock.peek()
         health = Health.DRAINING if record.draining else Health.LIVE if record.live_at(now) else Health.DEAD
         return NodeView(health, self.book.locality(node_id))
-
-    async def _keep_addresses(self) -> None:
-        published = False
-        await self.book.greet_all()
-        while True:
-            self.book.missed.clear()
-            try:
-                if not published:
-                    await self.book.publish(self.system, self.descriptor)
-                    published = True
-                await self.book.refresh(self.system)
-                await self.book.keep(self.engine)
-                await self.book.greet_next()
-            except SlackwaterError:
-                await self.runtime.clock.sleep(JOIN_PAUSE_S)
-                await self.book.greet_all()
-                continue
-            with suppress(TimeoutError):
-                async with timeout(ADDRESS_REFRESH_S):
-                    await self.book.missed.wait()
-            await self.runtime.clock.sleep(JOIN_PAUSE_S)
 
     async def new_range_id(self) -> RangeId:
         """An id that no range ever had."""

@@ -6,7 +6,8 @@
     DIR/log.db    the log, unless --log names another
 
 What is refused is refused before anything is served, by one line and exit status 1: a directory that is in use or is
-none, a log that is not the store's, a port that is taken, a store whose cluster is not that of the nodes it should join.
+none, a log that is not the store's or lacks what it has applied, a port that is taken, a store whose cluster is not that of
+the nodes it should join.
 
 Signals. SIGTERM and SIGINT stop gracefully: leases are left, what was applied becomes durable, the next start is quick.
 A second one ends the process at once, which loses nothing either: the log has everything that was acknowledged.

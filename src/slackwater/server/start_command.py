@@ -26,6 +26,9 @@ Run one node: a store in DIR, served on HOST:PORT, until SIGTERM or SIGINT.
 The first start of an empty store makes no cluster yet. Either make one with `slackwater init`, or let the node join the
 cluster of any of the --join addresses. Later starts go on from what is in DIR; give them the same --join and --log.
 All nodes of a cluster share one log.
+
+A store is refused with a log other than its own or one that ends before what the store has applied, and if another
+process runs as its node, from a copy of the store.
 """
 EXAMPLES = """\
 examples:

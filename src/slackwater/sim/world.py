@@ -20,7 +20,8 @@ nothing else about it. What the nemesis can do to a machine:
 
 A program that ends with `StorageError` or `ClockError` has stopped itself, as it should when its disk or its clock
 fails: the supervisor starts it again. Any other exception out of `boot` is a failure of the run (I-31); a broken
-`invariant` is reported under its own rule.
+`invariant` is reported under its own rule. One that ends with `NodeFenced`, because another machine has a copy of its store,
+is switched off for good.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater import hooks
-from slackwater.errors import ClockError, InvariantViolation, StorageError
+from slackwater.errors import ClockError, InvariantViolation, NodeFenced, StorageError
 from slackwater.replica.lease import lasts_s
 from slackwater.runtime.access import NODE_NAME, Certificate
 from slackwater.runtime.tasks import Scope
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
     from slackwater.sim.faults import Fault
     from slackwater.sim.tape import Stream, Tape
+    from slackwater.storage.memory import MemoryDisk
 
 T = TypeVar("T")
 
@@ -236,7 +238,13 @@ class Machine:
         return True
 
     def failed(self, error: BaseException) -> None:
-        """The program ended with an error: restart it, or end the run."""
+        """The program ended with an error: restart it, switch the machine off for good, or end the run."""
+        if isinstance(error, NodeFenced) and self.name in self.world.copied:
+            hooks.probe("sim.fenced")
+            self.world.event(f"{self.name} is fenced: {error}")
+            self.gone = True
+            self.world.loop.call_soon(self.crash, context=self.world.loop.root.context)
+            return
         if not isinstance(error, FAIL_STOP):
             self.world.program_failed(self, error)
             return
@@ -288,6 +296,7 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.nodes: list[Machine] = []
         self.clients: list[Machine] = []
+        self.copied: set[str] = set()  # machines whose store another one has too: only one of each pair may stay
         self.faults: list[Fault] = []
         self.shadows: list[Shadow] = []  # when a clock was beyond the bound
         self.operations: list[str] = []  # what clients and operators began, by name
@@ -318,6 +327,17 @@ class World:
         self.nodes.append(machine)
         return machine
 
+    def add_copy(self, name: str, of: Machine) -> Machine:
+        """A machine with a copy of what is durable on another one's disk, and the same program; boots at once.
+
+        Its certificate is for both hosts: others would not believe that it is the node they know, otherwise.
+        """
+        self.copied |= {name, of.name}
+        certificate = Certificate("node", NODE_NAME, (name, of.name))
+        machine = self._add(name, of.boot, certificate, platter=of.disk.platter.copied())
+        self.nodes.append(machine)
+        return machine
+
     def add_client(
         self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]], *, role: str = "operator"
     ) -> Machine:
@@ -330,9 +350,15 @@ class World:
         return machine
 
     def _add(
-        self, name: str, boot: Callable[[SimRuntime], Coroutine[Any, Any, None]], certificate: Certificate
+        self,
+        name: str,
+        boot: Callable[[SimRuntime], Coroutine[Any, Any, None]],
+        certificate: Certificate,
+        platter: MemoryDisk | None = None,
     ) -> Machine:
         machine = self.machines[name] = Machine(self, name, boot)
+        if platter is not None:
+            machine.disk.platter = platter
         self.net.host(name).certificate = certificate
         machine.start()
         return machine

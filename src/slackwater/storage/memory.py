@@ -274,6 +274,13 @@ class MemoryDisk:
             raise StorageError("something is there already; choose an empty place for the checkpoint", name=name)
         self._engines[name] = engine
 
+    def copied(self) -> MemoryDisk:
+        """Another disk that holds what is durable on this one, as if its files had been copied."""
+        copy = MemoryDisk()
+        for name, engine in self._engines.items():
+            copy.add(name, MemoryEngine(_fork(engine._durable), disk=copy))
+        return copy
+
     def crash(self, keep: Callable[[int], int]) -> None:
         """Power cut for every open engine, in order of name, so that the draws of `keep` can be replayed."""
         for name in sorted(self._open):

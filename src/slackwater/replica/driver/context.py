@@ -195,6 +195,8 @@ class Context:
     writes: StoreWrites = field(default_factory=StoreWrites)
     on_complaint: Callable[[ComplaintTrigger], None] = lambda _complaint: None
     """Told when a node complains in the log of a range that its holder cannot be reached."""
+    life: int = 0
+    """Of this process: a lease that was given to another life of this node is not ours to use (I-07)."""
 
     def write(self, batch: WriteBatch) -> None:
         """Write to the engine. Nobody else may write rows: what is kept of them in columns has to go first."""

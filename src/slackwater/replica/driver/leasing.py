@@ -128,8 +128,10 @@ class Leasing:
 
     @property
     def former(self) -> bool:
-        """Whether the current lease is one of this node's former life, or of its replica's: of use to nobody."""
-        return self._state().lease.sequence == self._former
+        """Whether the current lease is of this node but of another life, its replica's or its process's: not of use here."""
+        lease = self._state().lease
+        strange = lease.holder == self._context.node_id and lease.life not in (0, self._context.life)
+        return strange or lease.sequence == self._former
 
     def check(self, now: Timestamp) -> Timestamp:
         """Raise unless this node holds the lease now and may serve under it; returns until when (see `usable_until`)."""
@@ -184,7 +186,9 @@ class Leasing:
         held, own = self._state().lease, self._check_entitled()
         node, clock = self._context.node_id, self._context.clock
         if own is None:
-            return next_expiration_lease(held, node, now=clock.now(), duration_s=self.duration_s)
+            return next_expiration_lease(
+                held, node, now=clock.now(), duration_s=self.duration_s, life=self._context.life
+            )
         if held.holder == node and held.epoch == own.epoch:
             # Of the former life of the replica only: this process held it, and knows how far all that was served goes.
             await self._context.pass_by(self._context.hooks.reached())
@@ -197,7 +201,7 @@ class Leasing:
                 await self._context.liveness.end_epoch(record)
         # Whoever ended the old epoch did so at a clock reading past its expiration, and this node's clock has heard of
         # that: now() is above everything the old holder can have served.
-        return next_epoch_lease(held, node, own.epoch, now=clock.now(), ended_at=MIN)
+        return next_epoch_lease(held, node, own.epoch, now=clock.now(), ended_at=MIN, life=self._context.life)
 
     def _check_entitled(self) -> Liveness | None:
         """Raise unless this node may ask for the lease now; the record it stands on, where leases stand on records."""
@@ -265,18 +269,19 @@ class Leasing:
                 f"n{to} has no replica of r{state.descriptor.range_id}; add one first",
                 replicas=state.descriptor.replicas,
             )
+        record = self._context.liveness.get(to)
         if self.by_expiration:
             lease = Lease(
                 to,
                 LeaseSequence(state.lease.sequence + 1),
                 now,
                 expiration=add_seconds(now, self.duration_s),
+                life=0 if record is None else record.life,
             )
         else:
-            record = self._context.liveness.get(to)
             if record is None or not record.live_at(now) or record.draining:
                 raise UnavailableError(f"n{to} is not known to be live and taking leases")
-            lease = Lease(to, LeaseSequence(state.lease.sequence + 1), now, epoch=record.epoch)
+            lease = Lease(to, LeaseSequence(state.lease.sequence + 1), now, epoch=record.epoch, life=record.life)
         # Everything this node served as leaseholder: the new holder writes above that. What it has closed, however far in
         # the future, is in the applied state once the command is: its own closed timestamp is at or above that.
         return LeaseTrigger(lease, read_floor=now if planted("X-TSCACHE-LOST") else Timestamp(max(now, served)))
@@ -286,7 +291,8 @@ class Leasing:
         held, now = self._state().lease, self._context.clock.now()
         if held.by_epoch or self.use(now) is not LeaseUse.USABLE:
             return None
-        lease = Lease(held.holder, LeaseSequence(held.sequence + 1), now, expiration=Timestamp(now + 1))
+        sequence = LeaseSequence(held.sequence + 1)
+        lease = Lease(held.holder, sequence, now, expiration=Timestamp(now + 1), life=held.life)
         return LeaseTrigger(lease, read_floor=Timestamp(max(now, served)))
 
     def abandon(self) -> None:

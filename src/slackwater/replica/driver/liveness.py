@@ -11,6 +11,18 @@ A restarted node waits until the record of its former life has expired before it
 that nothing served before the restart lies above what it will write. A graceful stop ends its own epoch, so the
 next start does not wait. What is not known is `None`: neither live nor dead.
 
+A record also names the *life* of the process that runs as the node: a number that every start draws anew and writes to its
+store first. So two processes with one node id, one of them started from a copy of the other's store, cannot both be it:
+
+    the record names a life that the store never had   the node has lived on elsewhere since the store was copied: refuse
+    the record goes on being renewed while this        the other process runs: refuse
+      process waits for it to expire
+    our own record comes to name another life          the other process began after ours had expired: stop
+
+Leases name the life they were given to as well (`Lease.life`), for range 1's does not hang on a record. Where the other
+process leads range 1, the record cannot be read from here: requests for it would come to this very process. But its lease is
+in the log, and says as much: it names a life that the store never had, or was extended after this process began.
+
 A record is of use to its own node until its expiration less the clocks' error. A record always lasts so long that it is of
 use (`replica.lease.lasts_s`), and a node renews it at least twice in that time, whatever `liveness.heartbeat_interval` says:
 with settings that do not fit each other it would lose the use of all its leases between any two heartbeats.
@@ -26,11 +38,12 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
-from slackwater.errors import ConditionFailed, SlackwaterError, UnavailableError, UsageError
+from slackwater.errors import ConditionFailed, NodeFenced, SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
-from slackwater.model.descriptors import Epoch, Liveness
+from slackwater.model.descriptors import Epoch, Lease, Liveness
 from slackwater.model.layout import prefix_end, system
 from slackwater.replica.lease import lasts_s
+from slackwater.runtime.sync import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +52,8 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import NodeId, Runtime
     from slackwater.settings import Settings
 
+RENEWALS_SEEN_MAX = 3
+"""Renewals of a record that a starting node waits out: the last ones of its former life may still be on their way."""
 DEAF_INTERVALS = 2
 """Heartbeats without an announcement, of one's own if of nobody else's, after which records are read."""
 MARK_TRIES_MAX = 16
@@ -71,6 +86,27 @@ class SystemKv(Protocol):
         ...
 
 
+class Lives(Protocol):
+    """The lives of this node's process that its store knows of."""
+
+    life: int
+    """Of this process."""
+
+    def knows(self, life: int) -> bool:
+        """Whether a process that ran on this very store had that life."""
+        ...
+
+
+class Unnamed:
+    """No life at all: for stores that are never copied, such as those of tests."""
+
+    life = 0
+
+    def knows(self, life: int) -> bool:
+        """Every record is its own."""
+        return True
+
+
 def _standing(record: Liveness) -> tuple[Epoch, bool, bool]:
     """What may change what others do about a node; its expiration changes all the time."""
     return record.epoch, record.draining, record.decommissioning
@@ -99,8 +135,17 @@ class NodeLiveness:
         kv: SystemKv,
         *,
         trusted: Callable[[], None],
+        lives: Lives | None = None,
+        first_lease: Callable[[], Lease | None] = lambda: None,
     ) -> None:
         self.node_id = node_id
+        self.registered = Event()
+        """Set once this process has its node's record, and no other process can."""
+        self._lives = lives or Unnamed()
+        self._first_lease = first_lease
+        self._began_at = clock.now()
+        self._renewals_seen = 0
+        self._waited_for = MIN
         self.draining = False
         self._runtime = runtime
         self._clock = clock
@@ -185,7 +230,10 @@ class NodeLiveness:
         try:
             # A clock that its peers prove wrong must not keep leases alive (I-01).
             self._trusted()
+            self._check_lease()
             await step()  # type: ignore[misc]
+        except NodeFenced:
+            raise
         except SlackwaterError:
             self.heartbeats_failed += 1
             probe("liveness.heartbeat_failed")
@@ -198,15 +246,52 @@ class NodeLiveness:
         if raw is None:
             await self._write(Epoch(1), expected=None)
             await self.refresh()
+            self.on_news()
             return
         record = _decoder.decode(raw)
+        self._check_ours(record)
         now = self._clock.now()
         if record.live_at(now):
             probe("liveness.wait_for_former_life")
-            await self._runtime.clock.sleep(seconds_between(now, record.expiration) + 0.001)
+            # Not all of it at once: whether somebody renews it meanwhile is soon to be seen.
+            await self._runtime.clock.sleep(min(seconds_between(now, record.expiration) + 0.001, self._interval))
             raise UnavailableError("the record of this node's former life has not expired yet")
         await self._write(Epoch(record.epoch + 1), expected=raw)
         await self.refresh()
+        self.on_news()  # leases of the former life are to be acquired anew, also where there is no other node to hear of
+
+    def _check_lease(self) -> None:
+        """Raise if another process leads range 1 as this node; only while this one has not taken the node's record."""
+        lease = self._first_lease()
+        if self.registered.is_set() or lease is None or lease.holder != self.node_id:
+            return
+        if lease.life in (0, self._lives.life):
+            return
+        offset_us = self._clock.max_offset_us
+        longest_s = lasts_s(self._settings["lease.duration"], max_offset_us=offset_us) + 2 * offset_us / 1e6
+        # Others may hand a lease to our former life as long as its record is live. Only that life itself can extend one, to
+        # a lease's length after its clock: has it done so after this process began, it still runs.
+        extended = seconds_between(lease.start, lease.expiration) > longest_s
+        proposed_at = add_seconds(lease.expiration, -longest_s)
+        if not self._lives.knows(lease.life) or (extended and proposed_at > self._began_at):
+            raise self._fenced("leads range 1 in another process, from another copy of this store")
+
+    def _check_ours(self, record: Liveness) -> None:
+        """Raise unless the record was last written on behalf of this store, by a process that has ended."""
+        if not self._lives.knows(record.life):
+            raise self._fenced("has run from another copy of this store since this one was made")
+        if record.life not in (0, self._lives.life) and record.expiration > self._waited_for > MIN:
+            self._renewals_seen += 1
+            if self._renewals_seen >= RENEWALS_SEEN_MAX:
+                raise self._fenced("runs in another process, from another copy of this store")
+        self._waited_for = record.expiration
+
+    def _fenced(self, what: str) -> NodeFenced:
+        return NodeFenced(
+            f"n{self.node_id} {what}; end this process and go on with the other one. To make another node, start with an "
+            "empty store",
+            node_id=self.node_id,
+        )
 
     async def _heartbeat(self) -> None:
         if self._left:
@@ -227,11 +312,17 @@ class NodeLiveness:
             return
         record = _decoder.decode(actual)
         probe("liveness.adopted")
+        if record.life not in (0, self._lives.life):
+            self._own = None
+            raise self._fenced(
+                "was started in another process, from another copy of this store, while this one was cut off"
+            )
         self._trust(record)
 
     def _trust(self, record: Liveness) -> None:
         """Our record is what the store holds: rely on it from now on, unless we are leaving."""
         self._own = None if self._left or record.epoch <= self._ended else record
+        self.registered.set()
         self._known[self.node_id] = record
 
     async def _write(self, epoch: Epoch, *, expected: bytes | None) -> None:
@@ -239,7 +330,7 @@ class NodeLiveness:
             raise UnavailableError("this node is stopping and renews nothing")
         expiration = add_seconds(self._clock.now(), self._duration)
         leaving = expected is not None and _decoder.decode(expected).decommissioning
-        record = Liveness(self.node_id, epoch, expiration, self.draining, leaving)
+        record = Liveness(self.node_id, epoch, expiration, self.draining, leaving, self._lives.life)
         await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(record), expected=expected)
         self._trust(record)
 
@@ -268,9 +359,7 @@ class NodeLiveness:
         """Raise the epoch of an expired node. Fails when its record has changed since, for better or worse."""
         if record.live_at(self._clock.now()):
             raise UnavailableError(f"n{record.node_id} has not expired; its epoch cannot be ended")
-        ended = Liveness(
-            record.node_id, Epoch(record.epoch + 1), record.expiration, record.draining, record.decommissioning
-        )
+        ended = msgspec.structs.replace(record, epoch=Epoch(record.epoch + 1))
         try:
             await self._kv.conditional_put(
                 liveness_key(record.node_id), _encoder.encode(ended), expected=_encoder.encode(record)

@@ -86,6 +86,7 @@ class Store:
         policies: PolicyBook | None = None,
         on_damaged: Callable[[Replica], None] = Replica.halt,
         check_record: Callable[[bytes, bytes], None] = lambda key, value: None,
+        life: int = 0,
     ) -> None:
         self.replicas: dict[RangeId, Replica] = {}
         self.durable: dict[RangeId, Position] = {}
@@ -116,6 +117,7 @@ class Store:
             trusted=trusted,
             policies=policies or PolicyBook(),
             columns=ColumnCache(int(settings["storage.column_cache_bytes"])),
+            life=life,
         )
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -147,10 +149,7 @@ class Store:
         return replica
 
     def _drop(self, range_id: RangeId, why: Gone, *, refetched: bool = False) -> None:
-        """Forget a replica at once; its tasks end soon. It must not write any more from here on.
-
-        `refetched`: a newer one of the same range takes its place, and goes on with what this one was promised.
-        """
+        """Forget a replica at once; its tasks end soon, and it writes no more. `refetched`: a newer one takes its place."""
         if not refetched:
             tap("store.dropped", self, range_id)
         replica = self.replicas.pop(range_id, None)

@@ -57,6 +57,8 @@ REPORTS_KEPT_MAX = 16
 """Resolved timestamps remembered per replica, for reads that are sent elsewhere."""
 RECOVER_NS, LOOK_NS, PATIENCE_NS = 5 * NS, NS, 8 * NS
 """Of a healed world with traffic: when it is first looked at, how often, and for how long a replica may be behind."""
+SWEEP_LATEST = 1.25
+"""Of `queue.interval`: the longest pause between two sweeps."""
 DELAY_S, SLACK_S = 1.0, 1.0
 """Of a healed world: the slowest way from a leaseholder to a follower, and what timers are late by."""
 
@@ -186,11 +188,14 @@ class Advances:
 
     Busy ranges: from `RECOVER_NS` after healing, about once a simulated second, no replica may be too far behind at all
     looks of `PATIENCE_NS`. A single look may find one: leases still move, ranges are split and merged, nodes are stopped.
+    Frozen ranges: what a merge has frozen must not close, or its left neighbor would write below it (I-10). A merge whose
+    coordinator died is undone by the queues once they have seen it frozen for `range.frozen_patience`: so much longer.
     Idle ranges: what is missing in the end is named by `unsettled`, and the run waits for it as for all else.
     """
 
     def __init__(self) -> None:
         self._behind_since_ns: dict[Replica, int] = {}
+        self._frozen_since_ns: dict[Replica, int] = {}
 
     def setup(self, world: World, scenario: Scenario) -> None:
         """Begin to look when the world has had time to recover."""
@@ -203,12 +208,17 @@ class Advances:
             await world.sleep_ns(LOOK_NS)
 
     def _look(self, world: World) -> None:
-        now_ns, before = world.loop.now_ns, self._behind_since_ns
-        self._behind_since_ns = {}
+        now_ns, before, frozen_before = world.loop.now_ns, self._behind_since_ns, self._frozen_since_ns
+        self._behind_since_ns, self._frozen_since_ns = {}, {}
         for replica, text in self._too_far_behind(world):
-            since_ns = self._behind_since_ns[replica] = before.get(replica, now_ns)
-            if now_ns - since_ns >= PATIENCE_NS:
-                world.violated("I-14", "behind-under-traffic", f"for {PATIENCE_NS // NS} s, {text}")
+            if replica.state.frozen is not None:
+                since_ns = self._frozen_since_ns[replica] = frozen_before.get(replica, now_ns)
+                patience_ns = PATIENCE_NS + round(_thawed_within_s(world) * NS)
+            else:
+                since_ns = self._behind_since_ns[replica] = before.get(replica, now_ns)
+                patience_ns = PATIENCE_NS
+            if now_ns - since_ns >= patience_ns:
+                world.violated("I-14", "behind-under-traffic", f"for {patience_ns // NS} s, {text}")
 
     def check(self, world: World) -> Iterable[Violation]:
         """Judged while waiting."""
@@ -233,6 +243,11 @@ class Advances:
                         f"{name} r{replica.state.descriptor.range_id} is closed {behind_s:.1f} s behind its target; "
                         f"allowed are {spare_s:.1f} s",
                     )
+
+
+def _thawed_within_s(world: World) -> float:
+    """One sweep notices that a range is frozen, and the first one after the patience has passed thaws it."""
+    return world.settings["range.frozen_patience"] + 2 * SWEEP_LATEST * world.settings["queue.interval"]
 
 
 def watchers(versions: Versions) -> list[Oracle]:

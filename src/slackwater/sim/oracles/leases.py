@@ -2,7 +2,8 @@
 
 Every batch that a replica evaluates as leaseholder is reported in the step in which it checks its lease. Leases of one
 range have increasing sequences, so the rule is short: once anybody has served under a sequence, nobody serves under a
-lower one, ever; and all who serve under one sequence are one node.
+lower one, ever; and all who serve under one sequence are one process on one machine. Two machines may have copies of one
+store, and so one node id: that makes them two all the same.
 
     n1  ═══ seq 6 ═══╗ last serve
     n2               ╚═ first serve ═══ seq 7 ═══          in true time, whatever their clocks say
@@ -29,7 +30,7 @@ from slackwater.sim.oracles.replication import _Watcher
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.replica.driver import Replica
-    from slackwater.runtime.seam import NodeId, RangeId
+    from slackwater.runtime.seam import RangeId
     from slackwater.sim.oracles.witness import Applied
 
 CLOCK_GRAIN_NS = 2_000
@@ -83,7 +84,7 @@ class OneHolder(_Watcher):
     name = "I-07"
 
     def __init__(self) -> None:
-        self._serving: dict[RangeId, tuple[int, NodeId, int, str]] = {}
+        self._serving: dict[RangeId, tuple[int, int, str]] = {}
         self._led_first: dict[str, int] = {}
         """When each node last served the first range."""
 
@@ -101,14 +102,14 @@ class OneHolder(_Watcher):
         )
 
     def serving(self, node: str, replica: Replica, now: Timestamp) -> None:
-        """Sequences of serving replicas never go down, and one sequence is one node."""
+        """Sequences of serving replicas never go down, and one sequence is one machine."""
         range_id, lease = replica.state.descriptor.range_id, replica.state.lease
         if range_id == FIRST_RANGE:
             self._led_first[node] = self.world.loop.now_ns
         known = self._serving.get(range_id)
         if known is not None:
-            sequence, holder, at_ns, who = known
-            broken = lease.sequence < sequence or (lease.sequence == sequence and lease.holder != holder)
+            sequence, at_ns, who = known
+            broken = lease.sequence < sequence or (lease.sequence == sequence and node != who)
             if broken and self._excused(node, who):
                 return
             if broken:
@@ -119,7 +120,7 @@ class OneHolder(_Watcher):
                 self.violated("two-leaseholders", text, lease=lease.status())
             if lease.sequence == sequence:
                 return
-        self._serving[range_id] = (lease.sequence, lease.holder, self.world.loop.now_ns, node)
+        self._serving[range_id] = (lease.sequence, self.world.loop.now_ns, node)
 
     def applied(self, event: Applied) -> None:
         """Within one sequence an expiration only moves on, and the sequence moves up by at most the leases applied."""

@@ -34,6 +34,7 @@ from slackwater.sim.oracles.versions import ClosedStays, Versions
 from slackwater.sim.oracles.whole import Whole
 from slackwater.sim.oracles.witness import Witness
 from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenarios.cluster_clone import clone
 from slackwater.sim.scenarios.cluster_gray import fail_gray
 from slackwater.sim.scenarios.cluster_operator import Operator
 from slackwater.sim.scenarios.cluster_plan import (
@@ -132,6 +133,8 @@ class Traffic:
             world.spawn(sever(cluster), name="sever")
         if plan.grays:
             world.spawn(fail_gray(cluster), name="gray failures")
+        if plan.clones and plan.retires is None and scenario.nodes > 1:
+            world.spawn(clone(cluster), name="clone")
         if plan.rolling:
             world.spawn(rolling_restart(cluster), name="rolling restart")
 
@@ -343,6 +346,12 @@ for _bug in (
         "a node that nobody can reach, or whose disk is full, keeps its leases for as long as it can write to the log",
         play="gray",
         expected=("I-35",),
+    ),
+    PlantedBug(
+        "X-NO-LIFE",
+        "records and leases do not say which process of a node they belong to",
+        play="leases",
+        expected=("I-07", "I-31"),
     ),
     PlantedBug(
         "X-LATE-APPEND",

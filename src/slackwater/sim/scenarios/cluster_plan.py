@@ -98,6 +98,8 @@ class Plan:
     """Nodes that are switched on only after so many ns."""
     rolling: bool = False
     """Whether all nodes are restarted, one after the other, once the world is well (`cluster_stops`)."""
+    clones: bool = False
+    """Whether a node's store is copied, and a second process started from it (`cluster_clone`)."""
     retires: tuple[str, int] | None = None
     """A node that is decommissioned, and when."""
 
@@ -118,6 +120,7 @@ def draw_plan(tape: Tape, *, nodes: int) -> Plan:
         moves=draw.chance(1, 2),
         rough=tape.stream("cluster/rough").chance(1, 4),
         rolling=tape.stream("cluster/rolling").chance(1, 4),
+        clones=tape.stream("cluster/clones").chance(1, 6),
         late=_late(tape.stream("cluster/late"), nodes),
         retires=_retires(tape.stream("cluster/retires"), nodes),
     )
@@ -166,6 +169,7 @@ def leases_plan(tape: Tape, *, nodes: int) -> Plan:
         merges=False,
         moves=False,
         severs=True,
+        clones=tape.stream("cluster/clones").chance(1, 3),
     )
 
 

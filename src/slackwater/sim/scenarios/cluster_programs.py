@@ -23,6 +23,7 @@ from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.identity import read_identity
 from slackwater.server.node import Node
 from slackwater.sim.handles import NS
+from slackwater.sim.scenarios.cluster_plan import PORT
 from slackwater.txn.kv import KV
 
 if TYPE_CHECKING:
@@ -42,15 +43,17 @@ async def node_program(runtime: SimRuntime, cluster: Cluster, listener: ApplyLis
     while cluster.world.loop.now_ns < switched_on_ns:
         await runtime.clock.sleep((switched_on_ns - cluster.world.loop.now_ns) / NS)
     founder = next(iter(cluster.addresses))
+    # Others tell the founder where they are. Not so when another process has taken its place: it has to ask to find out.
+    alone = name == founder and name not in cluster.world.copied
     engine = runtime.disk.open("store")
     node = Node(
         runtime=runtime,
         scope=runtime.scope(f"{name}/node"),
         engine=engine,
         log=runtime.log,
-        address=cluster.addresses[name],
+        address=cluster.addresses.get(name, f"{name}:{PORT}"),
         settings=runtime.settings,
-        join=() if name == founder else tuple(a for n, a in cluster.addresses.items() if n != name),
+        join=() if alone else tuple(a for n, a in cluster.addresses.items() if n != name),
         listener=listener,
     )
     cluster.nodes[name] = node

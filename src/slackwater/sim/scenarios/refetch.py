@@ -3,6 +3,7 @@
     lead, ticks of 20 ms    the side transport promises the future, and soon after whatever happened to a range
     quarantines             most often of a leaseholder's replica (`cluster_spoil`); most faults of the play are these
     readers that lag        the snapshot it is replaced by lacks commands that stand in the log already
+    copied stores           in a third of the runs, a second process with one node's id (`cluster_clone`)
     graceful restarts       rolling ones under lead once the world is well, and single ones in the middle of faults
 
 What is promised below a command that is still to be applied breaks I-10; what was served to clients and comes out different
@@ -60,6 +61,7 @@ def _plan(tape: Tape, *, nodes: int) -> Plan:
         merges=draw.chance(1, 2),
         moves=False,
         rolling=draw.chance(1, 2),
+        clones=draw.chance(1, 3),
     )
 
 

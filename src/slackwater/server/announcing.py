@@ -1,0 +1,55 @@
+"""Where a node is: telling the others, and learning where they are.
+
+    greet those who were given or are known ─► find range 1 ─► this process has the node's record ─► publish, greet, refresh
+
+Nothing is told before this process has its node's liveness record: it may run from a copy of another process's store, whose
+place it would take in everybody's address book. Until then it only looks for those who know range 1, where the record is.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from slackwater.errors import SlackwaterError
+from slackwater.runtime.sync import timeout
+
+if TYPE_CHECKING:
+    from slackwater.replica.driver import NodeLiveness
+    from slackwater.server.node import Node
+
+PAUSE_S = 0.5
+REFRESH_S = 10.0
+
+
+async def keep_addresses(node: Node, liveness: NodeLiveness) -> None:
+    """Keep the address book up to date for as long as the node lives."""
+    book = node.book
+    await book.greet_all()
+    while not liveness.registered.is_set():
+        with suppress(TimeoutError):
+            async with timeout(PAUSE_S):
+                await liveness.registered.wait()
+        if not liveness.registered.is_set():
+            await book.greet_all()
+    book.own = node.descriptor
+    book.learn([node.descriptor])
+    await book.greet_all()
+    published = False
+    while True:
+        book.missed.clear()
+        try:
+            if not published:
+                await book.publish(node.system, node.descriptor)
+                published = True
+            await book.refresh(node.system)
+            await book.keep(node.engine)
+            await book.greet_next()
+        except SlackwaterError:
+            await node.runtime.clock.sleep(PAUSE_S)
+            await book.greet_all()
+            continue
+        with suppress(TimeoutError):
+            async with timeout(REFRESH_S):
+                await book.missed.wait()
+        await node.runtime.clock.sleep(PAUSE_S)
