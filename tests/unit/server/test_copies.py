@@ -31,7 +31,7 @@ async def process(engine: MemoryEngine, records: Records, wall: Wall, *, first_l
     lives = StoreLives(engine, runtime.rng)
     await lives.claim()
     clock = HybridClock(wall, max_offset_s=0.5)
-    settings = Settings({"liveness.heartbeat_interval": 0.05})
+    settings = Settings({"liveness.heartbeat_interval": 0.05, "lease.duration": 4.0})
     return NodeLiveness(
         N1, runtime, clock, settings, records, trusted=lambda: None, lives=lives, first_lease=first_lease
     )

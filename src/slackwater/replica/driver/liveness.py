@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 RENEWALS_SEEN_MAX = 3
 """Renewals of a record that a starting node waits out: the last ones of its former life may still be on their way."""
+EXTENDED_LENGTHS = 4
+"""A lease that lasts for so many lengths has been extended."""
 DEAF_INTERVALS = 2
 """Heartbeats without an announcement, of one's own if of nobody else's, after which records are read."""
 MARK_TRIES_MAX = 16
@@ -269,9 +271,9 @@ class NodeLiveness:
             return
         offset_us = self._clock.max_offset_us
         longest_s = lasts_s(self._settings["lease.duration"], max_offset_us=offset_us) + 2 * offset_us / 1e6
-        # Others may hand a lease to our former life as long as its record is live. Only that life itself can extend one, to
-        # a lease's length after its clock: has it done so after this process began, it still runs.
-        extended = seconds_between(lease.start, lease.expiration) > longest_s
+        # Others may hand a lease to our former life as long as its record is live, and their settings may differ. Only that
+        # life itself can extend one, to a lease's length after its clock: has it done so since we began, it still runs.
+        extended = seconds_between(lease.start, lease.expiration) > EXTENDED_LENGTHS * longest_s
         proposed_at = add_seconds(lease.expiration, -longest_s)
         if not self._lives.knows(lease.life) or (extended and proposed_at > self._began_at):
             raise self._fenced("leads range 1 in another process, from another copy of this store")
