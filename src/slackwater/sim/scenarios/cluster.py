@@ -13,6 +13,7 @@ Planted bugs are switches in product code; each must be killed by an oracle name
 of them is seen first is the seed's business:
 
     M28   whoever uses a lease to its very end also closes up to there (I-11), where the next holder may already write (I-07)
+    X-DOUBLE-APPLY   the second copy writes where the first did, and where that is closed by now it is refused (I-10)
     M29   a list that is written back as the first attempt read it lacks what others have appended since: their reads no
           longer hold (I-18), and what they were told is there is gone (I-03)
 """
@@ -297,7 +298,7 @@ for _bug in (
         "X-DOUBLE-APPLY",
         "a command that stands in the log twice is applied twice",
         play="cluster",
-        expected=("I-05",),
+        expected=("I-05", "I-10"),
         faults=_AMBIGUOUS_LOG,
     ),
     PlantedBug(
