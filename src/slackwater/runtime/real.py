@@ -80,8 +80,10 @@ class RealRuntime:
         """End the threads once their present work is done."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _offloaded(self, _: asyncio.Future[Any]) -> None:
+    def _offloaded(self, future: asyncio.Future[Any]) -> None:
         self._pending -= 1
+        if not future.cancelled():
+            future.exception()  # a caller that was cancelled has left, and its work may fail for that very reason
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import threading
 import weakref
@@ -43,6 +44,30 @@ def test_offload_carries_errors_and_refuses_beyond_its_bound(monkeypatch):
         with pytest.raises(ZeroDivisionError):
             await runtime.offload(lambda: 1 // 0)
         runtime.close()
+
+    run(main())
+
+
+def test_the_error_of_work_that_its_caller_has_left_is_not_reported():
+    async def main():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        runtime, gate = RealRuntime(disk=None), threading.Event()
+
+        def fail():
+            gate.wait()
+            raise ValueError("the snapshot was closed")
+
+        work = runtime.offload(fail)
+        work.send(None)  # as a handler that is interrupted in its first step leaves it: nothing is cancelled
+        work.close()
+        gate.set()
+        while runtime._pending:
+            await asyncio.sleep(0.001)
+        del work
+        gc.collect()
+        runtime.close()
+        assert told == []
 
     run(main())
 
