@@ -6,8 +6,8 @@
     copied stores           in a third of the runs, a second process with one node's id (`cluster_clone`)
     graceful restarts       rolling ones under lead once the world is well, and single ones in the middle of faults
 
-What is promised below a command that is still to be applied breaks I-10, and I-09 where that command closes less; what was served to clients and comes out different
-breaks I-15, I-18 or I-19.
+What is promised below a command that is still to be applied breaks I-10, and I-09 where that command closes less; what was
+served to clients and comes out different breaks I-15, I-18 or I-19.
 """
 
 from __future__ import annotations
