@@ -22,6 +22,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,11 +89,11 @@ def walk(request: Callable[[], object], loop: Callable[[Callable[[], object]], o
     best: Walk | None = None
     for _ in range(ROUNDS):
         taken = Walk()
-        loop(lambda taken=taken: sys.setprofile(taken.seen))
+        loop(partial(sys.setprofile, taken.seen))
         sys.setprofile(taken.seen)
         request()
         sys.setprofile(None)
-        loop(lambda: sys.setprofile(None))
+        loop(partial(sys.setprofile, None))
         if best is None or len(taken.steps) < len(best.steps):
             best = taken
     assert best is not None
