@@ -107,6 +107,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("drain.timeout", 10.0, "s", (0, 600), (0, 10), "How long a stopping node tries to hand its leases over."),
     # tables and gateways
     Setting("catalog.poll_interval", 1.0, "s", (0.05, 60), (0.05, 5), "How often a node looks for new versions of tables, once it has served any."),
+    Setting("catalog.trust_duration", 5.0, "s", (0.5, 300), (1, 5), "How long a node commits rows by what it knew of their table when it last looked; dropping a table takes as long."),
     Setting("gateway.txns_max", 1024, "transactions", (1, 1 << 16), (2, 64), "Transactions of clients that one gateway keeps open."),
     Setting("gateway.txn_idle_timeout", 60.0, "s", (1, 3600), (1, 60), "A client's transaction that nobody has used for this long is rolled back."),
     Setting("gateway.page_bytes", 3 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),

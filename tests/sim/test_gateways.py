@@ -18,7 +18,7 @@ def test_a_settled_write_is_seen_by_every_later_read() -> None:
     assert result.probes.get("txn.commit_wait")
 
 
-@pytest.mark.parametrize("name", ["X-SETTLE-EARLY", "X-TIMEOUT-ANEW"])
+@pytest.mark.parametrize("name", ["X-SETTLE-EARLY", "X-TIMEOUT-ANEW", "M27"])
 def test_planted_bugs_are_killed_by_name(name: str) -> None:
     bug = find_planted(name)
     killers = (run_job(Job(seed=seed, play=bug.play, planted=(bug.name,))).oracle for seed in range(SEEDS))

@@ -24,13 +24,16 @@ from slackwater.catalog.records import (
     decode_record,
     descriptor_key,
     descriptors_span,
+    dropping_key,
     encode_id,
     encode_record,
+    is_version,
     name_key,
+    table_of,
     versions_span,
 )
 from slackwater.catalog.tables import TABLES_MAX, Tables
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.errors import AccessDenied, BelowGcThreshold, Overloaded, SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.requests import Export, Get, Header, Value, Versions
@@ -39,14 +42,18 @@ from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import Lock, timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from slackwater.clock.hlc import HybridClock
     from slackwater.model.native import ColumnSpec, KeySpec
+    from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
     from slackwater.txn import KV, Transaction
 
+DROPPING = b"dropping"
+LOOK_AGAIN_SHARE = 0.25
+"""With so little trust left, who writes looks first. Polling has usually looked long before."""
 READ_VERSIONS = 1_000
 """Records read by one request."""
 
@@ -146,23 +153,48 @@ class TableCatalog:
     async def drop(self, name: str, *, by: str | None = None, timeout: float | None = None) -> TableDescriptor:
         """Drop a table. Its rows stay where they are, readable as of before, until their history is collected.
 
+        First it is noted that the table is being dropped: who reads that lets nobody commit rows any more. Then everybody
+        who has not read it has run out of trust (`deadline`), and the drop commits above all their deadlines (I-30). A drop
+        that is cut off in between is finished by the next one; until then the table can be read, and not written.
+
         A user who is named by `by` may drop only what belongs to them; None is for those who may drop everything.
         """
 
         async def work(txn: Transaction) -> TableRecord:
-            found = await txn.get(name_key(name))
-            if found is None:
-                raise UsageError(f"there is no table {name!r} to drop", table=name)
-            now = await self._latest(txn, decode_id(found))
-            if by is not None and now.owner != by:
-                whose = now.owner or "the operators"
-                raise AccessDenied(f"table {name} belongs to {whose}; its owner or an operator may drop it", table=name)
+            now = await self._droppable(txn, name, by)
             record = definition.dropped(now)
             await txn.delete(name_key(name))
             await txn.put(descriptor_key(now.table_id, record.schema.version), encode_record(record))
             return record
 
-        return await self._change(work, timeout=timeout)
+        deadline = self._kv.kernel.deadline(timeout)
+        await self._fence(name, by=by, deadline=deadline)
+        return await self._change(work, timeout=deadline.remaining())
+
+    async def _fence(self, name: str, *, by: str | None, deadline: Deadline) -> None:
+        """Note that a table is being dropped, and wait until no node commits rows of it any more."""
+
+        async def note(txn: Transaction) -> int:
+            table_id = (await self._droppable(txn, name, by)).table_id
+            await txn.put(dropping_key(table_id), DROPPING)
+            noted[:] = [txn]
+            return table_id
+
+        noted: list[Transaction] = []
+        table_id = await self._kv.run(note, timeout=deadline.remaining())
+        self.tables.dropping.add(table_id)
+        await self._kv.kernel.wait_past(self._trusted_upto(noted[0].commit_ts))
+
+    async def _droppable(self, txn: Transaction, name: str, by: str | None) -> TableDescriptor:
+        """The table of that name, if `by` may drop it."""
+        found = await txn.get(name_key(name))
+        if found is None:
+            raise UsageError(f"there is no table {name!r} to drop", table=name)
+        now = await self._latest(txn, decode_id(found))
+        if by is not None and now.owner != by:
+            whose = now.owner or "the operators"
+            raise AccessDenied(f"table {name} belongs to {whose}; its owner or an operator may drop it", table=name)
+        return now
 
     async def publish(self, table_id: int, change: Callable[[TableDescriptor], TableRecord]) -> TableDescriptor:
         """Write the next version of a table: `change` makes it from the present one (see `definition`)."""
@@ -201,6 +233,31 @@ class TableCatalog:
         if not rows.keys:
             raise UsageError("there is no table of this id", table_id=table_id)
         return decode_record(rows.keys[-1], rows.values[-1], MIN)
+
+    # --- writing rows
+
+    async def look_again(self) -> None:
+        """Read what is new if what is known will soon be too old to commit rows by; an error if it is and cannot be read."""
+        trust_s = self._settings["catalog.trust_duration"]
+        if seconds_between(self._clock.peek(), self.deadline()) > trust_s * LOOK_AGAIN_SHARE:
+            return
+        probe("catalog.looked_again")
+        try:
+            await self.refresh()
+        except SlackwaterError:
+            if self.deadline() <= self._clock.peek():
+                raise
+
+    def deadline(self) -> Timestamp:
+        """Rows of tables that are not being dropped, as far as is known here, may be committed below this timestamp.
+
+        A table whose end is not known here was noted as being dropped above `tables.upto`, and is not dropped before the
+        trust of everybody who had not read that has ended. (Leases on descriptors will put their own end here.)
+        """
+        return self._trusted_upto(self.tables.upto)
+
+    def _trusted_upto(self, ts: Timestamp) -> Timestamp:
+        return add_seconds(ts, self._settings["catalog.trust_duration"])
 
     # --- following
 
@@ -255,7 +312,7 @@ class TableCatalog:
             (versions,) = answer.results
             assert isinstance(versions, Versions), versions
             rows = zip(versions.keys, versions.values, versions.timestamps, strict=True)
-            found += [decode_record(key, value, Timestamp(ts)) for key, value, ts in rows if value]
+            found += self._decoded((key, value, Timestamp(ts)) for key, value, ts in rows if value)
             start = end if versions.resume is None else versions.resume
         return found
 
@@ -269,5 +326,15 @@ class TableCatalog:
             answer = await self._kv.read([Get(key) for key in keys], Header(NO_RANGE, ts=ts))
             for key, value in zip(keys, answer.results, strict=True):
                 if isinstance(value, Value) and value.value is not None:
-                    found.append(decode_record(key, value.value, value.ts))
+                    found += self._decoded([(key, value.value, value.ts)])
+        return found
+
+    def _decoded(self, records: Iterable[tuple[bytes, bytes, Timestamp]]) -> list[TableDescriptor]:
+        """The versions among records; what else they say is learned."""
+        found = []
+        for key, value, ts in records:
+            if is_version(key):
+                found.append(decode_record(key, value, ts))
+            else:
+                self.tables.dropping.add(table_of(key))
         return found

@@ -50,6 +50,27 @@ def descriptors_span() -> Span:
     return prefix_span(SYSTEM + escape(_TABLE.encode()))
 
 
+def dropping_key(table_id: int) -> bytes:
+    """Where it is noted that a table is being dropped: before its first version."""
+    return descriptor_key(table_id, 0)
+
+
+def table_of(key: bytes) -> int:
+    """The table that a record is about."""
+    return _numbers(key)[0]
+
+
+def is_version(key: bytes) -> bool:
+    """Whether a key of a table's records is that of a version: those begin at 1."""
+    return _numbers(key)[1] != 0
+
+
+def _numbers(key: bytes) -> tuple[int, int]:
+    """The table and the version in a key."""
+    rest, _ = unescape(key, len(SYSTEM + escape(_TABLE.encode())))
+    return int.from_bytes(rest[:_NUMBER_BYTES], "big"), int.from_bytes(rest[_NUMBER_BYTES:], "big")
+
+
 def versions_span(table_id: int) -> Span:
     """Every version of one table."""
     return Span(descriptor_key(table_id, 0), descriptor_key(table_id + 1, 0))
@@ -87,11 +108,10 @@ def decode_record(key: bytes, value: bytes, ts: Timestamp) -> TableDescriptor:
     """The descriptor in a record that was committed at `ts`."""
     try:
         record = _decoder.decode(value)
-        rest, _ = unescape(key, len(SYSTEM + escape(_TABLE.encode())))
+        named = _numbers(key)
     except (msgspec.MsgspecError, ValueError) as error:
         raise DecodeError(f"a table's record does not decode: {error}", key=key) from None
     stored = record.schema
-    named = int.from_bytes(rest[:_NUMBER_BYTES], "big"), int.from_bytes(rest[_NUMBER_BYTES:], "big")
     if named != (stored.table_id, stored.version):
         raise DecodeError("a table's record lies under another table's key", key=key, table_id=stored.table_id)
     return TableDescriptor(stored, ts, record.next_column_id, record.dropped, record.owner)

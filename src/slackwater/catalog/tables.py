@@ -29,6 +29,8 @@ class Tables:
         self._by_id: dict[int, TableHistory] = {}
         self._ids_by_name: dict[str, list[int]] = {}
         self.upto = MIN
+        self.dropping: set[int] = set()
+        """Tables that take no more rows, because they are about to be dropped."""
 
     def learn(self, descriptors: Iterable[TableDescriptor]) -> None:
         """Take descriptors, known or new."""

@@ -467,6 +467,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     """Of the descriptor the sender used; 0: unknown."""
     nearest_only: bool = False
     """With `follower_ok`: fail (`TooStale`) rather than be sent on by a follower that cannot serve it."""
+    write_below: Timestamp = MIN
+    """What a batch without transaction writes must lie below this; MIN: no bound. (A transaction's is in `EndTxn`.)"""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.errors import (
     BelowGcThreshold,
     ConditionFailed,
     NotLeaseholder,
+    RetryableError,
     UnavailableError,
     UsageError,
     WriteTooOld,
 )
-from slackwater.hooks import probe
+from slackwater.hooks import planted, probe
 from slackwater.model import requests as rq
 from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
@@ -100,6 +101,7 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
     write_ts = _write_floor(batch, view, read_ts)
     for _ in range(MOVES_MAX):
         _check_inside_lease(view, read_ts, write_ts)
+        _check_deadline(batch, write_ts)
         try:
             return _attempt(batch, view, read_ts, write_ts)
         except ConditionFailed as error:
@@ -186,6 +188,15 @@ def _check_inside_lease(view: View, read_ts: Timestamp, write_ts: Timestamp) -> 
         lease, range_id = view.state.lease, view.state.descriptor.range_id
         raise NotLeaseholder(
             "the timestamp is at or above the end of this lease", range_id=range_id, hint=lease.holder, reason="stasis"
+        )
+
+
+def _check_deadline(batch: Batch, write_ts: Timestamp) -> None:
+    """What is written without a transaction stays below its deadline, as a commit does (`records.check_commit`)."""
+    below = batch.header.write_below
+    if below != MIN and write_ts >= below and declare.writes_versions(batch) and not planted("M27"):
+        raise RetryableError(
+            "the write would lie past its deadline; look the table up again", deadline=below, ts=write_ts
         )
 
 

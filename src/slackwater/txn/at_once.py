@@ -28,13 +28,20 @@ if TYPE_CHECKING:
 AT_ONCE_ROWS_MAX = 256
 AT_ONCE_BYTES_MAX = 64 << 10
 """More rows, or bytes of them, go the long way, which knows how to divide them."""
-_COMMIT = EndTxn(commit=True, one_phase=True, can_forward=True)
 
 
 async def write_at_once(
-    kernel: Kernel, txn_id: bytes, keys: list[bytes], values: list[bytes], *, timeout: float | None
+    kernel: Kernel,
+    txn_id: bytes,
+    keys: list[bytes],
+    values: list[bytes],
+    *,
+    below: Timestamp | None = None,
+    timeout: float | None,
 ) -> Timestamp | None:
     """Write sorted, unique rows if one range has them and nobody is in the way; returns when, or None: nothing happened.
+
+    With `below`, the commit timestamp stays below that.
 
     `AmbiguousResult` means what it says: the record of `txn_id`, at the first key, knows.
     """
@@ -48,8 +55,9 @@ async def write_at_once(
     limit = Timestamp(now + (kernel.clock.max_offset_us << LOGICAL_BITS))
     txn = Txn(txn_id, keys[0], now, 0, now, now, limit, 1)
     header = Header(NO_RANGE, ts=now, txn=txn, uncertainty_limit=limit)
+    commit = EndTxn(commit=True, one_phase=True, can_forward=True, deadline=below)
     try:
-        answer = await kernel.sender.send([write, _COMMIT], header, timeout=timeout)
+        answer = await kernel.sender.send([write, commit], header, timeout=timeout)
     except AmbiguousResult:
         raise
     except SlackwaterError:

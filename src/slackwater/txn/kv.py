@@ -184,9 +184,15 @@ class KV:
         return len(rows_of(await self.batch([DeleteRange(start, end)], timeout=timeout)).keys)
 
     async def put_rows(
-        self, keys: list[bytes], values: list[bytes], *, must_be_new: bool = False, timeout: float | None = None
+        self,
+        keys: list[bytes],
+        values: list[bytes],
+        *,
+        must_be_new: bool = False,
+        below: Timestamp = MIN,
+        timeout: float | None = None,
     ) -> None:
-        """Set many keys, sorted and unique.
+        """Set many keys, sorted and unique; with `below`, at timestamps below that, or `RetryableError`.
 
         Without `must_be_new` this is a bulk load: each row is written at least once, not all at the same moment, and a
         block whose answer was lost is written again. With it, all rows are written or none.
@@ -197,14 +203,15 @@ class KV:
             return
         blocks = chunks(keys, values, bytes_max=self._block_bytes())
         deadline = self.kernel.deadline(timeout)
-        works = [partial(self._put_block, PutRows(*block), deadline) for block in blocks]
+        works = [partial(self._put_block, PutRows(*block), below, deadline) for block in blocks]
         done = await in_parallel(self.kernel.scope, works, limit=BLOCKS_IN_FLIGHT_MAX, name="put rows")
         for failed in done:
             if isinstance(failed, SlackwaterError):
                 raise failed
 
-    async def _put_block(self, rows: PutRows, deadline: Deadline) -> BatchResult:
-        return await self._send([rows], Header(NO_RANGE), timeout=deadline.remaining(), repeatable=True)
+    async def _put_block(self, rows: PutRows, below: Timestamp, deadline: Deadline) -> BatchResult:
+        header = Header(NO_RANGE, write_below=below)
+        return await self._send([rows], header, timeout=deadline.remaining(), repeatable=True)
 
     async def batch(self, requests: Sequence[Request], *, timeout: float | None = None) -> list[Result]:
         """Several requests as one atomic step; a transaction if they need more than one range."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from slackwater.model.tables import TableDescriptor
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.gateway.service import Gateway
+    from slackwater.server.gateway.txns import OpenTxn
     from slackwater.txn import Transaction
 
 KEYS_PER_GET_MAX = 10_000
@@ -98,13 +99,14 @@ class Rows:
 
     async def _in_txn(self, request: nt.Write, context: Context) -> nt.Written:
         async with self._gateway.txns.using(request, context) as open_txn:
-            await self.take(open_txn.txn, request)
+            await self.take(open_txn, request)
             return nt.Written(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
 
-    async def take(self, txn: Transaction, request: nt.Write) -> None:
+    async def take(self, open_txn: OpenTxn, request: nt.Write) -> None:
         """Give an open transaction a client's write, if it fits the table."""
         await self._checked(request)
-        await lay_down(txn, request, block_bytes=self._block_bytes())
+        open_txn.tables[request.table_id] = request.version
+        await lay_down(open_txn.txn, request, block_bytes=self._block_bytes())
 
     async def _checked(self, request: nt.Write) -> None:
         history = await self._gateway.current(request.table_id, request.version)
@@ -113,7 +115,8 @@ class Rows:
     async def _bulk(self, request: nt.Write, context: Context) -> Timestamp:
         node = self._gateway.node
         if request.kind is nt.WriteKind.UPSERT:
-            await node.kv.put_rows(request.keys, request.values, timeout=context.remaining())
+            below = await self._gateway.writable(request.table_id, request.version)
+            await node.kv.put_rows(request.keys, request.values, below=below, timeout=context.remaining())
         else:
             await self._alone(request, context)
         return node.clock.now()
@@ -124,8 +127,9 @@ class Rows:
             raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
         if request.kind is nt.WriteKind.UPSERT and request.txn_id:
             rows_ok(request.keys, request.values)
+            below = await self._gateway.writable(request.table_id, request.version)
             written = await write_at_once(
-                kv.kernel, request.txn_id, request.keys, request.values, timeout=context.remaining()
+                kv.kernel, request.txn_id, request.keys, request.values, below=below, timeout=context.remaining()
             )
             if written is not None:
                 return written
@@ -147,6 +151,7 @@ class Rows:
         while True:
             try:
                 await lay_down(txn, request, block_bytes=self._block_bytes())
+                txn.deadline = await self._gateway.writable(request.table_id, request.version)
                 return await txn.commit()
             except TransactionAborted:
                 raise

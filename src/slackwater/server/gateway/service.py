@@ -148,6 +148,18 @@ class Gateway:
             raise SchemaChanged(f"table {latest.name} {what}; look it up again", table_id=table_id, version=version)
         return history
 
+    async def writable(self, table_id: int, version: int) -> Timestamp:
+        """The timestamp below which rows of a table may be committed, in the version that a client used (I-30)."""
+        await self.catalog.look_again()
+        history = await self.current(table_id, version)
+        if table_id in self.catalog.tables.dropping:
+            raise SchemaChanged(
+                f"table {history.latest.name} is being dropped and takes no more rows",
+                table_id=table_id,
+                version=version,
+            )
+        return self.catalog.deadline()
+
     async def inside(self, table_id: int, start: bytes, end: bytes) -> TableHistory:
         """A table, dropped or not, that a span lies in."""
         history = await self.catalog.find_id(table_id)

@@ -138,6 +138,10 @@ class Staging:
         await self._forget([part.part for part in request.parts], context, job=request.job)
         return msgspec.structs.replace(published, ts=ts)
 
+    async def writable(self, request: ns.Publish) -> Timestamp:
+        """The timestamp below which a publish may commit."""
+        return await self._gateway.writable(request.table_id, request.version)
+
     async def drop(self, request: ns.DropParts, context: Context) -> nt.NativeOk:
         """Forget parts."""
         if len(request.parts) > PARTS_PER_CALL_MAX:
@@ -236,6 +240,7 @@ class _Publish:
             async for chunk in self._staging.chunks(ref, self._context):
                 self._check(chunk, seen)
                 await self._lay_down(txn, chunk)
+        txn.deadline = await self._staging.writable(request)
         self.commit_ts = await txn.commit()
         return ns.Published(rows, self.commit_ts, already=False)
 

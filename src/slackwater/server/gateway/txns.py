@@ -47,6 +47,8 @@ class OpenTxn:
         self.txn = txn
         self.used_ns = now_ns
         self.in_use = 0
+        self.tables: dict[int, int] = {}
+        """The tables it has written to, and in which version."""
 
     def mark(self) -> nt.TxnMark:
         """How the ranges know it."""
@@ -110,6 +112,8 @@ class Txns:
         async with self.using(request, context) as open_txn:
             txn = open_txn.txn
             try:
+                below = [await self._gateway.writable(*table) for table in open_txn.tables.items()]
+                txn.deadline = min(below, default=None)
                 return nt.Ended(await txn.commit())
             except RetryableError:
                 raise
@@ -131,6 +135,7 @@ class Txns:
     async def restart(self, request: nt.EndTxn, context: Context) -> nt.TxnReply:
         """Begin again, with the age of the first try."""
         async with self.using(request, context) as open_txn:
+            open_txn.tables.clear()
             await open_txn.txn.restart()
             return nt.TxnReply(open_txn.mark())
 
@@ -186,7 +191,7 @@ class Txns:
     async def take(self, found: OpenTxn, held: Sequence[nt.Write]) -> None:
         """Give a transaction what its client held back."""
         for write in held:
-            await self._gateway.rows.take(found.txn, write)
+            await self._gateway.rows.take(found, write)
 
     def now_ns(self) -> int:
         """What idleness is measured by."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SLACK_S = 1.0
 """Commit-wait on a leading span, timers of a clock that runs slow, and the last message home."""
-CALLS = {"rows": 1, "bank": 1, "ring": 1, "fork": 1, "list": 1, "global": 1, "audit": 1, "register": 2}
+CALLS = {"rows": 1, "brief": 5, "bank": 1, "ring": 1, "fork": 1, "list": 1, "global": 1, "audit": 1, "register": 2}
 """Operations that are watched, and how many calls, one after the other, each may make."""
 
 

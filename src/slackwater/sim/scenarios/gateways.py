@@ -1,6 +1,7 @@
 """A play for gateways: applications with the real client library, whose gateways stop, crash and pause under them.
 
-    founder    makes a table of a few rows and has its present closed ahead of time (`lead`)
+    founder    makes a table of a few rows and has its present closed ahead of time (`lead`); and then, again and again, a
+               table that lives for a second or two and is dropped while others write to it (I-30)
     c1 … c6    upserts, transactions and nearest reads of those rows, each over a gateway of its own choice
 
 A write to a leading table commits in the future and is acknowledged when that has become the present. A gateway that ends
@@ -10,6 +11,7 @@ while it waits for that leaves its client to ask another gateway what became of 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from slackwater.server.span_config import change_config
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
+from slackwater.sim.oracles.dropped import WithinItsLife
 from slackwater.sim.scenario import PlantedBug, Play, draw_scenario, plant, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import ACT_TIMEOUT_S
@@ -44,6 +47,7 @@ SETTINGS = {
     "rpc.heartbeat_interval": 0.2,
     "rpc.heartbeat_timeout": 1.0,
     "drain.timeout": 2.0,
+    "catalog.trust_duration": 2.0,
 }
 ENDS = frozenset({FaultKind.STOP, FaultKind.KILL, FaultKind.CRASH})
 """A gateway ends: in good manners, or not. Of all else that can go wrong there is little, so that this is seen often."""
@@ -51,6 +55,7 @@ UNTIMELY = frozenset({FaultKind.CLOCK_BEYOND})
 """While a clock is simply wrong nothing is promised about real time, which is what this play is about."""
 RANGES = 4
 AGAIN_S = 0.3
+BRIEF_MEAN_NS = 2 * NS
 
 
 class Founder:
@@ -71,6 +76,22 @@ class Founder:
                 await self._found()
             except SlackwaterError:
                 await self._client.runtime.clock.sleep(AGAIN_S)
+        while cluster.traffic:
+            with suppress(SlackwaterError):
+                await self._brief(cluster.next_operation("founder"))
+            await self._client.runtime.clock.sleep(AGAIN_S)
+
+    async def _brief(self, number: int) -> None:
+        """A table that does not live long. A drop that fails is made again; its writers are told in any case."""
+        facts, draw = self._cluster.world.facts, self._cluster.world.tape.stream(f"op/founder/{number}")
+        db = session(self._client, self._cluster, timeout_s=SETUP_TIMEOUT_S)
+        name = f"brief{number}"
+        await db.create_table(name, COLUMNS, primary_key="id")
+        facts["brief table"] = name
+        await self._client.runtime.clock.sleep(draw.decay(BRIEF_MEAN_NS) / NS)
+        await db.drop_table(name)
+        await self._client.runtime.clock.sleep(AGAIN_S)
+        facts["brief table"] = None
 
     async def _found(self) -> None:
         db = session(self._client, self._cluster, timeout_s=SETUP_TIMEOUT_S)
@@ -110,7 +131,7 @@ def _plan(tape: Tape, *, nodes: int) -> Plan:
         ranges=RANGES,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(draw, RANGES),
-        workloads=("rows", "rows", "rows", "register"),
+        workloads=("rows", "rows", "rows", "brief", "brief"),
         think_mean_ns=NS // 20,
         operator_mean_ns=draw.between(NS, 4 * NS),
         merges=False,
@@ -137,11 +158,20 @@ register(
         summary="applications over gateways that stop, crash and pause; their writes are settled through others",
         draw=_draw,
         workloads=_workloads,
-        oracles=_oracles,
+        oracles=lambda: [*_oracles(), WithinItsLife()],
         settle_s=SETTLE_S,
     )
 )
 
+plant(
+    PlantedBug(
+        "M27",
+        "a commit does not look at its deadline: rows get into a table after it was dropped",
+        play="gateways",
+        expected=("I-30",),
+        settings={"catalog.trust_duration": 0.5},
+    )
+)
 plant(
     PlantedBug(
         "X-TIMEOUT-ANEW",

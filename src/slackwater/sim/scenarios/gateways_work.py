@@ -1,6 +1,7 @@
 """What applications do on a simulated cluster: rows of tables, over gateways, with the client library they would import.
 
     rows     upserts, transactions and reads of single rows; the present is read on the nearest replicas
+    brief    writes, by every way there is, to a table that is dropped through another gateway at any moment (I-30)
 
 Every client of the other plays runs the protocols between ranges itself. These clients do not: they talk to a gateway, lose it
 when it crashes, pauses or is restarted, and settle what became of their writes through another one. What they were told is
@@ -9,12 +10,13 @@ written down like any register (I-19): an acknowledged row is seen by every late
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import probe
+from slackwater.model import native as nt
 from slackwater.model.arrow import settle_pandas
 from slackwater.sim.scenarios.cluster_worker import operation
 
@@ -48,6 +50,43 @@ def session(client: Client, cluster: Cluster, *, timeout_s: float) -> AsyncDatab
         client.session = AsyncDatabase(gateways, client.scope.child("session"))
     client.session._gateways.timeout_s = timeout_s
     return client.session
+
+
+@operation("brief")
+async def _brief(me: Worker, timeout: float) -> None:
+    name = me.cluster.world.facts.get("brief table")
+    if name is None:
+        return
+    db = session(me.client, me.cluster, timeout_s=timeout)
+    rows = [{"id": me.draw.below(ROWS), "value": me.unique().decode()}]
+    way = me.draw.below(4)
+    if way == 0:
+        await db.upsert(name, rows)
+    elif way == 1:
+
+        async def write(tx: AsyncTransaction) -> None:
+            await tx.upsert(name, rows)
+            await tx.get(name, rows[0]["id"])  # the write is an intent from here on
+            await me.dawdle()
+
+        await db.run(write)
+    elif way == 2:
+        await _bulk(db, name, rows)
+    else:
+        part = await db.staging(name)
+        await part.add(rows)
+        await db.publish(name, [await part.finish()], timeout=timeout)
+    probe("gateways.brief_written")
+
+
+async def _bulk(db: AsyncDatabase, name: str, rows: list[dict[str, Any]]) -> None:
+    """A block of a bulk load; a whole one would be ten thousand rows."""
+    deadline = db._gateways.deadline()
+    history = await db._tables.by_name(name, deadline=deadline)
+    codec, table = db._tables.codec(history), history.latest
+    (key, value) = codec.encode(rows[0])
+    request = nt.Write(table.table_id, table.version, nt.WriteKind.UPSERT, [key], [value], bulk=True)
+    await db._gateways.call(nt.WRITE, request, deadline=deadline)
 
 
 def name_of(row: int) -> bytes:
