@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slackwater.errors import AmbiguousResult, ConflictError, ConnectionLost, TransactionAborted, UnavailableError
+from slackwater.errors import (
+    AmbiguousResult,
+    ConflictError,
+    ConnectionLost,
+    SlackwaterError,
+    TransactionAborted,
+    UnavailableError,
+)
 from slackwater.model import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.faults import FaultKind, inject
@@ -393,3 +400,29 @@ def test_money_is_neither_made_nor_lost(seed: int) -> None:
 def test_planted_bugs_lose_money(bug: str) -> None:
     outcomes = (bank(seed, bugs=frozenset({bug}), faults=False) for seed in range(4))
     assert any(total != expected for total, expected in outcomes)
+
+
+def test_the_first_heartbeat_of_an_old_transaction_is_bounded_by_its_deadline() -> None:
+    """Seeds 424280 and 424290 (I-33): a commit waited a whole expiration for it, whatever its caller's timeout was."""
+
+    async def story(c: Cluster) -> None:
+        began: list[float] = []
+
+        async def work(txn: Transaction) -> None:
+            await txn.get(c.key(b"a"))
+            await txn.put(c.key(b"b"), b"1")
+            await txn.put(c.key(b"z"), b"1")
+            await c.settle(4)
+            began.append(c.world.seconds)
+            c.world.machines["n1"].pause()
+
+        await c.split(b"m")
+        await c.kv.put(c.key(b"a"), b"0")
+        with pytest.raises(SlackwaterError):
+            await c.kv.run(work, timeout=5.0)
+        took_s = c.world.seconds - began[0]
+        c.world.machines["n1"].resume()
+        assert took_s < 2, f"one second was left, and it took {took_s} s"
+
+    world = play(story, settings={"txn.expiration": 6.0})
+    assert world.probes["txn.heartbeat_first"]

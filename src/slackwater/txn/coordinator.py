@@ -246,7 +246,7 @@ class Transaction(Operations):
         if writing:
             self._will_write(requests)
             self._intents = True
-            await self._heart.start()
+            await self._heart.start(within_s=waiting.deadline.remaining())
         while True:
             # A batch tried again gets new numbers: what an earlier try left in part lies below them.
             first = self.state.take_sequences(len(requests))

@@ -35,8 +35,10 @@ class Heart:
         self.verdict: TransactionAborted | None = None
         """Set once the record says that the transaction is aborted."""
 
-    async def start(self) -> None:
+    async def start(self, *, within_s: float) -> None:
         """Begin to beat, if it does not already: call this before the first intent is written.
+
+        The first heartbeat, where there is one to wait for, takes at most `within_s` of its caller's time.
 
         Pushers take a transaction without a record for as fresh as its start. One that has waited or restarted for
         longer than half the expiration says first that it lives; otherwise its first intent would be fair game.
@@ -48,7 +50,7 @@ class Heart:
         expiration = self._kernel.settings["txn.expiration"]
         if age_s > expiration / 2:
             probe("txn.heartbeat_first")
-            await self._try_once()
+            await self._try_once(timeout=min(within_s, expiration))
 
     def stop(self) -> None:
         """Beat no more, now or later."""
@@ -62,11 +64,11 @@ class Heart:
             await self._kernel.runtime.clock.sleep(interval)
             if buggify("txn.lose_heartbeat"):
                 continue
-            await self._try_once()
+            await self._try_once(timeout=self._kernel.settings["txn.expiration"])
 
-    async def _try_once(self) -> None:
+    async def _try_once(self, *, timeout: float) -> None:
         try:
-            await self._once(timeout=self._kernel.settings["txn.expiration"])
+            await self._once(timeout=timeout)
         except SlackwaterError:
             probe("txn.heartbeat_unanswered")
 
