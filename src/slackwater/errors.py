@@ -59,6 +59,18 @@ class Retry(enum.Enum):
     CHECK = "check"  # find out what happened first
 
 
+FACT_CHARS_MAX = 400
+TEXT_CHARS_MAX = 4000
+"""Characters of one fact, and of a whole error, that are shown; the facts themselves are kept as they are."""
+
+
+def _short(fact: object) -> str:
+    if isinstance(fact, list | tuple) and len(fact) > 1:  # such as 64 intents: one shows what they are
+        return f"{len(fact)} × {_short(fact[0])}" if len(text := repr(fact)) > FACT_CHARS_MAX else text
+    text = repr(fact)
+    return text if len(text) <= FACT_CHARS_MAX else f"{text[:FACT_CHARS_MAX]} …"
+
+
 class SlackwaterError(Exception):
     """Base of the tree; `facts` hold what the reader needs to act."""
 
@@ -74,7 +86,8 @@ class SlackwaterError(Exception):
     def __str__(self) -> str:
         if not self.facts:
             return self.message
-        return f"{self.message} ({', '.join(f'{k}={v!r}' for k, v in self.facts.items())})"
+        text = f"{self.message} ({', '.join(f'{k}={_short(v)}' for k, v in self.facts.items())})"
+        return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]} …"
 
 
 class RetryableError(SlackwaterError):

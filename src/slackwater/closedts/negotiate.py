@@ -7,8 +7,10 @@ still become a committed version at its own timestamp:
             intent          closed
           ▲ resolved
 
-A read at or below the resolved timestamp of its span meets no intent and is never redirected, by whichever replica
-reports it. Pending or committed makes no difference: until the intent is gone from *this* replica, it counts.
+A read at or below the resolved timestamp of its span meets no intent that is in its way and is never redirected, by the
+replica that reports it. An intent whose transaction is decided, as far as this replica knows, is in nobody's way: reads
+go through it (`replica.fates`), however long its resolution takes. One that is pending and may not commit below p counts
+as one at p.
 
 Bounded staleness asks for the freshest timestamp that needs no waiting anywhere, but not older than a bound: the *lowest*
 resolved timestamp over all spans of the query is the highest timestamp that all of them can serve.
@@ -25,15 +27,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from slackwater.clock.timestamp import Timestamp, add_seconds
+from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds
 from slackwater.errors import UsageError
+from slackwater.model.txns import TxnStatus
 from slackwater.storage.intents import decode_intent, intents_in
+from slackwater.storage.through import txn_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from slackwater.model.txns import Intent
+    from slackwater.model.txns import Intent, Resolution
     from slackwater.runtime.seam import Reader
+    from slackwater.storage.intents import StoredIntent
 
 SPANS_MAX = 10_000
 """Spans of one negotiation."""
@@ -48,16 +53,33 @@ class Resolved(NamedTuple):
     """The oldest intent, when it and not `closed` is the limit."""
 
 
-def resolve(reader: Reader, start: bytes, end: bytes, *, closed: Timestamp) -> Resolved:
-    """The resolved timestamp of `[start, end)`. Take `closed` first, then the snapshot behind `reader` (pitfall 16)."""
-    oldest: Intent | None = None
+def resolve(
+    reader: Reader,
+    start: bytes,
+    end: bytes,
+    *,
+    closed: Timestamp,
+    fate: Callable[[StoredIntent], Resolution | None] = lambda _: None,
+) -> Resolved:
+    """The resolved timestamp of `[start, end)`. Take `closed` first, then the snapshot behind `reader` (pitfall 16).
+
+    `fate` tells what is known of an intent's transaction, for ever true; it is asked once for each transaction.
+    """
+    upto, oldest = closed, None
+    least: dict[bytes, Timestamp] = {}  # where a transaction may commit at the earliest, as far as its record says
     for key, raw in intents_in(reader, start, end):
+        txn_id = txn_id_of(raw)
+        if txn_id in least and least[txn_id] > upto:
+            continue
         intent = decode_intent(raw)
-        if intent.ts <= (closed if oldest is None else oldest.ts - 1):
-            oldest = intent.named(key)
-    if oldest is None:
-        return Resolved(closed, closed)
-    return Resolved(Timestamp(oldest.ts - 1), closed, oldest)
+        if txn_id not in least:
+            known = fate(intent)
+            pending = known is None or known.status is TxnStatus.PENDING
+            least[txn_id] = (MIN if known is None else known.ts) if pending else MAX
+        earliest = Timestamp(max(intent.ts, least[txn_id]))
+        if earliest <= upto:
+            upto, oldest = Timestamp(earliest - 1), intent.named(key)
+    return Resolved(upto, closed, oldest)
 
 
 def bound_of_staleness(now: Timestamp, max_staleness_s: float) -> Timestamp:

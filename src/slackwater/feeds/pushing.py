@@ -25,6 +25,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.model.requests import Barrier, LeaseInfo, Passed, Pushed, PushTxn, ResolveIntents
 from slackwater.routing.parallel import in_parallel
+from slackwater.txn.resolving import resolve_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -130,6 +131,13 @@ class Pusher:
             self._feeds.follow(attached, attached.feed.barrier_proposed(txn_ids, lai, applied=applied))
 
     async def _resolve(self, effect: Resolve) -> None:
+        if len(effect.keys) > KEYS_PER_REQUEST:
+            try:
+                last = effect.keys[-1] + b"\x00"
+                await resolve_span(self._kernel, effect.outcome, effect.keys[0], last, timeout=TIMEOUT_S)
+            except SlackwaterError:
+                probe("feeds.resolve_failed")
+            return
         for at in range(0, len(effect.keys), KEYS_PER_REQUEST):
             request = ResolveIntents(effect.outcome, keys=tuple(effect.keys[at : at + KEYS_PER_REQUEST]))
             try:

@@ -352,6 +352,7 @@ class Number(_Message, frozen=True):
     number: int
     more: bool = False
     """Of resolved intents: some are left, for another request; these filled a log entry."""
+    resume: bytes | None = None  # of a span whose intents filled a log entry: where to go on
 
 
 class Passed(_Message, frozen=True):
@@ -469,6 +470,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     """With `follower_ok`: fail (`TooStale`) rather than be sent on by a follower that cannot serve it."""
     write_below: Timestamp = MIN
     """What a batch without transaction writes must lie below this; MIN: no bound. (A transaction's is in `EndTxn`.)"""
+    decided: tuple[Resolution, ...] = ()
+    """Of a read: outcomes of other transactions, from their records; their intents are read through (`replica.fates`)."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN
-from slackwater.errors import DecodeError
+from slackwater.errors import ConflictError, DecodeError
 from slackwater.hooks import probe
 from slackwater.model import requests as rq
 from slackwater.model.bulk import Blocks, decode_plan
@@ -21,6 +21,7 @@ from slackwater.model.bulk_arrow import pack
 from slackwater.model.changes_arrow import ChangeDecoder
 from slackwater.model.damage import damaged_row, first_damaged
 from slackwater.model.rows_arrow import BlockDecoder
+from slackwater.replica.fates import through
 from slackwater.storage.arrow import refuse_conflicts, scan_arrow
 from slackwater.storage.changes import scan_changes
 from slackwater.storage.column_cache import KeptBlock
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from slackwater.replica.evaluate_bulk import BulkRead, BulkReads, Filling
     from slackwater.runtime.seam import Reader
     from slackwater.storage.arrow import ArrowBlock
+    from slackwater.storage.through import Through
 
 PLANS_KEPT_MAX = 64
 LOOKED_AT_ONCE = 1024
@@ -59,18 +61,45 @@ def read_all(bulk: BulkReads, reader: Reader) -> list[Result]:
         if size <= 0 or (bulk.max_rows and rows <= 0):
             results.append(Blocks([], resume=read.request.start))
             continue
-        filling = bulk.fillings.get(number)
-        if filling is not None and filling.found.blocks:
-            done = _reuse(read, filling.found.blocks, reader, max_rows=rows)
-        else:
-            done = _read(read, filling, reader, max_rows=rows, max_bytes=size)
+        try:
+            done = _answer(read, bulk, number, reader, locked=bulk.locked, max_rows=rows, max_bytes=size)
+        except ConflictError:
+            if bulk.locked:
+                raise
+            done = _answer(read, bulk, number, reader, locked=True, max_rows=rows, max_bytes=size)
         results.append(done)
         rows, size = rows - done.rows_read, size - done.bytes_read
     return results
 
 
-def _reuse(read: BulkRead, kept: list[KeptBlock], reader: Reader, *, max_rows: int) -> Blocks:
-    """An answer made of blocks that are kept. They hold no intents: whether there are any has to be looked up."""
+def _answer(
+    read: BulkRead, bulk: BulkReads, number: int, reader: Reader, *, locked: bool, max_rows: int, max_bytes: int
+) -> Blocks:
+    """One answer: of kept blocks where there are any, and through the intents of decided transactions.
+
+    What is read through intents is not kept: they become versions soon, and are written anew then.
+    """
+    filling = bulk.fillings.get(number)
+    shown = through(reader, bulk.decided, bound=read.bound) if locked else None
+    seen: Reader = reader if shown is None else shown
+    if filling is not None and filling.found.blocks:
+        done = _reuse(read, filling.found.blocks, seen, shown, max_rows=max_rows)
+        if done is not None:
+            return done
+        filling = None
+    answer = _read(read, filling, seen, max_rows=max_rows, max_bytes=max_bytes)
+    if shown is not None and shown.shown and filling is not None:
+        filling.made.clear()
+    return answer
+
+
+def _reuse(
+    read: BulkRead, kept: list[KeptBlock], reader: Reader, shown: Through | None, *, max_rows: int
+) -> Blocks | None:
+    """An answer made of blocks that are kept. They hold no intents: whether there are any has to be looked up.
+
+    None when an intent in their span counts as a version: then they are not all there is.
+    """
     used: list[KeptBlock] = []
     rows_read = bytes_read = 0
     for block in kept:
@@ -80,7 +109,9 @@ def _reuse(read: BulkRead, kept: list[KeptBlock], reader: Reader, *, max_rows: i
         if max_rows and rows_read >= max_rows:
             break
     upto = used[-1].end
-    refuse_conflicts(reader, read.request.start, upto, ts=read.ts, uncertain_upto=read.uncertain_upto)
+    if shown is not None and shown.shows_any(read.request.start, upto):
+        return None
+    refuse_conflicts(reader, read.request.start, upto, bound=read.bound)
     rows = sum(block.rows for block in used)
     resume = upto if upto < read.request.end else None
     return Blocks([block.message for block in used], rows, rows_read, bytes_read, resume)

@@ -159,9 +159,10 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
         case rq.EndTxn() | rq.HeartbeatTxn() | rq.PushTxn() | rq.QueryTxn() | rq.ForgetLocks():
             yield from _record_latches(batch, request)
         case rq.ResolveIntents(_, keys, spans):
-            # An intent may hide below any timestamp a read is at: resolution excludes readers and writers of the key.
-            yield from (write_latch(key) for key in keys)
-            yield from (write_latch(start, end) for start, end in spans)
+            # Resolution excludes writers, and reads that move up with their batch's writes. Other reads need not wait: until
+            # it applies they meet the intent, after that what became of it, which is the same to those that may see it.
+            yield from (write_latch(key, at=MAX) for key in keys)
+            yield from (write_latch(start, end, at=MAX) for start, end in spans)
         case rq.GcVersions(keys=keys):
             yield from (write_latch(key, at=ts) for key, ts in keys)
         case rq.GcTxnRecords(records=named):

@@ -17,6 +17,7 @@ from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.errors import (
     BelowGcThreshold,
     ConditionFailed,
+    ConflictError,
     NotLeaseholder,
     RetryableError,
     UnavailableError,
@@ -27,12 +28,14 @@ from slackwater.hooks import planted, probe
 from slackwater.model import requests as rq
 from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
+from slackwater.replica.fates import highest_looked_at, through
 from slackwater.storage.overlay import Overlay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from slackwater.model.requests import Batch
+    from slackwater.runtime.seam import Reader
 
 __all__ = ["Evaluation", "View", "evaluate"]
 
@@ -103,7 +106,16 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
         _check_inside_lease(view, read_ts, write_ts)
         _check_deadline(batch, write_ts)
         try:
-            return _attempt(batch, view, read_ts, write_ts)
+            return _attempt(batch, view, read_ts, write_ts, view.reader)
+        except ConflictError:
+            if not declare.is_read_only(batch):
+                raise
+            # Intents of transactions whose outcome is known here are in nobody's way; the others raise again.
+            probe("evaluate.read_through")
+            bound = highest_looked_at(batch, read_ts=read_ts, uncertain_upto=view.uncertain_upto)
+            own = batch.header.txn.txn_id if batch.header.txn is not None else b""
+            shown = through(view.reader, batch.header.decided, bound=bound, own=own)
+            return _attempt(batch, view, read_ts, write_ts, shown)
         except ConditionFailed as error:
             _note_failed_condition(batch, view, error, Timestamp(max(read_ts, write_ts)))
             raise
@@ -116,15 +128,14 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
     raise WriteTooOld("newer versions keep appearing above this write; retry", existing=write_ts)
 
 
-def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp) -> Evaluation:
+def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp, reader: Reader) -> Evaluation:
     evaluation = Evaluation(batch)
     txn = batch.header.txn
     if txn is None and declare.writes_versions(batch):
         # A batch of its own reads and writes at one instant, so its reads move up with its writes.
         read_ts = write_ts
-    reader = view.reader
     if len(batch.requests) > 1 and not declare.is_read_only(batch):
-        reader = Overlay(view.reader, evaluation.effects)
+        reader = Overlay(reader, evaluation.effects)
     work = Work(
         batch,
         view,

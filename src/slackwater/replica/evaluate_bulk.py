@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from slackwater.errors import BelowGcThreshold, UsageError
 from slackwater.model.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow, decode_plan
 from slackwater.replica.evaluate_data import note_read, uncertain_upto
+from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.requests import Result
+    from slackwater.model.txns import Resolution
     from slackwater.replica.evaluation import Work
     from slackwater.runtime.seam import Reader
     from slackwater.storage.column_cache import ColumnCache, Fill, Found, KeptBlock
@@ -44,6 +46,11 @@ class BulkRead(NamedTuple):
     ts: Timestamp
     uncertain_upto: Timestamp
 
+    @property
+    def bound(self) -> Timestamp:
+        """The highest timestamp it looks at."""
+        return max(self.ts, self.uncertain_upto)
+
 
 class Filling(NamedTuple):
     """What a read may take from the store's column cache, and what it made for it."""
@@ -57,11 +64,16 @@ class Filling(NamedTuple):
 class BulkReads:
     """The bulk reads of one batch, which share its limits."""
 
-    __slots__ = ("fillings", "max_bytes", "max_rows", "reads")
+    __slots__ = ("decided", "fillings", "locked", "max_bytes", "max_rows", "reads")
 
-    def __init__(self, *, max_rows: int, max_bytes: int) -> None:
+    def __init__(
+        self, *, max_rows: int, max_bytes: int, decided: tuple[Resolution, ...] = (), locked: bool = False
+    ) -> None:
         self.max_rows = max_rows
         self.max_bytes = min(max_bytes or BULK_BYTES_DEFAULT, BULK_BYTES_MAX)
+        self.decided = decided
+        self.locked = locked
+        """Whether there are intents in the range, as its statistics say."""
         self.reads: list[BulkRead] = []
         self.fillings: dict[int, Filling] = {}
         """By the number of the read."""
@@ -120,5 +132,8 @@ def _reads(work: Work) -> list[BulkRead]:
     found = work.evaluation.bulk
     if found is None:
         header = work.header
-        found = work.evaluation.bulk = BulkReads(max_rows=header.max_keys, max_bytes=header.max_bytes)
+        stats = work.view.state.stats
+        locked = bool(stats) and Stats(*stats).intents > 0
+        found = BulkReads(max_rows=header.max_keys, max_bytes=header.max_bytes, decided=header.decided, locked=locked)
+        work.evaluation.bulk = found
     return found.reads

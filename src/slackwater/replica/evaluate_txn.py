@@ -136,7 +136,9 @@ def query_txn(work: Work, request: rq.QueryTxn) -> Result:
 def resolve_intents(work: Work, request: rq.ResolveIntents) -> Result:
     """Apply what became of a transaction to its intents here, as many as fit a log entry."""
     done = _resolve(work, request.resolution, list(request.keys), list(request.spans))
-    return rq.Number(done.found, more=done.keys < len(request.keys) or len(done.spans) < len(request.spans))
+    more = done.keys < len(request.keys) or len(done.spans) < len(request.spans)
+    alone = len(request.spans) == 1 and not request.keys
+    return rq.Number(done.found, more=more, resume=done.resume if alone else None)
 
 
 def forget_locks(work: Work, request: rq.ForgetLocks) -> Result:
@@ -202,6 +204,8 @@ class _Done(NamedTuple):
     found: int
     keys: int
     spans: list[tuple[bytes, bytes]]
+    resume: bytes | None
+    """Where the last span that was begun goes on, if it does."""
 
 
 def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tuple[bytes, bytes]]) -> _Done:
@@ -216,6 +220,7 @@ def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tup
         looked_at += 1
         size += done[-1].size
     finished = []
+    resume: bytes | None = None
     for start, end in spans:
         if size >= budget:
             break
@@ -225,10 +230,12 @@ def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tup
         if resume is None:
             finished.append((start, end))
     work.resolve_left -= size
+    changed = ZERO
     for resolved in done:
-        if resolved.stats != ZERO:
-            work.evaluation.add_stats(resolved.stats)
-    return _Done(sum(r.found for r in done), looked_at, finished)
+        changed = changed.plus(resolved.stats)
+    if changed != ZERO:
+        work.evaluation.add_stats(changed)
+    return _Done(sum(r.found for r in done), looked_at, finished, resume)
 
 
 def _txn(work: Work) -> Txn:

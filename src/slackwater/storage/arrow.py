@@ -84,13 +84,17 @@ def scan_arrow(
 ) -> Iterator[ArrowBlock]:
     """Record batches of the rows of [start, end) at `ts`, in key order. Limits cut between blocks, so they are soft.
 
-    Raises `ConflictError` before the first batch when an intent at or below `ts` is in the span. An empty span gives
-    no batch.
+    Raises `ConflictError` when the walk has passed an intent at or below `ts`, before it shows anything beyond that. An
+    empty span gives no batch.
     """
-    bound = refuse_conflicts(reader, start, end, ts=ts, uncertain_upto=uncertain_upto)
+    bound = Timestamp(max(ts, uncertain_upto))
     pending = _Pending()
     rows = size = 0
+    looked = start
     for block in _blocks(reader, start, end, ts, bound):
+        upto = block.resume or end
+        refuse_conflicts(reader, looked, upto, bound=bound)
+        looked = upto
         size += pending.add(block)
         full = (max_rows and rows + pending.rows >= max_rows) or (max_bytes and size >= max_bytes)
         if block.resume is None:
@@ -105,15 +109,11 @@ def scan_arrow(
         yield pending.block(decoder, None)
 
 
-def refuse_conflicts(
-    reader: Reader, start: bytes, end: bytes, *, ts: Timestamp, uncertain_upto: Timestamp
-) -> Timestamp:
-    """`ConflictError` when an intent that the read would have to see is in the span; returns up to where it looks."""
-    bound = Timestamp(max(ts, uncertain_upto))
-    met = conflicts_in(reader, start, end, upto=bound)
+def refuse_conflicts(reader: Reader, start: bytes, end: bytes, *, bound: Timestamp) -> None:
+    """Raise `ConflictError` when an intent at or below `bound` is in [start, end)."""
+    met = conflicts_in(reader, start, end, upto=bound) if start < end else []
     if met:
         raise conflict(met)
-    return bound
 
 
 class _Pending:

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slackwater.model.changes_arrow import DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangeRows
-from slackwater.storage.arrow import BATCH_ROWS, BLOCK_FIRST, BLOCK_PAIRS, ArrowBlock, stamps
-from slackwater.storage.intents import conflict, conflicts_in
+from slackwater.storage.arrow import BATCH_ROWS, BLOCK_FIRST, BLOCK_PAIRS, ArrowBlock, refuse_conflicts, stamps
 from slackwater.storage.versions import suffix
 from slackwater.storage.window import WholeKeys, Window, in_window
 
@@ -54,16 +53,16 @@ def scan_changes(
 ) -> Iterator[ArrowBlock]:
     """Record batches of the changes of [start, end) with after < ts <= upto, in key order, oldest first within a key.
 
-    Limits cut between blocks of keys, so they are soft. Raises `ConflictError` before the first batch when an intent at
-    or below `upto` is in the span: it may yet commit there.
+    Limits cut between blocks of keys, so they are soft. Raises `ConflictError` when the walk has passed an intent at or
+    below `upto`, before it shows anything beyond that: it may yet commit there.
     """
-    met = conflicts_in(reader, start, end, upto=upto)
-    if met:
-        raise conflict(met)
     window = Window(start, end, after, upto)
     pending = _Pending()
     rows = size = 0
+    looked = start
     for whole in _gathered(in_window(reader, window, below=True)):
+        refuse_conflicts(reader, looked, whole.resume or end, bound=upto)
+        looked = whole.resume or end
         size += pending.add(_changes(whole, window, before=before))
         full = (max_rows and rows + pending.rows >= max_rows) or (max_bytes and size >= max_bytes)
         if whole.resume is None:
@@ -74,6 +73,7 @@ def scan_changes(
             if full:
                 return
             pending = _Pending()
+    refuse_conflicts(reader, looked, end, bound=upto)
     if pending.rows:
         yield pending.block(decoder, None)
 

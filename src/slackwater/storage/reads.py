@@ -212,25 +212,26 @@ def scan_versions(
     Limits cut between keys only, so that a key's versions stay together. Intents at or below `upto` are conflicts,
     because they may yet commit there; a feed, which watches intents itself, passes `ignore_intents`.
     """
-    if not ignore_intents:
-        met = conflicts_in(reader, start, end, upto=upto)
-        if met:
-            raise conflict(met)
     rows = VersionRows([], [], [], [] if before_images else None)
     size = 0
+    resume: bytes | None = None
     for group in _groups(reader, Window(start, end, after, upto), below=before_images):
         wanted = [v for v in group if v.ts > after]
         size += sum(len(v.key) + len(v.value) for v in wanted)
         full = max_versions and len(rows.keys) + len(wanted) > max_versions
         if rows.keys and (full or (max_bytes and size > max_bytes)):
-            return rows._replace(resume=wanted[0].key)
+            resume = wanted[0].key
+            break
         for at in range(len(wanted) - 1, -1, -1):
             rows.keys.append(wanted[at].key)
             rows.timestamps.append(wanted[at].ts)
             rows.values.append(wanted[at].value)
             if rows.befores is not None:
                 rows.befores.append(group[at + 1].value if at + 1 < len(group) else b"")
-    return rows
+    met = [] if ignore_intents else conflicts_in(reader, start, resume or end, upto=upto)
+    if met:
+        raise conflict(met)
+    return rows._replace(resume=resume)
 
 
 def refresh(

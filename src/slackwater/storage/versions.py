@@ -25,6 +25,7 @@ to there. Every `DEEP_KEYS` keys the walk tries blocks again.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
@@ -45,6 +46,7 @@ BLOCK_MIN = 16
 BLOCK_MAX = 1024
 SKIP_AFTER = 16
 DEEP_KEYS = 64
+WALK_BLOCK_MAX = 16
 
 _MASK = (1 << 64) - 1
 AFTER_VERSIONS = b"\xff" * VERSION_BYTES + b"\x00"
@@ -107,6 +109,48 @@ def newest_in(cursor: Cursor, key: bytes, *, upto: Timestamp) -> Version | None:
     if not keys or keys[0][:-VERSION_BYTES] != key:
         return None
     return Version(key, ts_of(keys[0]), values[0])
+
+
+class Walk:
+    """The newest versions of ascending keys, with as few seeks as the engine's contents allow.
+
+    It reads ahead by blocks that grow while they answer for several keys and shrink while they do not: neighbors with
+    few versions cost steps, scattered or deep keys cost one seek each, and a gap in the engine costs one look.
+    """
+
+    __slots__ = ("_block", "_cursor", "_ended", "_keys", "_served", "_values")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._ended = False
+        self._served = 0
+        self._block = 1
+
+    def at(self, key: bytes) -> Version | None:
+        """The newest version of `key`, which is above all asked for before."""
+        at = bisect_left(self._keys, key)
+        if at == len(self._keys):
+            if self._ended:
+                return None
+            self._refill(key)
+            at = 0
+            if not self._keys:
+                return None
+        self._served += 1
+        stored = self._keys[at]
+        return Version(key, ts_of(stored), self._values[at]) if stored[:-8] == key else None
+
+    def _refill(self, key: bytes) -> None:
+        if self._served * 8 >= self._block:  # a seek costs more steps than a block of this size has
+            self._block = min(2 * self._block, WALK_BLOCK_MAX)
+        else:
+            self._block = max(1, self._block // 2)
+        self._served = 0
+        self._cursor.seek(key)
+        self._keys, self._values = self._cursor.chunk(self._block)
+        self._ended = len(self._keys) < self._block  # nothing beyond these
 
 
 def visible(
@@ -175,7 +219,8 @@ def _forward(
                 unwanted += 1
                 if unwanted > SKIP_AFTER or deep:
                     deep = DEEP_KEYS
-                    cursor.seek(key + first_wanted)
+                    # In between only below the start, where nothing is uncertain: go on to what may be seen.
+                    cursor.seek(key + (first_wanted if mark < first_wanted else wanted))
                     unwanted = SKIP_AFTER
                     break
                 continue

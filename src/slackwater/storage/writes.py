@@ -17,7 +17,6 @@ them, which is the case when rows are appended or loaded into a gap, one look se
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, Timestamp
@@ -42,20 +41,19 @@ from slackwater.storage.versions import (
     COUNTER_TAG,
     TOMBSTONE,
     Version,
+    Walk,
     check_value,
     newest,
     suffix,
-    ts_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.model.txns import Intent, Txn
-    from slackwater.runtime.seam import Batch, Cursor, Reader
+    from slackwater.runtime.seam import Batch, Reader
 
 COUNTER_BYTES = 8
-WALK_BLOCK_MAX = 16
 
 
 class Written(NamedTuple):
@@ -213,7 +211,7 @@ def put_rows(
     if len(keys) != len(values) or not all(values):
         raise UsageError("put_rows takes as many values as keys, none of them empty", keys=len(keys))
     locks = _locks(reader, keys, ts, txn)
-    walk = _Walk(reader.cursor(Family.DATA, start=keys[0], end=keys[-1] + AFTER_VERSIONS))
+    walk = Walk(reader.cursor(Family.DATA, start=keys[0], end=keys[-1] + AFTER_VERSIONS))
     end = suffix(ts)
     fresh_keys: list[bytes] = []
     fresh_values: list[bytes] = []
@@ -243,48 +241,6 @@ def put_rows(
         size += 8 * count
         stats = stats.plus(Stats(size, count, size, count, count))
     return Written(top, stats)
-
-
-class _Walk:
-    """The newest versions of ascending keys, with as few seeks as the engine's contents allow.
-
-    It reads ahead by blocks that grow while they answer for several keys and shrink while they do not: neighbors with
-    few versions cost steps, scattered or deep keys cost one seek each, and a gap in the engine costs one look.
-    """
-
-    __slots__ = ("_block", "_cursor", "_ended", "_keys", "_served", "_values")
-
-    def __init__(self, cursor: Cursor) -> None:
-        self._cursor = cursor
-        self._keys: list[bytes] = []
-        self._values: list[bytes] = []
-        self._ended = False
-        self._served = 0
-        self._block = 1
-
-    def at(self, key: bytes) -> Version | None:
-        """The newest version of `key`, which is above all asked for before."""
-        at = bisect_left(self._keys, key)
-        if at == len(self._keys):
-            if self._ended:
-                return None
-            self._refill(key)
-            at = 0
-            if not self._keys:
-                return None
-        self._served += 1
-        stored = self._keys[at]
-        return Version(key, ts_of(stored), self._values[at]) if stored[:-8] == key else None
-
-    def _refill(self, key: bytes) -> None:
-        if self._served * 8 >= self._block:  # a seek costs more steps than a block of this size has
-            self._block = min(2 * self._block, WALK_BLOCK_MAX)
-        else:
-            self._block = max(1, self._block // 2)
-        self._served = 0
-        self._cursor.seek(key)
-        self._keys, self._values = self._cursor.chunk(self._block)
-        self._ended = len(self._keys) < self._block  # nothing beyond these
 
 
 def _locks(reader: Reader, keys: Sequence[bytes], ts: Timestamp, txn: Txn | None) -> dict[bytes, bytes]:

@@ -1,7 +1,11 @@
 """Clearing other transactions' intents out of the way: push, resolve, and the caller tries again.
 
-One round: every transaction whose intents were met is pushed, all at the same time, and the intents of those that
-have ended or moved are resolved. The caller then simply repeats its batch, whatever the round brought: the intent may
+One round of a write: every transaction whose intents were met is pushed, all at the same time, and the intents of those that
+have ended or moved are resolved. One round of a read: the same pushes; their answers go with the next try, which reads
+through the intents wherever they are. What became of transactions is remembered for a while on the node (`Kernel.fates`),
+so that the next page of the same scan asks nobody.
+
+The caller then simply repeats its batch, whatever the round brought: the intent may
 be gone for a different reason, and if it is not, the next round finds out. A push that has to wait is parked at the
 pushee's range, which answers as soon as the pushee ends, so waiting costs one message per second and no polling.
 
@@ -22,8 +26,9 @@ from slackwater.hooks import probe
 from slackwater.model.requests import Pushed
 from slackwater.model.served import Why, explained
 from slackwater.routing.facts import intents_of
+from slackwater.routing.outcome import read_only
 from slackwater.routing.parallel import in_parallel
-from slackwater.txn.pushing import Pusher, Step, after, plan, resolve
+from slackwater.txn.pushing import Pusher, Step, after, insistent, plan, resolve, settles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.errors import ConflictError
     from slackwater.model.requests import BatchResult, Header, Request
+    from slackwater.model.txns import Intent, Resolution
     from slackwater.routing.call import Call
     from slackwater.routing.retry import Backoff
     from slackwater.runtime.deadline import Deadline
@@ -38,6 +44,10 @@ if TYPE_CHECKING:
     from slackwater.txn.pushing import Push
 
 PUSHES_AT_ONCE_MAX = 16
+TOLD_MAX = 64
+"""Outcomes that go with one read."""
+NAMED_MAX = 3
+"""Transactions that an error names."""
 FOLLOWER_CONFLICTS_MAX = 8
 """Times a bulk read meets intents on followers before it goes to the leaseholder (pitfall 21)."""
 
@@ -52,18 +62,35 @@ class Waiting:
         self._left = int(kernel.settings["txn.push_attempts_max"])
         self._known: dict[bytes, None] = {}  # transactions that have been given time to end
         self._met_on_followers = 0
+        self._rounds = 0
+        self._decided: dict[bytes, Resolution] = {}
         self.deadline = deadline
 
+    @property
+    def decided(self) -> tuple[Resolution, ...]:
+        """What became of the transactions that were met: for the header of the next try."""
+        return tuple(self._decided.values())
+
     async def clear(self, error: ConflictError, requests: Sequence[Request], pusher: Pusher) -> None:
-        """One round; raises the conflict itself when patience has run out, and what `alive` raises when it does."""
+        """One round; raises when patience has run out: the conflict itself to a write, `UnavailableError` to a read.
+
+        Also raises what `alive` raises.
+        """
+        reading = bool(requests) and read_only(requests)
         self._left -= 1
         if self._left < 0 or self.deadline.passed:
-            probe("txn.gave_up_waiting")
-            raise error
+            raise self._gave_up(error, reading=reading)
         intents = intents_of(error)
+        if reading and self._rounds and not pusher.holds_locks:
+            pusher = insistent(pusher)
+            await self._kernel.wait_past(pusher.read_ts)
+        self._rounds += 1
+        if reading and self._knew(intents, pusher):
+            probe("txn.fate_known")
+            return
         pushes = plan(intents, requests, pusher, known=self._known)
         self._known.update(dict.fromkeys(intent.txn_id for intent in intents))
-        works = [partial(self._push, push) for push in pushes]
+        works = [partial(self._push, push, reading=reading) for push in pushes]
         outcomes = await in_parallel(self._kernel.scope, works, limit=PUSHES_AT_ONCE_MAX, name="push")
         self._alive()
         for outcome in outcomes:
@@ -74,12 +101,42 @@ class Waiting:
             probe("txn.wait")
             await self._pause()
         if self.deadline.passed:
-            raise error
+            raise self._gave_up(error, reading=reading)
+
+    def _gave_up(self, error: ConflictError, *, reading: bool) -> SlackwaterError:
+        probe("txn.gave_up_waiting")
+        if not reading:
+            return error
+        ids = sorted({intent.txn_id.hex() for intent in intents_of(error)})
+        return UnavailableError(
+            "the outcome of transactions whose intents are in the way of this read could not be learned in time, because "
+            "their records cannot be reached; try again, or read at an earlier timestamp",
+            transactions=ids[:NAMED_MAX],
+        )
+
+    def _knew(self, intents: Sequence[Intent], pusher: Pusher) -> bool:
+        """Take over what this node knows already; whether that is all, and news to this operation."""
+        fates, above = self._kernel.fates, max(pusher.read_ts, pusher.limit)
+        news = False
+        for txn_id in {intent.txn_id: None for intent in intents}:
+            known = fates.get(txn_id)
+            if known is None or not settles(known, above=above):
+                return False
+            news |= self._decided.get(txn_id) != known
+            self._tell(known)
+        return news
+
+    def _tell(self, outcome: Resolution) -> None:
+        self._decided[outcome.txn_id] = outcome
+        if len(self._decided) > TOLD_MAX:
+            del self._decided[next(iter(self._decided))]
 
     async def until_heard(self, error: ConflictError, header: Header) -> Header:
         """What to try again with, after a round. A follower that met the intent must first hear that it was resolved."""
         if not error.facts.get("by_follower"):
             return header
+        if all(intent.txn_id in self._decided for intent in intents_of(error)):
+            return header  # it reads through them, wherever it is
         self._met_on_followers += 1
         if self._met_on_followers > FOLLOWER_CONFLICTS_MAX:
             if header.nearest_only:
@@ -102,7 +159,7 @@ class Waiting:
             return answer
         return structs.replace(answer, served=tuple(explained(served, Why.INTENT) for served in answer.served))
 
-    async def _push(self, push: Push) -> Step:
+    async def _push(self, push: Push, *, reading: bool) -> Step:
         answer = await self._kernel.ask([push.request], deadline=self.deadline)
         pushed = answer.results[0]
         if not isinstance(pushed, Pushed):
@@ -110,7 +167,13 @@ class Waiting:
         step = after(push.request, pushed.resolution)
         if step is Step.RESOLVE:
             probe("txn.pushed_" + pushed.resolution.status.name.lower())
-            await self._kernel.ask([resolve(push, pushed.resolution)], deadline=self.deadline)
+            # An abort that a missing record tells may be an old commit that a follower has not heard of (M11).
+            if reading and not pushed.ambiguous:
+                self._kernel.remember(pushed.resolution)
+                self._tell(pushed.resolution)
+                self._kernel.resolve_soon(resolve(push, pushed.resolution))
+            else:
+                await self._kernel.ask([resolve(push, pushed.resolution)], deadline=self.deadline)
         return step
 
 

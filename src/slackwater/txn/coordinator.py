@@ -251,6 +251,7 @@ class Transaction(Operations):
             # A batch tried again gets new numbers: what an earlier try left in part lies below them.
             first = self.state.take_sequences(len(requests))
             header = self._header(first, max_keys=max_keys, max_bytes=max_bytes)
+            header = structs.replace(header, decided=waiting.decided) if waiting.decided else header
             try:
                 answer = await self._kernel.sender.send(requests, header, timeout=waiting.deadline.remaining())
             except CancelledError:
@@ -457,8 +458,9 @@ class Transaction(Operations):
 
     def _pusher(self) -> Pusher:
         state = self.state
-        uncertain = state.uncertainty_limit > state.read_ts
-        return Pusher(state.start, state.txn_id, state.read_ts, uncertain=uncertain, holds_locks=self._intents)
+        limit, locks = state.uncertainty_limit, self._intents
+        uncertain = limit > state.read_ts
+        return Pusher(state.start, state.txn_id, state.read_ts, uncertain=uncertain, holds_locks=locks, limit=limit)
 
     def _waiting(self) -> Waiting:
         deadline = self.until or self._kernel.deadline(self._timeout)

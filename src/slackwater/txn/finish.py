@@ -30,6 +30,7 @@ from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
 from slackwater.txn.kernel import BACKGROUND_TIMEOUT_S
+from slackwater.txn.resolving import resolve_span
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -181,11 +182,14 @@ class Finisher:
         requests = [request for finished in batch for request in requests_for(finished)]
         requests += [ForgetLocks(finished.txn_id, finished.anchor) for finished in clean]
         try:
-            await self._kernel.ask(requests, deadline=deadline)
+            if requests:
+                await self._kernel.ask(requests, deadline=deadline)
+            for finished in batch:
+                await self._resolve_spans(finished)
         except SlackwaterError:
             probe("txn.resolve_one_by_one")
             for finished in (*clean, *batch):
-                await self._finish_alone(finished, deadline)
+                await self._finish_alone(finished, self._deadline())
         else:
             self._clean += batch
 
@@ -193,16 +197,24 @@ class Finisher:
         try:
             for request in requests_for(finished):
                 await self._kernel.ask([request], deadline=deadline)
+            await self._resolve_spans(finished)
+            deadline = self._deadline()
             await self._kernel.ask([ForgetLocks(finished.txn_id, finished.anchor)], deadline=deadline)
         except SlackwaterError:
             probe("txn.resolve_unfinished")
 
+    async def _resolve_spans(self, finished: Finished) -> None:
+        for start, end in finished.spans:
+            await resolve_span(self._kernel, outcome_of(finished), start, end, timeout=BACKGROUND_TIMEOUT_S)
+
+
+def outcome_of(finished: Finished) -> Resolution:
+    """What its intents are resolved to."""
+    return Resolution(finished.txn_id, finished.epoch, finished.status, finished.ts)
+
 
 def requests_for(finished: Finished) -> list[Request]:
-    """What resolves all its intents, in pieces that fit a log entry. Spans go alone: they are of unknown size."""
-    resolution = Resolution(finished.txn_id, finished.epoch, finished.status, finished.ts)
-    keys = finished.keys
+    """What resolves the intents it names by key, in pieces that fit a log entry. Spans go their own way (`resolving`)."""
+    resolution, keys = outcome_of(finished), finished.keys
     blocks = [keys[i : i + KEYS_PER_REQUEST_MAX] for i in range(0, len(keys), KEYS_PER_REQUEST_MAX)]
-    out: list[Request] = [ResolveIntents(resolution, keys=block) for block in blocks]
-    out.extend(ResolveIntents(resolution, spans=(span,)) for span in finished.spans)
-    return out
+    return [ResolveIntents(resolution, keys=block) for block in blocks]

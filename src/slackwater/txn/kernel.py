@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import seconds_between
+from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import planted, probe
-from slackwater.model.requests import Header, Number
+from slackwater.model.requests import Header, Number, ResolveIntents
+from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.routing.retry import Backoff
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 
 BACKGROUND_TIMEOUT_S = 20.0
 """For work nobody waits for: resolving, forgetting, rolling back."""
+FATES_MAX = 1024
+"""Outcomes of other transactions that a node remembers."""
+RESOLVING_MAX = 16
+"""Requests of readers to resolve what they met, under way at a time; those beyond are left to the coordinator."""
 
 
 class Kernel:
@@ -36,6 +43,36 @@ class Kernel:
         self.runtime = runtime
         self.settings = settings
         self.scope = scope
+        self.fates: OrderedDict[bytes, Resolution] = OrderedDict()
+        """What became of transactions that readers here have met: final, or for PENDING where it may not commit below."""
+        self._resolving = 0
+
+    def remember(self, outcome: Resolution) -> None:
+        """Keep an answer of a record, which holds for ever."""
+        self.fates[outcome.txn_id] = outcome
+        self.fates.move_to_end(outcome.txn_id)
+        if len(self.fates) > FATES_MAX:
+            self.fates.popitem(last=False)
+
+    def resolve_soon(self, request: ResolveIntents) -> None:
+        """Resolve a few intents of a decided transaction in the background; nobody waits, and it may be left undone."""
+        if request.resolution.status is TxnStatus.PENDING or self._resolving >= RESOLVING_MAX:
+            return
+        work = self._resolve(request)
+        try:
+            self.scope.spawn(work, name="resolve met")
+        except UsageError:  # this process is shutting down
+            work.close()
+        else:
+            self._resolving += 1
+
+    async def _resolve(self, request: ResolveIntents) -> None:
+        try:
+            await self.ask([request], deadline=self.deadline(BACKGROUND_TIMEOUT_S))
+        except SlackwaterError:
+            probe("txn.resolve_met_failed")
+        finally:
+            self._resolving -= 1
 
     def deadline(self, timeout: float | None) -> Deadline:
         """When an operation that starts now must have ended."""

@@ -313,12 +313,15 @@ class KV:
             except ConflictError as error:
                 began = began or self.kernel.clock.now()
                 historical = header.ts != MIN and header.uncertainty_limit == MIN
-                # Whoever is in the way of a read of the past is given time to end; then it is moved up, however old it is.
-                start = MIN if waiting is not None and historical and outcome.read_only(requests) else began
+                if waiting is not None and header.ts == MIN and outcome.read_only(requests):
+                    # Who insists must say up to where: read at the time at which this read began, and not ever later.
+                    header = _above(header, began, self.uncertain_upto(began))
                 waiting = waiting or Waiting(self.kernel, deadline=deadline)
-                pusher = Pusher(start, b"", header.ts, uncertain=not historical, holds_locks=False)
+                pusher = Pusher(
+                    began, b"", header.ts, uncertain=not historical, holds_locks=False, limit=header.uncertainty_limit
+                )
                 await waiting.clear(error, requests, pusher)
-                header = await waiting.until_heard(error, header)
+                header = await waiting.until_heard(error, structs.replace(header, decided=waiting.decided))
             except ReadWithinUncertainty as error:
                 if not movable:
                     raise

@@ -6,7 +6,12 @@
     read, uncertain, holding locks       abort, by my age             wait
     read, uncertain, holding nothing     nothing: wait as if young    wait
 
-    COMMITTED or ABORTED                 in all cases: resolve its intents, try again
+    COMMITTED or ABORTED                 in all cases: a write resolves its intents and tries again; a read is told the
+                                         outcome, reads through them, and leaves them to others (`replica.fates`)
+
+A read that holds no locks and has waited once insists: when the clock has passed all that is uncertain to it, it moves the
+writer above that, whatever its age, and passes its intents by. A transaction that writes for minutes holds up no such reader
+for longer than a moment.
 
 The pushed transaction's range decides by age (wound-wait): an older pusher wins at once, a younger one waits there
 for a while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle; and whoever
@@ -29,10 +34,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.errors import invariant
 from slackwater.model.requests import VERSION_WRITES, PushTxn, ResolveIntents
 from slackwater.model.txns import Intent, Resolution, TxnStatus
+from slackwater.routing.outcome import read_only
 from slackwater.routing.split import extent
 
 if TYPE_CHECKING:
@@ -46,6 +52,8 @@ GRACE_MS = 30
 """How long an older transaction waits for a younger one before it wounds it. Most end by themselves sooner."""
 WAIT_MS = 1000
 """How long a push that has to wait may be parked at the pushee's range."""
+READ_WAIT_MS = 250
+"""The same of a read, which does better than to wait then."""
 _WRITES = frozenset(VERSION_WRITES)
 
 
@@ -58,6 +66,8 @@ class Pusher(msgspec.Struct, frozen=True):
     uncertain: bool
     """Whether intents above `read_ts` disturb it too."""
     holds_locks: bool
+    limit: Timestamp = MIN
+    """Up to where it is uncertain."""
 
 
 class Push(msgspec.Struct, frozen=True):
@@ -82,6 +92,7 @@ def plan(
     for intent in intents[:INTENTS_PER_ROUND_MAX]:
         if intent.txn_id != pusher.txn_id:
             met.setdefault(intent.txn_id, []).append(intent)
+    reading = bool(requests) and read_only(requests)
     pushes = []
     for own in met.values():
         writing = any(_writes(request, i.key) for i in own for request in requests)
@@ -94,7 +105,7 @@ def plan(
             pusher_id=pusher.txn_id,
             above=pusher.read_ts,
             abort=abort,
-            wait_ms=WAIT_MS if patient or not grace else GRACE_MS,
+            wait_ms=(READ_WAIT_MS if reading else WAIT_MS) if patient or not grace else GRACE_MS,
         )
         pushes.append(Push(request, tuple(sorted({i.key for i in own}))))
     return pushes
@@ -110,8 +121,19 @@ def after(push: PushTxn, resolution: Resolution) -> Step:
     return Step.RESOLVE if resolution.ts > push.above else Step.WAIT
 
 
+def insistent(pusher: Pusher) -> Pusher:
+    """The same reader, when its clock has passed all that it is uncertain about: it wins over everybody."""
+    above = Timestamp(max(pusher.read_ts, pusher.limit))
+    return Pusher(MIN, pusher.txn_id, above, uncertain=False, holds_locks=pusher.holds_locks, limit=above)
+
+
+def settles(outcome: Resolution, *, above: Timestamp) -> bool:
+    """Whether an outcome is all that a read at `above` or below needs to know of a transaction."""
+    return outcome.status is not TxnStatus.PENDING or outcome.ts > above
+
+
 def resolve(push: Push, resolution: Resolution) -> ResolveIntents:
-    """What clears the intents out of the way."""
+    """What clears the intents out of the way of a write."""
     return ResolveIntents(resolution, keys=push.keys)
 
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from slackwater.txn.spanbook import SpanBook
 
 _WRITES = frozenset(VERSION_WRITES)
+LOCKED_SINGLY_MAX = 64
+"""Rows of one block that are noted as locked one by one; more are noted as the span around them."""
 
 
 def remember(reads: SpanBook, request: Request, result: Result) -> None:
@@ -61,6 +63,8 @@ def lock(locks: SpanBook, request: Request) -> None:
     match request:
         case Put(key=key) | ConditionalPut(key=key) | InitPut(key=key) | Increment(key=key) | Delete(key=key):
             locks.add_key(key)
+        case PutRows(keys=keys) if len(keys) > LOCKED_SINGLY_MAX:
+            locks.add_span(keys[0], keys[-1] + b"\x00")
         case PutRows(keys=keys):
             locks.add_keys(keys)
         case DeleteRange(start, end):

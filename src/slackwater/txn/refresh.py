@@ -56,9 +56,8 @@ async def _unchanged(
     pusher = Pusher(state.start, state.txn_id, upto, uncertain=False, holds_locks=True)
     while True:
         try:
-            await kernel.sender.send(
-                requests, Header(NO_RANGE, txn=state.message()), timeout=waiting.deadline.remaining()
-            )
+            header = Header(NO_RANGE, txn=state.message(), decided=waiting.decided)
+            await kernel.sender.send(requests, header, timeout=waiting.deadline.remaining())
         except ConflictError as error:
             await waiting.clear(error, requests, pusher)
         except TransactionAborted:

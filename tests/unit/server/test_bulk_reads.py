@@ -12,12 +12,13 @@ from slackwater.model.bulk import Blocks, ExportArrow, ScanArrow, ScanPlan
 from slackwater.model.bulk_arrow import change_schema, plan_schema, unpack
 from slackwater.model.kinds import ColumnType, Kind
 from slackwater.model.layout import schema_span
-from slackwater.model.requests import Get, Header, RaiseGcThreshold
+from slackwater.model.requests import GcTxnRecords, Get, Header, RaiseGcThreshold
 from slackwater.model.rows import RowCodec
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.served import Why
 from slackwater.model.txns import Txn
 from slackwater.routing.sender import NO_RANGE
+from slackwater.storage.stats import Stats
 from slackwater.txn.columns import read_columns
 from tests.unit.server.cluster import Cluster
 
@@ -258,7 +259,7 @@ def test_an_abandoned_transaction_in_the_way_is_pushed():
     run(test())
 
 
-def test_a_bulk_read_leaves_a_follower_that_never_hears_of_the_resolution():
+def test_a_bulk_read_stays_on_a_follower_that_never_hears_of_the_resolution():
     async def test():
         async with Cluster(3, closed_timestamp__target_duration=0.2, txn__expiration=0.5) as cluster:
             leader, follower = cluster.nodes[0], cluster.nodes[2]
@@ -281,8 +282,47 @@ def test_a_bulk_read_leaves_a_follower_that_never_hears_of_the_resolution():
             follower.sender.cache.clear()
             got, answers = await rows(follower, ts=ts, follower_ok=True)
             assert got == [row(n) for n in range(20)]
-            assert {served.why for a in answers for served in a.served} == {Why.INTENT}
-            assert {served.node_id for a in answers for served in a.served} == {leader.node_id}
+            # The reader learns that the transaction is aborted, tells the follower, and that one passes the intent by.
+            assert {served.why for a in answers for served in a.served} == {Why.FOLLOWER}
+            assert {served.node_id for a in answers for served in a.served} == {follower.node_id}
+            never.set()
+
+    run(test())
+
+
+def test_a_collected_record_is_no_abort_to_a_follower_that_still_shows_the_intent():
+    """The transaction committed, was resolved and forgotten; only this follower has not heard of it (M11)."""
+
+    async def test():
+        async with Cluster(3, closed_timestamp__target_duration=0.2, txn__record_retention=1.0) as cluster:
+            leader, follower = cluster.nodes[0], cluster.nodes[2]
+            await fill(leader, range(20))
+            await leader.admin.change_replicas(key(0), [n.node_id for n in cluster.nodes])
+            await leader.admin.transfer_lease(key(0), leader.node_id)
+            txn = leader.kv.begin()
+            await txn.put(*CODEC.encode(row(3, "new")))
+            await txn.get(key(3))  # the write is an intent now
+            range_id = (await leader.sender.range_of(key(0))).range_id
+            replica = follower.store.replicas[range_id]
+            written = leader.clock.now()
+            await cluster.until(lambda: replica.closing.closed() >= written and replica.state.lai > 0)
+            never = asyncio.Event()
+
+            async def deaf(entries):
+                await never.wait()
+
+            replica._apply = deaf
+            await txn.commit()
+            here = leader.store.replicas[range_id]
+            await cluster.until(lambda: Stats(*here.state.stats).intents == 0)
+            await asyncio.sleep(1.2)
+            await leader.admin.ask(GcTxnRecords(leader.clock.now()), at=key(0))
+            assert here.state.txn_floor > written
+            follower.sender.cache.clear()
+            # The commit timestamp is below what the follower has closed: it must not pass the intent by.
+            assert txn.commit_ts <= written
+            got, _ = await rows(follower, ts=written, follower_ok=True)
+            assert got == [row(n, "new") if n == 3 else row(n) for n in range(20)]
             never.set()
 
     run(test())

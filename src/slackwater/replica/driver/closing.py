@@ -28,14 +28,33 @@ from slackwater.replica import declare
 from slackwater.replica.apply import Verdict
 from slackwater.replica.closing import try_close
 from slackwater.replica.driver.leasing import LeaseUse
+from slackwater.replica.fates import fates
+from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from slackwater.closedts.negotiate import Resolved
     from slackwater.closedts.side_transport import Closed
     from slackwater.model.requests import Batch, BatchResult
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver.replica import Replica
+    from slackwater.runtime.seam import Reader, Snapshot
+
+
+INTENTS_INLINE_MAX = 4096
+"""Intents of a range that are looked at on the loop."""
+
+
+def _resolve_all(reader: Reader, spans: list[tuple[bytes, bytes]], closed: Timestamp) -> list[Resolved]:
+    fate = fates(reader)
+    return [resolve(reader, start, end, closed=closed, fate=fate) for start, end in spans]
+
+
+def _resolve_frozen(frozen: Snapshot, spans: list[tuple[bytes, bytes]], closed: Timestamp) -> list[Resolved]:
+    with frozen:
+        return _resolve_all(frozen, spans, closed)
+
 
 # A lease that has not begun begins with time alone: nothing else would have its range asked again.
 _HINDRANCES = {LeaseUse.MOVING: CannotClose.LEASE_MOVING, LeaseUse.NOT_BEGUN: CannotClose.LEASE_MOVING}
@@ -198,14 +217,23 @@ class Closing:
             behind_s=seconds_between(closed, required),
         )
 
-    def query_resolved(self, batch: Batch) -> BatchResult:
-        """How far this replica can be read without meeting an intent. Closed first, then the engine (pitfall 16)."""
+    async def query_resolved(self, batch: Batch) -> BatchResult:
+        """How far this replica can be read without meeting an intent in the way.
+
+        Closed first, then the engine (pitfall 16), in one step; where there are many intents, on a thread.
+        """
         closed = self.closed()
+        if not all(isinstance(request, rq.QueryResolved) for request in batch.requests):
+            raise UsageError("QueryResolved is asked on its own: nothing else in the batch")
+        spans = [(r.start, r.end) for r in batch.requests if isinstance(r, rq.QueryResolved)]
+        stats = self._replica.state.stats
+        if stats and Stats(*stats).intents > INTENTS_INLINE_MAX:
+            frozen = self._context.engine.snapshot()
+            answers = await self._context.runtime.offload(_resolve_frozen, frozen, spans, closed)
+        else:
+            answers = _resolve_all(self._context.engine, spans, closed)
         results: list[rq.Result] = []
-        for request in batch.requests:
-            if not isinstance(request, rq.QueryResolved):
-                raise UsageError("QueryResolved is asked on its own: nothing else in the batch")
-            found = resolve(self._context.engine, request.start, request.end, closed=closed)
+        for request, found in zip(batch.requests, answers, strict=True):
             tap("closedts.resolved", self._replica, request, found)
             results.append(rq.ResolvedResult(found.ts, found.closed, found.held_by))
         return rq.BatchResult(results, served_by=self._context.node_id, by_follower=True)
@@ -214,7 +242,8 @@ class Closing:
         """How far this replica is closed and resolved, and what holds it back."""
         state, transport, closed = self._replica.state, self._context.transport, self.closed()
         descriptor = state.descriptor
-        found = resolve(self._context.engine, descriptor.start, descriptor.end, closed=closed)
+        engine = self._context.engine
+        found = resolve(engine, descriptor.start, descriptor.end, closed=closed, fate=fates(engine))
         offer = refusal = None
         if transport is not None:
             offer = transport.waiting_for(descriptor.range_id, state.lai)

@@ -161,7 +161,7 @@ class Replica:
             return lease_info(self)
         if batch.requests and isinstance(batch.requests[0], rq.QueryResolved):
             self._check_bounds(batch)
-            return self.closing.query_resolved(batch)
+            return await self.closing.query_resolved(batch)
         if batch.header.follower_ok and await self.closing.may_serve(batch):
             self._check_alive()
             self._check_bounds(batch)

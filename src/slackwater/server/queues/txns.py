@@ -25,6 +25,7 @@ from slackwater.runtime.deadline import Deadline
 from slackwater.runtime.seam import Family
 from slackwater.storage.intents import decode_intent
 from slackwater.storage.stats import Stats
+from slackwater.txn.resolving import resolve_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +41,8 @@ COLLECTED_AT_ONCE = 500
 KEYS_PER_REQUEST = 200
 BLOCK = 1_000
 TIMEOUT_S = 10.0
+SPANS_PATIENCE = 4
+"""How many times longer a decided transaction with spans of intents is left to its own coordinator: they take a while."""
 
 
 class Chores(NamedTuple):
@@ -71,7 +74,7 @@ def sort_out(
         if record.resolved:
             if silent_s > retention_s:
                 collect.append((record.anchor, record.txn_id))
-        elif silent_s > expiration_s:
+        elif silent_s > expiration_s * (SPANS_PATIENCE if record.lock_spans and record.status else 1):
             (expire if record.status is TxnStatus.PENDING else finish).append(record)
     return Chores(list(old.values())[:HANDLED_MAX], expire[:HANDLED_MAX], finish[:HANDLED_MAX], collect)
 
@@ -144,9 +147,10 @@ class TxnQueue:
             rq.ResolveIntents(outcome, keys=keys[i : i + KEYS_PER_REQUEST])
             for i in range(0, len(keys), KEYS_PER_REQUEST)
         ]
-        pieces += [rq.ResolveIntents(outcome, spans=(span,)) for span in spans]
         for piece in pieces:
             await visit.desk.kv.kernel.ask([piece], deadline=deadline)
+        for start, end in spans:
+            await resolve_span(visit.desk.kv.kernel, outcome, start, end, timeout=TIMEOUT_S)
 
     async def _collect(self, visit: Visit, records: list[tuple[bytes, bytes]]) -> None:
         desk = visit.desk
