@@ -1,15 +1,15 @@
 """A large atomic commit, seen by readers: how soon it is readable everywhere, and what it costs scans beside it.
 
     staged rows ──publish──► acknowledged ──► a second connection, through another node
-                                                get        one of the rows
+                                                get        the last of the rows, in the present
+                                                snapshot   the same in the freshest snapshot that the nearest replicas serve
+                                                close_now  the same after the present was closed, from the followers
                                                 scan       all rows of the table, in the present
-                                                snapshot   the freshest that the nearest replicas serve, until it holds them
-                                                close_now  the present closed, then read from the followers
 
-Each readiness figure is the time from the acknowledgement until a reader has all rows; its peer is the goal, 2 s, except
-for `scan`, whose peer is a scan of the same table in the same run when it is quiet. `scan beside` is the slowest scan that
-began after the acknowledgement and before all intents were gone. The peer of `publish` is PostgreSQL: COPY of the same rows,
-COMMIT, and a count by a second connection.
+Of `get`, `snapshot` and `close_now` the figure is the time from the acknowledgement until the row is found that way; the peer
+is the goal, 2 s, for snapshots on top of the closing lag. A scan's peer is a scan of the same table in the same run when it
+is quiet; `beside` is the slowest that began before all intents were gone. The peer of publishing is PostgreSQL: COPY of the
+same rows, COMMIT, and a count by a second connection.
 
 Three nodes in processes of their own over a sqlite log, which keep no columns: every scan is one.
 """
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from slackwater.client import AsyncDatabase
 
 GOAL_S = 2.0
+LAG_S = 3.2
+"""How far followers are behind by default: `closed_timestamp.target_duration` and one tick of the side transport."""
 GAVE_UP_S = 120.0
 BATCH = 16_384
 BESIDE_S = 30.0
@@ -103,19 +105,19 @@ async def _until(rows: int, read: Any) -> float:
         await asyncio.sleep(0.02)
 
 
-async def _snapshot(db: AsyncDatabase) -> int:
+async def _snapshot(db: AsyncDatabase, key: int) -> int:
     frozen = await db.snapshot(tables=["rows"])
-    return sum([batch.num_rows async for batch in frozen.scan_batches("rows", columns=["id"])])
+    return int(await frozen.get("rows", key) is not None)
 
 
-async def _closed(db: AsyncDatabase) -> int:
+async def _closed(db: AsyncDatabase, key: int) -> int:
     ts = await db.close_now(["rows"])
     frozen = await db.snapshot(as_of=ts, read_from="any")
-    return sum([batch.num_rows async for batch in frozen.scan_batches("rows", columns=["id"])])
+    return int(await frozen.get("rows", key) is not None)
 
 
-async def _got(db: AsyncDatabase, key: int, rows: int) -> int:
-    return rows if await db.get("rows", key) is not None else 0
+async def _got(db: AsyncDatabase, key: int) -> int:
+    return int(await db.get("rows", key) is not None)
 
 
 async def _timed(work: Any) -> float:
@@ -150,11 +152,12 @@ async def _all(directory: Path, *, rows: int) -> list[Figure]:
         await writer.publish("rows", [ref], "insert")
         published = time.perf_counter() - begin - staged
         print(f"    staged in {staged:.1f} s, published in {published:.1f} s", flush=True)
+        last = base + rows - 1
         ways = {
-            "get": _until(base + rows, lambda: _got(reader, base + rows - 1, base + rows)),
+            "get": _until(1, lambda: _got(reader, last)),
+            "close_now": _until(1, lambda: _closed(reader, last)),
+            "snapshot": _until(1, lambda: _snapshot(third, last)),
             "scan": _until(base + rows, lambda: _count(reader)),
-            "snapshot": _until(base + rows, lambda: _snapshot(third)),
-            "close_now": _until(base + rows, lambda: _closed(third)),
         }
         found = dict(zip(ways, await asyncio.gather(*ways.values()), strict=True))
         beside = await _beside(reader)
@@ -162,8 +165,9 @@ async def _all(directory: Path, *, rows: int) -> list[Figure]:
         quiet = min([await _timed(_count(reader)) for _ in range(3)])
     theirs = await _postgres(directory, base=base, rows=rows)
     figures = [
-        figure("publish", f"{rows} rows: all readable by {way} after the acknowledgement", seconds, "s",
-               peer="goal of 2 s", peer_value=GOAL_S, goal=1.0, better="lower")
+        figure("publish", f"{rows} rows: readable by {way} after the acknowledgement", seconds, "s",
+               peer="the goal" + (" and the closing lag" if way == "snapshot" else ""),
+               peer_value=GOAL_S + (LAG_S if way == "snapshot" else 0.0), goal=1.0, better="lower")
         for way, seconds in found.items() if way != "scan"
     ]  # fmt: skip
     figures.append(
