@@ -98,11 +98,28 @@ class Follows(_Watcher):
             return
         expected = {k: value for k in self._versions.found if start <= k < end and (value := self._at(k, ts))}
         for key in expected.keys() | found.keys() if found != expected else ():
-            if found.get(key) != expected.get(key):
+            if found.get(key) != expected.get(key) and found.get(key) not in self._decided(key, ts):
                 where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
                 text = f"{where} served {key!r} at {ts} as {found.get(key)!r}, V has {expected.get(key)!r}"
                 self.violated("not-what-was", text, state=replica.state.status())
                 return
+
+    def _decided(self, key: bytes, ts: Timestamp) -> list[bytes | None]:
+        """What a committed transaction's intent, on whichever store, will show at `ts` once it is resolved.
+
+        V learns of a version when it is applied; a reader may know it as soon as the record has committed.
+        """
+        engines = list(witness_of(self.world).engines.values())
+        values: list[bytes | None] = []
+        for intent in filter(None, (intent_of(engine, key) for engine in engines)):
+            for engine in engines:
+                record = read_record(engine, anchor=intent.anchor, txn_id=intent.txn_id)
+                if record is None or record.status is not TxnStatus.COMMITTED or record.epoch != intent.epoch:
+                    continue
+                newest = max((at for at in self._versions.found.get(key, {}) if at <= ts), default=MIN)
+                if newest < record.write_ts <= ts:
+                    values.append(intent.value or None)
+        return values
 
     def _at(self, key: bytes, ts: int) -> bytes:
         """The value of a key at `ts`; empty when it has none."""
