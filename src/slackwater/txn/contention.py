@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.requests import Pushed
@@ -83,6 +84,8 @@ class Waiting:
         intents = intents_of(error)
         if reading and self._rounds and not pusher.holds_locks:
             pusher = insistent(pusher)
+            if seconds_between(self._kernel.clock.peek(), pusher.read_ts) > self.deadline.remaining():
+                raise self._gave_up(error, reading=True)
             await self._kernel.wait_past(pusher.read_ts)
         self._rounds += 1
         if reading and self._knew(intents, pusher):
