@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy.random  # noqa: F401 - asks the system for randomness when it is imported, which no simulation may do
 import pytest
 
 from slackwater.clock.timestamp import MIN, seconds_between
