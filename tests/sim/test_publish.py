@@ -115,6 +115,7 @@ def test_a_publish_whose_gateway_dies_right_after_the_acknowledgement_is_readabl
         machine = c.world.nodes[0]
         machine.crash()
         machine.start()
+        await c.settle(10)  # until it serves again
         fresh = session(c)
         await fresh._gateways.greet()
         began = c.runtime.clock.monotonic_ns()
