@@ -350,8 +350,7 @@ class Number(_Message, frozen=True):
     """The new value of a counter, or a count."""
 
     number: int
-    more: bool = False
-    """Of resolved intents: some are left, for another request; these filled a log entry."""
+    more: bool = False  # of resolved intents: some are left, for another request; these filled a log entry
     resume: bytes | None = None  # of a span whose intents filled a log entry: where to go on
 
 
@@ -470,8 +469,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     """With `follower_ok`: fail (`TooStale`) rather than be sent on by a follower that cannot serve it."""
     write_below: Timestamp = MIN
     """What a batch without transaction writes must lie below this; MIN: no bound. (A transaction's is in `EndTxn`.)"""
-    decided: tuple[Resolution, ...] = ()
-    """Of a read: outcomes of other transactions, from their records; their intents are read through (`replica.fates`)."""
+    decided: tuple[Resolution, ...] = ()  # outcomes of other transactions, for a read through their intents
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
