@@ -18,6 +18,7 @@ import msgspec
 
 from slackwater.catalog import definition
 from slackwater.catalog.records import (
+    DROPPING,
     TABLE_ID_KEY,
     TableRecord,
     decode_id,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
     from slackwater.txn import KV, Transaction
 
-DROPPING = b"dropping"
 LOOK_AGAIN_SHARE = 0.25
 """With so little trust left, who writes looks first. Polling has usually looked long before."""
 READ_VERSIONS = 1_000

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.clock.timestamp import MIN
 from slackwater.errors import DecodeError
 from slackwater.model.keys import escape, unescape
 from slackwater.model.layout import SYSTEM, prefix_span, system
@@ -23,6 +24,8 @@ TABLE_ID_KEY = system("alloc", b"table")
 FIRST_TABLE_ID = 100
 """Lower ids are kept for tables of the system's own."""
 
+DROPPING = b"dropping"
+"""What is noted of a table that is being dropped."""
 _TABLE = "table"
 _NAME = "table_name"
 _NUMBER_BYTES = 4
@@ -102,6 +105,14 @@ def check_name_record(name: bytes, value: bytes) -> None:
 def encode_record(record: TableRecord) -> bytes:
     """The bytes of one version."""
     return msgspec.msgpack.encode(record)
+
+
+def check_table_record(key: bytes, value: bytes) -> None:
+    """Raise `DecodeError` when `value` is neither the version nor the note that its key names."""
+    if is_version(key):
+        decode_record(key, value, MIN)
+    elif value != DROPPING:
+        raise DecodeError("the note of a table that is being dropped says something else", key=key)
 
 
 def decode_record(key: bytes, value: bytes, ts: Timestamp) -> TableDescriptor:

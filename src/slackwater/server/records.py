@@ -5,7 +5,7 @@
         address          the descriptor of the node that its key names
         config           the configuration of the span that its key names
         setting          a number
-        table            one version of the table that its key names
+        table            one version of the table that its key names, or the note that it is being dropped
         table_name       a table's id
         alloc            a counter
 
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.catalog.records import check_name_record, decode_record
-from slackwater.clock.timestamp import MIN
+from slackwater.catalog.records import check_name_record, check_table_record
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model import layout
 from slackwater.model.descriptors import Liveness, NodeDescriptor
@@ -96,7 +95,7 @@ _CHECKS: dict[bytes, Callable[[bytes, bytes, bytes], object]] = {
     b"address": _check_address,
     b"config": _check_config,
     b"setting": lambda key, rest, value: (rest.decode(), _number.decode(value)),
-    b"table": lambda key, rest, value: decode_record(key, value, MIN),
+    b"table": lambda key, rest, value: check_table_record(key, value),
     b"table_name": lambda key, rest, value: check_name_record(rest, value),
     b"alloc": lambda key, rest, value: counter_of(value),
 }
