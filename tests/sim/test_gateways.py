@@ -16,6 +16,8 @@ def test_a_settled_write_is_seen_by_every_later_read() -> None:
     assert result.passed, result.summary
     assert result.probes.get("txn.settle"), "no commit was settled: the play does not show what it is for"
     assert result.probes.get("txn.commit_wait")
+    assert result.probes.get("gateways.dropped"), "no table was dropped under its writers"
+    assert result.probes.get("gateways.brief_written")
 
 
 @pytest.mark.parametrize("name", ["X-SETTLE-EARLY", "X-TIMEOUT-ANEW", "M27"])
