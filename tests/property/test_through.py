@@ -18,6 +18,7 @@ from slackwater.settings import Settings
 from slackwater.storage import intents, reads, writes
 from slackwater.storage.memory import MemoryDisk
 from slackwater.storage.rocks import RocksDisk
+from slackwater.storage.stats import recompute
 from slackwater.storage.through import Through, txn_id_of
 from slackwater.storage.versions import AFTER_VERSIONS, raw_value, suffix
 
@@ -175,3 +176,22 @@ def test_and_on_rocksdb(seed):
 def test_the_transaction_of_a_stored_intent_is_read_off_its_head():
     intent = intents.StoredIntent(b"t" * 16, b"anchor", Timestamp(5), 3, Timestamp(9), 2, b"value", ((1, b"old"),))
     assert txn_id_of(intents.encode_intent(intent)) == b"t" * 16
+
+
+def test_a_span_that_ends_right_behind_a_key_is_resolved_above_its_versions():
+    """The statistics of a commit count what it supersedes, also of the key whose versions sort beyond the span's end."""
+    engine = MemoryDisk().open("s")
+    key, at = KEYS[5], Timestamp(20)
+    batch = engine.batch()
+    counted = writes.put(engine, batch, key, raw_value(b"old"), ts=Timestamp(10)).stats
+    engine.write(batch)
+    batch = engine.batch()
+    counted = counted.plus(
+        writes.put(engine, batch, key, raw_value(b"new"), ts=at, txn=Txn(TXNS[0], key, at, 0, at, at, MIN, 1)).stats
+    )
+    engine.write(batch)
+    batch = engine.batch()
+    (done,), resume = intents.resolve_span(engine, batch, key, key + b"\x00", FATES[TXNS[0]])
+    engine.write(batch)
+    assert resume is None
+    assert counted.plus(done.stats) == recompute(engine, KEYS[0], KEYS[-1])

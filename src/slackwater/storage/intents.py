@@ -30,7 +30,7 @@ from slackwater.errors import ConflictError, DecodeError, EntryTooLarge, Transac
 from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
 from slackwater.runtime.seam import Family
 from slackwater.storage.stats import ZERO, Stats, added, intent_changed
-from slackwater.storage.versions import AFTER_VERSIONS, Version, Walk, newest, suffix
+from slackwater.storage.versions import AFTER_VERSIONS, Version, Walk, newest, suffix, tail_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -206,7 +206,8 @@ def resolve_span(
     """
     done: list[Resolved] = []
     size = 0
-    walk = Walk(reader.cursor(Family.DATA, start=start, end=end + AFTER_VERSIONS))
+    tail = tail_key(start, end)  # its versions sort beyond the end
+    walk = Walk(reader.cursor(Family.DATA, start=start, end=end if tail is None else tail + AFTER_VERSIONS))
     for key, raw in intents_in(reader, start, end):
         if (max_keys and len(done) >= max_keys) or (max_bytes and size >= max_bytes):
             return done, key
