@@ -131,6 +131,11 @@ class StepGuard:
         self._steady = steady or SteadyWall(wall_ns, monotonic_ns, max_offset_s=max_offset_s)
         self._noticed_ns: int | None = None
 
+    def accept(self) -> None:
+        """Take wall time as it is: for a process that has no part in a cluster yet."""
+        self._steady.accept()
+        self._noticed_ns = None
+
     def check(self, offsets: OffsetMonitor) -> None:
         """Raise `ClockError` while wall time has parted from monotonic time, or is behind what was stamped by it.
 

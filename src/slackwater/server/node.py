@@ -196,6 +196,7 @@ class Node:
         kind, name, incarnation = self.log.identity()
         request = sv.JoinRequest(self.address, self.locality, (kind, name, incarnation))
         while not self.node_id:
+            self.steps.accept()  # it has stamped nothing that binds anybody: a clock that was put right is right from now on
             for address in self.join:
                 try:
                     reply = await self.dialer.call(address, sv.JOIN, request, timeout=10.0)

@@ -96,7 +96,9 @@ def test_a_process_that_was_cut_off_stops_when_it_finds_a_copy_in_its_place():
 @pytest.mark.parametrize(
     ("life", "start_s", "until_s", "refused"),
     [
-        ("unknown", -100, -90, True),  # a process of which this store knows nothing has led range 1
+        ("unknown", -100, -1, False),  # a process of which this store knows nothing has led range 1
+        ("unknown", -100, 20, True),  # … and still does
+        ("unknown", 2, 8, False),  # it has taken the lease, and may be the one that is to read that it is a copy
         ("former", -100, -1, False),  # our former life extended it, up to its end
         ("former", -100, 20, True),  # … and still does
         ("former", 2, 8, False),  # another node has handed it to our former life, whose record was still live

@@ -21,7 +21,7 @@ store first. So two processes with one node id, one of them started from a copy 
 
 Leases name the life they were given to as well (`Lease.life`), for range 1's does not hang on a record. Where the other
 process leads range 1, the record cannot be read from here: requests for it would come to this very process. But its lease is
-in the log, and says as much: it names a life that the store never had, or was extended after this process began.
+in the log, and says as much: it was extended after this process began.
 
 A record is of use to its own node until its expiration less the clocks' error. A record always lasts so long that it is of
 use (`replica.lease.lasts_s`), and a node renews it at least twice in that time, whatever `liveness.heartbeat_interval` says:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 RENEWALS_SEEN_MAX = 3
 """Renewals of a record that a starting node waits out: the last ones of its former life may still be on their way."""
-EXTENDED_LENGTHS = 4
+EXTENDED_LENGTHS = 3
 """A lease that lasts for so many lengths has been extended."""
 DEAF_INTERVALS = 2
 """Heartbeats without an announcement, of one's own if of nobody else's, after which records are read."""
@@ -271,11 +271,11 @@ class NodeLiveness:
             return
         offset_us = self._clock.max_offset_us
         longest_s = lasts_s(self._settings["lease.duration"], max_offset_us=offset_us) + 2 * offset_us / 1e6
-        # Others may hand a lease to our former life as long as its record is live, and their settings may differ. Only that
-        # life itself can extend one, to a lease's length after its clock: has it done so since we began, it still runs.
+        # Others may hand a lease to our former life as long as its record is live, and their settings may differ; and a copy
+        # may take the lease, only to read in the record that it is one. A process that has extended its lease again and
+        # again, to a lease's length after its clock, has the record; has it done so since we began, it still runs.
         extended = seconds_between(lease.start, lease.expiration) > EXTENDED_LENGTHS * longest_s
-        proposed_at = add_seconds(lease.expiration, -longest_s)
-        if not self._lives.knows(lease.life) or (extended and proposed_at > self._began_at):
+        if extended and add_seconds(lease.expiration, -longest_s) > self._began_at:
             raise self._fenced("leads range 1 in another process, from another copy of this store")
 
     def _check_ours(self, record: Liveness) -> None:
