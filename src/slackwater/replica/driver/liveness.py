@@ -263,9 +263,11 @@ class NodeLiveness:
         self.on_news()  # leases of the former life are to be acquired anew, also where there is no other node to hear of
 
     def _check_lease(self) -> None:
-        """Raise if another process leads range 1 as this node; only while this one has not taken the node's record."""
-        lease = self._first_lease()
-        if self.registered.is_set() or lease is None or lease.holder != self.node_id:
+        """Raise if another process leads range 1 as this node; only while this one has no use of the node's record."""
+        lease, known = self._first_lease(), self._known.get(self.node_id)
+        if known is not None and not self._lives.knows(known.life):
+            raise self._fenced("was started in another process, from another copy of this store")  # as was announced
+        if self.own() is not None or lease is None or lease.holder != self.node_id:
             return
         if lease.life in (0, self._lives.life):
             return
@@ -273,9 +275,12 @@ class NodeLiveness:
         longest_s = lasts_s(self._settings["lease.duration"], max_offset_us=offset_us) + 2 * offset_us / 1e6
         # Others may hand a lease to our former life as long as its record is live, and their settings may differ; and a copy
         # may take the lease, only to read in the record that it is one. A process that has extended its lease again and
-        # again, to a lease's length after its clock, has the record; has it done so since we began, it still runs.
+        # again, to a lease's length after its clock, has the record; has it done so since we began, it still runs. Where we
+        # had the record and it has expired, a life that is strange to us is enough: whoever takes the lease takes that too.
         extended = seconds_between(lease.start, lease.expiration) > EXTENDED_LENGTHS * longest_s
-        if extended and add_seconds(lease.expiration, -longest_s) > self._began_at:
+        strange = self.registered.is_set() and not self._lives.knows(lease.life)
+        since = max(self._began_at, known.expiration if self.registered.is_set() and known is not None else MIN)
+        if (extended or strange) and add_seconds(lease.expiration, -longest_s) > since:
             raise self._fenced("leads range 1 in another process, from another copy of this store")
 
     def _check_ours(self, record: Liveness) -> None:
