@@ -86,3 +86,29 @@ def test_descriptors_outlive_the_history_around_them() -> None:
             assert (await two.catalog.find("t")).latest == made
 
     asyncio.run(main())
+
+
+def test_a_table_that_is_known_is_found_without_reading_its_descriptor() -> None:
+    async def main() -> None:
+        async with Cluster(1, catalog__poll_interval=60.0) as cluster:
+            catalog = cluster.nodes[0].catalog
+            catalog.watch = None  # no announcement makes it look either
+            made = await catalog.create("t", COLUMNS, KEY)
+            await catalog.find("t")
+            reads = 0
+            read = catalog._kv.read
+
+            async def counted(*args: object, **how: object) -> object:
+                nonlocal reads
+                reads += 1
+                return await read(*args, **how)  # type: ignore[arg-type]
+
+            catalog._kv.read = counted  # type: ignore[method-assign,assignment]
+            for _ in range(10):
+                assert (await catalog.find("t")).latest == made
+                assert (await catalog.find_id(made.table_id, version=1)).latest == made
+            assert reads == 0
+            await catalog.refresh()
+            assert reads > 0, "what is counted is what reads descriptors"
+
+    asyncio.run(main())

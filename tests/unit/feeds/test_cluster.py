@@ -162,7 +162,7 @@ async def test_the_node_that_serves_dies() -> None:
 
 @story
 async def test_an_open_transaction_holds_back_and_is_pushed() -> None:
-    quick = {"feed__push_interval": 0.05, "feed__push_after": 0.1}
+    quick = {"feed__push_interval": 0.05, "feed__push_after": 0.1, "txn__buffer_bytes_max": 0}
     async with Cluster(1, **SOON, **quick) as cluster:
         node = cluster.nodes[0]
         async with node.feed_client.watch([WHOLE]) as feed:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from slackwater.catalog import definition
 from slackwater.errors import InvalidSetting, UnknownSetting, UsageError
 from slackwater.feeds.watch import Bell, SystemWatch, Topic
+from slackwater.model.kinds import INT
 from slackwater.model.layout import prefix_span, system
+from slackwater.model.native import ColumnSpec, KeySpec
 from slackwater.runtime import run
 from slackwater.runtime.sync import timeout
 from slackwater.server.cluster_settings import reset_setting, setting_key, write_setting
@@ -29,6 +32,19 @@ def test_records_are_announced_to_every_node() -> None:
             reads = second.span_watch.reads
             await first.kv.put(config_key(b""), (await first.kv.get(config_key(b""))) or b"\x80")
             await cluster.until(lambda: second.span_watch.reads > reads)
+
+    run(main())
+
+
+def test_a_new_version_of_a_table_is_announced_to_every_node() -> None:
+    async def main() -> None:
+        async with Cluster(2, feed__poll_interval=NEVER, catalog__poll_interval=60.0) as cluster:
+            first, second = cluster.nodes
+            made = await first.catalog.create("t", (ColumnSpec("id", INT),), (KeySpec("id"),))
+            await second.catalog.find("t")
+            await cluster.until(lambda: second.announcements.announced > 0)
+            await first.catalog.publish(made.table_id, lambda now: definition.with_column(now, ColumnSpec("a", INT)))
+            await cluster.until(lambda: second.catalog.tables.by_id(made.table_id).latest.version == 2)
 
     run(main())
 
