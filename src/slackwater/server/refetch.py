@@ -5,6 +5,9 @@
                                                   ▼
                                        ask how the range has gone on: without this node, or as part of another one?
 
+A snapshot may be newer than a split of the range. The right half that the split would have made here is fetched as well: where
+this node holds its lease, no other node sees to it, and none can take the lease as long as this node lives.
+
 A snapshot that broke off has removed the old replica already. The range needs the new one all the same, and where this
 node holds the lease, no other node would see to it: so it goes on until a replica is there or none is wanted.
 """
@@ -15,18 +18,55 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slackwater.errors import SlackwaterError
+from slackwater.hooks import probe
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.replica.driver import Store
     from slackwater.server.node import Node
 
+HALVES_TRIES_MAX = 60
+"""Looks for what was split off, before it is left to the leaseholder's queues: perhaps it has moved away altogether."""
 PAUSE_S, PAUSE_S_MAX = 1.0, 10.0
 """Between two rounds over the other replicas; longer each time, because a sender reads its whole replica first."""
 
 
 async def refetch(node: Node, store: Store, descriptor: RangeDescriptor) -> None:
-    """Return once the replica is good again, or its range has gone on without it."""
+    """Return once the replica is good again, with all that was split off it meanwhile, or its range has gone on without it."""
+    await _refetch(node, store, descriptor)
+    replica = store.replicas.get(descriptor.range_id)
+    if replica is not None and replica.state.descriptor.end < descriptor.end:
+        await _fetch_halves(node, store, replica.state.descriptor.end, descriptor)
+
+
+async def _fetch_halves(node: Node, store: Store, start: bytes, before: RangeDescriptor) -> None:
+    """Fetch the ranges that a range was split into, where this node has a part in them and nothing of them is here."""
+    tries = 0
+    while start < before.end and tries < HALVES_TRIES_MAX:
+        found = await _beside(node, before, start)
+        if found is None:
+            tries += 1
+            await node.runtime.clock.sleep(PAUSE_S)
+            continue
+        if node.node_id in found.replicas and store.holding(start) is None:
+            probe("refetch.right_half")
+            await _refetch(node, store, found)
+        start = found.end
+
+
+async def _beside(node: Node, before: RangeDescriptor, key: bytes) -> RangeDescriptor | None:
+    """The range that holds a key now, as the others who had a replica know it: the index may not have been told yet."""
+    best: RangeDescriptor | None = None
+    for other in before.replicas:
+        with suppress(SlackwaterError):
+            for status in (await node.peers.status(other, [])).replicas if other != node.node_id else ():
+                found = status.descriptor
+                if found.contains(key) and (best is None or best.generation < found.generation):
+                    best = found
+    return best
+
+
+async def _refetch(node: Node, store: Store, descriptor: RangeDescriptor) -> None:
     range_id, pause_s = descriptor.range_id, PAUSE_S
     while True:
         replica = store.replicas.get(range_id)

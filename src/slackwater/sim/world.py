@@ -330,10 +330,10 @@ class World:
     def add_copy(self, name: str, of: Machine) -> Machine:
         """A machine with a copy of what is durable on another one's disk, and the same program; boots at once.
 
-        Its certificate is for both hosts: others would not believe that it is the node they know, otherwise.
+        Both have certificates for both hosts: others would not believe that they are the node they know, otherwise.
         """
         self.copied |= {name, of.name}
-        certificate = Certificate("node", NODE_NAME, (name, of.name))
+        certificate = self.net.host(of.name).certificate = Certificate("node", NODE_NAME, (name, of.name))
         machine = self._add(name, of.boot, certificate, platter=of.disk.platter.copied())
         self.nodes.append(machine)
         return machine
