@@ -212,19 +212,23 @@ def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tup
     """Resolve intents until they fill a command. Resolving makes no new promise, so it is exempt from closing (I-10)."""
     budget = work.resolve_left
     done: list[Resolved] = []
+    once: set[bytes] = set()  # keys may be named twice, and spans may cover them: each intent counts once (I-34)
     looked_at = size = 0
     for key in keys:
         if size >= budget:
             break
-        done.append(resolve(work.reader, work.effects, key, outcome))
         looked_at += 1
-        size += done[-1].size
+        if key not in once:
+            once.add(key)
+            done.append(resolve(work.reader, work.effects, key, outcome))
+            size += done[-1].size
     finished = []
     resume: bytes | None = None
     for start, end in spans:
         if size >= budget:
             break
-        some, resume = resolve_span(work.reader, work.effects, start, end, outcome, max_bytes=budget - size)
+        left = budget - size
+        some, resume = resolve_span(work.reader, work.effects, start, end, outcome, max_bytes=left, done_before=once)
         done += some
         size += sum(resolved.size for resolved in some)
         if resume is None:

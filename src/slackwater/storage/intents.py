@@ -199,9 +199,11 @@ def resolve_span(
     *,
     max_keys: int = 0,
     max_bytes: int = 0,
+    done_before: set[bytes] | None = None,
 ) -> tuple[list[Resolved], bytes | None]:
     """Resolve every intent of the transaction in [start, end); (what was done, where to go on or None).
 
+    Keys in `done_before` were resolved in the same batch already, and are left out; what is resolved now is added to it.
     One walk over the locks and, beside it, one over the versions: a commit costs no seek per key.
     """
     done: list[Resolved] = []
@@ -211,8 +213,12 @@ def resolve_span(
     for key, raw in intents_in(reader, start, end):
         if (max_keys and len(done) >= max_keys) or (max_bytes and size >= max_bytes):
             return done, key
+        if done_before is not None and key in done_before:
+            continue
         result = _resolve(batch, key, raw, resolution, walk.at)
         if result.found:
+            if done_before is not None:
+                done_before.add(key)
             done.append(result)
             size += result.size
     return done, None

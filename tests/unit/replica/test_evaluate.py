@@ -482,3 +482,13 @@ def test_a_span_of_large_intents_is_left_in_the_record_until_it_is_done() -> Non
     assert not record.resolved
     outcome = Resolution(txn().txn_id, 0, TxnStatus.COMMITTED, ended.results[0].commit_ts)
     assert bench.run(rq.ResolveIntents(outcome, spans=(span,))).results[0] == rq.Number(2, more=False)
+
+
+def test_an_intent_that_is_named_by_key_and_by_span_is_resolved_and_counted_once() -> None:
+    """Seed 499017865 (I-34): the statistics counted it twice, and were wrong for ever after."""
+    bench, mine = Bench(), txn()
+    written = bench.run(rq.Put(b"k", b"v"), rq.Put(b"m", b"v"), txn=mine)
+    outcome = Resolution(mine.txn_id, 0, TxnStatus.ABORTED)
+    gone = bench.run(rq.ResolveIntents(outcome, keys=(b"k", b"k"), spans=((b"a", b"l"), (b"j", b"z"))))
+    assert gone.results[0] == rq.Number(2, more=False)
+    assert [a + b for a, b in zip(written.stats, gone.stats, strict=True)] == [0] * len(gone.stats)
