@@ -105,21 +105,8 @@ class Follows(_Watcher):
                 return
 
     def _decided(self, key: bytes, ts: Timestamp) -> list[bytes | None]:
-        """What a committed transaction's intent, on whichever store, will show at `ts` once it is resolved.
-
-        V learns of a version when it is applied; a reader may know it as soon as the record has committed.
-        """
-        engines = list(witness_of(self.world).engines.values())
-        values: list[bytes | None] = []
-        for intent in filter(None, (intent_of(engine, key) for engine in engines)):
-            for engine in engines:
-                record = read_record(engine, anchor=intent.anchor, txn_id=intent.txn_id)
-                if record is None or record.status is not TxnStatus.COMMITTED or record.epoch != intent.epoch:
-                    continue
-                newest = max((at for at in self._versions.found.get(key, {}) if at <= ts), default=MIN)
-                if newest < record.write_ts <= ts:
-                    values.append(intent.value or None)
-        return values
+        newest = max((at for at in self._versions.found.get(key, {}) if at <= ts), default=MIN)
+        return decided(self.world, key, after=newest, upto=ts)
 
     def _at(self, key: bytes, ts: int) -> bytes:
         """The value of a key at `ts`; empty when it has none."""
@@ -129,6 +116,23 @@ class Follows(_Watcher):
             times = self._times[key] = sorted(written)
         at = bisect_right(times, ts)
         return written[times[at - 1]] if at else b""
+
+
+def decided(world: World, key: bytes, *, after: int, upto: int) -> list[bytes | None]:
+    """What a committed transaction's intent, on whichever store, will show in (after, upto] once it is resolved.
+
+    V learns of a version when it is applied; a reader may know it as soon as the record has committed.
+    """
+    engines = list(witness_of(world).engines.values())
+    values: list[bytes | None] = []
+    for intent in filter(None, (intent_of(engine, key) for engine in engines)):
+        for engine in engines:
+            record = read_record(engine, anchor=intent.anchor, txn_id=intent.txn_id)
+            if record is None or record.status is not TxnStatus.COMMITTED or record.epoch != intent.epoch:
+                continue
+            if after < record.write_ts <= upto:
+                values.append(intent.value or None)
+    return values
 
 
 class WithinBounds(_Watcher):
