@@ -275,12 +275,10 @@ class NodeLiveness:
         longest_s = lasts_s(self._settings["lease.duration"], max_offset_us=offset_us) + 2 * offset_us / 1e6
         # Others may hand a lease to our former life as long as its record is live, and their settings may differ; and a copy
         # may take the lease, only to read in the record that it is one. A process that has extended its lease again and
-        # again, to a lease's length after its clock, has the record; has it done so since we began, it still runs. Where we
-        # had the record and it has expired, a life that is strange to us is enough: whoever takes the lease takes that too.
+        # again, to a lease's length after its clock, has the record; has it done so since we had it, it still runs.
         extended = seconds_between(lease.start, lease.expiration) > EXTENDED_LENGTHS * longest_s
-        strange = self.registered.is_set() and not self._lives.knows(lease.life)
         since = max(self._began_at, known.expiration if self.registered.is_set() and known is not None else MIN)
-        if (extended or strange) and add_seconds(lease.expiration, -longest_s) > since:
+        if extended and add_seconds(lease.expiration, -longest_s) > since:
             raise self._fenced("leads range 1 in another process, from another copy of this store")
 
     def _check_ours(self, record: Liveness) -> None:
