@@ -26,6 +26,7 @@
     ├── LogError                   the ordered log cannot be trusted or used
     │   ├── LogIdentityMismatch    positions are from another log: refuse to start
     │   ├── LogBehindStore         the log lacks entries that the store has applied: refuse to start
+    │   ├── HistoryIncomplete      a lost range cannot be rebuilt from the log: start a node that has it, or restore a backup
     │   ├── LogTrimmed             the entries asked for are gone: restore from a snapshot
     │   └── LossyLogRefused        the server's settings can lose acknowledged data
     ├── StorageError               the engine failed or its data does not check
@@ -232,6 +233,10 @@ class LogBehindStore(LogError):
 
 class LogTrimmed(LogError):
     """The entries asked for were trimmed; facts: `after`, `first`."""
+
+
+class HistoryIncomplete(LogError):
+    """The log does not hold all that made a range, so no replica of it can be made from the log."""
 
 
 class LossyLogRefused(LogError):

@@ -99,6 +99,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("range.quiet_period", 60.0, "s", (0, 86400), (0.5, 20), "A range that was split or moved is not merged before it has stayed as it is for this long."),
     Setting("range.frozen_patience", 10.0, "s", (0, 600), (0.2, 10), "A range that has been frozen by a merge for this long is thawed, unless the merge succeeded."),
     Setting("range.replication_factor", 3, "replicas", (1, 9), (1, 5), "Replicas of a range where no span configuration says otherwise."),
+    Setting("range.rebuild_log_bytes", 256 << 20, "bytes", (0, 16 << 30), (1 << 16, 64 << 20), "How much of the log is replayed, in memory, for one range whose replicas are all lost; 0 switches rebuilding off."),
     Setting("queue.interval", 10.0, "s", (0, 3600), (0.2, 10), "How often every range is looked at; 0 pauses all queues."),
     Setting("queue.concurrency", 2, "ranges", (1, 64), (1, 4), "Ranges one node works on at the same time."),
     Setting("queue.check_interval", 3600.0, "s", (0, 30 * 86400), (5, 60), "How often the replicas of a range are compared; 0 switches that off."),

@@ -25,6 +25,9 @@ from slackwater.runtime.seam import Natural, NodeId, RangeId
 FIRST_RANGE = RangeId(1)
 """Holds meta and liveness. It never splits, and its lease, which liveness hangs on, is expiration-based."""
 
+REPLICAS_MAX = 64
+"""Replicas of one range."""
+
 LeaseAppliedIndex = NewType("LeaseAppliedIndex", Natural)
 LeaseSequence = NewType("LeaseSequence", Natural)
 Epoch = NewType("Epoch", Natural)

@@ -11,6 +11,7 @@ Rules, in this order
 
 A lease request has no index: its proposer need not hold the lease. The sequence it replaces guards it, and applying it
 raises the sequence. Its start acts as a closed timestamp, unless the range is frozen by a merge (pitfall 4).
+An adoption, by which a node adds itself to the replicas of a lost range, has no index either: the generation guards it.
 
 Everything here is a pure function of (state, entry). Effects on the store beyond the batch itself (a replica appears or
 disappears) are returned as `Aftermath` values for the driver.
@@ -28,6 +29,7 @@ from slackwater.errors import InvariantViolation, invariant
 from slackwater.hooks import planted, probe
 from slackwater.model.commands import (
     NO_LAI,
+    AdoptTrigger,
     ChecksumTrigger,
     Command,
     ComplaintTrigger,
@@ -41,7 +43,7 @@ from slackwater.model.commands import (
     SplitTrigger,
     ThawTrigger,
 )
-from slackwater.model.descriptors import RangeDescriptor
+from slackwater.model.descriptors import REPLICAS_MAX, Generation, RangeDescriptor
 from slackwater.replica.state import RangeState, add_stats, encode_state, state_key
 from slackwater.runtime.seam import Family, Position
 from slackwater.storage.batch import WriteBatch
@@ -60,6 +62,7 @@ class Verdict(enum.Enum):
     STALE_GENERATION = "stale generation"
     BELOW_CLOSED = "below closed"
     BAD_LEASE = "bad lease"
+    BAD_ADOPTION = "bad adoption"
     NOTED = "noted"
     """A complaint: nothing is changed by it, whoever holds the lease."""
 
@@ -117,6 +120,8 @@ def verdict(state: RangeState, command: Command) -> Verdict:
     if command.lease_sequence != state.lease.sequence:
         by_index_alone = planted("X-LATE-APPEND") and command.trigger is None and command.lai > state.lai
         return Verdict.ACCEPTED if by_index_alone else Verdict.WRONG_LEASE
+    if isinstance(command.trigger, AdoptTrigger):
+        return _adoption_verdict(state, command, command.trigger)
     if command.lai == NO_LAI:
         return _lease_request_verdict(state, command)
     if command.lai <= state.lai and not planted("X-DOUBLE-APPLY"):
@@ -144,6 +149,17 @@ def _lease_request_verdict(state: RangeState, command: Command) -> Verdict:
     if held.holder and not held.by_epoch and lease.start <= held.expiration and not same:
         return Verdict.BAD_LEASE
     return Verdict.ACCEPTED
+
+
+def _adoption_verdict(state: RangeState, command: Command, trigger: AdoptTrigger) -> Verdict:
+    """A frozen range is left alone: whether it still is a range is for its left neighbour's log to say."""
+    if state.frozen is not None:
+        return Verdict.FROZEN
+    replicas, bare = state.descriptor.replicas, command.lai == NO_LAI and not (command.effects or command.stats)
+    bare = bare and command.closed == command.min_write_ts == MIN
+    if not bare or trigger.node in replicas or len(replicas) >= REPLICAS_MAX:
+        return Verdict.BAD_ADOPTION
+    return Verdict.ACCEPTED if command.generation == state.descriptor.generation else Verdict.STALE_GENERATION
 
 
 def apply_packet(state: RangeState, position: Position, packet: Packet) -> Applied:
@@ -218,6 +234,13 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
             return _merge(state, merged, frozen)
         case DescriptorTrigger(descriptor):
             return replace(state, descriptor=descriptor)
+        case AdoptTrigger(node):
+            named = replace(
+                state.descriptor,
+                replicas=(*state.descriptor.replicas, node),
+                generation=Generation(state.descriptor.generation + 1),
+            )
+            return replace(state, descriptor=named)
         case GcTrigger(gc_threshold, txn_floor):
             return replace(
                 state, gc_threshold=max(state.gc_threshold, gc_threshold), txn_floor=max(state.txn_floor, txn_floor)

@@ -25,7 +25,7 @@ from slackwater.model.commands import (
     SplitTrigger,
     ThawTrigger,
 )
-from slackwater.model.descriptors import FIRST_RANGE, Generation, RangeDescriptor
+from slackwater.model.descriptors import FIRST_RANGE, REPLICAS_MAX, Generation, RangeDescriptor
 from slackwater.model.layout import check_split_key
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from slackwater.replica.evaluation import View, Work
     from slackwater.replica.state import RangeState
 
-REPLICAS_MAX = 64
-"""Replicas of one range."""
 CHECKSUM_ID_BYTES_MAX = 64
 
 

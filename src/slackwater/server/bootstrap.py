@@ -9,17 +9,20 @@ Their descriptors are also in meta, which is part of r1, so those records are pu
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from slackwater.catalog.records import FIRST_TABLE_ID, TABLE_ID_KEY
+from slackwater.errors import HistoryIncomplete
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.layout import KEY_MAX, KEY_MIN, KV, SYSTEM, meta, prefix_end, system
 from slackwater.replica.state import RangeState, encode_state, state_key
 from slackwater.runtime.seam import Family, NodeId, RangeId
-from slackwater.server.identity import put_identity
+from slackwater.server.identity import Genesis, put_identity
 from slackwater.storage.batch import WriteBatch
+from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.overlay import Overlay
 from slackwater.storage.stats import ZERO
 from slackwater.storage.writes import increment, put
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Engine
     from slackwater.server.identity import StoreIdentity
 
+FIRST_NODE = NodeId(1)
 FIRST_FREE_RANGE_ID = 4
 RANGE_ID_KEY = system("alloc", b"range")
 NODE_ID_KEY = system("alloc", b"node")
@@ -52,9 +56,32 @@ def bootstrap_store(engine: Engine, identity: StoreIdentity, ts: Timestamp) -> N
     One batch, or a power cut in between would leave a store with ranges and without a name, to be bootstrapped again over
     what is there.
     """
-    node_id = identity.node_id
+    batch = _first_records(engine, identity.node_id, ts)
+    put_identity(batch, msgspec.structs.replace(identity, born=Genesis(ts, _digest(batch))))
+    engine.write(batch)
+
+
+def begin_again(born: Genesis | None) -> MemoryEngine:
+    """The first ranges as the cluster's first node wrote them, in an engine of their own, to replay the log upon."""
+    if born is None:
+        raise HistoryIncomplete("the cluster is older than the record of what it began with")
+    engine = MemoryEngine()
+    batch = _first_records(engine, FIRST_NODE, born.at)
+    if _digest(batch) != born.digest:
+        raise HistoryIncomplete(
+            "another version made this cluster, and began it with other records than this one would"
+        )
+    engine.write(batch)
+    return engine
+
+
+def _digest(batch: WriteBatch) -> bytes:
+    return hashlib.blake2b(batch.encode(), digest_size=16).digest()
+
+
+def _first_records(engine: Engine, node_id: NodeId, ts: Timestamp) -> WriteBatch:
+    """What a cluster begins with; a function of its arguments alone, as the engine is empty."""
     batch = WriteBatch()
-    put_identity(batch, identity)
     overlay = Overlay(engine, batch)
     stats = ZERO
     descriptors = first_descriptors(node_id)
@@ -70,4 +97,4 @@ def bootstrap_store(engine: Engine, identity: StoreIdentity, ts: Timestamp) -> N
         # Everything written here lies in the first range; the others start empty.
         state = RangeState(descriptor, closed=ts, stats=tuple(stats if descriptor.range_id == 1 else ZERO))
         batch.put(Family.LOCAL, state_key(descriptor.range_id), encode_state(state))
-    engine.write(batch)
+    return batch

@@ -46,12 +46,18 @@ def health(node: Node) -> Health:
     reasons = _why_unready(node)
     quarantined = node.store.quarantined if node.store else {}
     questions = node.queues.desk.open_questions() if node.store else {}
+    lost = node.queues.desk.lost if node.store else {}
     warnings = [f"r{range_id} is quarantined: {why}" for range_id, why in sorted(quarantined.items())]
     return Health(
         live=True,
         ready=not reasons,
         reasons=reasons,
-        warnings=[*warnings, *(questions[range_id] for range_id in sorted(questions)), *certificate_warnings(node)],
+        warnings=[
+            *warnings,
+            *(questions[range_id] for range_id in sorted(questions)),
+            *(lost[range_id] for range_id in sorted(lost)),
+            *certificate_warnings(node),
+        ],
         node=f"n{node.node_id}" if node.node_id else "",
         cluster=node.identity.cluster_id,
         address=node.address,

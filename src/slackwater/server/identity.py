@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import (
     LogBehindStore,
     LogIdentityMismatch,
@@ -47,12 +48,21 @@ HEADS_PAUSE_S = 1.0
 """A log of several servers may be asked where it lags behind its others: it is asked again before a store is refused."""
 
 
+class Genesis(msgspec.Struct, frozen=True):
+    """What a cluster began with: enough to make it again, and to see whether that is still the same."""
+
+    at: Timestamp
+    digest: bytes
+
+
 class StoreIdentity(msgspec.Struct, frozen=True):
     """What a store is part of."""
 
     cluster_id: str
     node_id: NodeId
     log: LogIdentity
+    born: Genesis | None = None
+    """None: the cluster is older than this record, and what it began with is not known."""
 
 
 def read_identity(engine: Engine) -> StoreIdentity | None:

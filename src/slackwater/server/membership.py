@@ -19,6 +19,7 @@ from slackwater.runtime.seam import NodeId
 from slackwater.runtime.tcp import parse_address
 from slackwater.server.addresses import NODES_MAX, check_address, check_descriptor
 from slackwater.server.bootstrap import NODE_ID_KEY
+from slackwater.server.identity import read_identity
 from slackwater.server.services import JoinReply
 
 if TYPE_CHECKING:
@@ -77,4 +78,7 @@ async def admit(node: Node, request: JoinRequest, context: Context) -> JoinReply
         raise Overloaded("the cluster has as many nodes as it can hold", limit=NODES_MAX)
     node_id = NodeId(await node.system.increment(NODE_ID_KEY, 1))
     first = await node.book.first_range()
-    return JoinReply(node.identity.cluster_id, node_id, list(node.book.nodes.values()), first)
+    own = read_identity(node.engine)
+    return JoinReply(
+        node.identity.cluster_id, node_id, list(node.book.nodes.values()), first, own.born if own is not None else None
+    )

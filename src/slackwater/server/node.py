@@ -42,7 +42,7 @@ from slackwater.server.admin import Admin
 from slackwater.server.admin_service import AdminService
 from slackwater.server.announcements import announcements
 from slackwater.server.announcing import keep_addresses
-from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, RANGE_ID_KEY, bootstrap_store
+from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, FIRST_NODE, RANGE_ID_KEY, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
 from slackwater.server.closing import serve_updates, side_transport
 from slackwater.server.config_service import ConfigService
@@ -181,13 +181,12 @@ class Node:
 
     async def _init(self, cluster_id: str | None) -> str:
         name = cluster_id or self.runtime.rng.bytes(8).hex()
-        node_id = NodeId(1)
         for range_id in range(1, FIRST_FREE_RANGE_ID):
             if await self.log.head(RangeId(range_id)):
                 raise LogIdentityMismatch(
                     "this log already holds a cluster's entries; a new cluster needs an empty log"
                 )
-        identity = StoreIdentity(name, node_id, self.log.identity())
+        identity = StoreIdentity(name, FIRST_NODE, self.log.identity())
         bootstrap_store(self.engine, identity, self.clock.now())
         await self._begin_life(identity)
         return name
@@ -206,7 +205,7 @@ class Node:
                     continue
                 if self._initializing or read_identity(self.engine) is not None:
                     return  # this node was made the first of a new cluster meanwhile; its neighbours join it
-                identity = StoreIdentity(reply.cluster_id, reply.node_id, self.log.identity())
+                identity = StoreIdentity(reply.cluster_id, reply.node_id, self.log.identity(), reply.born)
                 await write_identity(self.engine, identity)
                 self.book.learn(reply.nodes)
                 await self._begin_life(identity)

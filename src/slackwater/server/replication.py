@@ -69,7 +69,8 @@ def warnings(counted: list[RangeReplicas], *, nodes: int) -> list[str]:
     if counted:
         said += [
             f"no node that answers has a replica of [{show_key(start)}, {show_key(end)}): nothing there can be read or written "
-            "until one that has it is started again"
+            "until one that has it is started again, or another node has rebuilt it from the log, which begins when all that "
+            "have it have been dead for liveness.dead_after"
             for start, end in gaps(counted)
         ]
     return said

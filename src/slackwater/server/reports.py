@@ -30,7 +30,7 @@ def report(node: Node) -> sv.ReportReply:
         offsets_us=node.offsets.latest(),
         questions=node.queues.desk.open_questions() if node.store else {},
         unfit=node.fitness.why_unfit(),
-        warnings=certificate_warnings(node),
+        warnings=[*certificate_warnings(node), *(node.queues.desk.lost.values() if node.store else ())],
     )
 
 

@@ -23,6 +23,7 @@ from slackwater.replica.snapshot import Examination, SnapshotBlock, SnapshotHead
 from slackwater.runtime.access import NEWCOMERS, NODES, NODES_AND_OPERATORS, OPERATORS
 from slackwater.runtime.rpc.method import Method, StreamMethod
 from slackwater.runtime.seam import NodeId, Position, RangeId
+from slackwater.server.identity import Genesis
 
 
 class HelloRequest(msgspec.Struct, frozen=True):
@@ -70,6 +71,7 @@ class JoinReply(msgspec.Struct, frozen=True):
     node_id: NodeId
     nodes: list[NodeDescriptor]
     first_range: RangeDescriptor
+    born: Genesis | None = None
 
 
 class StatusRequest(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ class Watch:
         self._leases: dict[RangeId, int] = {}
         self._quarantined: dict[RangeId, str] = {}
         self._questions: dict[RangeId, str] = {}
+        self._lost: dict[RangeId, str] = {}
         self._incidents = 0
         self._unfit: list[str] = []
 
@@ -97,6 +98,11 @@ class Watch:
         for range_id, question in questions.items():
             if self._questions.get(range_id) != question:
                 self._journal.error("replicas.differ", range=f"r{range_id}", why=question, act="slackwater refetch")
+        lost = self._node.queues.desk.lost
+        for range_id, why in lost.items():
+            if self._lost.get(range_id) != why:
+                self._journal.error("range.lost", range=f"r{range_id}", why=why)
+        self._lost = dict(lost)
         for range_id in self._questions.keys() - questions.keys():
             self._journal.info("replicas.settled", range=f"r{range_id}")
         self._questions = questions

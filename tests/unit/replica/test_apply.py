@@ -12,6 +12,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import InvariantViolation
 from slackwater.model.commands import (
     NO_LAI,
+    AdoptTrigger,
     Command,
     DescriptorTrigger,
     FreezeTrigger,
@@ -126,6 +127,38 @@ def test_a_lease_request_replaces_exactly_the_lease_it_names() -> None:
 )
 def test_bad_lease_requests(lease: Lease) -> None:
     assert verdict(STATE, command(lai=NO_LAI, min_write_ts=MIN, trigger=LeaseTrigger(lease))) is Verdict.BAD_LEASE
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Verdict.ACCEPTED),
+        ({"trigger": AdoptTrigger(STATE.descriptor.replicas[0])}, Verdict.BAD_ADOPTION),
+        ({"effects": effects(k=b"v")}, Verdict.BAD_ADOPTION),
+        ({"closed": Timestamp(160)}, Verdict.BAD_ADOPTION),
+        ({"lai": 11}, Verdict.BAD_ADOPTION),
+        ({"generation": 3}, Verdict.STALE_GENERATION),
+        ({"generation": 0}, Verdict.STALE_GENERATION),
+        ({"lease_sequence": 4}, Verdict.WRONG_LEASE),
+    ],
+)
+def test_an_adoption_adds_a_replica_and_nothing_else(changes: dict[str, object], expected: Verdict) -> None:
+    whole = {"lai": NO_LAI, "closed": MIN, "min_write_ts": MIN, "generation": 4, "trigger": AdoptTrigger(9), **changes}
+    adoption = command(**whole)
+    applied = one(STATE, adoption, adoption)
+    assert applied.outcomes[0].verdict is expected
+    assert applied.outcomes[1].verdict is not Verdict.ACCEPTED, "once"
+    before, after = STATE.descriptor, applied.state.descriptor
+    if expected is Verdict.ACCEPTED:
+        assert (after.replicas, after.generation) == ((*before.replicas, 9), 5)
+        after = msgspec.structs.replace(after, replicas=before.replicas, generation=before.generation)
+    assert msgspec.structs.replace(applied.state, descriptor=after, position=STATE.position) == STATE
+
+
+def test_a_frozen_range_is_not_adopted() -> None:
+    frozen = msgspec.structs.replace(STATE, frozen=FreezeTrigger(6, 3))
+    adoption = command(lai=NO_LAI, closed=MIN, min_write_ts=MIN, generation=4, trigger=AdoptTrigger(9))
+    assert verdict(frozen, adoption) is Verdict.FROZEN
 
 
 def test_an_expiration_lease_cannot_be_taken_before_its_end() -> None:

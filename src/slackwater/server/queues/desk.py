@@ -71,6 +71,9 @@ class Desk:
     questions: dict[RangeId, str] = field(default_factory=dict)
     """Ranges led here whose replicas differ in a way that only an operator can judge; at most one for each range."""
 
+    lost: dict[RangeId, str] = field(default_factory=dict)
+    """Ranges that no node which answers has, and why they were not made again from the log; see `lost.py`."""
+
     def ask(self, range_id: RangeId, question: str) -> None:
         """Leave a range alone and have an operator decide; `slackwater status` and the journal show it until it is settled."""
         if self.questions.get(range_id) != question:

@@ -32,6 +32,7 @@ from slackwater.server.queues.desk import Visit, glance, look
 from slackwater.server.queues.frozen import FrozenQueue
 from slackwater.server.queues.index import IndexQueue
 from slackwater.server.queues.leases import LeaseQueue, NudgeQueue
+from slackwater.server.queues.lost import LostRanges
 from slackwater.server.queues.merges import MergeQueue
 from slackwater.server.queues.replicate import ReplicateQueue
 from slackwater.server.queues.splits import SplitQueue
@@ -83,6 +84,7 @@ class Queues:
             CheckQueue(),
             TxnQueue(),
         ]
+        self.lost = LostRanges(desk)
         self.sweeps = 0
         self.crashes = 0
         self.actions: dict[str, int] = {q.name: 0 for q in self.queues}
@@ -143,11 +145,13 @@ class Queues:
     async def sweep(self, *only: str) -> None:
         """Visit every range here once, with all queues or only those named."""
         chosen = [q for q in self.queues if not only or q.name in only]
+        if not only or self.lost.name in only:
+            # First, and by the liveness records alone: the configuration may be in a range that is lost.
+            await self.lost.sweep(glance(self.desk))
         await self._sweep(await look(self.desk), chosen, limit=int(self.desk.settings["queue.concurrency"]))
 
     async def _sweep_upkeep(self) -> None:
-        chosen = [q for q in self.queues if q.name not in URGENT]
-        await self._sweep(await look(self.desk), chosen, limit=int(self.desk.settings["queue.concurrency"]))
+        await self.sweep(*(q.name for q in self.queues if q.name not in URGENT), self.lost.name)
 
     async def _sweep_urgent(self) -> None:
         chosen = [q for q in self.queues if q.name in URGENT]

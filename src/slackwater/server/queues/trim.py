@@ -4,6 +4,9 @@ The bound is the lowest *durable* position over all replicas: an applied positio
 crash and is replayed from the log (pitfall 59). A replica that cannot be asked, or is named and not there yet, counts as
 position 0. Only one on a node that has been dead for long is left out: if it comes back, it takes a snapshot.
 
+A range that has one replica and waits for its second keeps its log: should the node be lost, another one makes the range
+again from that (`lost.py`).
+
 A range that was merged into this one leaves a log behind; it goes once everybody has durably applied the merge
 (`replica/driver/graves.py`).
 """
@@ -34,6 +37,14 @@ def trim_upto(
     return min(positions, default=Position(0))
 
 
+async def _only_here(visit: Visit) -> bool:
+    """Whether the range has one replica, is to have more, and there is a node for another: its log is all else there is."""
+    picture, own = visit.picture, visit.desk.node_id
+    filled = [s for s in (await visit.members()).values() if isinstance(s, ReplicaStatus) and not s.failure]
+    others = [n for n in picture.nodes if n != own and picture.state(n) is NodeState.LIVE]
+    return len(filled) < min(2, picture.factor(visit.descriptor)) and bool(others)
+
+
 class TrimQueue:
     """Trims the logs of ranges, and of ranges that were merged into them."""
 
@@ -49,7 +60,9 @@ class TrimQueue:
         if not leading and not graves.of(range_id):
             return False
         upto = trim_upto(await visit.members(), visit.picture.state)
-        if leading and upto > self.trimmed.get(range_id, 0):
+        if leading and upto > self.trimmed.get(range_id, 0) and await _only_here(visit):
+            probe("queues.trim_only_here")
+        elif leading and upto > self.trimmed.get(range_id, 0):
             probe("queues.trim")
             await desk.log.trim(range_id, upto=upto)
             self.trimmed[range_id] = upto
