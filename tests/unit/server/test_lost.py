@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from slackwater.errors import HistoryIncomplete, UnavailableError
+from slackwater.errors import HistoryIncomplete
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.layout import KEY_MIN, KV, kv
 from slackwater.replica.allocator import NodeState
@@ -54,7 +53,7 @@ def dead(node: Node, other: NodeId) -> bool:
     return (node.liveness.refreshed_at - record.expiration) > (1_100_000 << 10)
 
 
-async def sweep(cluster: Cluster, *nodes: Node) -> None:
+async def sweep(*nodes: Node) -> None:
     for node in nodes:
         await node.queues.sweep("lost", "nudge")
 
@@ -76,7 +75,7 @@ def test_ranges_of_a_node_that_is_gone_for_good_are_made_again_with_every_acknow
             await lose_first(cluster)
             await cluster.until(
                 lambda: lost <= set(second.store.replicas) | set(third.store.replicas),
-                poke=lambda: sweep(cluster, second, third),
+                poke=lambda: sweep(second, third),
             )
             rows = await third.kv.scan(kv(b""), b"\x05")
             assert len(rows.keys) == 50
@@ -118,15 +117,10 @@ def test_a_replica_that_is_named_and_was_never_filled_makes_itself_from_the_log(
                 await first.admin._set_replicas(old, (N1, N2))
             assert set(second.store.replicas) == {1}
             await cluster.kill(first)
-            await cluster.until(lambda: {2, 3} <= set(second.store.replicas), poke=lambda: quiet_sweep(second))
+            await cluster.until(lambda: {2, 3} <= set(second.store.replicas), poke=lambda: sweep(second))
             assert len(await cluster.keys()) == 10
 
     asyncio.run(main())
-
-
-async def quiet_sweep(node: Node) -> None:
-    with suppress(UnavailableError):  # until the lease of range 1 has moved
-        await node.queues.sweep("lost", "nudge")
 
 
 @pytest.mark.parametrize("how", ["trimmed", "merged", "older", "other version", "too long"])
@@ -172,7 +166,7 @@ def test_a_lost_range_whose_log_was_trimmed_is_left_alone_and_reported():
             await second.log.trim(RangeId(3), upto=head)
             await cluster.until(
                 lambda: "the log was trimmed" in second.queues.desk.lost.get(RangeId(3), ""),
-                poke=lambda: sweep(cluster, second),
+                poke=lambda: sweep(second),
             )
             assert "start n1 again, or restore a backup" in "".join(report(second).warnings), "status says so"
             assert RangeId(3) not in second.store.replicas

@@ -147,7 +147,9 @@ class Queues:
         chosen = [q for q in self.queues if not only or q.name in only]
         if not only or self.lost.name in only:
             # First, and by the liveness records alone: the configuration may be in a range that is lost.
-            await self.lost.sweep(glance(self.desk))
+            # Where the index of ranges cannot be read, the ranges here are seen to all the same.
+            with suppress(SlackwaterError):
+                await self.lost.sweep(glance(self.desk))
         await self._sweep(await look(self.desk), chosen, limit=int(self.desk.settings["queue.concurrency"]))
 
     async def _sweep_upkeep(self) -> None:
