@@ -67,7 +67,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "seeds"), [("X-DOUBLE-APPLY", 4), ("X-GRAY", 2), ("X-NO-REFRESH", 4), ("X-NO-UNCERTAINTY", 16)]
+    ("name", "seeds"), [("X-DOUBLE-APPLY", 8), ("X-GRAY", 2), ("X-NO-REFRESH", 4), ("X-NO-UNCERTAINTY", 16)]
 )
 def test_a_planted_bug_is_killed_by_its_oracle(name: str, seeds: int) -> None:
     bug = PLANTED[name]

@@ -122,6 +122,7 @@ def test_no_message_holds_a_password(url, capfd, caplog):
 def test_access_is_read_from_a_file_that_others_cannot_read(tmp_path):
     file = tmp_path / "auth"
     file.write_text("ann:a:b\n")
+    file.chmod(0o644)  # whatever the process's own mask is
     with pytest.raises(UsageError, match="chmod 600"):
         access_of({"auth": str(file)}, secure=False, userinfo="")
     file.chmod(0o600)

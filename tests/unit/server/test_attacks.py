@@ -1,5 +1,7 @@
 """What an ordinary client certificate was enough for, and must not be. Real TLS on loopback."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -19,6 +21,7 @@ from slackwater.server.addresses import BOOK_KEY
 from slackwater.server.cluster_settings import setting_key
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine
+from tests.unit.server.cluster import DEADLINE_S
 from tests.unit.server.guarded import Guarded
 
 
@@ -145,6 +148,9 @@ def test_a_store_that_was_told_a_huge_address_forgets_it(certs):
         batch.put(Family.LOCAL, BOOK_KEY, msgspec.msgpack.encode([huge]))
         engine.write(batch)
         async with Guarded(certs, engine=engine) as guarded:
+            async with asyncio.timeout(DEADLINE_S):  # a node announces itself once it holds its record
+                while not guarded.node.book.nodes:
+                    await asyncio.sleep(0.01)
             assert set(guarded.node.book.nodes) == {1}
             url = f"slackwater://{guarded.address}?certs={certs}"
             async with slackwater.aconnect(url, user="ann") as ann:
