@@ -88,6 +88,33 @@ def test_ranges_of_a_node_that_is_gone_for_good_are_made_again_with_every_acknow
     asyncio.run(main())
 
 
+def test_a_node_that_was_thought_dead_and_comes_back_finds_one_more_replica_and_is_the_same():
+    async def main():
+        async with Cluster(3, **DEAD_SOON) as cluster:
+            first, second, third = cluster.nodes
+            await cluster.fill(10)
+            await lose_first(cluster)
+            await cluster.until(lambda: made_again(second, third), poke=lambda: sweep(second, third))
+            await third.kv.put_rows([kv(b"meanwhile")], [b"written"])
+            again = await cluster.add(first.engine, 0)
+            newer = made_again(second, third)
+            await cluster.until(
+                lambda: all(again.store.replicas[r].state == one.store.replicas[r].state for r, one in newer.items())
+            )
+            for range_id, one in newer.items():
+                state = one.store.replicas[range_id].state
+                assert set(state.descriptor.replicas) == {N1, one.node_id}
+                assert range_digest(one.engine, state) == range_digest(again.engine, state)
+
+    asyncio.run(main())
+
+
+def made_again(*nodes: Node) -> dict[RangeId, Node]:
+    """Where r2 and r3 are now; nothing unless both are somewhere."""
+    found = {r: node for node in nodes for r in node.store.replicas if r != 1}
+    return found if set(found) == {2, 3} else {}
+
+
 def test_what_the_log_makes_is_byte_for_byte_what_the_replica_holds():
     async def main():
         async with Cluster(1) as cluster:
