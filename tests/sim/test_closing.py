@@ -92,6 +92,21 @@ def test_a_lease_request_carries_no_closed_timestamp_and_is_not_tracked() -> Non
     play(story, settings=QUIET)
 
 
+def test_a_release_that_was_never_decided_does_not_keep_a_lone_node_from_its_lease() -> None:
+    """Seed 504280007: the store was full while the lease was given up; once it could be written, nobody could take it."""
+
+    async def story(c: Cluster) -> None:
+        a = c.key(b"a")
+        await c.kv.put(a, b"1")
+        replica = replica_of(c, "n1", b"a")
+        replica.leasing.transferring_to = NodeId(1)  # as a release that is abandoned on its way leaves it
+        replica.leasing.abandon()
+        await c.kv.put(a, b"2")
+        assert await c.kv.get(a) == b"2"
+
+    play(story, settings=QUIET)
+
+
 def test_follower_reads_leave_the_timestamp_cache_alone() -> None:
     """A read at a closed timestamp needs no entry: writes lie above it anyway."""
 

@@ -298,11 +298,13 @@ class Leasing:
     def abandon(self) -> None:
         """Treat the lease as one of a former life: commands under it are undecided, and nothing may be evaluated beside them.
 
-        It must be acquired anew, which puts a command behind everything in the log.
+        It must be acquired anew, which puts a command behind everything in the log. That holds for a transfer or a release
+        that was under way as well: its outcome is not waited for any more, and where no other node can take the lease, a
+        node that went on waiting would never serve again.
         """
         lease = self._state().lease
         if lease.holder == self._context.node_id:
-            self._former = lease.sequence
+            self._former, self.transferring_to = lease.sequence, None
 
     def applied(self) -> None:
         """The lease in the applied state changed."""
