@@ -26,7 +26,7 @@ from zlib import crc32
 
 import msgspec
 
-from slackwater.errors import ProtocolError, SlackwaterError, UsageError
+from slackwater.errors import DamageError, ProtocolError, SlackwaterError, UsageError
 from slackwater.log import open_log
 from slackwater.runtime.door import raise_descriptors_max
 from slackwater.runtime.http import HttpServer
@@ -76,6 +76,13 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve(options: StartOptions, settings: Settings) -> int:
     """Run a node until a signal or a failure ends it; returns the exit status."""
+    try:
+        return await _serve(options, settings)
+    except DamageError:  # while it began, and noted in the store: what is whole is copied now, not at the next start
+        return await _serve(options, settings)
+
+
+async def _serve(options: StartOptions, settings: Settings) -> int:
     raise_descriptors_max()
     os.umask(OTHERS)  # whatever this process writes, store and log and pages of both, is for its owner
     credentials = node_credentials(options.certs)
@@ -106,6 +113,9 @@ async def serve(options: StartOptions, settings: Settings) -> int:
             return await _run(options, settings, runtime, engine, log, scope, ended, journal, credentials)
         finally:
             await log.close()
+    except DamageError as error:
+        engine.note_damage(error.message)
+        raise
     finally:
         await scope.close()
         engine.close()
