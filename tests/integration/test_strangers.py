@@ -10,13 +10,17 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import slackwater
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.rpc import wire
+from tests.fuzz.judge import resident_mb
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [pytest.mark.integration]
 
@@ -60,13 +64,6 @@ def wait_until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.1)
-
-
-def resident_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("no such process")
 
 
 def push(sock: socket.socket, size: int) -> None:

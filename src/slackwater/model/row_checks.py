@@ -4,7 +4,7 @@ A client encodes its rows itself, so a gateway is handed bytes. A value that doe
 its table fail, a key that is not the value's own would be found under one name and read under another, and a key that is
 no key of the table could sort into the versions of its neighbor. All three are refused here, before anything is written.
 
-A few rows are checked one by one (3 us each for four columns), many as one Arrow block (0.3 us each); both are the
+A few rows are checked one by one (3.9 us each for four columns), many as one Arrow block (0.4 us each); both are the
 codecs that will read the rows later, so what passes here decodes there.
 """
 

@@ -23,6 +23,7 @@ The outcome must be final, or for PENDING a lower bound that holds for ever. Whe
 
 from __future__ import annotations
 
+import abc
 from bisect import bisect_left, bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -193,7 +194,7 @@ class _Undecided:
         return self.chunk(limit)[0]
 
 
-class _Merged:
+class _Merged(abc.ABC):
     """Versions, and intents shown as versions, in one order."""
 
     reverse = False
@@ -228,9 +229,9 @@ class _Merged:
         self._ready, self._mine, self._theirs = _Block(), _Block(), _Block()
         self._data_ended = self._locks_ended = False
 
+    @abc.abstractmethod
     def _more(self, limit: int) -> bool:
         """Merge what is known of both sides; False at the end of both."""
-        raise NotImplementedError
 
     def _read_data(self, limit: int) -> None:
         if not self._theirs.keys and not self._data_ended:
