@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import slackwater.feeds
-from slackwater.model.layout import KV
+from slackwater.codec.layout import KV
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -21,7 +21,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slackwater.closedts.tracker import BucketTracker
-from slackwater.model.layout import kv
+from slackwater.codec.layout import kv
 from slackwater.replica.driver.closing import Closing
 from slackwater.replica.driver.pipeline import Pipeline
 from slackwater.replica.propose import ProposalBuffer

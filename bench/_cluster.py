@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from bench._calls import Calls
 from bench._sampler import Sampler
+from slackwater.codec.arrow import leave_pandas_out
+from slackwater.codec.layout import KEY_MAX
+from slackwater.codec.layout import kv as kv_key
 from slackwater.feeds.watch import SystemWatch
 from slackwater.log import open_log
 from slackwater.log.nats_server import LocalNats
-from slackwater.model.arrow import leave_pandas_out
-from slackwater.model.layout import KEY_MAX
-from slackwater.model.layout import kv as kv_key
 from slackwater.runtime import RealRuntime, Scope, TcpNet, run
 from slackwater.runtime.clock import RealClock
 from slackwater.server import node as node_module

@@ -36,7 +36,7 @@ from bench.codec import MIXED, mixed_rows
 from bench.harness import Figure, figure
 from bench.writes import TABLE
 from slackwater.client import aconnect
-from slackwater.model.arrow import arrow_schema
+from slackwater.codec.arrow import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -18,10 +18,10 @@ from bench._cluster import ServerProcess
 from bench._feed_reader import feed_client
 from bench.harness import Figure, figure, interleaved
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.codec.layout import KV, prefix_span, versioned
+from slackwater.codec.layout import kv as kv_key
 from slackwater.feeds.client import Checkpoint
 from slackwater.feeds.history import HISTORY_ROWS
-from slackwater.model.layout import KV, prefix_span, versioned
-from slackwater.model.layout import kv as kv_key
 from slackwater.runtime.seam import Family
 from slackwater.server.remote import connect
 from slackwater.settings import Settings

@@ -21,7 +21,7 @@ from bench._cluster import ServerProcess
 from bench._cpu import cpu_s
 from bench._feed_reader import ReaderProcess
 from bench.harness import Figure, figure
-from slackwater.model.layout import kv as kv_key
+from slackwater.codec.layout import kv as kv_key
 from slackwater.server.remote import connect, connect_kv
 from slackwater.settings import describe
 

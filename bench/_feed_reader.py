@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import add_seconds, seconds_between
+from slackwater.codec.layout import KV, prefix_span
 from slackwater.feeds.client import Checkpoint, FeedClient
 from slackwater.feeds.links import RpcLinks
-from slackwater.model.layout import KV, prefix_span
 from slackwater.runtime import run
 from slackwater.server.remote import connect
 from slackwater.settings import Settings

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from bench._links import Links
 from slackwater.client import aconnect
+from slackwater.codec.layout import META
 from slackwater.errors import SlackwaterError
-from slackwater.model import requests as rq
-from slackwater.model.layout import META
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime import RealRuntime
 from slackwater.runtime.ports import free_ports
@@ -80,7 +80,7 @@ class Nodes:
     def launch(self, index: int) -> None:
         """Start a node."""
         store = self._stores.get(index, self.directory / f"n{index + 1}")
-        command = [sys.executable, "-m", "slackwater.server.cli", "start", "--store", str(store), "--insecure"]
+        command = [sys.executable, "-m", "slackwater.cli.main", "start", "--store", str(store), "--insecure"]
         command += ["--listen", f"127.0.0.1:{self._ports[index]}", "--advertise", self.addresses[index]]
         command += ["--join", ",".join(self.addresses), "--log", self.log_url, "--http", "none"]
         with (self.directory / f"n{index + 1}.journal").open("ab") as journal:

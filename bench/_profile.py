@@ -24,9 +24,9 @@ from bench._cpu import cpu_s
 from bench._feed_reader import ReaderProcess
 from bench._load import disk, throughput
 from bench.codec import MIXED, mixed_rows
-from slackwater.model.arrow import arrow_schema
-from slackwater.model.layout import kv as kv_key
-from slackwater.model.rows import RowCodec
+from slackwater.codec.arrow import arrow_schema
+from slackwater.codec.layout import kv as kv_key
+from slackwater.codec.rows import RowCodec
 from slackwater.runtime import run
 from slackwater.server.remote import connect_kv
 

@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 from bench._cluster import PROFILE, ServerProcess
 from bench._load import disk, throughput
 from bench._sampler import Sampler
+from slackwater.cli.calling import calling
 from slackwater.client import aconnect
-from slackwater.model.layout import KEY_MAX, table_prefix
-from slackwater.model.layout import kv as kv_key
+from slackwater.codec.layout import KEY_MAX, table_prefix
+from slackwater.codec.layout import kv as kv_key
 from slackwater.runtime import run
 from slackwater.server.admin_service import SPLIT, KeyRequest
-from slackwater.server.calling import calling
 from slackwater.server.remote import connect
 
 if TYPE_CHECKING:

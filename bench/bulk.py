@@ -26,10 +26,10 @@ from bench._load import disk
 from bench.harness import figure
 from bench.storage import SCHEMA, SPAN, _table
 from slackwater.clock.timestamp import MIN
+from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.log import open_log
-from slackwater.model.bulk import Blocks, ExportArrow, ScanArrow, ScanPlan
-from slackwater.model.bulk_arrow import change_schema, plan_schema, unpack
-from slackwater.model.rows_arrow import BlockDecoder
+from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow, ScanPlan
 from slackwater.runtime import RealRuntime, Scope, TcpNet
 from slackwater.runtime import run as run_main
 from slackwater.runtime.clock import RealClock

@@ -31,7 +31,7 @@ from bench.codec import MIXED, mixed_rows
 from bench.harness import Figure, figure
 from bench.writes import BLOCK_ROWS, TABLE
 from slackwater.client import aconnect
-from slackwater.model.arrow import arrow_schema
+from slackwater.codec.arrow import arrow_schema
 from slackwater.runtime import run as run_main
 
 if TYPE_CHECKING:

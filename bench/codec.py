@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow
 
 from bench.harness import Figure, figure, interleaved
+from slackwater.codec.arrow import arrow_schema
+from slackwater.codec.rows import RowCodec
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.model import kinds
-from slackwater.model.arrow import arrow_schema
 from slackwater.model.predicates import predicate
-from slackwater.model.rows import RowCodec
-from slackwater.model.rows_arrow import BlockDecoder
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from bench._cluster import one_node, three_nodes
 from bench._load import contest, disk
 from bench._postgres import Postgres
 from bench.harness import Figure, figure
-from slackwater.model.layout import kv as kv_key
+from slackwater.codec.layout import kv as kv_key
 from slackwater.runtime import run as run_main
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, from_us
 from slackwater.closedts.policy import Policy, Terms, target
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import ASKED_PER_TICK_MAX, CannotClose, Closed, NodeLease, Sender
-from slackwater.closedts.update import Update
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
+from slackwater.protocol.closedts.update import Update
 from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:

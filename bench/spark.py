@@ -46,7 +46,7 @@ from bench.harness import Figure, figure, interleaved
 from bench.writes import TABLE
 from slackwater import spark as slackwater_spark
 from slackwater.client import connect
-from slackwater.model.arrow import arrow_schema
+from slackwater.codec.arrow import arrow_schema
 from slackwater.runtime import run as run_main
 
 if TYPE_CHECKING:

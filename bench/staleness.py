@@ -27,10 +27,10 @@ from bench._closing_cost import paired, steps
 from bench.harness import Figure, figure
 from slackwater.clock.timestamp import add_seconds, seconds_between
 from slackwater.closedts.policy import Kind, lead_s, terms_of
+from slackwater.codec.layout import KV, kv
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty
 from slackwater.log.memory import MemoryLog
-from slackwater.model import requests as rq
-from slackwater.model.layout import KV, kv
+from slackwater.protocol.range import requests as rq
 from slackwater.runtime import RealRuntime, TcpNet
 from slackwater.runtime import run as run_main
 from slackwater.runtime.seam import RangeId

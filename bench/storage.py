@@ -22,10 +22,10 @@ import rocksdict
 
 from bench.harness import figure, interleaved
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.layout import schema_span
+from slackwater.codec.rows import RowCodec
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.model.kinds import ColumnType, Kind
-from slackwater.model.layout import schema_span
-from slackwater.model.rows import RowCodec
-from slackwater.model.rows_arrow import BlockDecoder
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.runtime.seam import Family
 from slackwater.storage import reads, writes

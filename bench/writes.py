@@ -32,9 +32,9 @@ from bench._load import contest, disk
 from bench._postgres import Postgres
 from bench.codec import MIXED, mixed_rows
 from bench.harness import Figure, figure
-from slackwater.model.arrow import arrow_schema
-from slackwater.model.layout import kv as kv_key
-from slackwater.model.rows import RowCodec
+from slackwater.codec.arrow import arrow_schema
+from slackwater.codec.layout import kv as kv_key
+from slackwater.codec.rows import RowCodec
 from slackwater.runtime import run as run_main
 
 if TYPE_CHECKING:

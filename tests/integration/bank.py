@@ -22,10 +22,10 @@ import time
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN
+from slackwater.codec.layout import kv
 from slackwater.errors import AmbiguousResult, SlackwaterError
-from slackwater.model.layout import kv
-from slackwater.model.requests import Export, Header
-from slackwater.model.requests import Versions as ExportedVersions
+from slackwater.protocol.range.requests import Export, Header
+from slackwater.protocol.range.requests import Versions as ExportedVersions
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.checkers import (
     Outcome,

@@ -22,9 +22,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slackwater.codec import layout
 from slackwater.errors import SlackwaterError, UnavailableError
-from slackwater.model import layout
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.real import RealRuntime
@@ -144,7 +144,7 @@ class Processes:
     def launch(self, index: int) -> None:
         """Start a process; it is ready some time later."""
         assert self._processes[index] is None, "this node runs already"
-        command = [sys.executable, "-m", "slackwater.server.cli", "start"]
+        command = [sys.executable, "-m", "slackwater.cli.main", "start"]
         command += ["--store", str(self.directory / f"n{index + 1}"), "--listen", self.addresses[index], "--insecure"]
         command += ["--join", ",".join(self.addresses), "--log", self.log_url, "--locality", f"zone=z{index + 1}"]
         command += ["--http", "none"]  # a default port might be one that another test was just given

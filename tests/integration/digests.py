@@ -17,9 +17,9 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+from slackwater.codec import layout
 from slackwater.errors import SlackwaterError
-from slackwater.model import layout
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.server.services import CHECKSUM, ChecksumRequest
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from slackwater.clock.timestamp import MAX, Timestamp, add_seconds
+from slackwater.codec.layout import KEY_MAX, LOCAL, kv
 from slackwater.errors import (
     ClockError,
     ConditionFailed,
@@ -23,10 +24,9 @@ from slackwater.errors import (
     SlackwaterError,
     UsageError,
 )
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation
-from slackwater.model.layout import KEY_MAX, LOCAL, kv
 from slackwater.model.txns import Txn
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
 from slackwater.runtime.access import ANYBODY

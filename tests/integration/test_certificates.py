@@ -30,7 +30,7 @@ class Node:
         self.certs = shell.directory / "certs"
         self._shell = shell
         self.journal = shell.directory / "journal"
-        command = [sys.executable, "-m", "slackwater.server.cli", "start", "--store", "n1", "--listen", self.address]
+        command = [sys.executable, "-m", "slackwater.cli.main", "start", "--store", "n1", "--listen", self.address]
         with self.journal.open("ab") as out:
             self.process = subprocess.Popen(
                 [*command, "--certs", "certs", "--http", self.http, *words], cwd=shell.directory, stderr=out, stdout=out

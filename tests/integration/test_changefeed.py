@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import slackwater
+from slackwater.changefeed.files import CONFIG_NAME, DirectoryWriter, final, read_path, resolved_upto
 from slackwater.clock.timestamp import show
-from slackwater.feeds.files import CONFIG_NAME, DirectoryWriter, final, read_path, resolved_upto
 from tests.integration.cluster import Processes
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 def changefeed(*words: str, file_bytes_max: int = 0) -> subprocess.Popen:
     """The command; with `file_bytes_max` as on a full disk: a file that grows beyond cannot be written."""
-    command = [sys.executable, "-m", "slackwater.server.cli", "changefeed", *words]
+    command = [sys.executable, "-m", "slackwater.cli.main", "changefeed", *words]
     if file_bytes_max:
         command = ["prlimit", f"--fsize={file_bytes_max}", *command]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

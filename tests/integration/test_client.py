@@ -143,7 +143,7 @@ def test_certificates_are_verified_in_both_directions(tmp_path: Path) -> None:
         create_operator(directory, "root")
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
-    command = [sys.executable, "-m", "slackwater.server.cli"]
+    command = [sys.executable, "-m", "slackwater.cli.main"]
     start = ["start", "--store", str(tmp_path / "n1"), "--listen", address, "--certs", str(certs), "--http", "none"]
     with (tmp_path / "journal").open("wb") as journal:
         node = subprocess.Popen([*command, *start], stdout=journal, stderr=journal, env={**os.environ})

@@ -15,7 +15,7 @@ import time
 import pytest
 
 import slackwater
-from slackwater.server.cli import COMMANDS, main
+from slackwater.cli.main import COMMANDS, main
 from tests.integration.cluster import free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("cluster")]
@@ -30,7 +30,7 @@ class Shell:
         self.processes: list[subprocess.Popen] = []
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "slackwater.server.cli", *words]
+        command = [sys.executable, "-m", "slackwater.cli.main", *words]
         return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, timeout=READY_S, check=False)
 
     def inside(self, *words: str) -> subprocess.CompletedProcess:
@@ -42,7 +42,7 @@ class Shell:
 
     def start(self, *words: str) -> subprocess.Popen:
         """`slackwater start …` in the background; returns once it listens."""
-        command = [sys.executable, "-m", "slackwater.server.cli", "start", *words]
+        command = [sys.executable, "-m", "slackwater.cli.main", "start", *words]
         process = subprocess.Popen(command, cwd=self.directory, stderr=subprocess.PIPE, text=True)
         self.processes.append(process)
         for line in process.stderr:
@@ -304,7 +304,7 @@ def test_what_commands_refuse_without_a_node(shell):
 
 def test_a_node_that_is_still_starting_is_waited_for(shell):
     here = address()
-    command = [sys.executable, "-m", "slackwater.server.cli", "init", "--host", here, "--wait", str(READY_S)]
+    command = [sys.executable, "-m", "slackwater.cli.main", "init", "--host", here, "--wait", str(READY_S)]
     waiting = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     shell.start("--store", "n1", "--listen", here, "--insecure")
     said, _ = waiting.communicate(timeout=READY_S)

@@ -29,13 +29,13 @@ import pytest
 
 from slackwater.client import aconnect
 from slackwater.clock.timestamp import MAX, MIN
+from slackwater.codec.layout import schema_span
+from slackwater.codec.rows import RowCodec
 from slackwater.errors import SlackwaterError
-from slackwater.feeds.events import Resolved
 from slackwater.feeds.validate import Validators, fingerprint
 from slackwater.log.nats_server import LocalNats
-from slackwater.model.layout import schema_span
-from slackwater.model.native_changes import OpenChanges
-from slackwater.model.rows import RowCodec
+from slackwater.protocol.client.changes import OpenChanges
+from slackwater.protocol.feeds.events import Resolved
 from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
 from slackwater.server.remote import connect

@@ -139,7 +139,7 @@ def test_a_node_never_tells_the_password(server, tmp_path):
     home, address = server
     (port,) = free_ports(1)
     common = ["--store", "n1", "--listen", f"127.0.0.1:{port}", "--insecure", "--http", "none"]
-    command = [sys.executable, "-m", "slackwater.server.cli", "start"]
+    command = [sys.executable, "-m", "slackwater.cli.main", "start"]
     for words in (
         [*common, "--log", f"nats+tls://ann:{SECRET}@{address}/{options(home)}&colour=red"],
         [*common, "--log", f"nats+tls://ann:{SECRET}@127.0.0.1:1/{options(home)}", "--set", "log.append_timeout=1"],

@@ -32,7 +32,7 @@ HELLO = wire.encode(wire.Hello(wire.MAGIC, wire.VERSION, "", 0, 6000))
 @contextlib.contextmanager
 def node(directory: Path):
     rpc, http = free_ports(2)
-    command = [sys.executable, "-m", "slackwater.server.cli", "start", "--store", str(directory / "n1"), "--insecure"]
+    command = [sys.executable, "-m", "slackwater.cli.main", "start", "--store", str(directory / "n1"), "--insecure"]
     command += ["--listen", f"127.0.0.1:{rpc}", "--http", f"127.0.0.1:{http}"]
 
     def few() -> None:
@@ -42,7 +42,7 @@ def node(directory: Path):
         process = subprocess.Popen(command, stdout=journal, stderr=journal, preexec_fn=few)
     try:
         wait_until(lambda: answers(http))
-        init = [sys.executable, "-m", "slackwater.server.cli", "init", "--host", f"127.0.0.1:{rpc}"]
+        init = [sys.executable, "-m", "slackwater.cli.main", "init", "--host", f"127.0.0.1:{rpc}"]
         subprocess.run(init, check=True, capture_output=True)
         yield process.pid, rpc, http
     finally:

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.bulk_arrow import change_schema, plan_schema, stream, unpack
+from slackwater.codec.layout import schema_span
+from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConflictError, DecodeError, ReadWithinUncertainty, UsageError
-from slackwater.model.bulk import ExportArrow, ScanArrow, ScanPlan, decode_plan
-from slackwater.model.bulk_arrow import change_schema, plan_schema, stream, unpack
 from slackwater.model.kinds import ColumnType, Kind
-from slackwater.model.layout import schema_span
 from slackwater.model.predicates import Op, Predicate, predicate
-from slackwater.model.rows import RowCodec
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.txns import Txn
+from slackwater.protocol.range.bulk import ExportArrow, ScanArrow, ScanPlan, decode_plan
 from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
 from slackwater.runtime.seam import Family
 from slackwater.storage import reads, writes

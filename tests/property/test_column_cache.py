@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.bulk_arrow import plan_schema, unpack
+from slackwater.codec.layout import schema_span
+from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConflictError, SlackwaterError
-from slackwater.model.bulk import ScanArrow, ScanPlan
-from slackwater.model.bulk_arrow import plan_schema, unpack
-from slackwater.model.layout import schema_span
-from slackwater.model.rows import RowCodec
 from slackwater.model.txns import Txn
+from slackwater.protocol.range.bulk import ScanArrow, ScanPlan
 from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
 from slackwater.runtime.seam import Family
 from slackwater.storage import writes

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.codec.layout import replica_index, versioned
 from slackwater.feeds import index as module
-from slackwater.feeds.events import Changes
 from slackwater.feeds.history import Indexed
 from slackwater.feeds.index import TimeIndex
-from slackwater.model.layout import replica_index, versioned
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes
 from slackwater.runtime.seam import Family, Position, RangeId
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine

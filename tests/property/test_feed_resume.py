@@ -13,10 +13,10 @@ from hypothesis.errors import NoSuchExample
 
 from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.feeds.events import Changes, Resolved
 from slackwater.feeds.frontier import Frontier, Progress, decode_token, frontier_from, token_of
 from slackwater.feeds.validate import Validators
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes, Resolved
 
 WHOLE = Span(b"\x01", b"\x09")
 SCAN = Timestamp(10)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from slackwater.codec.arrow import arrow_type
+from slackwater.codec.filters_arrow import bind
 from slackwater.errors import UsageError
-from slackwater.model.arrow import arrow_type
-from slackwater.model.filters_arrow import bind
 from slackwater.model.kinds import FLOAT, INT, INT2, INT4, decimal_type
 from slackwater.model.predicates import predicate
 from slackwater.model.schema import Column

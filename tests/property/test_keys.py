@@ -9,12 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock import MAX, MIN
+from slackwater.codec.arrow import arrow_type
+from slackwater.codec.keys import TAGS, KeyType, decode_key, encode_key, escape, unescape
+from slackwater.codec.keys_arrow import encode_keys
+from slackwater.codec.layout import meta, meta_after, prefix_span, split_version, versioned
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.arrow import arrow_type
-from slackwater.model.keys import TAGS, KeyType, decode_key, encode_key, escape, unescape
-from slackwater.model.keys_arrow import encode_keys
 from slackwater.model.kinds import INTEGERS, ColumnType, Kind, decimal_type
-from slackwater.model.layout import meta, meta_after, prefix_span, split_version, versioned
 from tests.property.model_strategies import values
 
 wide_decimals = st.decimals(allow_nan=False, allow_infinity=False) | st.decimals("-2", "2", places=3) | st.sampled_from(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.codec.layout import kv
 from slackwater.errors import ConditionFailed, ConflictError, ReadWithinUncertainty, TransactionAborted, WriteTooOld
-from slackwater.model.layout import kv
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.runtime.seam import Family
 from slackwater.settings import Settings

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import SlackwaterError
-from slackwater.feeds.events import Changes, EndReason, Resolved
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.spans import Span
 from slackwater.model.txns import TxnStatus
+from slackwater.protocol.feeds.events import Changes, EndReason, Resolved
 from tests.unit.feeds.world import World, key, name_of
 
 NAMES = "bcdefg"
@@ -236,7 +236,7 @@ def test_resuming_at_any_point_leaves_no_gap(steps, cuts) -> None:
 
 
 def test_blocks_travel_and_come_back() -> None:
-    from slackwater.feeds.events import Ended, decode_event, encode_event
+    from slackwater.protocol.feeds.events import Ended, decode_event, encode_event
 
     for event in (
         Changes([b"a"], [7], [b"x"], [b""], [b"t" * 16]),

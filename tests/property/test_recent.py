@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.feeds.events import Changes
 from slackwater.feeds.recent import Recent
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes
 
 WHOLE = Span(b"\x01", b"\x09")
 versions = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 40)), min_size=1, max_size=4)

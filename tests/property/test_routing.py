@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.txns import Resolution, TxnStatus
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.merge import merge
 from slackwater.routing.range_cache import RangeCache
 from slackwater.routing.split import divide, extent, fits

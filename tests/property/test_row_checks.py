@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slackwater.codec import row_checks
+from slackwater.codec.row_checks import RowChecker
+from slackwater.codec.rows import RowCodec
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import UsageError
-from slackwater.model import row_checks
-from slackwater.model.row_checks import RowChecker
-from slackwater.model.rows import RowCodec
-from slackwater.model.rows_arrow import BlockDecoder
 from tests.property.model_strategies import rows, schemas
 
 

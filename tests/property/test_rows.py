@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slackwater.codec import rows_arrow
+from slackwater.codec.arrow import arrow_schema
+from slackwater.codec.rows import RowCodec
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model import rows_arrow
-from slackwater.model.arrow import arrow_schema
 from slackwater.model.kinds import Kind
 from slackwater.model.predicates import Op, Predicate
-from slackwater.model.rows import RowCodec
-from slackwater.model.rows_arrow import BlockDecoder
 from tests.property.model_strategies import exact, next_version, rows, schemas, values
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slackwater.codec.rows import FORMAT, RowCodec
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import DecodeError
-from slackwater.model.rows import FORMAT, RowCodec
-from slackwater.model.rows_arrow import BlockDecoder
 from tests.property.model_strategies import next_version, rows, schemas
 from tests.property.test_rows import exact_rows, in_blocks, per_row
 
@@ -70,7 +70,7 @@ def test_arbitrary_keys(case, key):
 
 
 def test_every_single_bit_flip_of_a_row_decodes_alike():
-    from tests.unit.model.test_rows import ROW, SCHEMA  # one row with every type
+    from tests.unit.codec.test_rows import ROW, SCHEMA  # one row with every type
 
     codec, decoder = RowCodec(SCHEMA), BlockDecoder(SCHEMA, {})
     value = codec.encode(ROW)[1]
@@ -88,7 +88,7 @@ def test_every_single_bit_flip_of_a_row_decodes_alike():
 
 @pytest.mark.parametrize("cut", range(60))
 def test_every_truncation_is_noticed(cut):
-    from tests.unit.model.test_rows import ROW, SCHEMA
+    from tests.unit.codec.test_rows import ROW, SCHEMA
 
     codec = RowCodec(SCHEMA)
     value = codec.encode(ROW)[1]

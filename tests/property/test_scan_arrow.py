@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.layout import schema_span
+from slackwater.codec.rows import RowCodec
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import ConflictError
 from slackwater.model.kinds import ColumnType, Kind
-from slackwater.model.layout import schema_span
 from slackwater.model.predicates import predicate
-from slackwater.model.rows import RowCodec
-from slackwater.model.rows_arrow import BlockDecoder
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.txns import Txn
 from slackwater.runtime.seam import Family

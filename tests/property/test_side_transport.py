@@ -28,7 +28,7 @@ from slackwater.runtime.seam import NodeId, RangeId
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slackwater.closedts.update import Update
+    from slackwater.protocol.closedts.update import Update
 
 NODES = (NodeId(1), NodeId(2))
 RANGES = tuple(RangeId(n) for n in range(1, 4))

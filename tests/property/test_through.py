@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.layout import kv
 from slackwater.errors import ConflictError, ReadWithinUncertainty
-from slackwater.model.layout import kv
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.runtime.seam import Family
 from slackwater.settings import Settings

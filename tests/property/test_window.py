@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.model.layout import kv, versioned
+from slackwater.codec.layout import kv, versioned
 from slackwater.runtime.seam import Family
 from slackwater.settings import Settings
 from slackwater.storage.batch import WriteBatch

@@ -20,8 +20,8 @@ import msgspec
 
 from slackwater import hooks
 from slackwater.clock import HybridClock, Timestamp
-from slackwater.model import layout
-from slackwater.model import requests as rq
+from slackwater.codec import layout
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE, RangeSender
 from slackwater.routing.transport import RpcTransport, Transport
 from slackwater.runtime.rpc import Dialer, Identity

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.errors import AccessDenied
-from slackwater.model import native as nt
+from slackwater.protocol.client import calls as nt
 from slackwater.runtime.access import Certificate
 from slackwater.runtime.rpc import Dialer, Identity
 from slackwater.runtime.sync import Event

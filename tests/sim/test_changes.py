@@ -14,11 +14,11 @@ import pytest
 from slackwater.catalog import definition
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.policy import Kind
+from slackwater.codec.arrow import settle_pandas
+from slackwater.codec.layout import schema_span, table_span
 from slackwater.errors import NotClosing, SlackwaterError
-from slackwater.model.arrow import settle_pandas
 from slackwater.model.kinds import INT
-from slackwater.model.layout import schema_span, table_span
-from slackwater.model.native import ColumnSpec
+from slackwater.protocol.client.calls import ColumnSpec
 from slackwater.server.span_config import change_config, remove_config
 from tests.sim.cluster import Cluster, play
 from tests.sim.test_client import COUNT, session, table, transfer

@@ -10,9 +10,9 @@ from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import Kind
+from slackwater.codec.layout import table_span
 from slackwater.errors import ConnectionLost, SlackwaterError, TooStale, UsageError
-from slackwater.model import native as nt
-from slackwater.model.layout import table_span
+from slackwater.protocol.client import calls as nt
 from slackwater.server.span_config import SpanConfig, write_config
 from tests.sim.cluster import NODE, Cluster, play
 

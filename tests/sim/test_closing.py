@@ -11,13 +11,13 @@ import pytest
 
 from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.errors import NotLeaseholder
-from slackwater.model import requests as rq
-from slackwater.model.commands import NO_LAI, LeaseTrigger, decode_packet
+from slackwater.protocol.log.commands import NO_LAI, LeaseTrigger, decode_packet
+from slackwater.protocol.range import requests as rq
 from slackwater.runtime.seam import NodeId, RangeId
 from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:
-    from slackwater.model.commands import Command
+    from slackwater.protocol.log.commands import Command
     from slackwater.replica.driver import Replica
 
 LAG_S = 0.2

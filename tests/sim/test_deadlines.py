@@ -9,9 +9,9 @@ import pytest
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.clock.timestamp import seconds_between
+from slackwater.codec.arrow import settle_pandas
 from slackwater.errors import AmbiguousResult, DeadlineExceeded, SlackwaterError, UnavailableError
-from slackwater.model.arrow import settle_pandas
-from slackwater.model.served import Why
+from slackwater.protocol.range.served import Why
 from slackwater.sim.handles import NS
 from tests.sim.cluster import NODE, Cluster, play
 

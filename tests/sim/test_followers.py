@@ -10,7 +10,7 @@ from msgspec import structs
 from slackwater.clock import add_seconds
 from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import InvariantViolation, NotLeaseholder, TooStale, UnavailableError, UsageError
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.runtime.sync import Event
 from slackwater.server.closing import FRONTIER, FrontierRequest

@@ -9,7 +9,7 @@ import pytest
 from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.errors import SlackwaterError
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.runtime.seam import NodeId
 from slackwater.sim.handles import NS

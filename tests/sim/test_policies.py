@@ -8,9 +8,9 @@ import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.closedts.policy import Kind
+from slackwater.codec.layout import kv, prefix_end
 from slackwater.errors import ConditionFailed, UsageError
-from slackwater.model import requests as rq
-from slackwater.model.layout import kv, prefix_end
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.seam import NodeId
 from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config, write_config

@@ -15,7 +15,7 @@ from tests.sim.test_client import session, table
 if TYPE_CHECKING:
     from slackwater.client.database import AsyncDatabase
     from slackwater.client.snapshot import AsyncSnapshot
-    from slackwater.model.native_staging import Published
+    from slackwater.protocol.client.staging import Published
 
 ROWS = 1200
 OLD = 8

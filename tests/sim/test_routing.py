@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slackwater.clock import add_seconds
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.nodes import Health, NodeView
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.seam import NodeId

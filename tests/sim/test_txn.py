@@ -14,8 +14,8 @@ from slackwater.errors import (
     TransactionAborted,
     UsageError,
 )
-from slackwater.model import requests as rq
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.txn.at_once import write_at_once
 from slackwater.txn.settle import settle

@@ -14,7 +14,7 @@ from slackwater.errors import (
     TransactionAborted,
     UnavailableError,
 )
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.faults import FaultKind, inject
 from slackwater.sim.loop import NS

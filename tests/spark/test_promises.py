@@ -18,19 +18,19 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
 import slackwater.spark
+from slackwater.codec.arrow import arrow_schema
+from slackwater.codec.filters_arrow import bind
 from slackwater.errors import SlackwaterError
 from slackwater.model import kinds
-from slackwater.model.arrow import arrow_schema
-from slackwater.model.filters_arrow import bind
-from slackwater.model.native_staging import PartRef
 from slackwater.model.predicates import predicate
 from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.protocol.client.staging import PartRef
 from slackwater.spark.options import parse_options
 from slackwater.spark.source import Source
 from slackwater.spark.types import where_of
 from tests.spark.running import run
 
-CLI = [sys.executable, "-m", "slackwater.server.cli"]
+CLI = [sys.executable, "-m", "slackwater.cli.main"]
 SEED = 20261118
 OPS = ["=", "!=", "<", "<=", ">", ">="]
 

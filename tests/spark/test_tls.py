@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-CLI = [sys.executable, "-m", "slackwater.server.cli"]
+CLI = [sys.executable, "-m", "slackwater.cli.main"]
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from slackwater.model.schema import Column, KeyColumn, TableSchema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.model.native import ColumnSpec, KeySpec
     from slackwater.model.tables import TableDescriptor
+    from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 
 NAME_CHARS_MAX = 128
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")

@@ -37,8 +37,8 @@ from slackwater.catalog.tables import TABLES_MAX, Tables
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.errors import AccessDenied, BelowGcThreshold, Overloaded, SlackwaterError, UsageError
 from slackwater.hooks import probe
-from slackwater.model.requests import Export, Get, Header, Value, Versions
 from slackwater.model.tables import TableDescriptor, TableHistory
+from slackwater.protocol.range.requests import Export, Get, Header, Value, Versions
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import Lock, timeout
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from slackwater.clock.hlc import HybridClock
-    from slackwater.model.native import ColumnSpec, KeySpec
+    from slackwater.protocol.client.calls import ColumnSpec, KeySpec
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings

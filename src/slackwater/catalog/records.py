@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import MIN
+from slackwater.codec.keys import escape, unescape
+from slackwater.codec.layout import SYSTEM, prefix_span, system
 from slackwater.errors import DecodeError
-from slackwater.model.keys import escape, unescape
-from slackwater.model.layout import SYSTEM, prefix_span, system
 from slackwater.model.schema import TableSchema
 from slackwater.model.spans import Span
 from slackwater.model.tables import TableDescriptor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us, parse
 from slackwater.errors import UsageError
-from slackwater.model.native import Partition
+from slackwater.protocol.client.calls import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

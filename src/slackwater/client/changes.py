@@ -15,7 +15,7 @@ timestamp.
     gateway 2     └──── items ─► decode with the schema as of the commit ─► batches
 
 Rows come at least once: after a gateway was lost, what came behind the last position comes again, equal, under the same key and
-`_commit_ts`. Per key they come in order; nothing at or below a resolved timestamp comes anew after it. (`model.envelope` says
+`_commit_ts`. Per key they come in order; nothing at or below a resolved timestamp comes anew after it. (`codec.envelope` says
 what the columns are.)
 
 With `atomic=True` rows are held back until they are resolved: what comes between two `resolved` batches is whole
@@ -31,9 +31,11 @@ import msgspec
 
 from slackwater.client.arguments import duration_of, names_of
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.envelope import Enveloper, Timeline, by_table
 from slackwater.errors import Overloaded, Retry, SlackwaterError, UnavailableError, UsageError
-from slackwater.model.envelope import Enveloper, Timeline, by_table
-from slackwater.model.native_changes import (
+from slackwater.model.schema import TableSchema
+from slackwater.model.settle import Settling
+from slackwater.protocol.client.changes import (
     CHANGES,
     INITIAL_SCANS,
     SCHEMA_POLICIES,
@@ -41,8 +43,6 @@ from slackwater.model.native_changes import (
     ChangesItem,
     OpenChanges,
 )
-from slackwater.model.schema import TableSchema
-from slackwater.model.settle import Settling
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence

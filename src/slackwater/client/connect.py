@@ -16,8 +16,8 @@ from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways, client_net
 from slackwater.client.sync import Database
 from slackwater.client.url import Target, parse_url, seconds_of
+from slackwater.codec.arrow import settle_pandas
 from slackwater.errors import UsageError
-from slackwater.model.arrow import settle_pandas
 from slackwater.model.locality import locality_of
 from slackwater.runtime.loop_thread import LoopThread
 from slackwater.runtime.real import RealRuntime

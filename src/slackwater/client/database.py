@@ -25,11 +25,11 @@ from slackwater.client.table_operations import TableOperations
 from slackwater.client.transaction import AsyncTransaction, Attempts
 from slackwater.client.writes import Writer, WriteResult
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.damage import decode_row
 from slackwater.errors import DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
-from slackwater.model import native as nt
-from slackwater.model.damage import decode_row
-from slackwater.model.native import WriteKind
 from slackwater.model.spans import Span
+from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client.calls import WriteKind
 from slackwater.runtime.sync import CancelledError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.gateways import Gateways
-    from slackwater.model.native_changes import ChangesItem, OpenChanges
-    from slackwater.model.native_staging import Job, PartRef, Published
+    from slackwater.protocol.client.changes import ChangesItem, OpenChanges
+    from slackwater.protocol.client.staging import Job, PartRef, Published
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import TaskScope
 

@@ -19,8 +19,8 @@ from slackwater.client.arguments import names_of
 from slackwater.errors import UsageError
 from slackwater.model import kinds
 from slackwater.model.kinds import ColumnType, decimal_type, parse_type
-from slackwater.model.native import ColumnSpec, KeySpec
 from slackwater.model.schema import Column
+from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slackwater.client.session import SessionFloor
 from slackwater.clock.hlc import HybridClock
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.rows import VALUE_BYTES_MAX
 from slackwater.errors import (
     BelowGcThreshold,
     ConditionFailed,
@@ -38,9 +39,8 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.hooks import planted
-from slackwater.model import native as nt
 from slackwater.model.locality import shared
-from slackwater.model.rows import VALUE_BYTES_MAX
+from slackwater.protocol.client import calls as nt
 from slackwater.runtime.credentials import Credentials
 from slackwater.runtime.deadline import Deadline
 from slackwater.runtime.rpc.dialer import Dialer

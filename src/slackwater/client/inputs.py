@@ -18,17 +18,17 @@ import numpy as np
 import pyarrow
 import pyarrow.compute as pac
 
+from slackwater.codec.arrow import cast_array
+from slackwater.codec.encode_arrow import check_columns
+from slackwater.codec.keys_arrow import encode_keys
+from slackwater.codec.rows import check_sizes, row_too_large
 from slackwater.errors import UsageError
-from slackwater.model.arrow import cast_array
-from slackwater.model.encode_arrow import check_columns
-from slackwater.model.keys_arrow import encode_keys
-from slackwater.model.native import WriteKind
-from slackwater.model.rows import check_sizes, row_too_large
+from slackwater.protocol.client.calls import WriteKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slackwater.model.rows import RowCodec
+    from slackwater.codec.rows import RowCodec
 
 pa: Any = pyarrow
 pc: Any = pac

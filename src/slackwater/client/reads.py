@@ -20,16 +20,16 @@ import msgspec
 from slackwater.client.arguments import names_of
 from slackwater.client.gateways import out_of_time
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
+from slackwater.codec.filters_arrow import bind
+from slackwater.codec.layout import schema_span
+from slackwater.codec.narrow import narrowed
 from slackwater.errors import DeadlineExceeded, DecodeError, RetryableError, UnavailableError, UsageError
-from slackwater.model import native as nt
-from slackwater.model.bulk import ScanPlan
-from slackwater.model.bulk_arrow import change_schema, plan_schema, unpack
-from slackwater.model.filters_arrow import bind
-from slackwater.model.layout import schema_span
-from slackwater.model.narrow import narrowed
 from slackwater.model.predicates import Predicate, predicate
-from slackwater.model.served import Why
 from slackwater.model.spans import Span
+from slackwater.protocol.client import calls as nt
+from slackwater.protocol.range.bulk import ScanPlan
+from slackwater.protocol.range.served import Why
 from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ has read (*monotonic reads*), whichever gateway either of them talks to:
     slackwater.connect(url, session_floor=db.session_floor)          or, of a session that is open, db.raise_session_floor(ts)
 
 A request carries the floor. A gateway whose clock is behind it moves its clock up, or waits until the clock gets there
-(`server.gateway`), so a node with a slow clock answers a little later, never with less.
+(`gateway`), so a node with a slow clock answers a little later, never with less.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ import pyarrow
 from slackwater.client.arguments import count_of
 from slackwater.client.inputs import key_of
 from slackwater.client.reads import Query, query, read_policy, scan
-from slackwater.model import native as nt
-from slackwater.model.damage import decode_row
+from slackwater.codec.damage import decode_row
+from slackwater.protocol.client import calls as nt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -1,4 +1,4 @@
-"""Writing one commit from many processes: each stages its part, one of them publishes all parts (`model.native_staging`).
+"""Writing one commit from many processes: each stages its part, one of them publishes all parts (`protocol.client.staging`).
 
     part = db.staging("orders", "upsert")        in every process, on rows of its own
     part.add(batch); part.add(batch); ref = part.finish()
@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 from slackwater.client.gateways import Again, lost
 from slackwater.client.inputs import Input, duplicate_keys
 from slackwater.clock.timestamp import us_of
+from slackwater.codec.rows import check_sizes
 from slackwater.errors import AmbiguousResult, DeadlineExceeded, UsageError
-from slackwater.model import native_staging as ns
-from slackwater.model.native import WriteKind
-from slackwater.model.native_staging import StagedKind
-from slackwater.model.rows import check_sizes
+from slackwater.protocol.client import staging as ns
+from slackwater.protocol.client.calls import WriteKind
+from slackwater.protocol.client.staging import StagedKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from slackwater.client.gateways import Gateways
-    from slackwater.model.rows import RowCodec
+    from slackwater.codec.rows import RowCodec
     from slackwater.model.schema import TableSchema
     from slackwater.runtime.deadline import Deadline
 

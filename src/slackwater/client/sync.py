@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from slackwater.client.transaction import AsyncTransaction
     from slackwater.client.writes import WriteResult
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model import native as nt
-    from slackwater.model.native_staging import Job, PartRef, Published
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
+    from slackwater.protocol.client import calls as nt
+    from slackwater.protocol.client.staging import Job, PartRef, Published
     from slackwater.runtime.loop_thread import LoopThread
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from slackwater.client.definitions import column_specs, key_specs
 from slackwater.client.gateways import Again, lost
 from slackwater.client.tables import KnownTables, table_name
 from slackwater.errors import AmbiguousResult, SlackwaterError
-from slackwater.model import native as nt
+from slackwater.protocol.client import calls as nt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.rows import RowCodec
 from slackwater.errors import UsageError
-from slackwater.model import native as nt
-from slackwater.model.rows import RowCodec
+from slackwater.protocol.client import calls as nt
 
 if TYPE_CHECKING:
     from collections.abc import Callable

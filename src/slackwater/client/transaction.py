@@ -39,6 +39,9 @@ from slackwater.client.reads import scan as plain_scan
 from slackwater.client.together import Together
 from slackwater.client.writes import MESSAGE_BYTES_MAX, WriteResult, already_there, settle, unique
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.damage import decode_row
+from slackwater.codec.rows import check_sizes
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import (
     ConditionFailed,
     ConnectionLost,
@@ -50,12 +53,9 @@ from slackwater.errors import (
     UsageError,
     invariant,
 )
-from slackwater.model import native as nt
-from slackwater.model.damage import decode_row
-from slackwater.model.native import WriteKind
-from slackwater.model.rows import check_sizes
-from slackwater.model.rows_arrow import BlockDecoder
 from slackwater.model.txns import TXN_ID_BYTES
+from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client.calls import WriteKind
 from slackwater.runtime.sync import CancelledError, Lock
 
 if TYPE_CHECKING:

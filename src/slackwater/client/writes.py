@@ -25,6 +25,7 @@ import msgspec
 from slackwater.client.gateways import Again, Gateways, lost, out_of_time
 from slackwater.client.inputs import Input, duplicate_keys, in_blocks
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.rows import check_sizes
 from slackwater.errors import (
     AmbiguousResult,
     ConditionFailed,
@@ -32,14 +33,13 @@ from slackwater.errors import (
     SchemaChanged,
     SlackwaterError,
 )
-from slackwater.model import native as nt
-from slackwater.model.native import WriteKind
-from slackwater.model.rows import check_sizes
 from slackwater.model.txns import TXN_ID_BYTES
+from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client.calls import WriteKind
 
 if TYPE_CHECKING:
     from slackwater.client.tables import KnownTables
-    from slackwater.model.rows import RowCodec
+    from slackwater.codec.rows import RowCodec
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import TaskHandle, TaskScope

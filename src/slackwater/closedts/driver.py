@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from slackwater.closedts.policy import Terms, terms_of
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import Sender
-from slackwater.closedts.update import Subscribe, Update
 from slackwater.closedts.waiting import WaitQueue
 from slackwater.errors import SlackwaterError, invariant
 from slackwater.hooks import probe
+from slackwater.protocol.closedts.update import Subscribe, Update
 from slackwater.runtime.access import NODES
 from slackwater.runtime.rpc.method import StreamMethod
 from slackwater.runtime.sync import Event, Future, get_running_loop, timeout

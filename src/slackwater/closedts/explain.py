@@ -28,8 +28,8 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.closedts.side_transport import CannotClose
+from slackwater.codec.layout import show_key
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.model.layout import show_key
 from slackwater.model.txns import Intent
 from slackwater.runtime.seam import NodeId, RangeId
 

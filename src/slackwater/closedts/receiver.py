@@ -37,8 +37,8 @@ from slackwater.hooks import planted, probe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.closedts.update import GroupId, Update
     from slackwater.model.descriptors import LeaseAppliedIndex
+    from slackwater.protocol.closedts.update import GroupId, Update
     from slackwater.runtime.seam import NodeId, RangeId
 
 STEPS_MAX = 4

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MIN, Timestamp
 
 if TYPE_CHECKING:
-    from slackwater.closedts.update import GroupId, Update
     from slackwater.model.descriptors import LeaseAppliedIndex
+    from slackwater.protocol.closedts.update import GroupId, Update
     from slackwater.runtime.seam import NodeId, RangeId
 
 

@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.policy import Policy, Terms, target
-from slackwater.closedts.update import GroupId, Member, Update
 from slackwater.errors import UsageError, invariant
 from slackwater.hooks import buggify, probe, tap
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
+from slackwater.protocol.closedts.update import GroupId, Member, Update
 
 if TYPE_CHECKING:
     from slackwater.runtime.seam import NodeId, RangeId

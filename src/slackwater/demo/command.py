@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from slackwater.client import Database
-    from slackwater.model.native import ReplicaPlace
+    from slackwater.protocol.client.calls import ReplicaPlace
 
 WARM_UP_PURCHASES = 200
 WARM_UP_S_MAX = 30.0

@@ -80,7 +80,7 @@ class LocalCluster:
 
     def run(self, *arguments: str) -> str:
         """A `slackwater` command; returns what it printed."""
-        command = [sys.executable, "-P", "-m", "slackwater.server.cli", *arguments]
+        command = [sys.executable, "-P", "-m", "slackwater.cli.main", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=self.directory)
         return done.stdout
 
@@ -125,7 +125,7 @@ class LocalCluster:
 
     def _launch(self, index: int) -> None:
         name = f"n{index + 1}"
-        command = [sys.executable, "-P", "-m", "slackwater.server.cli", "start"]
+        command = [sys.executable, "-P", "-m", "slackwater.cli.main", "start"]
         command += ["--store", str(self.directory / name), "--listen", self.addresses[index], "--insecure"]
         command += ["--join", ",".join(self.addresses), "--log", self._log_url, "--http", "none"]
         command += ["--locality", f"region={REGIONS[index]}"]
@@ -147,7 +147,7 @@ class LocalCluster:
 
     def _start_nats(self) -> str:
         store = self.directory / "nats"
-        command = [sys.executable, "-P", "-m", "slackwater.server.cli", "nats", "--servers", "3", "--dir", str(store)]
+        command = [sys.executable, "-P", "-m", "slackwater.cli.main", "nats", "--servers", "3", "--dir", str(store)]
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

@@ -41,10 +41,10 @@ consumer can group by commit timestamp and has whole transactions.
 Everything here is pure: events in, effects out, no clock, no tasks. Worked examples: `tests/scripts/feeds/`.
 """
 
-from slackwater.feeds.events import Changes, Ended, EndReason, Event, Resolved, Value
 from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
 from slackwater.feeds.rangefeed import RangeFeed
 from slackwater.feeds.slots import CatchUpSlots
+from slackwater.protocol.feeds.events import Changes, Ended, EndReason, Event, Resolved, Value
 
 __all__ = [
     "CatchUpSlots",

@@ -32,21 +32,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slackwater.errors import InvariantViolation, StorageError
-from slackwater.feeds.events import EndReason
 from slackwater.feeds.history import Indexed, Scanning
 from slackwater.feeds.index import PENDING_ROWS_MAX, TimeIndex
 from slackwater.feeds.rangefeed import RangeFeed
 from slackwater.hooks import level, probe, tap
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import EndReason
 from slackwater.replica.driver import Gone
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
     from slackwater.feeds.driver import NodeFeeds
-    from slackwater.feeds.events import Event as FeedEvent
     from slackwater.feeds.history import Reading
     from slackwater.feeds.rangefeed import Effect, History
+    from slackwater.protocol.feeds.events import Event as FeedEvent
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver import Replica
     from slackwater.replica.state import RangeState

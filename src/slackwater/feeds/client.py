@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import BelowGcThreshold, RangeMismatch, SlackwaterError, UnavailableError, UsageError
-from slackwater.feeds.events import Changes, Ended, Event, Next, Resolved
 from slackwater.feeds.frontier import Frontier, Progress, Token, decode_token, frontier_from, token_of
-from slackwater.feeds.messages import SESSION_BYTES, DropFeed, OpenFeed, RegisterFeed
 from slackwater.hooks import probe
 from slackwater.model.spans import Span, SpanSet
+from slackwater.protocol.feeds.events import Changes, Ended, Event, Next, Resolved
+from slackwater.protocol.feeds.messages import SESSION_BYTES, DropFeed, OpenFeed, RegisterFeed
 from slackwater.routing.facts import descriptors_of
 from slackwater.routing.retry import Backoff
 from slackwater.runtime.sync import CancelledError, Future, Semaphore, get_running_loop, timeout
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slackwater.feeds.links import Links
-    from slackwater.feeds.messages import FeedItems
     from slackwater.feeds.protection import FeedProtection
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.protocol.feeds.messages import FeedItems
     from slackwater.routing.sender import RangeSender
     from slackwater.runtime.seam import NodeId, Runtime, TaskScope
     from slackwater.settings import Settings

@@ -36,8 +36,6 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.feeds.attached import Attached, stored_index
-from slackwater.feeds.events import EndReason
-from slackwater.feeds.messages import SESSION_BYTES
 from slackwater.feeds.pushing import Pusher
 from slackwater.feeds.rangefeed import NeedBarrier, Resolve, ScanLocks, Wake, WantSlot
 from slackwater.feeds.registration import HISTORY_SHARE
@@ -45,6 +43,8 @@ from slackwater.feeds.session import Session
 from slackwater.feeds.slots import CatchUpSlots
 from slackwater.hooks import level, probe
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import EndReason
+from slackwater.protocol.feeds.messages import SESSION_BYTES
 from slackwater.runtime.seam import Family
 from slackwater.runtime.sync import Event, timeout
 from slackwater.storage.batch import WriteBatch
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
     from slackwater.clock.timestamp import Timestamp
     from slackwater.feeds.history import Reading
-    from slackwater.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
     from slackwater.feeds.rangefeed import Effect
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.protocol.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
     from slackwater.replica.driver import Replica, Store
     from slackwater.runtime.seam import RangeId, Snapshot, TaskScope
     from slackwater.txn.kernel import Kernel

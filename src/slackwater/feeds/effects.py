@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.layout import VERSION_BYTES
 from slackwater.errors import DecodeError, Overloaded
-from slackwater.feeds.events import Changes
 from slackwater.hooks import probe
-from slackwater.model.layout import VERSION_BYTES
 from slackwater.model.txns import Intent
+from slackwater.protocol.feeds.events import Changes
 from slackwater.runtime.seam import Family
 from slackwater.storage.versions import newest
 

@@ -15,7 +15,7 @@ the beginning, whatever the others have done (pitfall 28; `planted("M13")` is th
 A token is an opaque string, `sw1.` and base64 of a checksum and a msgpack record: the resolved timestamp, and those spans
 that are ahead of it, up to a bound. A span that does not fit is resumed from the resolved timestamp: that costs repeats,
 never a gap. With spans ahead it is a *position*, for a reader that has everything it was handed; applications get tokens
-without them (`server.gateway.changes`), because they may have kept only what is resolved.
+without them (`gateway.changes`), because they may have kept only what is resolved.
 
 `FrontierNaive` is the twin: a timestamp per key.
 """
@@ -34,8 +34,8 @@ import msgspec
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, show
 from slackwater.errors import DecodeError, UsageError, invariant
 from slackwater.hooks import planted, probe
-from slackwater.model.native_changes import TOKEN_PREFIX
 from slackwater.model.spans import Span, SpanSet
+from slackwater.protocol.client.changes import TOKEN_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

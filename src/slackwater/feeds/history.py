@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slackwater.clock.timestamp import MAX, Timestamp
-from slackwater.feeds.events import Changes
+from slackwater.codec.layout import versioned
 from slackwater.hooks import probe
-from slackwater.model.layout import versioned
+from slackwater.protocol.feeds.events import Changes
 from slackwater.runtime.seam import Family
 from slackwater.storage.reads import scan_versions
 

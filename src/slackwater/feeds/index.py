@@ -33,14 +33,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.layout import replica_index
 from slackwater.errors import invariant
 from slackwater.feeds.coverage import Coverage
-from slackwater.model.layout import replica_index
 from slackwater.model.spans import Span
 from slackwater.runtime.seam import Family, Position
 
 if TYPE_CHECKING:
-    from slackwater.feeds.events import Changes
+    from slackwater.protocol.feeds.events import Changes
     from slackwater.runtime.seam import RangeId, Reader
     from slackwater.storage.batch import WriteBatch
 

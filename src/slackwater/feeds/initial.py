@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import UsageError
-from slackwater.feeds.events import Changes
 from slackwater.feeds.frontier import token_of
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes
 
 if TYPE_CHECKING:
     from slackwater.feeds.frontier import Frontier

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from slackwater.errors import ConnectionLost
-from slackwater.feeds.messages import DROP, FEED, REGISTER
+from slackwater.protocol.feeds.messages import DROP, FEED, REGISTER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from slackwater.feeds.driver import NodeFeeds
-    from slackwater.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
+    from slackwater.protocol.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
     from slackwater.runtime.rpc.dialer import Dialer
     from slackwater.runtime.seam import Address, NodeId
 

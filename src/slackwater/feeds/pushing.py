@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
-from slackwater.model.requests import Barrier, LeaseInfo, Passed, Pushed, PushTxn, ResolveIntents
+from slackwater.protocol.range.requests import Barrier, LeaseInfo, Passed, Pushed, PushTxn, ResolveIntents
 from slackwater.routing.parallel import in_parallel
 from slackwater.txn.resolving import resolve_span
 

@@ -40,7 +40,6 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import Overloaded, UsageError, invariant
 from slackwater.feeds.effects import LOCKS_TRACKED_MAX, LockMap, read_effects, with_befores
-from slackwater.feeds.events import Changes, EndReason
 from slackwater.feeds.recent import RECENT_BYTES_DEFAULT, Recent
 from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Account, Phase, Registration
 from slackwater.feeds.resolved import ResolvedTimestamp
@@ -48,14 +47,15 @@ from slackwater.feeds.unresolved import UnresolvedQueue
 from slackwater.hooks import level, planted, probe
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, TxnStatus
+from slackwater.protocol.feeds.events import Changes, EndReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.feeds.events import Event
     from slackwater.feeds.index import TimeIndex
     from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.model.txns import Intent
+    from slackwater.protocol.feeds.events import Event
     from slackwater.runtime.seam import Reader
     from slackwater.storage.batch import WriteBatch
 

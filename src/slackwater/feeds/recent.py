@@ -19,8 +19,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from slackwater.feeds.coverage import Coverage
-from slackwater.feeds.events import Changes, joined
 from slackwater.hooks import level
+from slackwater.protocol.feeds.events import Changes, joined
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp

@@ -37,8 +37,8 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
-from slackwater.feeds.events import EVENT_SIZE_MIN, Changes, Ended, EndReason, Event, Resolved, joined, size_of
 from slackwater.hooks import level, planted, probe
+from slackwater.protocol.feeds.events import EVENT_SIZE_MIN, Changes, Ended, EndReason, Event, Resolved, joined, size_of
 
 if TYPE_CHECKING:
     from slackwater.model.spans import Span

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from slackwater.feeds.events import Changes
-from slackwater.feeds.messages import FeedItems
 from slackwater.feeds.registration import Account
+from slackwater.protocol.feeds.events import Changes
+from slackwater.protocol.feeds.messages import FeedItems
 from slackwater.runtime.sync import Event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from slackwater.feeds.events import Event as FeedEvent
+    from slackwater.protocol.feeds.events import Event as FeedEvent
     from slackwater.runtime.seam import Clock
     from slackwater.settings import Settings
 

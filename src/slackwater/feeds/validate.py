@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.feeds.events import Changes, Ended, Resolved
 from slackwater.feeds.frontier import Frontier
+from slackwater.protocol.feeds.events import Changes, Ended, Resolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from slackwater.feeds.events import Event, Value
     from slackwater.model.spans import Span
+    from slackwater.protocol.feeds.events import Event, Value
 
 BREACHES_MAX = 100
 """Kept per validator: the first ones tell the story."""

@@ -24,9 +24,9 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import BelowGcThreshold, SlackwaterError
-from slackwater.feeds.events import Changes
 from slackwater.hooks import buggify, probe
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes
 from slackwater.runtime.sync import Event
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@
     txn_ids     …                      whose they are, where the serving replica knew
 
 Versions travel as parallel columns, not as objects: one flush of a busy range is one `Changes`, and it goes from the replica
-to the application's machine without being touched; there `model.envelope` makes Arrow of it. `Value` is the view of one row,
+to the application's machine without being touched; there `codec.envelope` makes Arrow of it. `Value` is the view of one row,
 for validators, scripts and people.
 """
 

@@ -21,15 +21,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import Timestamp, seconds_between
+from slackwater.codec.layout import META
 from slackwater.errors import ClockError, RangeMismatch, UsageError
-from slackwater.model import requests as rq
-from slackwater.model.layout import META
+from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.model.requests import Batch
     from slackwater.model.spans import Span
+    from slackwater.protocol.range.requests import Batch
 
 _ALONE = frozenset(declare.WHOLE_RANGE)
 _UPTO = frozenset({rq.Export, rq.ExportArrow, rq.Refresh})

@@ -27,7 +27,8 @@ import msgspec
 from slackwater.clock.timestamp import MIN
 from slackwater.errors import InvariantViolation, invariant
 from slackwater.hooks import planted, probe
-from slackwater.model.commands import (
+from slackwater.model.descriptors import REPLICAS_MAX, Generation, RangeDescriptor
+from slackwater.protocol.log.commands import (
     NO_LAI,
     AdoptTrigger,
     ChecksumTrigger,
@@ -43,13 +44,12 @@ from slackwater.model.commands import (
     SplitTrigger,
     ThawTrigger,
 )
-from slackwater.model.descriptors import REPLICAS_MAX, Generation, RangeDescriptor
 from slackwater.replica.state import RangeState, add_stats, encode_state, state_key
 from slackwater.runtime.seam import Family, Position
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
-    from slackwater.model.requests import SubsumeResult
+    from slackwater.protocol.range.requests import SubsumeResult
 
 
 class Verdict(enum.Enum):

@@ -13,14 +13,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN
+from slackwater.codec.bulk_arrow import pack
+from slackwater.codec.changes_arrow import ChangeDecoder
+from slackwater.codec.damage import damaged_row, first_damaged
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import ConflictError, DecodeError
 from slackwater.hooks import probe
-from slackwater.model import requests as rq
-from slackwater.model.bulk import Blocks, decode_plan
-from slackwater.model.bulk_arrow import pack
-from slackwater.model.changes_arrow import ChangeDecoder
-from slackwater.model.damage import damaged_row, first_damaged
-from slackwater.model.rows_arrow import BlockDecoder
+from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.bulk import Blocks, decode_plan
 from slackwater.replica.fates import through
 from slackwater.storage.arrow import refuse_conflicts, scan_arrow
 from slackwater.storage.changes import scan_changes
@@ -31,7 +31,7 @@ from slackwater.storage.window import Window, in_window
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slackwater.model.requests import Result
+    from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluate_bulk import BulkRead, BulkReads, Filling
     from slackwater.runtime.seam import Reader
     from slackwater.storage.arrow import ArrowBlock

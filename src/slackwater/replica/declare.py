@@ -12,16 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.codec.layout import LOCAL, anchored, prefix_span, range_local
 from slackwater.errors import UsageError
-from slackwater.model import requests as rq
-from slackwater.model.layout import LOCAL, anchored, prefix_span, range_local
 from slackwater.model.spans import Span
+from slackwater.protocol.range import requests as rq
 from slackwater.replica.latches import LatchSpan, read_latch, write_latch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slackwater.model.requests import Batch, Request
+    from slackwater.protocol.range.requests import Batch, Request
     from slackwater.runtime.seam import RangeId
 
 LATCH_POINTS_MAX = 512

@@ -25,7 +25,7 @@ from slackwater.errors import (
     WriteTooOld,
 )
 from slackwater.hooks import planted, probe
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
 from slackwater.replica.fates import highest_looked_at, through
@@ -34,7 +34,7 @@ from slackwater.storage.overlay import Overlay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from slackwater.model.requests import Batch
+    from slackwater.protocol.range.requests import Batch
     from slackwater.runtime.seam import Reader
 
 __all__ = ["Evaluation", "View", "evaluate"]

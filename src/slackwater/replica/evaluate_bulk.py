@@ -24,14 +24,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import BelowGcThreshold, UsageError
-from slackwater.model.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow, decode_plan
+from slackwater.protocol.range.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow, decode_plan
 from slackwater.replica.evaluate_data import note_read, uncertain_upto
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.requests import Result
     from slackwater.model.txns import Resolution
+    from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluation import Work
     from slackwater.runtime.seam import Reader
     from slackwater.storage.column_cache import ColumnCache, Fill, Found, KeptBlock

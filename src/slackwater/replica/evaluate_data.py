@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.layout import KV
 from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
 from slackwater.hooks import planted, probe
-from slackwater.model import requests as rq
-from slackwater.model.layout import KV
+from slackwater.protocol.range import requests as rq
 from slackwater.storage import gc, reads, writes
 from slackwater.storage.intents import conflict, conflicts_in
 
 if TYPE_CHECKING:
-    from slackwater.model.requests import Result
+    from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluation import Work
     from slackwater.storage.reads import Rows
     from slackwater.storage.writes import Written

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.layout import check_split_key
 from slackwater.errors import ConditionFailed, UnavailableError, UsageError
-from slackwater.model import requests as rq
-from slackwater.model.commands import (
+from slackwater.model.descriptors import FIRST_RANGE, REPLICAS_MAX, Generation, RangeDescriptor
+from slackwater.protocol.log.commands import (
     ChecksumTrigger,
     DescriptorTrigger,
     FreezeTrigger,
@@ -25,11 +26,10 @@ from slackwater.model.commands import (
     SplitTrigger,
     ThawTrigger,
 )
-from slackwater.model.descriptors import FIRST_RANGE, REPLICAS_MAX, Generation, RangeDescriptor
-from slackwater.model.layout import check_split_key
+from slackwater.protocol.range import requests as rq
 
 if TYPE_CHECKING:
-    from slackwater.model.requests import Result
+    from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluation import View, Work
     from slackwater.replica.state import RangeState
 

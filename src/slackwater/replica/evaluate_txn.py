@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
+from slackwater.codec.layout import anchored_span
 from slackwater.errors import UsageError
 from slackwater.hooks import probe
-from slackwater.model import requests as rq
-from slackwater.model.commands import GcTrigger
-from slackwater.model.layout import anchored_span
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, Txn, TxnRecord, TxnStatus
+from slackwater.protocol.log.commands import GcTrigger
+from slackwater.protocol.range import requests as rq
 from slackwater.replica import records
 from slackwater.replica.declare import txn_key
 from slackwater.replica.evaluation import Evaluation
@@ -24,7 +24,7 @@ from slackwater.storage.stats import ZERO
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slackwater.model.requests import Batch, Result
+    from slackwater.protocol.range.requests import Batch, Result
     from slackwater.replica.evaluation import View, Work
 
 RECORDS_COLLECTED_MAX = 1_000

@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.model.requests import Barrier, Batch, BatchResult, Result
+from slackwater.protocol.range.requests import Barrier, Batch, BatchResult, Result
 from slackwater.replica.state import add_stats
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slackwater.model.commands import Trigger
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.model.requests import Header
-    from slackwater.model.served import Served
     from slackwater.model.txns import Txn
+    from slackwater.protocol.log.commands import Trigger
+    from slackwater.protocol.range.requests import Header
+    from slackwater.protocol.range.served import Served
     from slackwater.replica.evaluate_bulk import BulkReads
     from slackwater.replica.state import RangeState
     from slackwater.replica.tscache import TimestampCache

@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.model import requests as rq
-from slackwater.model.bulk import ExportArrow
 from slackwater.model.txns import Resolution, TxnStatus
+from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.bulk import ExportArrow
 from slackwater.replica import records
 from slackwater.storage.through import Through
 

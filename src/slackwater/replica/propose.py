@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import EntryTooLarge, Overloaded, invariant
 from slackwater.hooks import buggify, level, planted
-from slackwater.model.commands import (
+from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
+from slackwater.protocol.log.commands import (
     COMMANDS_PER_PACKET_MAX,
     Command,
     LeaseExtension,
@@ -32,7 +33,6 @@ from slackwater.model.commands import (
     Trigger,
     encode_packet,
 )
-from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
 
 if TYPE_CHECKING:
     from slackwater.closedts.tracker import Token, Tracker

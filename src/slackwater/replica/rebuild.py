@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from slackwater.codec.layout import anchored_span
 from slackwater.errors import DamageError, StorageError
 from slackwater.hooks import probe
-from slackwater.model.layout import anchored_span
 from slackwater.model.spans import Span
 from slackwater.replica.snapshot import check_whole, contents
 from slackwater.replica.state import decode_state, state_key

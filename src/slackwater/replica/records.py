@@ -30,7 +30,7 @@ from slackwater.replica.declare import txn_key
 from slackwater.runtime.seam import Family
 
 if TYPE_CHECKING:
-    from slackwater.model.requests import EndTxn, PushTxn
+    from slackwater.protocol.range.requests import EndTxn, PushTxn
     from slackwater.runtime.seam import Reader
     from slackwater.storage.batch import WriteBatch
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from slackwater.codec.layout import anchored_span
 from slackwater.errors import DamageError, StorageError
-from slackwater.model.layout import anchored_span
 from slackwater.model.spans import Span
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family

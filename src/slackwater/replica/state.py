@@ -14,10 +14,10 @@ from operator import add
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.layout import range_local
 from slackwater.errors import StorageError, invariant
-from slackwater.model.commands import FreezeTrigger
 from slackwater.model.descriptors import NO_LEASE, Lease, LeaseAppliedIndex, RangeDescriptor
-from slackwater.model.layout import range_local
+from slackwater.protocol.log.commands import FreezeTrigger
 from slackwater.runtime.seam import Position
 
 STATE_NAME = b"state"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.model.served import Why
+    from slackwater.protocol.range.served import Why
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Clock, Rng
     from slackwater.settings import Settings

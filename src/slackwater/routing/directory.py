@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.codec import layout
 from slackwater.errors import ConflictError, RangeMismatch, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, probe
-from slackwater.model import layout
 from slackwater.model.descriptors import FIRST_RANGE, RangeDescriptor
-from slackwater.model.requests import Header, Rows, Scan
+from slackwater.protocol.range.requests import Header, Rows, Scan
 from slackwater.routing.call import RoundOver
 from slackwater.runtime.sync import Semaphore, timeout
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from slackwater.model.requests import BatchResult, Request
+    from slackwater.protocol.range.requests import BatchResult, Request
     from slackwater.routing.call import Call
     from slackwater.routing.range_cache import RangeCache
     from slackwater.runtime.seam import RangeId

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from slackwater.clock.timestamp import MIN
 from slackwater.errors import invariant
-from slackwater.model.requests import (
+from slackwater.protocol.range.requests import (
     BatchResult,
     Blocks,
     ClosedResult,
@@ -35,7 +35,7 @@ from slackwater.routing.split import lowest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.model.requests import Request
+    from slackwater.protocol.range.requests import Request
     from slackwater.routing.split import Division
 
 

@@ -33,8 +33,8 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
-from slackwater.model.bulk import BULK
-from slackwater.model.requests import (
+from slackwater.protocol.range.bulk import BULK
+from slackwater.protocol.range.requests import (
     FOLLOWER_READS,
     READS,
     VERSION_WRITES,
@@ -54,13 +54,13 @@ from slackwater.model.requests import (
     ResolveIntents,
     Thaw,
 )
-from slackwater.model.served import Why
+from slackwater.protocol.range.served import Why
 from slackwater.routing.facts import intents_of, maybe_sent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.model.requests import Header, Request
+    from slackwater.protocol.range.requests import Header, Request
 
 REPEATABLE = frozenset(
     {

@@ -36,10 +36,10 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.hooks import buggify, probe
-from slackwater.model.bulk import BULK_BYTES_DEFAULT
 from slackwater.model.descriptors import FIRST_RANGE
-from slackwater.model.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
-from slackwater.model.served import explained
+from slackwater.protocol.range.bulk import BULK_BYTES_DEFAULT
+from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
+from slackwater.protocol.range.served import explained
 from slackwater.routing import outcome
 from slackwater.routing.call import Call, RoundOver
 from slackwater.routing.choose import Candidate, order
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from slackwater.clock.hlc import HybridClock
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.model.requests import Request, Result
+    from slackwater.protocol.range.requests import Request, Result
     from slackwater.routing.transport import Transport
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings

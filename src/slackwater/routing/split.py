@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from slackwater.errors import UsageError, invariant
-from slackwater.model.requests import (
+from slackwater.protocol.range.requests import (
     CloseNow,
     ConditionalPut,
     Delete,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from slackwater.errors import ConnectionLost, DeadlineExceeded
-from slackwater.model.requests import Batch, BatchResult
+from slackwater.protocol.range.requests import Batch, BatchResult
 from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.sync import timeout

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.codec.layout import prefix_end, range_local, system
 from slackwater.errors import SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.descriptors import NodeDescriptor, RangeDescriptor
-from slackwater.model.layout import prefix_end, range_local, system
 from slackwater.model.locality import check_locality
 from slackwater.runtime.seam import Family, NodeId
 from slackwater.runtime.sync import Event

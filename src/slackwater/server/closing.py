@@ -14,9 +14,9 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.driver import UPDATES, SideTransport
 from slackwater.closedts.explain import ReplicaFrontier
-from slackwater.closedts.update import Subscribe, Update
+from slackwater.codec.layout import KEY_MAX
 from slackwater.errors import UnavailableError
-from slackwater.model.layout import KEY_MAX
+from slackwater.protocol.closedts.update import Subscribe, Update
 from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.seam import RangeId

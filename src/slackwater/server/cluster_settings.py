@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.codec.keys import unescape
+from slackwater.codec.layout import prefix_span, system
 from slackwater.errors import DecodeError, InvalidSetting, UnknownSetting
 from slackwater.hooks import probe
-from slackwater.model.keys import unescape
-from slackwater.model.layout import prefix_span, system
 from slackwater.settings import Settings
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from slackwater.errors import UnavailableError
 from slackwater.feeds.client import FeedClient
 from slackwater.feeds.driver import NodeFeeds
 from slackwater.feeds.links import LocalLinks, RpcLinks
-from slackwater.feeds.messages import DROP, FEED, REGISTER, FeedDone
+from slackwater.protocol.feeds.messages import DROP, FEED, REGISTER, FeedDone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from slackwater.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
+    from slackwater.protocol.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
     from slackwater.replica.driver import Store
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.node import Node

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MIN, add_seconds, seconds_between
 from slackwater.errors import AccessDenied, AmbiguousResult, ClockError, SlackwaterError, UnavailableError
 from slackwater.hooks import planted, probe
-from slackwater.model.commands import COMMAND_ID_BYTES, NO_LAI, Command, ComplaintTrigger, Packet, encode_packet
 from slackwater.model.descriptors import FIRST_RANGE
+from slackwater.protocol.log.commands import COMMAND_ID_BYTES, NO_LAI, Command, ComplaintTrigger, Packet, encode_packet
 from slackwater.replica.lease import lasts_s
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.access import ANYBODY

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.layout import range_local
 from slackwater.errors import (
     LogBehindStore,
     LogIdentityMismatch,
@@ -28,7 +29,6 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.hooks import probe
-from slackwater.model.layout import range_local
 from slackwater.replica.driver.stored import stored_states
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.seam import Engine, Family, LogIdentity, NodeId

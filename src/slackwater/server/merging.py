@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import FIRST_RANGE
+from slackwater.protocol.range import requests as rq
 from slackwater.runtime.deadline import Deadline
 from slackwater.server.services import ReplicaStatus
 from slackwater.server.span_config import config_of, read_configs

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from slackwater.codec import layout
 from slackwater.errors import AmbiguousResult, ConditionFailed, DecodeError, UnavailableError
 from slackwater.hooks import planted, probe
-from slackwater.model import layout
 from slackwater.model.descriptors import RangeDescriptor
-from slackwater.model.requests import ConditionalPut, Delete, Request
+from slackwater.protocol.range.requests import ConditionalPut, Delete, Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

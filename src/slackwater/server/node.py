@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 from slackwater.clock import HybridClock, OffsetMonitor, SteadyWall, StepGuard
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
+from slackwater.gateway.service import Gateway, table_catalog
 from slackwater.hooks import planted
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
-from slackwater.model.requests import VERSION_WRITES
+from slackwater.protocol.range.requests import VERSION_WRITES
 from slackwater.replica.driver import NodeLiveness, Store
 from slackwater.replica.driver.liveness import Unnamed
 from slackwater.routing.nodes import Health, NodeView
@@ -50,7 +51,6 @@ from slackwater.server.damage import give_up_later
 from slackwater.server.drain import drain
 from slackwater.server.feeds import feed_client, node_feeds, serve_feeds
 from slackwater.server.fitness import Fitness
-from slackwater.server.gateway.service import Gateway, table_catalog
 from slackwater.server.identity import (
     StoreIdentity,
     StoreLives,
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
     from slackwater.feeds.driver import NodeFeeds
-    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver import ApplyListener
     from slackwater.replica.driver.liveness import Lives
     from slackwater.replica.snapshot import SnapshotPart

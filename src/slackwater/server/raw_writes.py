@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.codec import layout
+from slackwater.codec.keys import unescape
+from slackwater.codec.rows import version_of
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model import layout
-from slackwater.model import requests as rq
-from slackwater.model.keys import unescape
-from slackwater.model.rows import version_of
+from slackwater.protocol.range import requests as rq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slackwater.model.requests import Batch
-    from slackwater.server.gateway.service import Gateway
+    from slackwater.gateway.service import Gateway
+    from slackwater.protocol.range.requests import Batch
 
 _PUTS = (rq.Put, rq.ConditionalPut, rq.InitPut)
 WRITES = frozenset({*_PUTS, rq.PutRows, rq.Increment})
@@ -64,4 +64,4 @@ def _check_plain(key: bytes) -> None:
     except DecodeError:
         end = 0
     if end != len(key):
-        raise UsageError("a plain key is made by slackwater.model.layout.kv; nothing was written", key=key[:32])
+        raise UsageError("a plain key is made by slackwater.codec.layout.kv; nothing was written", key=key[:32])

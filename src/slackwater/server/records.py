@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.catalog.records import check_name_record, check_table_record
+from slackwater.codec import layout
+from slackwater.codec.keys import unescape
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model import layout
 from slackwater.model.descriptors import Liveness, NodeDescriptor
-from slackwater.model.keys import unescape
 from slackwater.server import meta
 from slackwater.server.span_config import SpanConfig
 from slackwater.storage.writes import counter_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.model.layout import KEY_MAX, KEY_MIN, show_key
+from slackwater.codec.layout import KEY_MAX, KEY_MIN, show_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

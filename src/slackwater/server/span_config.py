@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.closedts.policy import Kind, Policy, SpanPolicies
+from slackwater.codec.layout import KV as KV_PREFIX
+from slackwater.codec.layout import check_split_key, prefix_end, system
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.layout import KV as KV_PREFIX
-from slackwater.model.layout import check_split_key, prefix_end, system
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

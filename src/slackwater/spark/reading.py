@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.native import Partition
+    from slackwater.protocol.client.calls import Partition
     from slackwater.spark.plan import Plan
 
 

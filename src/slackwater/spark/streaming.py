@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql.types import StructType
 
-    from slackwater.model.native import Partition
+    from slackwater.protocol.client.calls import Partition
     from slackwater.spark.plan import Plan
 
 

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from slackwater.clock.timestamp import MIN, us_of
 from slackwater.errors import UsageError
-from slackwater.model.native_staging import PART_BYTES, TIME_BYTES, Job, part_id
+from slackwater.protocol.client.staging import PART_BYTES, TIME_BYTES, Job, part_id
 from slackwater.spark.connection import database, wrote
 from slackwater.spark.floors import LOCAL_DIRECTORIES
 from slackwater.spark.names import demand_exact, meant
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from slackwater.client import Database
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.native_staging import PartRef
     from slackwater.model.schema import TableSchema
+    from slackwater.protocol.client.staging import PartRef
     from slackwater.spark.options import Options
 
 QUERY_ID = "sql.streaming.queryId"

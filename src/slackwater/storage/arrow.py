@@ -36,7 +36,7 @@ from slackwater.storage.versions import newest, suffix, tail_key, ts_of, uncerta
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from slackwater.model.rows_arrow import BlockDecoder
+    from slackwater.codec.rows_arrow import BlockDecoder
     from slackwater.runtime.seam import Reader
 
 BLOCK_FIRST = 64

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slackwater.model.changes_arrow import DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangeRows
+from slackwater.codec.changes_arrow import DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangeRows
 from slackwater.storage.arrow import BATCH_ROWS, BLOCK_FIRST, BLOCK_PAIRS, ArrowBlock, refuse_conflicts, stamps
 from slackwater.storage.versions import suffix
 from slackwater.storage.window import WholeKeys, Window, in_window
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.changes_arrow import ChangeDecoder
+    from slackwater.codec.changes_arrow import ChangeDecoder
     from slackwater.runtime.seam import Reader
     from slackwater.storage.arrow import Array
 

@@ -32,8 +32,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from slackwater.codec.layout import VERSION_BYTES
 from slackwater.hooks import level, probe
-from slackwater.model.layout import VERSION_BYTES
 from slackwater.runtime.seam import Family
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import Timestamp, us_of
-from slackwater.model.layout import VERSION_BYTES
+from slackwater.codec.layout import VERSION_BYTES
 from slackwater.runtime.seam import Family
 from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, tail_key, ts_of
 

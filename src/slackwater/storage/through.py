@@ -28,7 +28,7 @@ from bisect import bisect_left, bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from slackwater.model.layout import VERSION_BYTES
+from slackwater.codec.layout import VERSION_BYTES
 from slackwater.model.txns import TXN_ID_BYTES, Resolution, TxnStatus
 from slackwater.runtime.seam import Family
 from slackwater.storage.intents import StoredIntent, decode_intent

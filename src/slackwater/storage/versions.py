@@ -15,7 +15,7 @@ begin with the row codec's format byte 01, plain values of applications with 00 
 
 So a scan that starts at `k ++ 00` meets versions of `k` and must skip them, and one that ends there must look for `k`
 beyond its end. `tail_key` names that one key. A bound may be a key, a key ++ 00, or any prefix, such as a table's; it
-may not extend a stored key in another way (`model.layout` builds none).
+may not extend a stored key in another way (`codec.layout` builds none).
 
 Cost. Forward walks read blocks. When a key has many versions that the walk does not want (newer than it may see, or
 superseded), it seeks past them: after `SKIP_AFTER` unwanted versions, and from then on at once (*deep mode*), because
@@ -29,8 +29,8 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.codec.layout import VERSION_BYTES
 from slackwater.errors import DecodeError, ReadWithinUncertainty, UsageError
-from slackwater.model.layout import VERSION_BYTES
 from slackwater.runtime.seam import Family
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from slackwater.codec.layout import VERSION_BYTES
 from slackwater.errors import invariant
-from slackwater.model.layout import VERSION_BYTES
 from slackwater.runtime.seam import Family
 from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, BLOCK_MIN, DEEP_KEYS, suffix, tail_key
 

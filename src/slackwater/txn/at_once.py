@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import buggify, probe
-from slackwater.model.requests import Committed, EndTxn, Header, Put, PutRows
 from slackwater.model.txns import Txn
+from slackwater.protocol.range.requests import Committed, EndTxn, Header, Put, PutRows
 from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:
-    from slackwater.model.requests import Request
+    from slackwater.protocol.range.requests import Request
     from slackwater.txn.kernel import Kernel
 
 AT_ONCE_ROWS_MAX = 256

@@ -14,13 +14,13 @@ from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING
 
-from slackwater.model.requests import Delete, Put, PutRows
+from slackwater.protocol.range.requests import Delete, Put, PutRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.model.requests import Request
     from slackwater.model.spans import Span
+    from slackwater.protocol.range.requests import Request
 
 BLOCK_ROWS_MIN = 2
 """From this many puts on they are sent as one block."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.codec import layout
 from slackwater.errors import UsageError
-from slackwater.model import layout
-from slackwater.model.requests import VERSION_WRITES, DeleteRange, Get, PutRows, Request, ReverseScan, Scan
+from slackwater.protocol.range.requests import VERSION_WRITES, DeleteRange, Get, PutRows, Request, ReverseScan, Scan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ IN_TRANSACTION = frozenset({Get, Scan, ReverseScan, *VERSION_WRITES})
 def key_ok(key: bytes) -> bytes:
     """`key`, when a caller may use it. Keys of range-local state are not addressed like data."""
     if not layout.META <= key < layout.KEY_MAX:
-        raise UsageError("the key is outside the key space; build it with slackwater.model.layout", key=key[:32])
+        raise UsageError("the key is outside the key space; build it with slackwater.codec.layout", key=key[:32])
     return key
 
 

@@ -27,16 +27,16 @@ from msgspec import structs
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.errors import EntryTooLarge
 from slackwater.hooks import probe
-from slackwater.model.bulk import BULK_BYTES_DEFAULT
-from slackwater.model.requests import Header
+from slackwater.protocol.range.bulk import BULK_BYTES_DEFAULT
+from slackwater.protocol.range.requests import Header
 from slackwater.routing.merge import resume_of
 from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from slackwater.model.bulk import ExportArrow, ScanArrow
-    from slackwater.model.requests import BatchResult
+    from slackwater.protocol.range.bulk import ExportArrow, ScanArrow
+    from slackwater.protocol.range.requests import BatchResult
     from slackwater.txn.kv import KV
 
 CHUNK_BYTES_MIN = 1024

@@ -24,8 +24,8 @@ from msgspec import structs
 from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
-from slackwater.model.requests import Pushed
-from slackwater.model.served import Why, explained
+from slackwater.protocol.range.requests import Pushed
+from slackwater.protocol.range.served import Why, explained
 from slackwater.routing.facts import intents_of
 from slackwater.routing.outcome import read_only
 from slackwater.routing.parallel import in_parallel
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from slackwater.clock.timestamp import Timestamp
     from slackwater.errors import ConflictError
-    from slackwater.model.requests import BatchResult, Header, Request
     from slackwater.model.txns import Intent, Resolution
+    from slackwater.protocol.range.requests import BatchResult, Header, Request
     from slackwater.routing.call import Call
     from slackwater.routing.retry import Backoff
     from slackwater.runtime.deadline import Deadline

@@ -38,8 +38,8 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.hooks import buggify, planted, probe
-from slackwater.model.requests import VERSION_WRITES, Committed, EndTxn, Get, Header, Value
 from slackwater.model.txns import TXN_ID_BYTES, TxnStatus
+from slackwater.protocol.range.requests import VERSION_WRITES, Committed, EndTxn, Get, Header, Value
 from slackwater.routing.facts import timestamp_of
 from slackwater.routing.outcome import read_only
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
@@ -59,7 +59,7 @@ from slackwater.txn.state import Phase, TxnState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.model.requests import BatchResult, Request, Result
+    from slackwater.protocol.range.requests import BatchResult, Request, Result
     from slackwater.runtime.deadline import Deadline
     from slackwater.txn.finish import Finisher
     from slackwater.txn.kernel import Kernel

@@ -25,8 +25,8 @@ import msgspec
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import buggify, level, planted, probe
-from slackwater.model.requests import Committed, EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.model.txns import Resolution, Txn, TxnStatus
+from slackwater.protocol.range.requests import Committed, EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
 from slackwater.txn.kernel import BACKGROUND_TIMEOUT_S
@@ -35,7 +35,7 @@ from slackwater.txn.resolving import resolve_span
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from slackwater.model.requests import Request
+    from slackwater.protocol.range.requests import Request
     from slackwater.txn.kernel import Kernel
 
 KEYS_PER_REQUEST_MAX = 256

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import SlackwaterError, TransactionAborted
 from slackwater.hooks import buggify, probe
-from slackwater.model.requests import Header, HeartbeatTxn, TxnResult
 from slackwater.model.txns import TxnStatus
+from slackwater.protocol.range.requests import Header, HeartbeatTxn, TxnResult
 from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:

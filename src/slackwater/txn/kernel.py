@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import planted, probe
-from slackwater.model.requests import Header, Number, ResolveIntents
 from slackwater.model.txns import Resolution, TxnStatus
+from slackwater.protocol.range.requests import Header, Number, ResolveIntents
 from slackwater.routing.retry import Backoff
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from slackwater.clock.hlc import HybridClock
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.requests import BatchResult, Request
+    from slackwater.protocol.range.requests import BatchResult, Request
     from slackwater.routing.sender import RangeSender
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings

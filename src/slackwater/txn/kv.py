@@ -30,7 +30,7 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.hooks import probe
-from slackwater.model.requests import (
+from slackwater.protocol.range.requests import (
     ConditionalPut,
     Delete,
     DeleteRange,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from slackwater.clock.hlc import HybridClock
-    from slackwater.model.requests import BatchResult, Request, Result, Rows
+    from slackwater.protocol.range.requests import BatchResult, Request, Result, Rows
     from slackwater.routing.sender import RangeSender
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Runtime, TaskScope

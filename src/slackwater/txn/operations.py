@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING
 
-from slackwater.model.requests import (
+from slackwater.protocol.range.requests import (
     ConditionalPut,
     DeleteRange,
     Get,
@@ -25,7 +25,7 @@ from slackwater.txn.reads import is_blind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.model.requests import Request
+    from slackwater.protocol.range.requests import Request
 
 NEW_ROWS_READ_MAX = 32
 """Rows that must be new: up to so many are looked up and then held back like others, which saves an intent and a log entry

@@ -36,15 +36,15 @@ import msgspec
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.errors import invariant
-from slackwater.model.requests import VERSION_WRITES, PushTxn, ResolveIntents
 from slackwater.model.txns import Intent, Resolution, TxnStatus
+from slackwater.protocol.range.requests import VERSION_WRITES, PushTxn, ResolveIntents
 from slackwater.routing.outcome import read_only
 from slackwater.routing.split import extent
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from slackwater.model.requests import Request
+    from slackwater.protocol.range.requests import Request
 
 INTENTS_PER_ROUND_MAX = 1000
 """Intents dealt with at a time; the rest are met again on the next try."""

@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
-from slackwater.model.requests import (
+from slackwater.model.spans import Span
+from slackwater.protocol.range.requests import (
     VERSION_WRITES,
     ConditionalPut,
     Delete,
@@ -31,13 +32,12 @@ from slackwater.model.requests import (
     ReverseScan,
     Scan,
 )
-from slackwater.model.spans import Span
 from slackwater.routing.merge import resume_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.model.requests import Result
+    from slackwater.protocol.range.requests import Result
     from slackwater.txn.spanbook import SpanBook
 
 _WRITES = frozenset(VERSION_WRITES)

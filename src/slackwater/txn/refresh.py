@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import ConflictError, RetryableError, TransactionAborted
 from slackwater.hooks import planted, probe
-from slackwater.model.requests import BATCH_REQUESTS_MAX, Header, Refresh
+from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Header, Refresh
 from slackwater.routing.sender import NO_RANGE
 from slackwater.txn.pushing import Pusher
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.requests import Request
+    from slackwater.protocol.range.requests import Request
     from slackwater.txn.contention import Waiting
     from slackwater.txn.kernel import Kernel
     from slackwater.txn.spanbook import SpanBook

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import UnavailableError
 from slackwater.hooks import probe
-from slackwater.model.requests import Header, Number, ResolveIntents
+from slackwater.protocol.range.requests import Header, Number, ResolveIntents
 from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:

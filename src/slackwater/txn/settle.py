@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import AmbiguousResult, SlackwaterError, TransactionAborted
 from slackwater.hooks import planted, probe
-from slackwater.model.requests import Committed, Pushed, PushTxn
 from slackwater.model.txns import TxnStatus
+from slackwater.protocol.range.requests import Committed, Pushed, PushTxn
 
 if TYPE_CHECKING:
     from slackwater.model.txns import Intent

@@ -23,7 +23,7 @@ from slackwater.closedts.negotiate import bound_of_staleness, negotiate
 from slackwater.closedts.policy import Policy, PolicyBook, follower_read_timestamp, terms_of
 from slackwater.errors import TooStale, UnavailableError, UsageError
 from slackwater.hooks import probe
-from slackwater.model.requests import ClosedResult, CloseNow, Header, QueryResolved, Request, ResolvedResult
+from slackwater.protocol.range.requests import ClosedResult, CloseNow, Header, QueryResolved, Request, ResolvedResult
 from slackwater.runtime.seam import RangeId
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from slackwater.catalog import definition
 from slackwater.catalog.records import descriptors_span
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import UsageError
-from slackwater.model import requests as rq
 from slackwater.model.kinds import INT
-from slackwater.model.native import ColumnSpec, KeySpec
+from slackwater.protocol.client.calls import ColumnSpec, KeySpec
+from slackwater.protocol.range import requests as rq
 from tests.unit.server.cluster import Cluster
 
 COLUMNS, KEY = (ColumnSpec("id", INT),), (KeySpec("id"),)

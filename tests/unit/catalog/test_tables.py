@@ -17,14 +17,14 @@ from slackwater.catalog.records import (
     versions_span,
 )
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.bulk_arrow import change_schema
+from slackwater.codec.envelope import Enveloper, Timeline
 from slackwater.errors import DecodeError, InvariantViolation, UsageError
-from slackwater.model.bulk import ScanPlan
-from slackwater.model.bulk_arrow import change_schema
-from slackwater.model.envelope import Enveloper, Timeline
 from slackwater.model.kinds import INT, STRING
-from slackwater.model.native import ColumnSpec, KeySpec
 from slackwater.model.reserved import CHANGE_COLUMNS, FEED_COLUMNS, RESERVED_COLUMNS, is_reserved
 from slackwater.model.tables import TableDescriptor, TableHistory
+from slackwater.protocol.client.calls import ColumnSpec, KeySpec
+from slackwater.protocol.range.bulk import ScanPlan
 
 COLUMNS = (ColumnSpec("id", INT), ColumnSpec("name", STRING, nullable=True))
 KEY = (KeySpec("id"),)

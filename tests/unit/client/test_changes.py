@@ -15,8 +15,8 @@ from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.errors import DecodeError, FeedExpired, Overloaded, UsageError
 from slackwater.feeds.initial import PAGE_KEYS
 from slackwater.model.kinds import INT
-from slackwater.model.native import ColumnSpec
-from slackwater.model.native_changes import CHANGES, OpenChanges
+from slackwater.protocol.client.calls import ColumnSpec
+from slackwater.protocol.client.changes import CHANGES, OpenChanges
 from slackwater.server.metrics import collect as collect_metrics
 from slackwater.server.metrics import render
 from tests.unit.client.world import ACCOUNTS, accounts, session
@@ -148,7 +148,7 @@ def test_a_gateway_runs_so_many_feeds_and_no_more(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(Overloaded, match="another one"):
                 await anext(aiter((await db._gateways.stream(CHANGES, asked))[1]))
 
-    monkeypatch.setattr("slackwater.server.gateway.changes.FEEDS_MAX", 1)
+    monkeypatch.setattr("slackwater.gateway.changes.FEEDS_MAX", 1)
     play(story)
 
 

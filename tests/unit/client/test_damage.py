@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from slackwater.codec.damage import first_damaged
 from slackwater.errors import DamagedRow, DecodeError
-from slackwater.model.damage import first_damaged
 from slackwater.runtime import run
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster

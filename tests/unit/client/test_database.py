@@ -11,6 +11,7 @@ import pytest
 
 from slackwater.catalog import definition
 from slackwater.clock.timestamp import Timestamp, add_seconds
+from slackwater.codec.rows import RowCodec, row_bytes_max
 from slackwater.errors import (
     ConditionFailed,
     ConnectionLost,
@@ -20,9 +21,8 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
-from slackwater.model import native as nt
 from slackwater.model.kinds import INT
-from slackwater.model.rows import RowCodec, row_bytes_max
+from slackwater.protocol.client import calls as nt
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
 

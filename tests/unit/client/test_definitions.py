@@ -8,8 +8,8 @@ import pytest
 from slackwater.client.definitions import column_specs, key_specs, type_of_arrow, type_of_text
 from slackwater.errors import UsageError
 from slackwater.model.kinds import INT, INT2, INT4, STRING, UUID, Kind, decimal_type
-from slackwater.model.native import ColumnSpec, KeySpec
 from slackwater.model.schema import Column
+from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 
 
 def test_a_dict_of_types_under_any_of_their_names() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from slackwater.errors import ConditionFailed, RetryableError, SlackwaterError
-from slackwater.model import native as nt
+from slackwater.protocol.client import calls as nt
 from tests.unit.client.world import session
 from tests.unit.server.cluster import Cluster
 

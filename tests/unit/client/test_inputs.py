@@ -10,11 +10,11 @@ import pytest
 
 from slackwater.client.inputs import Input, in_blocks, in_order, key_of
 from slackwater.client.writes import unique
+from slackwater.codec.rows import RowCodec
 from slackwater.errors import UsageError
 from slackwater.model.kinds import INT, STRING, TIMESTAMPTZ, decimal_type
-from slackwater.model.native import WriteKind
-from slackwater.model.rows import RowCodec
 from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.protocol.client.calls import WriteKind
 
 SCHEMA = TableSchema(
     100,

@@ -9,7 +9,7 @@ import pytest
 
 from slackwater.client.together import TOGETHER_MAX, Together
 from slackwater.errors import ConditionFailed, ConnectionLost, RetryableError, UsageError
-from slackwater.model import native as nt
+from slackwater.protocol.client import calls as nt
 from slackwater.runtime.clock import RealClock
 from tests.unit.client.world import session
 from tests.unit.server.cluster import Cluster

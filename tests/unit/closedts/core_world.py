@@ -19,7 +19,8 @@ from slackwater.closedts.policy import Policy, Terms
 from slackwater.closedts.policy import target as policy_target
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
-from slackwater.model.commands import (
+from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseSequence, RangeDescriptor
+from slackwater.protocol.log.commands import (
     FreezeTrigger,
     LeaseTrigger,
     MergeTrigger,
@@ -27,8 +28,7 @@ from slackwater.model.commands import (
     ThawTrigger,
     decode_packet,
 )
-from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseSequence, RangeDescriptor
-from slackwater.model.requests import SubsumeResult
+from slackwater.protocol.range.requests import SubsumeResult
 from slackwater.replica.apply import Absorbed, Created, LeaseChanged, Verdict, apply_packet, merge_in
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer
@@ -36,7 +36,7 @@ from slackwater.replica.state import RangeState
 from slackwater.runtime.seam import NodeId, Position, RangeId
 
 if TYPE_CHECKING:
-    from slackwater.model.commands import Trigger
+    from slackwater.protocol.log.commands import Trigger
     from slackwater.replica.apply import Aftermath
 
 N1, N2 = NodeId(1), NodeId(2)

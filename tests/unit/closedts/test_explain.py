@@ -6,8 +6,8 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN
 from slackwater.closedts.explain import ReplicaFrontier
+from slackwater.codec.layout import kv
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.model.layout import kv
 from slackwater.model.txns import Intent
 from slackwater.runtime.seam import NodeId, RangeId
 from tests.unit.closedts.transport_world import at

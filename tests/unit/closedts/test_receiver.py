@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.receiver import STEPS_MAX, Promise, Receiver
-from slackwater.closedts.update import Update
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.protocol.closedts.update import Update
 from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:

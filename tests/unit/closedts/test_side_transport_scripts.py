@@ -15,10 +15,10 @@ from slackwater.clock.timestamp import Timestamp, from_us
 from slackwater.closedts.policy import Kind, Policy
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import CannotClose, Sender
-from slackwater.closedts.update import Update
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import NotLeaseholder
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.protocol.closedts.update import Update
 from slackwater.runtime.seam import NodeId, RangeId
 from tests import golden
 from tests.unit.closedts.transport_world import TERMS, FakeRange, at, lease

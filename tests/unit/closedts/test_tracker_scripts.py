@@ -13,8 +13,8 @@ import pytest
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.closedts import BucketTracker, HeapTracker, Token
-from slackwater.model.commands import COMMAND_ID_BYTES, decode_packet
 from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
+from slackwater.protocol.log.commands import COMMAND_ID_BYTES, decode_packet
 from slackwater.replica.propose import OVERHEAD_BYTES, Proposal, ProposalBuffer
 from slackwater.runtime.seam import RangeId
 from tests import golden

@@ -16,7 +16,7 @@ from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:
-    from slackwater.closedts.update import Update
+    from slackwater.protocol.closedts.update import Update
 
 TERMS = Terms(target_duration_s=3.0)
 EPOCH = Epoch(5)

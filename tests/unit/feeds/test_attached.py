@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.layout import kv, versioned
 from slackwater.feeds.attached import WAITING_ROWS_MAX, WAITING_RUNS_MAX, Attached
-from slackwater.feeds.events import Changes, Ended, EndReason
 from slackwater.feeds.rangefeed import WantSlot
 from slackwater.model.descriptors import Generation, LeaseAppliedIndex, RangeDescriptor
-from slackwater.model.layout import kv, versioned
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes, Ended, EndReason
 from slackwater.replica.driver import Gone
 from slackwater.runtime.seam import Family, NodeId, Position, RangeId
 from slackwater.settings import Settings

@@ -9,14 +9,14 @@ import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.policy import Kind
+from slackwater.codec.layout import KV, kv, prefix_span
 from slackwater.errors import BelowGcThreshold
 from slackwater.feeds.client import Checkpoint
-from slackwater.feeds.events import Changes, Resolved
 from slackwater.feeds.frontier import decode_token
 from slackwater.feeds.validate import Validators
-from slackwater.model import requests as rq
-from slackwater.model.layout import KV, kv, prefix_span
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes, Resolved
+from slackwater.protocol.range import requests as rq
 from slackwater.runtime import run
 from slackwater.server.span_config import SpanConfig, write_config
 from tests.unit.server.cluster import DEADLINE_S, Cluster

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from slackwater.codec.layout import KV, kv
 from slackwater.feeds.client import Checkpoint
-from slackwater.model.layout import KV, kv
 from slackwater.runtime import run
 from tests.unit.feeds.test_cluster import SOON, WHOLE, Reader, check
 from tests.unit.server.cluster import Cluster

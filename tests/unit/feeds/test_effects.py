@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.layout import kv, split_version, versioned
 from slackwater.feeds.effects import read_effects
-from slackwater.feeds.events import Changes
-from slackwater.model.layout import kv, split_version, versioned
+from slackwater.protocol.feeds.events import Changes
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.envelope import Enveloper, Timeline, by_table
+from slackwater.codec.key_columns import key_columns
+from slackwater.codec.layout import kv
+from slackwater.codec.rows import RowCodec
 from slackwater.errors import DecodeError, UsageError
-from slackwater.feeds.events import Changes
 from slackwater.model import kinds
-from slackwater.model.envelope import Enveloper, Timeline, by_table
-from slackwater.model.key_columns import key_columns
-from slackwater.model.layout import kv
-from slackwater.model.rows import RowCodec
 from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.protocol.feeds.events import Changes
 
 ID = Column(1, "id", kinds.INT, nullable=False)
 NAME = Column(2, "name", kinds.STRING)

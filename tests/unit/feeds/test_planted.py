@@ -5,11 +5,11 @@ import pytest
 from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import InvariantViolation
-from slackwater.feeds.events import EndReason
 from slackwater.feeds.frontier import Frontier, decode_token, frontier_from, token_of
 from slackwater.feeds.rangefeed import RangeFeed
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import EndReason
 from tests.unit.feeds.world import WHOLE, World
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.layout import kv
 from slackwater.errors import DecodeError, InvariantViolation, Overloaded, UsageError
 from slackwater.feeds.effects import LockMap, lock_of, read_effects
-from slackwater.feeds.events import Changes, Ended, EndReason, Next, Resolved, decode_event, encode_event
 from slackwater.feeds.rangefeed import REGISTRATIONS_MAX, RangeFeed, ScanLocks, WantSlot
 from slackwater.feeds.unresolved import UnresolvedQueue
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.model.layout import kv
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes, Ended, EndReason, Next, Resolved, decode_event, encode_event
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.versions import suffix

@@ -3,9 +3,9 @@
 import pytest
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.feeds.events import Changes, Ended, EndReason, Resolved
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes, Ended, EndReason, Resolved
 from slackwater.storage.versions import raw_of
 from tests.golden import check, scripts
 from tests.unit.feeds.world import World, key, name_of

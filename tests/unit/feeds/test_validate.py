@@ -3,9 +3,9 @@
 import pytest
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.feeds.events import Changes, Ended, EndReason, Resolved
 from slackwater.feeds.validate import BREACHES_MAX, Validators, fingerprint
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes, Ended, EndReason, Resolved
 
 SPAN = Span(b"a", b"z")
 LEFT, RIGHT = Span(b"a", b"m"), Span(b"m", b"z")

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from slackwater.catalog import definition
+from slackwater.codec.layout import prefix_span, system
 from slackwater.errors import InvalidSetting, UnknownSetting, UsageError
 from slackwater.feeds.watch import Bell, SystemWatch, Topic
 from slackwater.model.kinds import INT
-from slackwater.model.layout import prefix_span, system
-from slackwater.model.native import ColumnSpec, KeySpec
+from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from slackwater.runtime import run
 from slackwater.runtime.sync import timeout
 from slackwater.server.cluster_settings import reset_setting, setting_key, write_setting

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.feeds.events import Changes, Ended, EndReason
+from slackwater.codec.layout import kv
 from slackwater.feeds.rangefeed import NeedBarrier, RangeFeed, Resolve, ScanLocks, WantSlot
 from slackwater.feeds.slots import CatchUpSlots
 from slackwater.feeds.validate import Validators
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.model.layout import kv
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, Txn, TxnStatus
+from slackwater.protocol.feeds.events import Changes, Ended, EndReason
 from slackwater.storage import reads, writes
 from slackwater.storage.intents import intents_in, resolve
 from slackwater.storage.memory import MemoryEngine

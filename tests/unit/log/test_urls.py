@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 
+from slackwater.cli.main import said
 from slackwater.errors import LogError, LogIdentityMismatch, SlackwaterError, UsageError
 from slackwater.log import check_identity, open_log
 from slackwater.log.nats_access import access_of
@@ -14,7 +15,6 @@ from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rng import RealRng
 from slackwater.runtime.seam import OrderedLog, RangeId
 from slackwater.runtime.tasks import Scope
-from slackwater.server.cli import said
 
 
 def open_url(url):

@@ -4,11 +4,11 @@ from decimal import Decimal
 
 import pytest
 
+from slackwater.codec.rows import RowCodec
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import UsageError
 from slackwater.model import kinds
 from slackwater.model.predicates import IN_LIST_MAX, Op, Predicate, predicate
-from slackwater.model.rows import RowCodec
-from slackwater.model.rows_arrow import BlockDecoder
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 
 SCHEMA = TableSchema(

@@ -6,8 +6,8 @@ import pytest
 
 from slackwater.clock.timestamp import Timestamp, add_seconds, from_us
 from slackwater.errors import ClockError
-from slackwater.model import requests as rq
 from slackwater.model.txns import Txn
+from slackwater.protocol.range import requests as rq
 from slackwater.replica.admission import check_future, latest_timestamp
 from slackwater.runtime.seam import RangeId
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import InvariantViolation
-from slackwater.model.commands import (
+from slackwater.model.descriptors import Lease, RangeDescriptor
+from slackwater.protocol.log.commands import (
     NO_LAI,
     AdoptTrigger,
     Command,
@@ -25,8 +26,7 @@ from slackwater.model.commands import (
     decode_packet,
     encode_packet,
 )
-from slackwater.model.descriptors import Lease, RangeDescriptor
-from slackwater.model.requests import SubsumeResult
+from slackwater.protocol.range.requests import SubsumeResult
 from slackwater.replica.apply import Absorbed, Created, LeaseChanged, Verdict, apply_packet, verdict
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family

@@ -10,8 +10,8 @@ import pytest
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts import BucketTracker
 from slackwater.closedts.side_transport import CannotClose, Closed
-from slackwater.model.commands import FreezeTrigger
 from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
+from slackwater.protocol.log.commands import FreezeTrigger
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState

@@ -7,8 +7,8 @@ neighbor lost live data on every replica.
 from __future__ import annotations
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.model import requests as rq
 from slackwater.model.spans import Span
+from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare
 from slackwater.runtime.seam import RangeId
 

@@ -17,10 +17,10 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
-from slackwater.model import requests as rq
-from slackwater.model.commands import FreezeTrigger, GcTrigger, MergeTrigger, SplitTrigger
 from slackwater.model.descriptors import Lease, RangeDescriptor
 from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
+from slackwater.protocol.log.commands import FreezeTrigger, GcTrigger, MergeTrigger, SplitTrigger
+from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare, records
 from slackwater.replica.evaluate import View, evaluate
 from slackwater.replica.evaluation import LeftSide

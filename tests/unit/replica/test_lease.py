@@ -8,8 +8,8 @@ import pytest
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds, from_us
 from slackwater.errors import RetryableError, TransactionAborted
 from slackwater.model.descriptors import NO_LEASE, Lease, Liveness
-from slackwater.model.requests import EndTxn, PushTxn
 from slackwater.model.txns import Intent, Txn, TxnRecord, TxnStatus
+from slackwater.protocol.range.requests import EndTxn, PushTxn
 from slackwater.replica import records
 from slackwater.replica.lease import (
     LeaseState,

@@ -10,7 +10,7 @@ from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.closedts.heap_tracker import HeapTracker
 from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import EntryTooLarge, InvariantViolation
-from slackwater.model.commands import decode_packet
+from slackwater.protocol.log.commands import decode_packet
 from slackwater.replica.propose import Proposal, ProposalBuffer
 
 

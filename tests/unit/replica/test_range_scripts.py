@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.model.commands import (
+from slackwater.model.descriptors import Lease, RangeDescriptor
+from slackwater.protocol.log.commands import (
     Command,
     DescriptorTrigger,
     FreezeTrigger,
@@ -18,8 +19,7 @@ from slackwater.model.commands import (
     SplitTrigger,
     ThawTrigger,
 )
-from slackwater.model.descriptors import Lease, RangeDescriptor
-from slackwater.model.requests import SubsumeResult
+from slackwater.protocol.range.requests import SubsumeResult
 from slackwater.replica.apply import Absorbed, Created, apply_packet
 from slackwater.replica.state import RangeState
 from tests import golden
@@ -27,7 +27,7 @@ from tests import golden
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slackwater.model.commands import Trigger
+    from slackwater.protocol.log.commands import Trigger
 
 
 class Ranges:

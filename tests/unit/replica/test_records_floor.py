@@ -6,8 +6,8 @@ import pytest
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import TransactionAborted
-from slackwater.model.requests import PushTxn
 from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
+from slackwater.protocol.range.requests import PushTxn
 from slackwater.replica import records
 from slackwater.storage.batch import WriteBatch
 

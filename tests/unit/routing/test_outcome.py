@@ -7,9 +7,9 @@ import pytest
 
 from slackwater import errors
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
+from slackwater.protocol.range import requests as rq
 from slackwater.routing import outcome
 from slackwater.routing.facts import descriptors_of, hint_of, intents_of, timestamp_of
 from slackwater.routing.sender import NO_RANGE, crosses_ranges

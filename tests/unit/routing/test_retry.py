@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.merge import Budget, join, merge, resume_of, stopped_at, unread
 from slackwater.routing.retry import Backoff
 from slackwater.runtime.deadline import Deadline

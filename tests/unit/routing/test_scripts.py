@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.errors import UsageError
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.txns import Resolution, TxnStatus
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.range_cache import RangeCache
 from slackwater.routing.route import Route
 from slackwater.routing.split import divide, take

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.split import Division, divide
 from slackwater.runtime.seam import NodeId, RangeId
 

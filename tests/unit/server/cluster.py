@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from slackwater.codec.arrow import settle_pandas
+from slackwater.codec.layout import kv
 from slackwater.log.memory import MemoryLog
-from slackwater.model.arrow import settle_pandas
-from slackwater.model.layout import kv
 from slackwater.runtime import LocalNet, RealRuntime
 from slackwater.server.node import Node
 from slackwater.settings import Settings

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from slackwater.codec.arrow import settle_pandas
 from slackwater.log.memory import MemoryLog
-from slackwater.model.arrow import settle_pandas
 from slackwater.runtime import RealRuntime, TcpNet
 from slackwater.runtime.rpc import Dialer, Identity
 from slackwater.runtime.tls import TlsFiles, client_context, client_files, node_files, server_context

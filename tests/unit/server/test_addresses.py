@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from slackwater.model.layout import META, kv
+from slackwater.codec.layout import META, kv
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family, NodeId
 from slackwater.server.addresses import BOOK_KEY

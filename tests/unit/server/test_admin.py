@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from slackwater.codec.layout import kv
 from slackwater.errors import UnavailableError, UsageError
-from slackwater.model import requests as rq
-from slackwater.model.layout import kv
+from slackwater.protocol.range import requests as rq
 from slackwater.runtime import run
 from tests.unit.server.cluster import Cluster
 

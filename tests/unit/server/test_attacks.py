@@ -7,11 +7,11 @@ import pytest
 
 import slackwater
 from slackwater.clock.timestamp import MAX
+from slackwater.codec.layout import kv
 from slackwater.errors import AccessDenied
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import NodeDescriptor
-from slackwater.model.layout import kv
-from slackwater.model.requests import Batch, Header
+from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import Batch, Header
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
 from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator

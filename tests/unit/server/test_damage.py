@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from slackwater.codec.layout import kv
 from slackwater.errors import DamageError, StorageError, UnavailableError, UsageError
-from slackwater.model.layout import kv
 from slackwater.replica.rebuild import copy_whole
 from slackwater.replica.snapshot import SnapshotBlock, check_whole, send_parts
 from slackwater.replica.state import encode_state, state_key

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from slackwater.clock.timestamp import Timestamp, add_seconds
+from slackwater.codec.layout import check_split_key, kv, meta, system, table_prefix, versioned
 from slackwater.errors import DecodeError, UnavailableError, UsageError
 from slackwater.model.descriptors import NO_LEASE, RangeDescriptor
-from slackwater.model.layout import check_split_key, kv, meta, system, table_prefix, versioned
-from slackwater.model.requests import ConditionalPut, Delete
 from slackwater.model.txns import Intent, TxnRecord, TxnStatus
+from slackwater.protocol.range.requests import ConditionalPut, Delete
 from slackwater.replica.allocator import Add, Move, NodeInfo, NodeState, Remove
 from slackwater.replica.lease import LeaseState
 from slackwater.replica.load import KEYS_KEPT, SAMPLE_EVERY, LoadMeter

@@ -9,13 +9,13 @@ import re
 
 import pytest
 
+from slackwater.cli.start import http_address
+from slackwater.codec.layout import kv
 from slackwater.errors import UsageError
-from slackwater.model.layout import kv
 from slackwater.server import metrics
 from slackwater.server.arguments import http_tls
 from slackwater.server.health import answer, health
 from slackwater.server.journal import LINE_CHARS_MAX, Format, Journal, Level
-from slackwater.server.start_command import http_address
 from slackwater.txn.staleness import Staleness
 from tests.unit.server.cluster import Cluster
 

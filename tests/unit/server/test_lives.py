@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from slackwater.codec.layout import kv, system
 from slackwater.errors import AmbiguousResult, NotLeaseholder, StorageError, UnavailableError
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import Generation, RangeDescriptor
-from slackwater.model.layout import kv, system
+from slackwater.protocol.range import requests as rq
 from slackwater.replica.apply import apply_packet
 from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime import run

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from slackwater.codec.layout import KEY_MIN, KV, kv
 from slackwater.errors import HistoryIncomplete
 from slackwater.model.descriptors import Generation, RangeDescriptor
-from slackwater.model.layout import KEY_MIN, KV, kv
 from slackwater.replica.allocator import NodeState
 from slackwater.replica.driver.history import History
 from slackwater.replica.snapshot import range_digest

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from slackwater.codec.layout import anchored_span, kv
 from slackwater.errors import LogTrimmed
-from slackwater.model import requests as rq
-from slackwater.model.layout import anchored_span, kv
 from slackwater.model.spans import Span
+from slackwater.protocol.range import requests as rq
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family
 from slackwater.server.queues.check import CheckQueue

@@ -5,14 +5,14 @@ import pytest
 
 import slackwater
 from slackwater.clock.timestamp import MAX, MIN
+from slackwater.codec.layout import kv, meta, system, table_prefix
+from slackwater.codec.rows import RowCodec
 from slackwater.errors import SlackwaterError, UsageError
-from slackwater.model import native as nt
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import Epoch, Liveness, NodeDescriptor, RangeDescriptor
-from slackwater.model.layout import kv, meta, system, table_prefix
-from slackwater.model.requests import Batch, Header
-from slackwater.model.rows import RowCodec
 from slackwater.model.txns import TXN_ID_BYTES
+from slackwater.protocol.client import calls as nt
+from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import Batch, Header
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
 from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator

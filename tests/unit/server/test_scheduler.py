@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from slackwater.codec.layout import kv
 from slackwater.errors import InvariantViolation, SlackwaterError, UnavailableError
-from slackwater.model import requests as rq
-from slackwater.model.layout import kv
+from slackwater.protocol.range import requests as rq
 from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rpc.faults import pack, unpack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from slackwater.closedts.explain import Kind
-from slackwater.model.layout import kv
+from slackwater.codec.layout import kv
 from tests.unit.server.cluster import Cluster
 
 

@@ -7,14 +7,14 @@ import argparse
 import msgspec
 import pytest
 
+from slackwater.cli.span_config import main, span_of
 from slackwater.closedts.policy import Kind, Policy, PolicyBook, Terms
+from slackwater.codec.layout import kv, table_span
 from slackwater.errors import DecodeError, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import Generation, RangeDescriptor
-from slackwater.model.layout import kv, table_span
 from slackwater.runtime import run
 from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.server.span_config import SpanConfig, config_of, decode_config, factor_of, policies_of
-from slackwater.server.span_config_command import main, span_of
 from slackwater.server.span_watch import SpanWatch
 from slackwater.settings import Settings
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from slackwater.codec.layout import kv
 from slackwater.errors import ConnectionLost, StorageError, UnavailableError
-from slackwater.model.layout import kv
 from slackwater.replica.driver.store import MISSING_WAITS_MAX, NEIGHBOUR_WAITS_MAX
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family, Position, RangeId

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.model.commands import Command
 from slackwater.model.descriptors import (
     FIRST_RANGE,
     Generation,
@@ -19,6 +18,7 @@ from slackwater.model.descriptors import (
     LeaseSequence,
     RangeDescriptor,
 )
+from slackwater.protocol.log.commands import Command
 from slackwater.replica.apply import Outcome, Verdict
 from slackwater.replica.state import RangeState
 from slackwater.runtime.seam import NodeId, Position

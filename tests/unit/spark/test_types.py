@@ -9,9 +9,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from slackwater.codec.arrow import arrow_schema
 from slackwater.errors import UsageError
 from slackwater.model import kinds
-from slackwater.model.arrow import arrow_schema
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 
 pytest.importorskip("pyspark")

@@ -3,7 +3,7 @@
 import pytest
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.model.layout import kv
+from slackwater.codec.layout import kv
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.storage import gc, intents, reads, stats, writes
 from slackwater.storage.memory import MemoryEngine

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec import layout
 from slackwater.errors import UsageError
-from slackwater.model import layout
-from slackwater.model import requests as rq
 from slackwater.model.spans import Span, SpanSet
 from slackwater.model.txns import Intent, TxnStatus
+from slackwater.protocol.range import requests as rq
 from slackwater.txn import check, reads
 from slackwater.txn.buffer import WriteBuffer, chunks
 from slackwater.txn.finish import KEYS_PER_REQUEST_MAX, Finished

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp, from_us
-from slackwater.model import requests as rq
 from slackwater.model.txns import Intent, TxnRecord, TxnStatus
+from slackwater.protocol.range import requests as rq
 from slackwater.replica import records
 from slackwater.storage.batch import WriteBatch
 from slackwater.txn.pushing import Pusher, after, plan

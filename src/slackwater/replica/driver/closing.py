@@ -21,9 +21,9 @@ from slackwater.closedts.side_transport import CannotClose
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import InvariantViolation, TooStale, UsageError
 from slackwater.hooks import planted, tap
-from slackwater.model import requests as rq
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.model.served import Why
+from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.served import Why
 from slackwater.replica import declare
 from slackwater.replica.apply import Verdict
 from slackwater.replica.closing import try_close
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from slackwater.closedts.negotiate import Resolved
     from slackwater.closedts.side_transport import Closed
-    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver.replica import Replica
     from slackwater.runtime.seam import Reader, Snapshot

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from slackwater.clock import HybridClock, Timestamp
     from slackwater.closedts.publisher import Publisher
     from slackwater.errors import SlackwaterError
-    from slackwater.model.commands import ComplaintTrigger
     from slackwater.model.descriptors import Liveness, RangeDescriptor
+    from slackwater.protocol.log.commands import ComplaintTrigger
     from slackwater.replica.apply import Applied, Outcome
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.state import RangeState

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.codec.keys import unescape
+from slackwater.codec.layout import LOCAL, prefix_span, range_local
 from slackwater.errors import StorageError
 from slackwater.hooks import probe
-from slackwater.model.keys import unescape
-from slackwater.model.layout import LOCAL, prefix_span, range_local
 from slackwater.runtime.seam import Family, Position, RangeId
 from slackwater.storage.batch import WriteBatch
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import HistoryIncomplete, LogTrimmed, UnavailableError
 from slackwater.hooks import probe
-from slackwater.model.commands import ComplaintTrigger, decode_packet
+from slackwater.protocol.log.commands import ComplaintTrigger, decode_packet
 from slackwater.replica.apply import Absorbed, Created, apply_packet
 from slackwater.replica.driver.stored import stored_states
 from slackwater.replica.snapshot import send_parts
@@ -27,7 +27,7 @@ from slackwater.runtime.sync import timeout
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from slackwater.model.commands import Packet
+    from slackwater.protocol.log.commands import Packet
     from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Entry, OrderedLog, Position, RangeId, Runtime

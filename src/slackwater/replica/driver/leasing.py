@@ -26,7 +26,8 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.hooks import planted, probe
-from slackwater.model.commands import (
+from slackwater.model.descriptors import FIRST_RANGE, Lease, LeaseSequence
+from slackwater.protocol.log.commands import (
     COMMAND_ID_BYTES,
     NO_LAI,
     Command,
@@ -35,7 +36,6 @@ from slackwater.model.commands import (
     Packet,
     encode_packet,
 )
-from slackwater.model.descriptors import FIRST_RANGE, Lease, LeaseSequence
 from slackwater.replica.driver.waiting import NO_HURRY_S, Waiters
 from slackwater.replica.lease import (
     LeaseState,

@@ -38,10 +38,10 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
+from slackwater.codec.layout import prefix_end, system
 from slackwater.errors import ConditionFailed, NodeFenced, SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import Epoch, Lease, Liveness
-from slackwater.model.layout import prefix_end, system
 from slackwater.replica.lease import lasts_s
 from slackwater.runtime.sync import Event
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.model.layout import range_local
+from slackwater.codec.layout import range_local
 from slackwater.replica.evaluation import LeftSide
 from slackwater.runtime.seam import Family
 from slackwater.storage.overlay import Overlay

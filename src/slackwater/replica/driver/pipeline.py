@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
 from slackwater.hooks import planted, probe, tap
-from slackwater.model.commands import ComplaintTrigger
+from slackwater.protocol.log.commands import ComplaintTrigger
 from slackwater.replica.apply import Verdict
 from slackwater.runtime.sync import Event, get_running_loop
 

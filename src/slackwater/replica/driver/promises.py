@@ -17,9 +17,9 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.closedts.receiver import Promise
+from slackwater.codec.layout import range_local
 from slackwater.hooks import probe
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.model.layout import range_local
 from slackwater.runtime.seam import Family, RangeId
 from slackwater.storage.batch import WriteBatch
 

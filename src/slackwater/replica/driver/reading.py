@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MAX, MIN
 from slackwater.errors import ConflictError, Overloaded, SlackwaterError, TooStale
 from slackwater.hooks import probe, tap
-from slackwater.model.bulk import BULK
-from slackwater.model.requests import BatchResult, LeaseResult
-from slackwater.model.served import Served, Why
+from slackwater.protocol.range.bulk import BULK
+from slackwater.protocol.range.requests import BatchResult, LeaseResult
+from slackwater.protocol.range.served import Served, Why
 from slackwater.replica import declare
 from slackwater.replica.evaluate import View, evaluate
 from slackwater.runtime.sync import CancelledError
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.model.requests import Batch, Result
+    from slackwater.protocol.range.requests import Batch, Result
     from slackwater.replica.driver.context import Context
     from slackwater.replica.driver.replica import Replica
     from slackwater.replica.evaluate_bulk import BulkReads

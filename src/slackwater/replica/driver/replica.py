@@ -30,8 +30,8 @@ from slackwater.errors import (
     UnavailableError,
 )
 from slackwater.hooks import planted, probe, tap
-from slackwater.model import requests as rq
-from slackwater.model.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
+from slackwater.protocol.log.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
+from slackwater.protocol.range import requests as rq
 from slackwater.replica import admission, declare
 from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, digest_in, merge_in
 from slackwater.replica.driver.checksums import Checksums
@@ -49,9 +49,9 @@ from slackwater.storage.batch import WriteBatch
 from slackwater.storage.stats import recompute_now
 
 if TYPE_CHECKING:
-    from slackwater.model.commands import Packet
-    from slackwater.model.requests import Batch, BatchResult
-    from slackwater.model.served import Served
+    from slackwater.protocol.log.commands import Packet
+    from slackwater.protocol.range.requests import Batch, BatchResult
+    from slackwater.protocol.range.served import Served
     from slackwater.replica.apply import Aftermath, Applied
     from slackwater.replica.driver.context import Context, Gone, ReplicaFollower
     from slackwater.replica.state import RangeState

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from slackwater.clock import HybridClock
     from slackwater.closedts.publisher import Publisher
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver.context import ApplyListener, LivenessView
     from slackwater.replica.evaluation import LeftSide
     from slackwater.replica.read_summary import ReadSummary

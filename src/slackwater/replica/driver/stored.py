@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.model.layout import LOCAL, prefix_span
+from slackwater.codec.layout import LOCAL, prefix_span
 from slackwater.replica.state import RangeState, decode_state, state_key
 from slackwater.runtime.seam import Family
 

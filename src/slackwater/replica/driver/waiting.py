@@ -11,7 +11,7 @@ from slackwater.runtime.sync import Future, get_running_loop, timeout
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from slackwater.model.requests import Batch
+    from slackwater.protocol.range.requests import Batch
     from slackwater.runtime.seam import Clock
 
 NO_HURRY_S = 3600.0

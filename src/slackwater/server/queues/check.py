@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
-from slackwater.model import requests as rq
+from slackwater.protocol.range import requests as rq
 from slackwater.replica.allocator import NodeState
 from slackwater.runtime.deadline import Deadline
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN
+from slackwater.codec.layout import KEY_MAX, KEY_MIN
 from slackwater.errors import HistoryIncomplete, SlackwaterError
 from slackwater.hooks import probe
-from slackwater.model.commands import COMMAND_ID_BYTES, NO_LAI, AdoptTrigger, Command, Packet, encode_packet
 from slackwater.model.descriptors import FIRST_RANGE
-from slackwater.model.layout import KEY_MAX, KEY_MIN
+from slackwater.protocol.log.commands import COMMAND_ID_BYTES, NO_LAI, AdoptTrigger, Command, Packet, encode_packet
 from slackwater.replica.allocator import NodeState
 from slackwater.replica.driver.history import History
 from slackwater.server.bootstrap import begin_again

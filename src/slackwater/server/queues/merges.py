@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from slackwater.codec.layout import KEY_MAX
 from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE
-from slackwater.model.layout import KEY_MAX
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.codec.layout import split_version
 from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE
-from slackwater.model.layout import split_version
 from slackwater.runtime.seam import Family
 from slackwater.server.span_config import bound_inside
 from slackwater.storage.stats import Stats

@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import Timestamp, add_seconds, seconds_between
+from slackwater.codec.layout import anchored_span
 from slackwater.hooks import planted, probe
-from slackwater.model import requests as rq
-from slackwater.model.layout import anchored_span
 from slackwater.model.spans import Span
 from slackwater.model.txns import Intent, Resolution, TxnRecord, TxnStatus
+from slackwater.protocol.range import requests as rq
 from slackwater.replica.records import decode_record, resolution
 from slackwater.runtime.deadline import Deadline
 from slackwater.runtime.seam import Family

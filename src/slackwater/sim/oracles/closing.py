@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.closedts.driver import SideTransport
 from slackwater.closedts.policy import target
-from slackwater.model.commands import NO_LAI, LeaseTrigger, MergeTrigger, SplitTrigger
-from slackwater.model.layout import split_version
+from slackwater.codec.layout import split_version
+from slackwater.protocol.log.commands import NO_LAI, LeaseTrigger, MergeTrigger, SplitTrigger
 from slackwater.replica.apply import Verdict
 from slackwater.replica.state import decode_state, state_key
 from slackwater.runtime.seam import Family
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from slackwater.closedts.policy import Policy, Terms
     from slackwater.closedts.side_transport import NodeLease, Sender
-    from slackwater.model.commands import Command
+    from slackwater.protocol.log.commands import Command
     from slackwater.replica.driver import Replica
     from slackwater.replica.driver.context import Context
     from slackwater.replica.driver.store import Store

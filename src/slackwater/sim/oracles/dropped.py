@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from slackwater.catalog.records import decode_record, descriptors_span, is_version
 from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.layout import TABLE, prefix_end, split_version, table_span
 from slackwater.hooks import probe
-from slackwater.model.layout import TABLE, prefix_end, split_version, table_span
 from slackwater.runtime.seam import Family
 from slackwater.sim.oracles.replication import _Watcher
 

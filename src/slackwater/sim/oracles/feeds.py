@@ -19,7 +19,7 @@ from bisect import bisect_right, insort
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.model.layout import split_version
+from slackwater.codec.layout import split_version
 from slackwater.runtime.seam import Family
 from slackwater.sim.oracles.following import decided
 from slackwater.sim.oracles.replication import _Watcher

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us, seconds_between
 from slackwater.closedts.policy import target, terms_of
-from slackwater.model import requests as rq
-from slackwater.model.layout import split_version
+from slackwater.codec.layout import split_version
 from slackwater.model.txns import TxnStatus
+from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare
 from slackwater.replica.records import read_record
 from slackwater.runtime.seam import Family
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from slackwater.closedts.negotiate import Resolved
-    from slackwater.model.requests import Batch, BatchResult
+    from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver import Replica
     from slackwater.runtime.seam import Reader
     from slackwater.sim.checkers.violation import Violation

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from slackwater.model.commands import LeaseTrigger
+from slackwater.protocol.log.commands import LeaseTrigger
 from slackwater.replica.apply import Verdict
 from slackwater.replica.snapshot import range_digest
 from slackwater.sim.oracles.witness import witness_of

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import add_seconds
+from slackwater.codec.layout import KEY_MAX, KEY_MIN, LOCAL, META, prefix_end, split_version
 from slackwater.model.descriptors import FIRST_RANGE
-from slackwater.model.layout import KEY_MAX, KEY_MIN, LOCAL, META, prefix_end, split_version
 from slackwater.model.txns import TxnStatus
 from slackwater.replica.records import decode_record
 from slackwater.replica.snapshot import range_digest

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.model.layout import TABLE, prefix_end, split_version
+from slackwater.codec.layout import TABLE, prefix_end, split_version
 from slackwater.runtime.seam import Family
 from slackwater.sim.checkers.history import Version, VersionHistory
 from slackwater.sim.oracles.replication import _Watcher, sampled

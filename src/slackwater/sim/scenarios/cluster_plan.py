@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slackwater.model.layout import KV, VERSION_BYTES, kv, prefix_end
+from slackwater.codec.layout import KV, VERSION_BYTES, kv, prefix_end
 from slackwater.runtime.seam import Family
 from slackwater.sim.handles import NS
 

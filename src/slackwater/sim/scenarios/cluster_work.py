@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp, add_seconds
+from slackwater.codec.layout import prefix_end
 from slackwater.errors import AmbiguousResult, ConditionFailed, SlackwaterError
 from slackwater.hooks import probe
-from slackwater.model.layout import prefix_end
 from slackwater.sim.scenarios.cluster_plan import (
     KV_SPAN,
     OPENING_BALANCE,

@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.arrow import settle_pandas
+from slackwater.codec.layout import schema_span
+from slackwater.codec.rows import RowCodec
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import probe
-from slackwater.model.arrow import settle_pandas
-from slackwater.model.layout import schema_span
-from slackwater.model.rows import RowCodec
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.versions import Versions

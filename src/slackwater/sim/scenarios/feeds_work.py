@@ -18,19 +18,19 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from slackwater.changefeed.sink import Sink
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.layout import kv
 from slackwater.errors import AmbiguousResult, BelowGcThreshold, SlackwaterError, UnavailableError
 from slackwater.feeds.client import Checkpoint, FeedClient
-from slackwater.feeds.events import Changes, Resolved
 from slackwater.feeds.frontier import Frontier, decode_token, frontier_from
 from slackwater.feeds.initial import InitialScan
 from slackwater.feeds.links import RpcLinks
-from slackwater.feeds.sink import Sink
 from slackwater.feeds.validate import Validators
 from slackwater.hooks import probe
-from slackwater.model import requests as rq
-from slackwater.model.layout import kv
 from slackwater.model.spans import Span
+from slackwater.protocol.feeds.events import Changes, Resolved
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS

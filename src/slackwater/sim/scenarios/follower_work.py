@@ -18,10 +18,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
+from slackwater.codec.layout import prefix_end
 from slackwater.errors import BelowGcThreshold, SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
-from slackwater.model import requests as rq
-from slackwater.model.layout import prefix_end
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN, account_keys, all_keys
 from slackwater.sim.scenarios.cluster_worker import operation

@@ -21,10 +21,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from slackwater.codec.layout import kv, system
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import probe
-from slackwater.model import requests as rq
-from slackwater.model.layout import kv, system
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.parallel import in_parallel
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slackwater.closedts.policy import Kind
+from slackwater.codec.layout import table_span
 from slackwater.errors import SlackwaterError, UsageError
-from slackwater.model.layout import table_span
 from slackwater.server.span_config import change_config
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
+from slackwater.codec.arrow import settle_pandas
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import probe
-from slackwater.model import native as nt
-from slackwater.model.arrow import settle_pandas
+from slackwater.protocol.client import calls as nt
 from slackwater.sim.scenarios.cluster_worker import operation
 
 if TYPE_CHECKING:

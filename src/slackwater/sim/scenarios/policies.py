@@ -19,10 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.closedts.policy import Kind
+from slackwater.codec.layout import kv, prefix_end
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
-from slackwater.model import requests as rq
-from slackwater.model.layout import kv, prefix_end
+from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.server.span_config import change_config, remove_config
 from slackwater.sim.handles import NS

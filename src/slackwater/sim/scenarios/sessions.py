@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.closedts.policy import Kind
+from slackwater.codec.arrow import settle_pandas
+from slackwater.codec.layout import table_span
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
-from slackwater.model.arrow import settle_pandas
-from slackwater.model.layout import table_span
 from slackwater.server.span_config import change_config
 from slackwater.sim.handles import NS
 from slackwater.sim.scenario import PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register

@@ -1,0 +1,141 @@
+"""The `slackwater` command. Each subcommand is loaded only when it is called, so `--help` is instant.
+
+    slackwater start --store DIR        run one node
+    slackwater init                     make a new cluster
+    slackwater bench NAME… [--json]     measure, as ratios to peers in the same run
+    slackwater sim --seeds N [--json]   run the deterministic simulator
+    slackwater version
+
+A subcommand is a module function `main(argv) -> int`, named here by a string: the composition root may reach every
+layer, but only when asked to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import json
+import os
+import sys
+from typing import NamedTuple
+
+from slackwater.errors import SlackwaterError
+
+
+class Command(NamedTuple):
+    """Where a subcommand lives, and its line in the help."""
+
+    target: str
+    help: str
+
+
+COMMANDS: dict[str, Command] = {
+    "start": Command("slackwater.cli.start:main", "run one node"),
+    "init": Command("slackwater.cli.init:main", "make a new cluster of a started node"),
+    "status": Command("slackwater.cli.status:status_main", "list the nodes of a cluster"),
+    "ranges": Command("slackwater.cli.status:ranges_main", "list the ranges of a cluster and their replicas"),
+    "frontier": Command(
+        "slackwater.cli.frontier:main", "explain how far ranges are closed and resolved, and what holds them"
+    ),
+    "changefeed": Command("slackwater.cli.changefeed:main", "follow tables into files, with markers of what is final"),
+    "drain": Command("slackwater.cli.drain:drain_main", "hand over a node's leases before it is stopped"),
+    "decommission": Command("slackwater.cli.drain:decommission_main", "take a node out of service for good"),
+    "refetch": Command("slackwater.cli.refetch:main", "discard a wrong replica and fetch it anew from a healthy one"),
+    "kv": Command("slackwater.cli.kv:main", "read and write plain keys, for trying and debugging"),
+    "nats": Command("slackwater.cli.nats:main", "run a local NATS JetStream to use as the log, for trying"),
+    "demo": Command(
+        "slackwater.demo.command:main", "a shop on three nodes: see follower reads, feeds and Spark at work"
+    ),
+    "cert": Command("slackwater.cli.cert:main", "create certificates"),
+    "bench": Command("slackwater.cli.bench:main", "measure throughput and latency against peers in the same run"),
+    "sim": Command("slackwater.sim.command:main", "run the deterministic simulator: seeds, replay, planted bugs"),
+    "span-config": Command(
+        "slackwater.cli.span_config:main", "give a span of keys its own closing policy or replicas, online"
+    ),
+    "settings": Command("slackwater.cli.settings:main", "list every setting with its default, unit and range"),
+    "version": Command("slackwater.cli.main:print_version", "print the version"),
+}
+
+
+GROUPS = {
+    "run a cluster": ("start", "init", "drain", "decommission", "cert", "nats"),
+    "look at one": ("status", "ranges", "frontier", "settings"),
+    "use and steer it": ("changefeed", "kv", "span-config", "refetch"),
+    "try and prove it": ("demo", "sim", "bench", "version"),
+}
+
+
+def print_version(argv: list[str]) -> int:
+    """`slackwater version`."""
+    from slackwater import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="slackwater version", description="Print the version.", epilog="example: slackwater version --json"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    options = parser.parse_args(argv)
+    print(json.dumps({"version": __version__}) if options.json else f"slackwater {__version__}")
+    return 0
+
+
+def usage() -> str:
+    """The top-level help text."""
+    width = max(map(len, COMMANDS))
+    lines = [
+        "usage: slackwater COMMAND [options]",
+        "",
+        "A replicated table store that knows which times are finished.",
+    ]
+    for title, names in GROUPS.items():
+        lines += ["", title, *(f"  {name:<{width}}  {COMMANDS[name].help}" for name in names)]
+    lines += ["", "`slackwater COMMAND --help` explains each with examples. To see it all at work: slackwater demo"]
+    return "\n".join(lines)
+
+
+def unknown(name: str) -> str:
+    """What to say to a command that is none."""
+    near = difflib.get_close_matches(name, COMMANDS, n=2)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"slackwater: there is no command {name!r}; {hint}`slackwater --help` lists all"
+
+
+def said(error: SlackwaterError) -> str:
+    """An error in one line for people: without facts that the message has told already."""
+    facts = {k: v for k, v in error.facts.items() if k != "sent" and str(v) not in error.message}
+    told = ", ".join(f"{name}={value!r}" for name, value in facts.items())
+    return " ".join(f"{error.message} ({told})".split() if told else error.message.split())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point: dispatch, and turn our errors into one line and an exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in {"-h", "--help", "help"}:
+        print(usage())
+        return 0
+    name, *rest = argv
+    if name == "--version":
+        name = "version"
+    command = COMMANDS.get(name)
+    if command is None:
+        print(unknown(name), file=sys.stderr)
+        return 2
+    module, _, function = command.target.partition(":")
+    try:
+        return int(getattr(importlib.import_module(module), function)(rest))
+    except SlackwaterError as error:
+        print(f"slackwater {name}: {said(error)}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `slackwater ranges | head`: nobody reads on, and that is no error
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - or the interpreter complains when it flushes
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"slackwater {name}: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

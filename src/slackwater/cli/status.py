@@ -1,0 +1,291 @@
+"""`slackwater status` and `slackwater ranges`: what a cluster looks like from one node, and what each node says itself.
+
+The node that is asked names the others; each of them is then asked directly, all at the same time, for at most a few
+seconds. One that does not answer is listed all the same, with what the first one knows about it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from slackwater.cli.calling import CALL_TIMEOUT_S, calling
+from slackwater.clock.timestamp import MIN, seconds_between, show
+from slackwater.codec.layout import show_key
+from slackwater.errors import SlackwaterError
+from slackwater.routing.parallel import in_parallel
+from slackwater.runtime.real import run
+from slackwater.runtime.tasks import Scope
+from slackwater.server.arguments import add_client_arguments
+from slackwater.server.replication import count_replicas, warnings
+from slackwater.server.services import REPORT, STATUS, ReplicaStatus, ReportReply, ReportRequest, StatusRequest
+from slackwater.storage.stats import Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from slackwater.model.descriptors import Liveness, NodeDescriptor
+    from slackwater.runtime.rpc.dialer import Dialer
+
+ASK_TIMEOUT_S = 3.0
+NODES_AT_ONCE = 32
+
+
+WAITING = "waiting for init"
+STATUS_COLUMNS = """\
+columns
+  state    live; draining (handing over its leases); expired (no heartbeat for liveness.duration: its leases move); no
+           answer (it did not answer this command)
+  epoch    grows when others had to declare the node dead
+  leases   of so many of its ranges it is the leaseholder, which serves their writes
+  bad      replicas that are quarantined: they serve nothing, and `slackwater ranges` says why
+  clock    its clock minus that of the node asked
+"""
+RANGES_COLUMNS = """\
+columns
+  gen       changes whenever the range's bounds or replicas do
+  lai       commands applied; replicas of one range that are equally far have the same
+  position  in the log
+  closed    how long ago the time is up to which this replica serves reads by itself
+  span      its keys: [first, end)
+"""
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """One node of `slackwater status`."""
+
+    node: int
+    address: str
+    locality: str
+    state: str
+    """live, draining, expired, or unknown: by its liveness record; waiting for init before there is a cluster."""
+    epoch: int
+    expires_in_s: float | None
+    answers: bool
+    ranges: int | None
+    leases: int | None
+    quarantined: int | None
+    clock_offset_us: int | None
+    """Its clock minus that of the node that was asked first."""
+    started_at: str
+    questions: dict[int, str] = {}
+    """Ranges it leads whose replicas differ, and where an operator has to decide which is right."""
+    unfit: list[str] = []
+    """Why it leads nothing now, as it says itself."""
+    warnings: list[str] = []
+    """What an operator should know of it, such as certificates that are about to end."""
+
+
+class ReplicaRow(msgspec.Struct, frozen=True):
+    """One replica of one range."""
+
+    node: int
+    lai: int
+    position: int
+    durable: int
+    closed_lag_s: float | None
+    live_keys: int
+    total_bytes: int
+    intents: int
+    frozen: bool
+    failure: str
+
+
+class RangeRow(msgspec.Struct, frozen=True):
+    """One range of `slackwater ranges`: as its most advanced replica describes it, and every replica."""
+
+    range_id: int
+    start: str
+    end: str
+    generation: int
+    replicas: tuple[int, ...]
+    leaseholder: int
+    lease_sequence: int
+    lease: str
+    copies: list[ReplicaRow]
+
+
+def status_main(argv: list[str]) -> int:
+    """Print the nodes."""
+    options = _options(
+        "status",
+        "List the nodes of a cluster: who lives, what they hold, how far their clocks are apart.",
+        argv,
+        STATUS_COLUMNS,
+    )
+    rows, short = run(_status(options))
+    if options.json:
+        print(msgspec.json.encode(rows).decode())
+        return 0
+    table = [["node", "address", "state", "epoch", "ranges", "leases", "bad", "clock", "locality"]]
+    for row in rows:
+        offset = "-" if row.clock_offset_us is None else f"{row.clock_offset_us / 1000:+.1f} ms"
+        state = row.state if row.answers else f"{row.state}, no answer"
+        counts = ["-" if n is None else str(n) for n in (row.ranges, row.leases, row.quarantined)]
+        name = f"n{row.node}" if row.node else "-"
+        table.append([name, row.address, state, str(row.epoch), *counts, offset, row.locality or "-"])
+    print_table(table)
+    for row in rows:
+        for warning in row.warnings:
+            print(f"\nn{row.node}: {warning}")
+        for question in row.questions.values():
+            print(f"\nDECIDE  {question}")
+            print("        see docs/operations.md, *When a disk is damaged*; slackwater refetch RANGE --node N answers")
+        for why in row.unfit:
+            print(f"WARNING: n{row.node} leads nothing now: {why}")
+    for warning in short:
+        print(f"WARNING: {warning}")
+    if any(row.state == WAITING for row in rows):
+        certs = f" --certs {options.certs}" if options.certs else ""
+        print(f"\nThis node belongs to no cluster yet; make one with: slackwater init --host {options.host}{certs}")
+    return 0
+
+
+def ranges_main(argv: list[str]) -> int:
+    """Print the ranges."""
+    options = _options(
+        "ranges",
+        "List the ranges of a cluster: bounds, lease, and where every replica stands.",
+        argv,
+        RANGES_COLUMNS,
+    )
+    rows = run(_ranges(options))
+    if options.json:
+        print(msgspec.json.encode(rows).decode())
+        return 0
+    table = [["range", "gen", "lease", "replica", "lai", "position", "closed", "keys", "bytes", "span"]]
+    for row in rows:
+        for at, copy in enumerate(row.copies):
+            lag = "-" if copy.closed_lag_s is None else f"-{copy.closed_lag_s:.1f} s"
+            head = [f"r{row.range_id}", str(row.generation), row.lease] if at == 0 else ["", "", ""]
+            span = f"[{row.start}, {row.end})" if at == 0 else ""
+            note = f" QUARANTINED: {copy.failure}" if copy.failure else " frozen" if copy.frozen else ""
+            numbers = [str(copy.lai), str(copy.position), lag, str(copy.live_keys), str(copy.total_bytes)]
+            table.append([*head, f"n{copy.node}{note}", *numbers, span])
+    print_table(table)
+    return 0
+
+
+def _options(name: str, description: str, argv: list[str], columns: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"slackwater {name}",
+        description=description,
+        epilog=f"{columns}\nexamples:\n  slackwater {name}\n"
+        f"  slackwater {name} --host db1.example:7400 --certs /etc/slackwater --json | jq '.[]'",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_client_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    return parser.parse_args(argv)
+
+
+async def _status(options: argparse.Namespace) -> tuple[list[NodeRow], list[str]]:
+    """Every node, and what is wrong with the replicas of the whole."""
+    async with calling(options) as dialer:
+        first = await dialer.call(options.host, REPORT, ReportRequest(), timeout=CALL_TIMEOUT_S)
+        nodes = sorted(first.nodes or [first.node], key=lambda node: node.node_id)
+
+        async def ask(node: NodeDescriptor) -> ReportReply:
+            return await dialer.call(node.address, REPORT, ReportRequest(), timeout=ASK_TIMEOUT_S)
+
+        answers = await ask_all([partial(ask, node) for node in nodes])
+        held = await ask_all([partial(_replicas_of, dialer, node) for node in nodes if node.node_id])
+    counted = count_replicas(replica for answer in held for replica in answer or ())
+    liveness = {record.node_id: record for record in first.liveness}
+    rows = [
+        _node_row(node, liveness.get(node.node_id), first, answer) for node, answer in zip(nodes, answers, strict=True)
+    ]
+    return rows, warnings(counted, nodes=sum(answer is not None for answer in held))
+
+
+def _node_row(node: NodeDescriptor, record: Liveness | None, first: ReportReply, answer: ReportReply | None) -> NodeRow:
+    live = record is not None and record.live_at(first.now)
+    state = "unknown" if record is None else "draining" if record.draining else "live" if live else "expired"
+    if not node.node_id:
+        state = WAITING
+    offset = 0 if node.node_id == first.node.node_id else first.offsets_us.get(f"n{node.node_id}")
+    return NodeRow(
+        node=node.node_id,
+        address=node.address,
+        locality=",".join(f"{k}={v}" for k, v in node.locality),
+        state=state,
+        epoch=record.epoch if record else 0,
+        expires_in_s=round(seconds_between(first.now, record.expiration), 3) if record else None,
+        answers=answer is not None,
+        ranges=answer.ranges if answer else None,
+        leases=answer.leases if answer else None,
+        quarantined=len(answer.quarantined) if answer else None,
+        clock_offset_us=offset,
+        started_at=show(node.started_at) if node.started_at != MIN else "",
+        questions={int(r): question for r, question in answer.questions.items()} if answer else {},
+        unfit=answer.unfit if answer else [],
+        warnings=answer.warnings if answer else [],
+    )
+
+
+async def _ranges(options: argparse.Namespace) -> list[RangeRow]:
+    async with calling(options) as dialer:
+        first = await dialer.call(options.host, REPORT, ReportRequest(), timeout=CALL_TIMEOUT_S)
+        nodes = sorted(first.nodes or [first.node], key=lambda node: node.node_id)
+        answers = await ask_all([partial(_replicas_of, dialer, node) for node in nodes])
+    found: dict[int, list[tuple[int, ReplicaStatus]]] = {}
+    for node, answer in zip(nodes, answers, strict=True):
+        for replica in answer or ():
+            found.setdefault(replica.descriptor.range_id, []).append((node.node_id, replica))
+    rows = [_range_row(copies, first) for copies in found.values()]
+    return sorted(rows, key=lambda row: row.range_id)
+
+
+async def _replicas_of(dialer: Dialer, node: NodeDescriptor) -> list[ReplicaStatus]:
+    return (await dialer.call(node.address, STATUS, StatusRequest(), timeout=ASK_TIMEOUT_S)).replicas
+
+
+def _range_row(copies: list[tuple[int, ReplicaStatus]], first: ReportReply) -> RangeRow:
+    _, best = max(copies, key=lambda copy: (copy[1].lai, copy[1].position))
+    return RangeRow(
+        range_id=best.descriptor.range_id,
+        start=show_key(best.descriptor.start),
+        end=show_key(best.descriptor.end),
+        generation=best.descriptor.generation,
+        replicas=best.descriptor.replicas,
+        leaseholder=best.lease.holder,
+        lease_sequence=best.lease.sequence,
+        lease=best.lease.status(),
+        copies=[_replica_row(node, replica, first) for node, replica in copies],
+    )
+
+
+def _replica_row(node: int, replica: ReplicaStatus, first: ReportReply) -> ReplicaRow:
+    stats = Stats(*replica.stats)
+    return ReplicaRow(
+        node=node,
+        lai=replica.lai,
+        position=replica.position,
+        durable=replica.durable,
+        closed_lag_s=round(seconds_between(replica.closed, first.now), 3) if replica.closed != MIN else None,
+        live_keys=stats.live_keys,
+        total_bytes=stats.total_bytes,
+        intents=stats.intents,
+        frozen=replica.frozen,
+        failure=replica.failure,
+    )
+
+
+async def ask_all(questions: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """The answers in order; None for whoever did not answer."""
+    scope = Scope("ask")
+    try:
+        answers = await in_parallel(scope, questions, limit=NODES_AT_ONCE, name="ask")
+    finally:
+        await scope.close()
+    return [None if isinstance(answer, SlackwaterError) else answer for answer in answers]
+
+
+def print_table(table: list[list[str]]) -> None:
+    """Columns as wide as they need to be."""
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

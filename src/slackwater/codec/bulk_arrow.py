@@ -1,0 +1,71 @@
+"""Both ends of a bulk read: the schema its blocks have, and the way into and out of Arrow IPC messages.
+
+    replica   RecordBatch ──pack──► encapsulated message (one copy)  ──► Blocks
+    reader    Blocks ──unpack──► RecordBatch over the received bytes (no copy)
+              Blocks ──stream──► schema message, blocks, end mark: a whole IPC stream, for whoever reads those
+
+Importing this module imports pyarrow; `bulk.py` does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+
+from slackwater.codec.arrow import arrow_fields, arrow_type
+from slackwater.errors import DecodeError
+from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from slackwater.model.schema import Column
+    from slackwater.protocol.range.bulk import ScanPlan
+
+pa: Any = pyarrow  # its stubs know neither buffers nor messages
+CHANGE_FIELDS: tuple[Any, ...] = (
+    pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+    pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+    pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC"), nullable=False),
+)
+"""What an export adds behind the columns of the table."""
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def plan_columns(plan: ScanPlan) -> list[Column]:
+    """The columns that a plan asks for, in order."""
+    schema = plan.schema()
+    return list(schema.columns) if plan.columns is None else [schema.column(name) for name in plan.columns]
+
+
+def plan_schema(plan: ScanPlan) -> Any:
+    """The Arrow schema of the blocks of a `ScanArrow`."""
+    return arrow_fields(plan_columns(plan))
+
+
+def change_schema(plan: ScanPlan) -> Any:
+    """The Arrow schema of the blocks of an `ExportArrow`: a deletion leaves all but the key NULL."""
+    keys = {column.id for column, _ in plan.schema().key_columns()}
+    rows = [pa.field(c.name, arrow_type(c.type), nullable=c.id not in keys) for c in plan_columns(plan)]
+    return pa.schema([*rows, *CHANGE_FIELDS])
+
+
+def pack(batch: Any) -> memoryview:
+    """A record batch as an encapsulated message, without its schema."""
+    return memoryview(batch.serialize())
+
+
+def unpack(blocks: Iterable[memoryview], schema: Any) -> list[Any]:
+    """The record batches in blocks of one schema, over the same memory."""
+    try:
+        return [pa.ipc.read_record_batch(pa.py_buffer(block), schema) for block in blocks]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise DecodeError(f"a block is not a record batch of this schema: {error}") from None
+
+
+def stream(blocks: Iterable[memoryview], schema: Any) -> Iterator[memoryview | bytes]:
+    """The pieces of a whole IPC stream around blocks."""
+    yield memoryview(schema.serialize())
+    yield from blocks
+    yield END_OF_STREAM

@@ -1,0 +1,101 @@
+"""Checks rows that came from outside before they are proposed.
+
+A client encodes its rows itself, so a gateway is handed bytes. A value that does not decode would make every later scan of
+its table fail, a key that is not the value's own would be found under one name and read under another, and a key that is
+no key of the table could sort into the versions of its neighbor. All three are refused here, before anything is written.
+
+A few rows are checked one by one (3.9 us each for four columns), many as one Arrow block (0.4 us each); both are the
+codecs that will read the rows later, so what passes here decodes there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.codec.rows import RowCodec
+from slackwater.errors import DecodeError, SlackwaterError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.model.schema import TableSchema
+
+ONE_BY_ONE_MAX = 24
+"""Up to this many rows are checked one by one; beyond it, a block is cheaper."""
+CHECKERS_KEPT_MAX = 1024
+
+
+class RowChecker:
+    """Checks keys and values against one version of a table."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._codec = RowCodec(schema)
+        self._key_names = [column.name for column, _ in schema.key_columns()]
+
+    def check_rows(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Raise `UsageError` unless every value is a row of this version and every key is the key of its row."""
+        if len(keys) <= ONE_BY_ONE_MAX:
+            for key, value in zip(keys, values, strict=True):
+                self._check_row(key, value)
+        else:
+            self._check_block(keys, values)
+
+    def check_keys(self, keys: Sequence[bytes]) -> None:
+        """Raise `UsageError` unless every key is a primary key of this table."""
+        for key in keys:
+            try:
+                row = self._codec.decode_key(key)
+                same = self._codec.key([row[name] for name in self._key_names]) == key
+            except SlackwaterError as error:
+                raise self._refusal(key, error.message) from None
+            if not same:
+                raise self._refusal(key, "it is not how this primary key is encoded")
+
+    def _check_row(self, key: bytes, value: bytes) -> None:
+        try:
+            row = self._codec.decode(value)
+            same = self._codec.key([row[name] for name in self._key_names]) == key
+        except SlackwaterError as error:
+            raise self._refusal(key, error.message) from None
+        if not same:
+            raise self._refusal(key, "the key is not that of the row in the value")
+
+    def _check_block(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        from slackwater.codec.keys_arrow import encode_keys  # pyarrow only when it is used
+        from slackwater.codec.rows_arrow import BlockDecoder
+
+        codec = self._codec
+        decoder = BlockDecoder(codec.schema, {})
+        try:
+            batch = decoder.decode(values)
+            same = encode_keys(codec.prefix, codec.key_types, [batch.column(n) for n in self._key_names]) == list(keys)
+        except DecodeError:
+            same = False
+        if not same:  # one of them is at fault: the slow way finds it
+            for key, value in zip(keys, values, strict=True):
+                self._check_row(key, value)
+            raise self._refusal(keys[0], "the block that begins with it does not decode")
+
+    def _refusal(self, key: bytes, why: str) -> UsageError:
+        schema = self._codec.schema
+        return UsageError(
+            f"a row does not fit table {schema.name} in version {schema.version}: {why}; nothing was written",
+            key=bytes(key[:32]),
+        )
+
+
+class RowCheckers:
+    """Keeps one `RowChecker` per version of each table in use."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], RowChecker] = {}
+
+    def of(self, schema: TableSchema) -> RowChecker:
+        """The checker of a schema; ids and versions are never used again, so they name it."""
+        name = (schema.table_id, schema.version)
+        checker = self._kept.get(name)
+        if checker is None:
+            if len(self._kept) >= CHECKERS_KEPT_MAX:
+                self._kept.clear()
+            checker = self._kept[name] = RowChecker(schema)
+        return checker

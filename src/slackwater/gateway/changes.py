@@ -1,0 +1,331 @@
+"""Change feeds of tables for clients: one frontier over all of them, schemas before the rows that need them.
+
+    FeedClient ─► [Changes Changes Checkpoint …] ─► gather what is there ─► catalog complete up to it ─► item ─► client
+                                                                               │
+                                              new versions of the tables ◄─────┘ go first
+
+Rules
+    1  Before a row committed at T is sent, the catalog here is complete up to T, and every version of its table that holds at
+       or before T has been sent: the client decodes it with the schema as of T. One read of the catalog, of what is new,
+       per gathered block; it also keeps any later schema change from committing below.
+    2  The same before a resolved timestamp is sent: no schema change at or below it is news afterwards.
+    3  A token goes on from `resolved`: whatever was sent above it comes again, because a consumer may have kept only what is
+       resolved. A position stands behind everything that was sent before it; it is for the client, which has all of that in
+       its hands and goes on with another gateway. The consumer's progress is what it has *taken*: the stream
+       has a window, and a consumer that stops taking stops this feed, its buffers and its protection, in that order.
+
+`until` and `stop`: nothing above is sent; the feed ends once all of it up to there is (`stop`: up to and including the
+schema change's own timestamp, so that resuming goes on behind it). `backfill`: when the feed reaches the change at T, the
+resolved timestamp waits at T - 1 while the table as of T is sent under its new schema; broken off, that starts again.
+
+A table whose closing is off is never resolved: its feed is refused, or ends, with an error that says why (`closing`).
+
+What the feed may still need is protected from collection (`feeds.protection`), and its lag is a metric of this node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, show
+from slackwater.codec.envelope import check_followable
+from slackwater.codec.layout import schema_span
+from slackwater.errors import Overloaded, UsageError
+from slackwater.feeds.client import Checkpoint, SpanFeed
+from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
+from slackwater.feeds.initial import InitialScan
+from slackwater.feeds.protection import FeedProtection, Policy, Protector, Unprotected
+from slackwater.gateway.closing import check_closing
+from slackwater.hooks import planted, probe
+from slackwater.model.changes import Changes, joined
+from slackwater.model.spans import SpanSet
+from slackwater.protocol.client.changes import CHANGES, INITIAL_SCANS, SCHEMA_POLICIES, ChangesItem, OpenChanges
+from slackwater.runtime.sync import timeout
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from slackwater.gateway.service import Gateway
+    from slackwater.model.tables import TableDescriptor, TableHistory
+    from slackwater.runtime.rpc.method import Context
+
+GATHER_BYTES = 256 << 10
+"""About how much goes into one message; a consumer that stops taking has `rpc.stream_window` of them before it."""
+CHECK_INTERVAL_S = 5.0
+"""How often a feed looks at its protection, and at the policies of its tables."""
+CATALOG_INTERVAL_S = 0.05
+"""One feed has the catalog read this often at most. A read costs about what a small write does."""
+TABLES_MAX = 1_000
+"""Tables of one feed."""
+AHEAD_MAX_S = 10.0
+"""How far in the future a feed may begin: commits of leading tables, and of nodes whose clocks are ahead, are a little there."""
+FEEDS_MAX = 1_000
+"""Feeds that one gateway runs; a client that is refused asks another one."""
+
+
+class ChangeFeeds:
+    """Serves `db.changes`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._made = 0
+        self.protector: Protector = Unprotected()
+        """What keeps history for the feeds of this node. Nothing is collected yet, so nothing needs to."""
+
+    def serve(self) -> None:
+        """Offer the method."""
+        self._gateway.node.server.handle_stream(CHANGES, self.changes)
+
+    async def changes(self, request: OpenChanges, context: Context) -> AsyncGenerator[ChangesItem, None]:
+        """Follow tables until the client goes away or everything asked for is there."""
+        _check(request)
+        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
+        known = self._gateway.node.feed_client.protections
+        if len(known) >= FEEDS_MAX:
+            raise Overloaded("this node runs as many change feeds as it may; ask another one", limit=FEEDS_MAX)
+        self._made += 1
+        histories = await self._histories(request)
+        if request.initial_scan != "only" and not request.until:  # with an end it may be resolved that far already
+            await check_closing(self._gateway.node, histories)
+        feed = TableFeed(self._gateway, request, histories, name=f"changes {self._made}")
+        protection = known[feed.name] = self._protection(request, feed, context)
+        feed.protection = protection
+        try:
+            await protection.begin(feed.since)
+            async for item in feed.items():
+                yield item
+        finally:
+            known.pop(feed.name, None)
+            await protection.end()
+
+    async def _histories(self, request: OpenChanges) -> list[TableHistory]:
+        catalog, start = self._gateway.catalog, _start(request)
+        found = [await catalog.find_id(table_id) for table_id in request.table_ids]
+        for name in request.tables if not found else ():
+            try:
+                found.append(await catalog.find(name))
+            except UsageError:
+                if start == MIN:
+                    raise
+                found.append(await catalog.find(name, at=start))  # dropped since: its changes until then are there
+        for history in found:
+            check_followable(history.latest.schema)
+        return found
+
+    def _protection(self, request: OpenChanges, feed: TableFeed, context: Context) -> FeedProtection:
+        policy = Policy.FAIL if request.expires_after_s else Policy.KEEP
+        return FeedProtection(
+            self.protector,
+            list(feed.spans),
+            owner=f"{feed.name} of {context.peer or 'a client'}",
+            clock=self._gateway.node.clock,
+            policy=policy,
+            expires_after_s=request.expires_after_s,
+        )
+
+
+class TableFeed:
+    """One client's feed."""
+
+    def __init__(self, gateway: Gateway, request: OpenChanges, histories: list[TableHistory], *, name: str) -> None:
+        self.name = name
+        self.protection: FeedProtection | None = None
+        self._node = gateway.node
+        self._catalog = gateway.catalog
+        self._request = request
+        self._known = {history.latest.table_id: history for history in histories}
+        self.spans = SpanSet(schema_span(history.latest.schema) for history in histories)
+        now = self._node.clock.now()
+        token = decode_token(request.token) if request.token else None
+        start = (request.after or now) if token is None else token.scan_ts or token.resolved
+        self.since = start
+        """Schema changes after this are news to the client."""
+        self._scan_ts = MIN if token is None else token.scan_ts
+        if token is None and request.initial_scan != "no":
+            self._scan_ts = start
+        if start > add_seconds(now, AHEAD_MAX_S):
+            raise UsageError(f"a feed begins in the past: {show(start)} is long after now, {show(now)}", after=start)
+        if self._scan_ts > now:
+            raise UsageError("an initial scan reads the past; give `after` a time that has come, or leave it out")
+        fresh = Frontier(self.spans, after=MIN if self._scan_ts else start)
+        self._frontier = fresh if token is None else frontier_from(token, self.spans)
+        self._until = request.until or MAX
+        self._sent = MIN if self._scan_ts else start
+        self._sent_ns = self._node.runtime.clock.monotonic_ns()
+        self._looked_ns = self._sent_ns
+        self._read_ns = 0
+        self._backfills: list[TableDescriptor] = []
+
+    async def items(self) -> AsyncIterator[ChangesItem]:
+        """Everything the client gets."""
+        position = token_of(self._frontier, scan_ts=self._scan_ts).encode()
+        yield ChangesItem(
+            tables=tuple(self._known.values()),
+            since=self.since,
+            resolved=self._frontier.resolved,
+            token=_from_resolved(self._frontier.resolved, position, scan_ts=self._scan_ts),
+            position=position,
+        )
+        if self._scan_ts:
+            scan = InitialScan(self._node.kv, self._frontier, scan_ts=self._scan_ts)
+            async for rows in scan:
+                resolved, position = self._frontier.resolved, scan.token()
+                token = _from_resolved(resolved, position, scan_ts=MIN if scan.done else self._scan_ts)
+                yield ChangesItem(rows=rows, initial=True, token=token, position=position, resolved=resolved)
+        if self._request.initial_scan == "only" or self._frontier.resolved >= self._until:
+            yield self._checkpoint(self._frontier.resolved, done=True)
+            return
+        for history in list(self._known.values()):  # what has changed since a token was made
+            self._note(history)
+        after = token_of(self._frontier)
+        async with self._node.feed_client.watch(
+            self.spans, after=after, befores=self._request.befores, name=self.name
+        ) as feed:
+            async for item in self._follow(feed):
+                yield item
+
+    async def _follow(self, feed: SpanFeed) -> AsyncIterator[ChangesItem]:
+        while True:
+            rows = await self._gather(feed)
+            await self._look_after()
+            due = self._due(feed)
+            if len(rows):
+                async for item in self._news(Timestamp(max(rows.timestamps))):
+                    yield item
+                rows = self._below(rows)
+            if len(rows):
+                yield ChangesItem(rows=rows)
+            if not due:
+                continue
+            resolved = feed.resolved
+            async for item in self._news(resolved):
+                yield item
+            async for item in self._backfilled(resolved):
+                yield item
+            done = resolved >= self._until
+            yield self._checkpoint(self._until if done else resolved, feed=None if done else feed, done=done)
+            if self.protection is not None:
+                await self.protection.advance(self._sent)
+                await self.protection.check()
+            if done:
+                return
+
+    async def _gather(self, feed: SpanFeed) -> Changes:
+        """What is there, as one block; waits for something. Checkpoints are in the feed's frontier."""
+        blocks: list[Changes] = []
+        size = 0
+        while size < GATHER_BYTES and (feed.ready or not blocks):
+            try:
+                async with timeout(CHECK_INTERVAL_S):
+                    event = await anext(feed)
+            except TimeoutError:
+                await self._look_after()
+                continue
+            if isinstance(event, Checkpoint):
+                if self._due(feed):
+                    break
+            else:
+                blocks.append(event)
+                size += event.size()
+        return joined(blocks)
+
+    async def _look_after(self) -> None:
+        """Every few seconds: end the feed if it lagged for too long, or can resolve nothing any more."""
+        now_ns = self._node.runtime.clock.monotonic_ns()
+        if now_ns - self._looked_ns < CHECK_INTERVAL_S * 1e9:
+            return
+        self._looked_ns = now_ns
+        if self.protection is not None:
+            await self.protection.check()
+        await check_closing(self._node, self._known.values())
+
+    def _due(self, feed: SpanFeed) -> bool:
+        """Whether a resolved timestamp is to be sent now."""
+        if feed.resolved <= self._sent:
+            return False
+        waited_s = (self._node.runtime.clock.monotonic_ns() - self._sent_ns) / 1e9
+        return waited_s >= self._request.interval_s or feed.resolved >= self._until
+
+    def _checkpoint(self, resolved: Timestamp, *, feed: SpanFeed | None = None, done: bool = False) -> ChangesItem:
+        self._sent = resolved
+        self._sent_ns = self._node.runtime.clock.monotonic_ns()
+        position = "" if feed is None or self._request.whole else feed.token()
+        return ChangesItem(resolved=resolved, token=_from_resolved(resolved, position), position=position, done=done)
+
+    def _below(self, rows: Changes) -> Changes:
+        if max(rows.timestamps) <= self._until:
+            return rows
+        return rows.pick([at for at, ts in enumerate(rows.timestamps) if ts <= self._until])
+
+    # --- schemas
+
+    async def _news(self, upto: Timestamp) -> AsyncIterator[ChangesItem]:
+        """Versions of the tables that hold at or below `upto` and have not been sent."""
+        await self._complete_upto(upto)
+        news = []
+        for table_id, known in self._known.items():
+            history = await self._catalog.find_id(table_id)
+            if history.latest.version > known.latest.version:
+                news.append(history)
+        for history in news:
+            probe("gateway.changes_schema")
+            self._known[history.latest.table_id] = history
+            self._note(history)
+        if news:
+            yield ChangesItem(tables=tuple(news))
+
+    async def _complete_upto(self, ts: Timestamp) -> None:
+        """Have the catalog complete; it is read so often and no oftener, and what is committed meanwhile gathers."""
+        if self._catalog.tables.upto >= ts:
+            return
+        clock = self._node.runtime.clock
+        wait_s = CATALOG_INTERVAL_S - (clock.monotonic_ns() - self._read_ns) / 1e9
+        if wait_s > 0:
+            await clock.sleep(wait_s)
+        self._read_ns = clock.monotonic_ns()
+        await self._catalog.complete_upto(ts)
+
+    def _note(self, history: TableHistory) -> None:
+        """What a new version means for this feed."""
+        fresh = [v for v in history.versions if v.modified > self.since and v.version > 1]
+        if not fresh:
+            return
+        if self._request.on_schema_change == "stop":
+            self._until = Timestamp(min(self._until, fresh[0].modified))
+        elif self._request.on_schema_change == "backfill":
+            noted = {(v.table_id, v.version) for v in self._backfills}
+            add = [v for v in fresh if not v.dropped and v.modified > self._sent]
+            self._backfills += [v for v in add if (v.table_id, v.version) not in noted]
+            self._backfills.sort(key=lambda v: v.modified)
+
+    async def _backfilled(self, resolved: Timestamp) -> AsyncIterator[ChangesItem]:
+        """The tables that have changed at or below `resolved`, as of then."""
+        while self._backfills and self._backfills[0].modified <= min(resolved, self._until):
+            version = self._backfills.pop(0)
+            before = Timestamp(version.modified - 1)
+            if before > self._sent:
+                yield self._checkpoint(before)
+            frontier = Frontier([schema_span(version.schema)], after=before)
+            async for rows in InitialScan(self._node.kv, frontier, scan_ts=version.modified):
+                yield ChangesItem(rows=rows, initial=True)
+
+
+def _start(request: OpenChanges) -> Timestamp:
+    return decode_token(request.token).resolved if request.token else request.after
+
+
+def _from_resolved(resolved: Timestamp, position: str, *, scan_ts: Timestamp = MIN) -> str:
+    """The token of a feed that has resolved so far: it goes on from there, or begins its initial scan again."""
+    if planted("X-TOKEN-AHEAD") and position:
+        return position
+    return Token(resolved, scan_ts=scan_ts).encode()
+
+
+def _check(request: OpenChanges) -> None:
+    if request.initial_scan not in INITIAL_SCANS:
+        raise UsageError(f"initial_scan is one of {', '.join(INITIAL_SCANS)}", initial_scan=request.initial_scan)
+    if request.on_schema_change not in SCHEMA_POLICIES:
+        raise UsageError(f"on_schema_change is one of {', '.join(SCHEMA_POLICIES)}", got=request.on_schema_change)
+    count = len(request.table_ids) or len(request.tables)
+    if not 1 <= count <= TABLES_MAX:
+        raise UsageError(f"a feed follows from 1 to {TABLES_MAX} tables", tables=count)

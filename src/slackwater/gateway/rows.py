@@ -1,0 +1,200 @@
+"""Rows in and out: writes as one transaction or as a bulk load, and point reads.
+
+    no transaction   all rows at one timestamp or none: a transaction of its own, in one phase where one range has them all.
+                     The client chose its id, so that it can ask any gateway what became of it, should the answer be lost.
+    transaction      handed to the transaction that is open here
+    bulk             every row at least once, many blocks at a time, not at one timestamp
+
+A transaction whose id the client chose is never reborn under another one: when a rival aborts it, the client is told and
+comes again with a new id.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN
+from slackwater.codec.layout import schema_span
+from slackwater.codec.rows import FORMAT, HEADER_BYTES, check_sizes
+from slackwater.errors import RetryableError, SlackwaterError, TransactionAborted, UsageError
+from slackwater.gateway.scans import range_reads
+from slackwater.model.txns import TXN_ID_BYTES
+from slackwater.protocol.client import calls as nt
+from slackwater.protocol.range.requests import Get, Header, Value
+from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.sync import CancelledError
+from slackwater.txn.at_once import write_at_once
+from slackwater.txn.buffer import chunks
+from slackwater.txn.check import rows_ok
+from slackwater.txn.state import Phase
+
+if TYPE_CHECKING:
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.codec.row_checks import RowCheckers
+    from slackwater.gateway.service import Gateway
+    from slackwater.gateway.txns import OpenTxn
+    from slackwater.model.tables import TableDescriptor
+    from slackwater.protocol.range.requests import Request
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.txn import Transaction
+
+KEYS_PER_GET_MAX = 10_000
+_HEADER = itemgetter(slice(HEADER_BYTES))
+"""What a value begins with."""
+
+
+class Rows:
+    """Writes and point reads of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def write(self, request: nt.Write, context: Context) -> nt.Written:
+        """Write rows of one table."""
+        if request.txn:
+            return await self._in_txn(request, context)
+        await self._checked(request)
+        if request.bulk:
+            return nt.Written(len(request.keys), await self._bulk(request, context))
+        return nt.Written(len(request.keys), await self._alone(request, context))
+
+    async def get(self, request: nt.GetRows, context: Context) -> nt.RowsReply:
+        """Values by key."""
+        if not 0 < len(request.keys) <= KEYS_PER_GET_MAX:
+            raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(request.keys))
+        await self._gateway.inside(request.table_id, min(request.keys), max(request.keys) + b"\x00")
+        gets: list[Request] = [Get(key) for key in request.keys]
+        await self._gateway.reach(request.policy.floor)
+        if request.txn:
+            return await self._get_in_txn(request, gets, context)
+        policy = request.policy
+        kv, now = self._gateway.node.kv, self._gateway.node.clock.now()
+        if policy.at == MIN and policy.follower_ok:  # the present, by the nearest replica if it is closed there
+            header = Header(NO_RANGE, ts=now, uncertainty_limit=kv.uncertain_upto(now), follower_ok=True)
+        else:
+            header = Header(
+                NO_RANGE,
+                ts=policy.at,
+                follower_ok=policy.follower_ok,
+                wait_ms=policy.wait_ms,
+                nearest_only=policy.nearest_only,
+            )
+        answer = await kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN)
+        values = [v.value for v in answer.results if isinstance(v, Value)]
+        return nt.RowsReply(values, answer.ts, range_reads(answer))
+
+    async def _get_in_txn(self, request: nt.GetRows, gets: list[Request], context: Context) -> nt.RowsReply:
+        for other in request.also:
+            if not 0 < len(other.keys) <= KEYS_PER_GET_MAX - len(gets):
+                raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(other.keys))
+            await self._gateway.inside(other.table_id, min(other.keys), max(other.keys) + b"\x00")
+            gets += [Get(key) for key in other.keys]
+        async with self._gateway.txns.using(request, context) as open_txn:
+            results = await open_txn.txn.batch(gets)
+            values = [v.value for v in results if isinstance(v, Value)]
+            return nt.RowsReply(values, open_txn.txn.state.read_ts, mark=open_txn.mark())
+
+    # --- writes
+
+    async def _in_txn(self, request: nt.Write, context: Context) -> nt.Written:
+        async with self._gateway.txns.using(request, context) as open_txn:
+            await self.take(open_txn, request)
+            return nt.Written(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
+
+    async def take(self, open_txn: OpenTxn, request: nt.Write) -> None:
+        """Give an open transaction a client's write, if it fits the table."""
+        await self._checked(request)
+        open_txn.tables[request.table_id] = request.version
+        await lay_down(open_txn.txn, request, block_bytes=self._block_bytes())
+
+    async def _checked(self, request: nt.Write) -> None:
+        history = await self._gateway.current(request.table_id, request.version)
+        check_rows(history.latest, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
+
+    async def _bulk(self, request: nt.Write, context: Context) -> Timestamp:
+        node = self._gateway.node
+        if request.kind is nt.WriteKind.UPSERT:
+            below = await self._gateway.writable(request.table_id, request.version)
+            await node.kv.put_rows(request.keys, request.values, below=below, timeout=context.remaining())
+        else:
+            await self._alone(request, context)
+        return node.clock.now()
+
+    async def _alone(self, request: nt.Write, context: Context) -> Timestamp:
+        kv = self._gateway.node.kv
+        if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
+            raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
+        if request.kind is nt.WriteKind.UPSERT and request.txn_id:
+            rows_ok(request.keys, request.values)
+            below = await self._gateway.writable(request.table_id, request.version)
+            written = await write_at_once(
+                kv.kernel, request.txn_id, request.keys, request.values, below=below, timeout=context.remaining()
+            )
+            if written is not None:
+                return written
+        txn = kv.begin(until=self._gateway.deadline(context), txn_id=request.txn_id)
+        try:
+            return await self._until_done(txn, request)
+        except SlackwaterError:
+            if txn.phase is Phase.OPEN:
+                await txn.rollback()
+            raise
+        except CancelledError:
+            txn.abandon()
+            raise
+
+    async def _until_done(self, txn: Transaction, request: nt.Write) -> Timestamp:
+        kernel = self._gateway.node.kv.kernel
+        backoff = kernel.backoff()
+        left = int(kernel.settings["txn.max_retries"])
+        while True:
+            try:
+                await lay_down(txn, request, block_bytes=self._block_bytes())
+                txn.deadline = await self._gateway.writable(request.table_id, request.version)
+                return await txn.commit()
+            except TransactionAborted:
+                raise
+            except RetryableError:
+                out_of_time = txn.until is not None and txn.until.passed
+                if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0 or out_of_time:
+                    raise
+            left -= 1
+            await kernel.runtime.clock.sleep(backoff.next())
+            await txn.restart()
+
+    def _block_bytes(self) -> int:
+        return max(1, int(self._gateway.node.settings["log.entry_bytes_max"]) // 4)
+
+
+async def lay_down(txn: Transaction, request: nt.Write, *, block_bytes: int) -> None:
+    """Give a transaction the rows of a request, in blocks that fit a log entry. Its record lives with its first key."""
+    if not txn.state.anchor:
+        txn.state.anchor = request.keys[0]
+    if request.kind is nt.WriteKind.DELETE:
+        for key in request.keys:
+            await txn.delete(key)
+    elif request.kind is nt.WriteKind.UPSERT:
+        await txn.put_rows(request.keys, request.values)
+    else:
+        for keys, values in chunks(request.keys, request.values, bytes_max=block_bytes):
+            await txn.put_rows(keys, values, must_be_new=True)
+
+
+def check_rows(table: TableDescriptor, request: nt.Write, checkers: RowCheckers, *, bytes_max: int) -> None:
+    """Refuse keys that are not in order or not of the table, and values that are too large or no rows of its present version."""
+    deleting = request.kind is nt.WriteKind.DELETE
+    if request.kind is not nt.WriteKind.UPSERT or not request.keys:  # blocks of those are checked where they are taken
+        rows_ok(request.keys, request.keys if deleting else request.values)
+    span = schema_span(table.schema)
+    if request.keys[0] < span.start or request.keys[-1] >= span.end:
+        raise UsageError(f"a key does not belong to table {table.name}", key=request.keys[0][:32])
+    checker = checkers.of(table.schema)
+    if deleting:
+        checker.check_keys(request.keys)
+        return
+    header = bytes([FORMAT]) + table.version.to_bytes(HEADER_BYTES - 1, "little")
+    if set(map(_HEADER, request.values)) != {header}:
+        raise UsageError(f"a value is not a row of table {table.name} in version {table.version}")
+    check_sizes(table.name, request.keys, request.values, limit=bytes_max)
+    checker.check_rows(request.keys, request.values)

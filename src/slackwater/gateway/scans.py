@@ -1,0 +1,190 @@
+"""Scans and changes as streams of pages, each of one range and at one timestamp for all.
+
+    start ──► range of start ──► ScanArrow ──► page ──► resume ──► …          one page is made while another is sent
+
+A scan of the present picks the gateway's now, with an uncertainty interval. Should a later page meet a value that may have
+been written before the scan began, the scan moves up to it, provided that nothing it has already sent has changed since: a
+refresh over what was read, as in a transaction. Where that fails the client is told to scan again.
+
+A scan at a timestamp reads there and nowhere else. With `follower_ok` the nearest replica answers if the timestamp is closed
+there, or closes within `wait_ms`; otherwise the leaseholder does, and the page says so; or the scan fails (`nearest_only`).
+`wait_ms` is what the whole scan may wait: a follower that is stuck costs it once, not once for every page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, show
+from slackwater.errors import ReadWithinUncertainty, RetryableError, SlackwaterError, UsageError
+from slackwater.hooks import probe
+from slackwater.protocol.client import calls as nt
+from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow
+from slackwater.protocol.range.requests import Header, Refresh
+from slackwater.protocol.range.served import Why
+from slackwater.routing.facts import timestamp_of
+from slackwater.routing.sender import NO_RANGE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from slackwater.gateway.service import Gateway
+    from slackwater.protocol.range.requests import BatchResult, Request
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.runtime.seam import TaskHandle
+
+MOVES_MAX = 100
+"""Times one scan of the present may move up."""
+
+
+class Scans:
+    """Pages for clients."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def scan(self, request: nt.Scan, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+        """Rows of a span."""
+        await self._gateway.inside(request.table_id, request.start, request.end)
+        node, policy = self._gateway.node, request.policy
+        if policy.at == MIN:
+            await self._gateway.reach(policy.floor)
+            await self._gateway.current(request.table_id, request.version)
+            now = node.clock.now()
+            limit = add_seconds(now, node.clock.max_offset_us / 1e6)
+            header = Header(NO_RANGE, ts=now, uncertainty_limit=limit, follower_ok=policy.follower_ok)
+        else:
+            self.check_past(policy.at)
+            header = _header(policy, policy.at)
+
+        def piece(start: bytes, end: bytes) -> Request:
+            return ScanArrow(start, end, request.plan)
+
+        pages = Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
+        async for page in pages.run(context):
+            yield page
+
+    async def changes(self, request: nt.ReadChanges, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+        """Changes in a span."""
+        await self._gateway.inside(request.table_id, request.start, request.end)
+        if request.after > request.upto:
+            raise UsageError("changes are read from an earlier timestamp to a later one")
+        self.check_past(request.upto)
+        header = _header(request.policy, request.upto)
+
+        def piece(start: bytes, end: bytes) -> Request:
+            return ExportArrow(start, end, request.after, request.upto, request.plan, request.diff)
+
+        pages = Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=0)
+        async for page in pages.run(context):
+            yield page
+
+    def check_past(self, ts: Timestamp) -> None:
+        """Nobody can read the future: what is there may still change."""
+        now = self._gateway.node.clock.now()
+        if ts > now:
+            raise UsageError(f"nobody can read the future: {show(ts)} is after now, {show(now)}", timestamp=ts)
+
+
+class Pages:
+    """One scan on its way."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        header: Header,
+        piece: Callable[[bytes, bytes], Request],
+        *,
+        start: bytes,
+        end: bytes,
+        limit: int,
+    ) -> None:
+        self._gateway = gateway
+        self._header = structs.replace(header, max_bytes=int(gateway.node.settings["gateway.page_bytes"]))
+        self._piece = piece
+        self._start = start
+        self._end = end
+        self._limit = limit
+
+    async def run(self, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+        """Every page, in key order; the next one is made while one is being sent."""
+        scope = self._gateway.node.scope
+        work: TaskHandle[nt.ScanPage | SlackwaterError] | None
+        work = scope.spawn(self._page_or_error(self._start, context), name="scan page")
+        rows = 0
+        try:
+            while work is not None:
+                page = await work
+                work = None
+                if isinstance(page, SlackwaterError):
+                    raise page
+                rows += page.rows
+                if self._limit and rows >= self._limit:
+                    page = structs.replace(page, resume=None)
+                if page.resume is not None:
+                    work = scope.spawn(self._page_or_error(page.resume, context), name="scan page")
+                yield page
+        finally:
+            if work is not None:
+                work.cancel()
+
+    async def _page_or_error(self, start: bytes, context: Context) -> nt.ScanPage | SlackwaterError:
+        """A failed page fails the scan, not the node that owns the task."""
+        try:
+            return await self._page(start, context)
+        except SlackwaterError as error:
+            return error
+
+    async def _page(self, start: bytes, context: Context) -> nt.ScanPage:
+        node = self._gateway.node
+        for _ in range(MOVES_MAX):
+            descriptor = await self._gateway.node.sender.range_of(start, timeout=context.remaining())
+            end = min(self._end, descriptor.end)
+            asked_ns = node.runtime.clock.monotonic_ns()
+            try:
+                answer = await node.kv.read([self._piece(start, end)], self._header, timeout=context.remaining())
+            except ReadWithinUncertainty as error:
+                await self._move(Timestamp(timestamp_of(error, "existing") + 1), start, context)
+                continue
+            if any(served.why is Why.WAITED for served in answer.served):
+                self._waited_ms((node.runtime.clock.monotonic_ns() - asked_ns) // 1_000_000)
+            return self._made(answer, end)
+        raise RetryableError("the scan met new rows again and again; scan again, or at a timestamp")
+
+    def _waited_ms(self, ms: int) -> None:
+        """A follower was waited for in vain: the rest of the scan waits that much less."""
+        probe("gateway.scan_waited_in_vain")
+        self._header = structs.replace(self._header, wait_ms=max(0, self._header.wait_ms - ms))
+
+    async def _move(self, upto: Timestamp, start: bytes, context: Context) -> None:
+        """Go on at `upto`, if what has been sent is still the same there."""
+        probe("gateway.scan_moved")
+        if start > self._start:
+            refresh = Refresh(self._start, start, self._header.ts, upto)
+            await self._gateway.node.kv.read([refresh], Header(NO_RANGE, ts=upto), timeout=context.remaining())
+        self._header = structs.replace(self._header, ts=upto)
+
+    def _made(self, answer: BatchResult, end: bytes) -> nt.ScanPage:
+        (found,) = answer.results
+        assert isinstance(found, Blocks), found
+        resume = found.resume or (end if end < self._end else None)
+        return nt.ScanPage(found.blocks, found.rows, self._header.ts, resume, range_reads(answer))
+
+
+def _header(policy: nt.ReadPolicy, ts: Timestamp) -> Header:
+    return Header(
+        NO_RANGE,
+        ts=ts,
+        follower_ok=policy.follower_ok,
+        wait_ms=policy.wait_ms,
+        nearest_only=policy.nearest_only,
+    )
+
+
+def range_reads(answer: BatchResult) -> list[nt.RangeRead]:
+    """Who answered, in the client's words."""
+    return [
+        nt.RangeRead(s.range_id, s.ts, s.node_id, s.by_follower, s.age_s, s.why.value, s.lag_s) for s in answer.served
+    ]

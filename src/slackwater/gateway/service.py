@@ -1,0 +1,177 @@
+"""The gateway of a node: one object per topic, and the table of methods they serve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.catalog import TableCatalog
+from slackwater.clock.timestamp import Timestamp, show, us_of
+from slackwater.codec.layout import schema_span
+from slackwater.codec.row_checks import RowCheckers
+from slackwater.codec.rows import row_bytes_max
+from slackwater.errors import ClockError, SchemaChanged, UnavailableError, UsageError
+from slackwater.gateway.changes import ChangeFeeds
+from slackwater.gateway.partitions import Partitions
+from slackwater.gateway.rows import Rows
+from slackwater.gateway.scans import Scans
+from slackwater.gateway.staging import Staging
+from slackwater.gateway.tables import TableService
+from slackwater.gateway.times import Times
+from slackwater.gateway.txns import Txns
+from slackwater.hooks import probe
+from slackwater.model.descriptors import NodeDescriptor
+from slackwater.model.spans import Span
+from slackwater.protocol.client import calls as nt
+
+if TYPE_CHECKING:
+    from slackwater.model.tables import TableHistory
+    from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.node import Node
+    from slackwater.txn.kv import KV
+
+FLOOR_WAIT_S_MAX = 5.0
+"""How far the floor of a session may lie beyond what this node's clock may follow at once."""
+
+
+def table_catalog(node: Node) -> TableCatalog:
+    """The catalog of a node that belongs to a cluster."""
+    return TableCatalog(
+        node.kv,
+        clock=node.clock,
+        runtime=node.runtime,
+        settings=node.settings,
+        scope=node.scope.child("catalog"),
+    )
+
+
+class Gateway:
+    """Serves clients on one node. What every topic needs is here."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.checkers = RowCheckers()
+        self.tables = TableService(self)
+        self.rows = Rows(self)
+        self.scans = Scans(self)
+        self.txns = Txns(self)
+        self.times = Times(self)
+        self.partitions = Partitions(self)
+        self.staging = Staging(self)
+        self.change_feeds = ChangeFeeds(self)
+        self._serve()
+
+    def _serve(self) -> None:
+        server = self.node.server
+        server.handle(nt.CREATE_TABLE, self.tables.create)
+        server.handle(nt.DROP_TABLE, self.tables.drop)
+        server.handle(nt.FIND_TABLE, self.tables.find)
+        server.handle(nt.LIST_TABLES, self.tables.all)
+        server.handle(nt.WRITE, self.rows.write)
+        server.handle(nt.GET_ROWS, self.rows.get)
+        server.handle_stream(nt.SCAN, self.scans.scan)
+        server.handle_stream(nt.READ_CHANGES, self.scans.changes)
+        server.handle(nt.TXN_SCAN, self.txns.scan)
+        server.handle(nt.COMMIT, self.txns.commit)
+        server.handle(nt.ROLLBACK, self.txns.rollback)
+        server.handle(nt.RESTART, self.txns.restart)
+        server.handle(nt.SETTLE, self.txns.settle)
+        server.handle(nt.SNAPSHOT, self.times.snapshot)
+        server.handle(nt.FOLLOWER_READ, self.times.follower_read_timestamp)
+        server.handle(nt.RESOLVED, self.times.resolved)
+        server.handle(nt.CLOSE, self.times.close)
+        server.handle(nt.FRONTIER, self.times.frontier)
+        server.handle(nt.PARTITIONS, self.partitions.partitions)
+        server.handle_sync(nt.CLUSTER, self._on_cluster)
+        self.staging.serve()
+        self.change_feeds.serve()
+
+    def _on_cluster(self, request: nt.AskCluster, context: Context) -> nt.ClusterReply:
+        node = self.node
+        own = node.book.own or NodeDescriptor(node.node_id, node.address, node.locality)
+        nodes = list(node.book.nodes.values())
+        return nt.ClusterReply(node.identity.cluster_id, own, nodes, node.clock.now(), self.row_bytes_max)
+
+    # --- what the topics share
+
+    @property
+    def row_bytes_max(self) -> int:
+        """Bytes of the key and the value of one row."""
+        return row_bytes_max(int(self.node.settings["log.entry_bytes_max"]))
+
+    @property
+    def catalog(self) -> TableCatalog:
+        """The tables, once there is a cluster."""
+        if self.node.store is None:
+            raise UnavailableError("this node belongs to no cluster yet; run `slackwater init` or start it with --join")
+        return self.node.catalog
+
+    @property
+    def kv(self) -> KV:
+        """Rows and transactions, once there is a cluster."""
+        self.catalog  # noqa: B018 - refuses before that
+        return self.node.kv
+
+    async def reach(self, floor: Timestamp) -> None:
+        """Return once this node's clock is above a session's floor: what is read at `now` from then on is not below it.
+
+        Most often it is: messages carry clocks. A floor that the clock may not follow, because it is too far ahead, is
+        waited for; one that would take too long is refused.
+        """
+        clock = self.node.clock
+        if floor <= clock.latest:
+            return
+        probe("gateway.floor_ahead")
+        excess_s = (us_of(floor) - us_of(clock.physical()) - clock.max_offset_us) / 1e6
+        if excess_s > FLOOR_WAIT_S_MAX:
+            raise ClockError(
+                f"the session was told of {show(floor)}, far beyond this node's clock; check the clocks of both",
+                floor=floor,
+                now=clock.physical(),
+            )
+        while excess_s >= 0:
+            probe("gateway.floor_waited")
+            await self.node.runtime.clock.sleep(excess_s + 1e-6)
+            excess_s = (us_of(floor) - us_of(clock.physical()) - clock.max_offset_us) / 1e6
+        clock.update(floor)
+
+    def deadline(self, context: Context) -> Deadline:
+        """When everything done for a client's request must have ended."""
+        return context.deadline(default_s=self.node.settings["routing.send_timeout"])
+
+    async def current(self, table_id: int, version: int) -> TableHistory:
+        """A table whose newest version is the one that a client used."""
+        history = await self.catalog.find_id(table_id, version=version)
+        latest = history.latest
+        if latest.dropped or latest.version != version:
+            what = "was dropped" if latest.dropped else "has a newer version"
+            raise SchemaChanged(f"table {latest.name} {what}; look it up again", table_id=table_id, version=version)
+        return history
+
+    async def writable(self, table_id: int, version: int) -> Timestamp:
+        """The timestamp below which rows of a table may be committed, in the version that a client used (I-30)."""
+        await self.catalog.look_again()
+        history = await self.current(table_id, version)
+        if table_id in self.catalog.tables.dropping:
+            raise SchemaChanged(
+                f"table {history.latest.name} is being dropped and takes no more rows",
+                table_id=table_id,
+                version=version,
+            )
+        return self.catalog.deadline()
+
+    async def inside(self, table_id: int, start: bytes, end: bytes) -> TableHistory:
+        """A table, dropped or not, that a span lies in."""
+        history = await self.catalog.find_id(table_id)
+        whole = schema_span(history.latest.schema)
+        if not whole.covers(Span(start, end)):
+            raise UsageError(f"the span does not lie inside table {history.latest.name}", start=start, end=end)
+        return history
+
+    async def spans_of(self, names: tuple[str, ...]) -> list[Span]:
+        """The rows of some tables; of all when none is named."""
+        if not names:
+            found = await self.catalog.names()
+        else:
+            found = [await self.catalog.find(name) for name in names]
+        return [schema_span(history.latest.schema) for history in found]

@@ -1,0 +1,352 @@
+"""Keeps staged rows in the cluster, and publishes them in one transaction (`protocol.client.staging` tells the protocol).
+
+    system/staging/<part><chunk number>     an encoded chunk; the part's id begins with its time
+    system/staged_app/<table id>/<operation>/<application>     the newest version that an application has published there
+    system/staged_job/<time><chance>        the same for jobs without a name
+    system/staged_rows/<job><task>          how many rows a task has staged so far
+
+Publishing reads the chunks outside the transaction, because nobody changes them, and writes inside it: the mark first, so
+that two publishers of one name meet there and not after a million rows. A lost answer is no problem: whoever publishes
+again under the same name finds the mark. Chunks are deleted afterwards, by who comes first: the publisher, the job that
+aborts, or the sweep, which runs with every publish and takes what is older than `staging.ttl`.
+
+All rows of a publish are in the transaction's intents and their keys are checked for duplicates here, so there is a bound,
+`staging.rows_max`. A job over it is told to split itself or to do without atomicity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp, us_of
+from slackwater.codec.keys import escape
+from slackwater.codec.layout import SYSTEM, prefix_end, system
+from slackwater.codec.rows import RowCodec
+from slackwater.errors import ConditionFailed, SlackwaterError, UsageError
+from slackwater.gateway.rows import check_rows
+from slackwater.hooks import probe
+from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import staging as ns
+from slackwater.protocol.client.staging import StagedKind
+from slackwater.protocol.range.requests import Get, Value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from slackwater.gateway.service import Gateway
+    from slackwater.model.tables import TableHistory
+    from slackwater.protocol.range.requests import Request
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.txn.coordinator import Transaction
+
+CHUNKS_READ_AT_ONCE = 16
+SWEEP_CHUNKS_MAX = 256
+PARTS_PER_CALL_MAX = 100_000
+NUMBER_BYTES = 4
+ROW_OVERHEAD_BYTES = 64
+"""What a chunk has beside the key and the value of its only row."""
+_STAGING, _APP, _JOB, _COUNT = "staging", "staged_app", "staged_job", "staged_rows"
+TASKS_MAX = 1 << 24
+COUNT_BYTES = 8
+_WRITE_KINDS = {
+    StagedKind.UPSERT: nt.WriteKind.UPSERT,
+    StagedKind.INSERT: nt.WriteKind.INSERT,
+    StagedKind.INSERT_IGNORE: nt.WriteKind.UPSERT,
+    StagedKind.DELETE: nt.WriteKind.DELETE,
+}
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """What an application has done last: its version, how many rows that were, and which query counted."""
+
+    version: int
+    rows: int
+    owner: str = ""
+
+
+class Staging:
+    """Staged rows, on one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.checkers = gateway.checkers
+
+    @property
+    def row_bytes_max(self) -> int:
+        """Bytes of the key and the value of one row."""
+        return self._gateway.row_bytes_max
+
+    def serve(self) -> None:
+        """Answer clients."""
+        server = self._gateway.node.server
+        server.handle(ns.STAGE, self.stage)
+        server.handle(ns.PUBLISH, self.publish)
+        server.handle(ns.DROP_PARTS, self.drop)
+
+    async def stage(self, request: ns.StageChunks, context: Context) -> nt.NativeOk:
+        """Keep chunks of a part."""
+        _check_part(request.part)
+        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
+        limit = max(2 * ns.CHUNK_BYTES_MAX, self.row_bytes_max + ROW_OVERHEAD_BYTES)
+        if not request.chunks or any(len(chunk) > limit for chunk in request.chunks):
+            raise UsageError(
+                f"stage chunks of at most {ns.CHUNK_BYTES_MAX} bytes of rows, or of one row of at most {self.row_bytes_max}",
+                chunks=len(request.chunks),
+            )
+        self._check_rows(request.rows)
+        keys = [chunk_key(request.part, request.first + i) for i in range(len(request.chunks))]
+        await self._gateway.kv.put_rows(keys, request.chunks, timeout=context.remaining())
+        if request.job is not None:
+            await self._count(request.job, request.rows, context)
+        return nt.NativeOk()
+
+    async def _count(self, job: ns.Job, rows: int, context: Context) -> None:
+        """Count the rows of a job's tasks together; a job that was over the bound once stays refused.
+
+        An attempt of a task replaces the count of an earlier one. So a retry would lower the sum and go on for a while; the
+        note that the job was over the bound ends that with its first message.
+        """
+        kv = self._gateway.kv
+        _check_part(job.job)
+        if not 0 <= job.task < TASKS_MAX:
+            raise UsageError(f"a job's tasks are numbered from 0 to {TASKS_MAX - 1}", task=job.task)
+        await kv.put(count_key(job.job, job.task), rows.to_bytes(COUNT_BYTES, "big"), timeout=context.remaining())
+        found = await kv.scan(count_key(job.job, 0), _counts_end(job.job), timeout=context.remaining())
+        total = sum(int.from_bytes(value, "big") for value in found.values)
+        try:
+            self._check_rows(total)
+        except UsageError:
+            over = int(self._gateway.node.settings["staging.rows_max"]) + 1
+            await kv.put(count_key(job.job, TASKS_MAX), over.to_bytes(COUNT_BYTES, "big"), timeout=context.remaining())
+            raise
+
+    async def publish(self, request: ns.Publish, context: Context) -> ns.Published:
+        """Make staged rows visible, once."""
+        node = self._gateway.node
+        history = await self._gateway.current(request.table_id, request.version)
+        self._check(request)
+        work = _Publish(self, request, history, context)
+        try:
+            published = await node.kv.run(work.run, timeout=context.remaining())
+        except ConditionFailed as error:
+            raise ConditionFailed(
+                f"a row with this key is in table {history.latest.name} already; nothing was written", **error.facts
+            ) from None
+        ts = Timestamp(max(published.ts, work.commit_ts))
+        await self._forget([part.part for part in request.parts], context, job=request.job)
+        return msgspec.structs.replace(published, ts=ts)
+
+    async def writable(self, request: ns.Publish) -> Timestamp:
+        """The timestamp below which a publish may commit."""
+        return await self._gateway.writable(request.table_id, request.version)
+
+    async def drop(self, request: ns.DropParts, context: Context) -> nt.NativeOk:
+        """Forget parts."""
+        if len(request.parts) > PARTS_PER_CALL_MAX:
+            raise UsageError(f"drop at most {PARTS_PER_CALL_MAX} parts at a time", parts=len(request.parts))
+        for part in request.parts:
+            _check_part(part)
+        await self._forget(request.parts, context)
+        return nt.NativeOk()
+
+    async def chunks(self, ref: ns.PartRef, context: Context) -> AsyncIterator[ns.Chunk]:
+        """The chunks of a part, in order; an error if one is missing."""
+        kv, done, rows = self._gateway.node.kv, 0, 0
+        start, end = chunk_key(ref.part, 0), chunk_key(ref.part, ref.chunks)
+        while done < ref.chunks:
+            found = await kv.scan(start, end, max_keys=CHUNKS_READ_AT_ONCE, timeout=context.remaining())
+            for key, value in zip(found.keys, found.values, strict=True):
+                if key != chunk_key(ref.part, done):
+                    break
+                chunk = ns.decode_chunk(value)
+                done, rows = done + 1, rows + len(chunk.keys)
+                yield chunk
+            start = chunk_key(ref.part, done)
+            if found.resume is None and done < ref.chunks:
+                raise UsageError(
+                    "staged rows are gone: they were dropped, or are older than staging.ttl; run the job again"
+                )
+        if rows != ref.rows:
+            raise UsageError("staged rows are not as many as were announced", staged=rows, announced=ref.rows)
+
+    def _check(self, request: ns.Publish) -> None:
+        if not 0 < len(request.app) <= ns.APP_CHARS_MAX or request.app_version < 0:
+            raise UsageError(f"a publish is named by 1 to {ns.APP_CHARS_MAX} characters and a version from 0 on")
+        for ref in request.parts:
+            _check_part(ref.part)
+        if request.job:
+            _check_part(request.job)
+        self._check_rows(sum(ref.rows for ref in request.parts))
+
+    def _check_rows(self, rows: int) -> None:
+        limit = int(self._gateway.node.settings["staging.rows_max"])
+        if rows > limit:
+            raise UsageError(
+                f"{rows} rows or more are more than one commit takes (staging.rows_max = {limit}); split the job, write with "
+                "atomic=false, or raise staging.rows_max",
+                rows=rows,
+            )
+
+    async def _forget(self, parts: list[bytes], context: Context, *, job: bytes = b"") -> None:
+        """Delete chunks, these and old ones. Best effort: what stays is swept another time."""
+        node = self._gateway.node
+        try:
+            for part in parts:
+                await self._gateway.kv.delete_range(chunk_key(part, 0), _part_end(part), timeout=context.remaining())
+            oldest_us = max(0, us_of(node.clock.now()) - int(node.settings["staging.ttl"] * 1e6))
+            oldest = oldest_us.to_bytes(ns.TIME_BYTES, "big")
+            if job:
+                await self._gateway.kv.delete_range(count_key(job, 0), _counts_end(job), timeout=context.remaining())
+            for name in (_STAGING, _JOB, _COUNT):
+                await self._sweep(system(name), system(name, oldest), context)
+        except SlackwaterError:
+            probe("staging.not_forgotten")
+
+    async def _sweep(self, start: bytes, end: bytes, context: Context) -> None:
+        found = await self._gateway.node.kv.scan(start, end, max_keys=SWEEP_CHUNKS_MAX, timeout=context.remaining())
+        if found.keys:
+            probe("staging.swept")
+            last = found.keys[-1] + b"\x00"
+            await self._gateway.node.kv.delete_range(found.keys[0], last, timeout=context.remaining())
+
+
+class _Publish:
+    """One publish on its way; `run` may be called again with another transaction."""
+
+    def __init__(self, staging: Staging, request: ns.Publish, history: TableHistory, context: Context) -> None:
+        self._staging = staging
+        self._request = request
+        self._table = history.latest
+        self._merge = Merge(history, request.keep) if request.keep else None
+        self._context = context
+        self.commit_ts = MIN
+
+    async def run(self, txn: Transaction) -> ns.Published:
+        """The mark, then the rows."""
+        request = self._request
+        key = mark_key(request)
+        found = await txn.get(key)
+        mark = None if found is None else msgspec.msgpack.decode(found, type=Mark)
+        if mark is not None and mark.version >= request.app_version:
+            probe("staging.published_already")
+            self._check_owner(mark)
+            return ns.Published(mark.rows, txn.state.read_ts, already=True)
+        rows = sum(ref.rows for ref in request.parts)
+        await txn.put(key, msgspec.msgpack.encode(Mark(request.app_version, rows, request.owner)))
+        seen: set[bytes] = set()
+        for ref in request.parts:
+            async for chunk in self._staging.chunks(ref, self._context):
+                self._check(chunk, seen)
+                await self._lay_down(txn, chunk)
+        txn.deadline = await self._staging.writable(request)
+        self.commit_ts = await txn.commit()
+        return ns.Published(rows, self.commit_ts, already=False)
+
+    def _check_owner(self, mark: Mark) -> None:
+        """Refuse batches that a new checkpoint counts from 0 again: they are no repeats of older ones."""
+        request = self._request
+        if mark.owner and request.owner and mark.owner != request.owner:
+            raise UsageError(
+                f"another query has written up to version {mark.version} under the name {request.app} to table "
+                f"{self._table.name}, and a query with a new checkpoint counts from 0 again; nothing was written. Go on "
+                "with the old checkpoint, or choose another name (txnAppId)",
+                version=request.app_version,
+                query=request.owner,
+                written_by=mark.owner,
+            )
+
+    def _check(self, chunk: ns.Chunk, seen: set[bytes]) -> None:
+        """As for a direct write; and no key twice in a job: which row should win?"""
+        kind = _WRITE_KINDS[self._request.kind]
+        write = nt.Write(self._table.table_id, self._table.version, kind, chunk.keys, chunk.values)
+        check_rows(self._table, write, self._staging.checkers, bytes_max=self._staging.row_bytes_max)
+        before = len(seen)
+        seen.update(chunk.keys)
+        if len(seen) != before + len(chunk.keys):
+            raise UsageError(
+                f"the job brings two rows with the same primary key for table {self._table.name}; nothing was written. "
+                "Drop duplicates before writing"
+            )
+
+    async def _lay_down(self, txn: Transaction, chunk: ns.Chunk) -> None:
+        kind = self._request.kind
+        if kind is StagedKind.DELETE:
+            for key in chunk.keys:
+                await txn.delete(key)
+        elif kind is StagedKind.INSERT_IGNORE:
+            rows = zip(chunk.keys, chunk.values, await _there(txn, chunk), strict=True)
+            new = [(key, value) for key, value, old in rows if old is None]
+            if new:
+                await txn.put_rows([key for key, _ in new], [value for _, value in new])
+        elif self._merge is not None:
+            both = zip(chunk.values, await _there(txn, chunk), strict=True)
+            await txn.put_rows(chunk.keys, [self._merge.merged(value, old) for value, old in both])
+        else:
+            await txn.put_rows(chunk.keys, chunk.values, must_be_new=kind is StagedKind.INSERT)
+
+
+class Merge:
+    """Puts rows that lack some columns together with those that are there."""
+
+    def __init__(self, history: TableHistory, keep: Sequence[int]) -> None:
+        schema = history.latest.schema
+        self._codec = RowCodec(schema, {known.version: known for known in history.schemas()})
+        keys = {column.id for column, _ in schema.key_columns()}
+        kept = [schema.by_id(column) for column in keep]
+        self._names = [column.name for column in kept if column is not None and column.id not in keys]
+        if len(self._names) != len(keep):
+            raise UsageError(f"table {schema.name} has no such column outside of its key", columns=list(keep))
+
+    def merged(self, new: bytes, old: bytes | None) -> bytes:
+        """`new` with the kept columns of `old`."""
+        if old is None:
+            return new
+        there, row = self._codec.decode(old), self._codec.decode(new)
+        return self._codec.encode(row | {name: there[name] for name in self._names})[1]
+
+
+async def _there(txn: Transaction, chunk: ns.Chunk) -> list[bytes | None]:
+    """The values that the keys of a chunk have; seen so until the commit."""
+    gets: list[Request] = [Get(key) for key in chunk.keys]
+    return [found.value if isinstance(found, Value) else None for found in await txn.batch(gets)]
+
+
+def chunk_key(part: bytes, number: int) -> bytes:
+    """Where one chunk of a part lies."""
+    return system(_STAGING, part + number.to_bytes(NUMBER_BYTES, "big"))
+
+
+def count_key(job: bytes, task: int) -> bytes:
+    """Where the number of rows lies that a task of a job has staged."""
+    return system(_COUNT, job + task.to_bytes(NUMBER_BYTES, "big"))
+
+
+def mark_key(request: ns.Publish) -> bytes:
+    """Where the mark of a publish lies; a job's is found by its time, in hexadecimal at the front of its name."""
+    if request.lasting:
+        return system(_APP, f"{request.table_id}/{request.kind.value}/{request.app}".encode())
+    try:
+        return system(_JOB, bytes.fromhex(request.app))
+    except ValueError:
+        raise UsageError("a job's own name is hexadecimal and begins with its time", app=request.app) from None
+
+
+def _part_end(part: bytes) -> bytes:
+    return system(_STAGING, part + b"\xff" * (NUMBER_BYTES + 1))
+
+
+def _counts_end(job: bytes) -> bytes:
+    return count_key(job, TASKS_MAX) + b"\x00"
+
+
+def _check_part(part: bytes) -> None:
+    if len(part) != ns.PART_BYTES:
+        raise UsageError(f"a part's id has {ns.PART_BYTES} bytes", got=len(part))
+
+
+def staging_span() -> tuple[bytes, bytes]:
+    """Everything that is staged, for looking at."""
+    prefix = SYSTEM + escape(_STAGING.encode())
+    return prefix, prefix_end(prefix)

@@ -1,0 +1,211 @@
+"""Transactions that clients have open on this gateway.
+
+    first message ──► open ── get, scan, write ──► commit | rollback ──► gone
+                        │ nobody used it for `gateway.txn_idle_timeout`      ▲
+                        └────────────────────────────────────────────────────┘ rolled back; the client is told when it
+                                                                               comes again
+
+There is no message that only begins: the first one, whatever it asks, opens the transaction under the id that its client
+chose. That id is also the one the ranges know it by, so a client can ask what became of a commit that was its first word.
+A client that tries another gateway chooses another id: two coordinators of one transaction would undo each other's work.
+
+The gateway is the coordinator: it heartbeats, pushes and refreshes. A client that loses its gateway in the middle loses the
+transaction, which is safe to run again: nothing of it was committed. A client that loses it during *commit* asks another
+gateway (`settle`), with what every answer told it (`TxnMark`): that gateway forces the record to a decision, as the
+coordinator itself would. A transaction that has not committed by then never will.
+
+The anchor, where the record lives, is fixed with the first write, not with the first message to a range, so that the client
+knows it before it asks for the commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.errors import AmbiguousResult, Overloaded, RetryableError, SlackwaterError, UsageError
+from slackwater.hooks import probe
+from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
+from slackwater.protocol.client import calls as nt
+from slackwater.txn.settle import settle
+from slackwater.txn.state import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.gateway.service import Gateway
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.txn import Transaction
+
+SCAN_ROWS_MAX = 10_000
+SWEEPS_PER_TIMEOUT = 4
+
+
+class OpenTxn:
+    """One transaction of one client."""
+
+    def __init__(self, txn: Transaction, *, now_ns: int) -> None:
+        self.txn = txn
+        self.used_ns = now_ns
+        self.in_use = 0
+        self.tables: dict[int, int] = {}
+        """The tables it has written to, and in which version."""
+
+    def mark(self) -> nt.TxnMark:
+        """How the ranges know it."""
+        state = self.txn.state
+        return nt.TxnMark(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
+
+
+class _Use:
+    """One operation of a client's transaction; meanwhile it is not idle."""
+
+    __slots__ = ("_before", "_found", "_txns")
+
+    def __init__(self, txns: Txns, found: OpenTxn, before: Sequence[nt.Write]) -> None:
+        self._txns = txns
+        self._found = found
+        self._before = before
+
+    async def __aenter__(self) -> OpenTxn:
+        self._found.in_use += 1
+        if self._before:
+            try:
+                await self._txns.take(self._found, self._before)
+            except BaseException:
+                self._leave()
+                raise
+        return self._found
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._found.in_use -= 1
+        self._found.used_ns = self._txns.now_ns()
+
+
+class Txns:
+    """The open transactions of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._open: dict[bytes, OpenTxn] = {}
+        self._sweeping = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # --- what clients ask
+
+    async def scan(self, request: nt.TxnScan, context: Context) -> nt.TxnRows:
+        """Rows as the transaction sees them."""
+        await self._gateway.inside(request.table_id, request.start, request.end)
+        await self._gateway.reach(request.floor)
+        max_rows = min(request.max_rows or SCAN_ROWS_MAX, SCAN_ROWS_MAX)
+        max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])
+        async with self.using(request, context) as open_txn:
+            rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
+            return nt.TxnRows(rows.values, rows.resume, open_txn.mark())
+
+    async def commit(self, request: nt.EndTxn, context: Context) -> nt.Ended:
+        """Commit. On an error that can be mended by running it again the transaction stays open, to be restarted."""
+        async with self.using(request, context) as open_txn:
+            txn = open_txn.txn
+            try:
+                below = [await self._gateway.writable(*table) for table in open_txn.tables.items()]
+                txn.deadline = min(below, default=None)
+                return nt.Ended(await txn.commit())
+            except RetryableError:
+                raise
+            except SlackwaterError:
+                txn.abandon()  # the client gives up on it
+                raise
+            finally:
+                if txn.phase is not Phase.OPEN:
+                    self._open.pop(request.txn, None)
+
+    async def rollback(self, request: nt.EndTxn, context: Context) -> nt.NativeOk:
+        """Roll back. One that is not here any more was rolled back already, or never will commit."""
+        found = self._open.pop(request.txn, None)
+        if found is not None and found.txn.phase is Phase.OPEN:
+            found.txn.until = self._gateway.deadline(context)
+            await found.txn.rollback()
+        return nt.NativeOk()
+
+    async def restart(self, request: nt.EndTxn, context: Context) -> nt.TxnReply:
+        """Begin again, with the age of the first try."""
+        async with self.using(request, context) as open_txn:
+            open_txn.tables.clear()
+            await open_txn.txn.restart()
+            return nt.TxnReply(open_txn.mark())
+
+    async def settle(self, request: nt.Settle, context: Context) -> nt.Settled:
+        """Find out whether a transaction committed; if it did not, make sure that it never will."""
+        mark, kernel = request.mark, self._gateway.kv.kernel
+        if not mark.anchor:
+            # It wrote nothing: there is nothing to decide. What it read may still lie in the future.
+            return nt.Settled(committed=True, ts=await kernel.acknowledged(mark.write_ts))
+        known = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
+        pushed = await settle(kernel, known, deadline=self._gateway.deadline(context))
+        if pushed is None:
+            raise AmbiguousResult("the commit may or may not have happened; its record gives no answer")
+        if pushed.ambiguous:
+            raise AmbiguousResult("the transaction's record was collected; it may or may not have committed")
+        return nt.Settled(committed=pushed.resolution.status is TxnStatus.COMMITTED, ts=pushed.resolution.ts)
+
+    # --- inside the gateway
+
+    def _opened(self, name: bytes) -> OpenTxn:
+        """A new transaction, if there is room."""
+        node = self._gateway.node
+        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
+        limit = int(node.settings["gateway.txns_max"])
+        if len(self._open) >= limit:
+            raise Overloaded("this gateway has as many open transactions as it may; end some", limit=limit)
+        if len(name) != TXN_ID_BYTES:
+            raise UsageError(f"a transaction needs an id of {TXN_ID_BYTES} bytes to be known by")
+        if not self._sweeping:
+            self._sweeping = True
+            node.scope.spawn(self._sweep(), name="idle transactions")
+        opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self.now_ns())
+        return opened
+
+    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndTxn, context: Context) -> _Use:
+        """A client's transaction, for the length of one operation and no longer than that has time.
+
+        Writes that came with the operation are taken first.
+        """
+        found = self._open.get(request.txn)
+        if found is None and request.opens:
+            found = self._opened(request.txn)
+        if found is None:
+            raise RetryableError(
+                "the transaction is not open on this gateway: it ended, was idle for too long, or the node was"
+                " restarted; run it again"
+            )
+        if found.txn.phase is not Phase.OPEN:
+            raise UsageError(f"the transaction is {found.txn.phase.value}; begin another one")
+        found.txn.until = self._gateway.deadline(context)
+        return _Use(self, found, request.before)
+
+    async def take(self, found: OpenTxn, held: Sequence[nt.Write]) -> None:
+        """Give a transaction what its client held back."""
+        for write in held:
+            await self._gateway.rows.take(found, write)
+
+    def now_ns(self) -> int:
+        """What idleness is measured by."""
+        return self._gateway.node.runtime.clock.monotonic_ns()
+
+    async def _sweep(self) -> None:
+        """Roll back what nobody has used for too long."""
+        node = self._gateway.node
+        while True:
+            timeout_s = node.settings["gateway.txn_idle_timeout"]
+            await node.runtime.clock.sleep(timeout_s / SWEEPS_PER_TIMEOUT)
+            oldest_ns = self.now_ns() - int(timeout_s * 1e9)
+            for name, found in list(self._open.items()):
+                if not found.in_use and found.used_ns < oldest_ns:
+                    probe("gateway.idle_transaction")
+                    del self._open[name]
+                    found.txn.abandon()

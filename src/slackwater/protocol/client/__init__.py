@@ -1,0 +1,1 @@
+"""What an application asks any node of the cluster: calls, change feeds, staged writes."""

@@ -1,0 +1,1 @@
+"""What the side transport tells followers."""

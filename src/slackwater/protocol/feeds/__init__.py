@@ -1,0 +1,1 @@
+"""How range feeds travel between nodes."""
