@@ -16,6 +16,7 @@ SIGHUP loads the certificates again. SIGUSR1 writes the state of every replica t
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import traceback
@@ -76,10 +77,12 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve(options: StartOptions, settings: Settings) -> int:
     """Run a node until a signal or a failure ends it; returns the exit status."""
-    try:
+    with suppress(DamageError):  # met while the node began, and noted in the store
         return await _serve(options, settings)
-    except DamageError:  # while it began, and noted in the store: what is whole is copied now, not at the next start
-        return await _serve(options, settings)
+    # What is whole is copied now, not at the next start. The error is gone, and with it the frames that kept iterators of
+    # the damaged engine; RocksDB gives a directory's lock back only with the last of them.
+    gc.collect()
+    return await _serve(options, settings)
 
 
 async def _serve(options: StartOptions, settings: Settings) -> int:
