@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import DamageError
 from slackwater.runtime.seam import Engine, Family
 from slackwater.server import process
 from slackwater.server.process import StartOptions, serve
 from slackwater.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 
 def test_a_start_that_meets_damage_opens_its_store_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
