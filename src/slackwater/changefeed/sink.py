@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.errors import Retry, SlackwaterError
 from slackwater.hooks import level, planted, probe
-from slackwater.routing.retry import Backoff
+from slackwater.runtime.retry import Backoff
 from slackwater.runtime.sync import Event
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from slackwater.model.spans import Span, SpanSet
 from slackwater.protocol.feeds.events import Changes, Ended, Event, Next, Resolved
 from slackwater.protocol.feeds.messages import SESSION_BYTES, DropFeed, OpenFeed, RegisterFeed
 from slackwater.routing.facts import descriptors_of
-from slackwater.routing.retry import Backoff
+from slackwater.runtime.retry import Backoff
 from slackwater.runtime.sync import CancelledError, Future, Semaphore, get_running_loop, timeout
 from slackwater.runtime.sync import Event as Signal
 

@@ -29,7 +29,7 @@ Rules
     - A batch with a row limit visits ranges one after the other, in the direction of the scan; without, all at once, up
       to `routing.fanout`.
 
-Files. Pure: `range_cache`, `split` with `merge`, `choose` with `nodes`, `route`, `retry`, `outcome` (what an error
+Files. Pure: `range_cache`, `split` with `merge`, `choose` with `nodes`, `route`, `outcome` (what an error
 means), `facts` (what it carries). Awaiting: `directory` (lookups), `call` (one batch's bounds), `parallel`, `sender`,
 `transport`. Golden scripts: `tests/scripts/routing/`; against real nodes: `tests/sim/test_routing.py`.
 """

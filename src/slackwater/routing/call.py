@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import NotLeaseholder, SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.routing.range_cache import RangeCache
-from slackwater.routing.retry import Backoff
+from slackwater.runtime.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

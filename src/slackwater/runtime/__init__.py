@@ -7,6 +7,7 @@
     tls.py certs.py               TLS contexts, and the certificates a cluster needs
     rpc/                          calls, streams, heartbeats and deadlines over any `seam.Net`
     sync.py                       the waiting primitives drivers may use
+    deadline.py retry.py          until when, and how often, one operation is tried
 
 The rule of this folder is that nothing above it may tell which world it runs in. `Scope` and `rpc/` are written against
 the seam alone and so run in the simulator as they are; `real`, `tcp`, `tls` and `clock` are what it replaces.

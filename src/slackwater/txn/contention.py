@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from slackwater.model.txns import Intent, Resolution
     from slackwater.protocol.range.requests import BatchResult, Header, Request
     from slackwater.routing.call import Call
-    from slackwater.routing.retry import Backoff
     from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.retry import Backoff
     from slackwater.txn.kernel import Kernel
     from slackwater.txn.pushing import Push
 

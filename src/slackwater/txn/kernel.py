@@ -10,9 +10,9 @@ from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import planted, probe
 from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.protocol.range.requests import Header, Number, ResolveIntents
-from slackwater.routing.retry import Backoff
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
+from slackwater.runtime.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

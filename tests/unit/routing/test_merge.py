@@ -1,51 +1,9 @@
-"""Deadlines, pauses, budgets and merged results."""
+"""Budgets of rows and bytes, and merged results."""
 
 from __future__ import annotations
 
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.merge import Budget, join, merge, resume_of, stopped_at, unread
-from slackwater.routing.retry import Backoff
-from slackwater.runtime.deadline import Deadline
-from tests.unit.routing.test_choose import Dice
-
-
-class Clock:
-    """A clock that stands still until it is told to move."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def wall_ns(self) -> int:
-        return self.now_ns
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
-
-    async def sleep(self, seconds: float) -> None:
-        self.now_ns += int(seconds * 1e9)
-
-
-def test_pauses_double_up_to_the_bound_and_keep_at_least_half() -> None:
-    backoff = Backoff(Dice(), least=0.01, most=0.05)
-    for whole in (0.01, 0.02, 0.04, 0.05, 0.05):
-        assert whole / 2 <= backoff.next() < whole
-    for _ in range(100):
-        backoff.next()
-    assert backoff.next() < 0.05
-
-
-def test_a_deadline_counts_down_and_never_reads_as_no_deadline() -> None:
-    clock = Clock()
-    deadline = Deadline(clock, seconds=1.5)
-    assert deadline.remaining() == 1.5
-    assert deadline.remaining_ms() == 1500
-    clock.now_ns = 1_499_999_999
-    assert not deadline.passed
-    assert deadline.remaining_ms() == 1
-    clock.now_ns = 2_000_000_000
-    assert deadline.passed
-    assert deadline.remaining() == 0
-    assert deadline.remaining_ms() == 1
 
 
 def test_budget_counts_rows_and_bytes() -> None:
