@@ -214,3 +214,24 @@ def test_sweeps_that_wake_each_other_come_early_only_so_often(monkeypatch: pytes
             assert len(restless.seen) <= seen + 3, "one sweep may have been under way"
 
     run(main())
+
+
+def test_a_step_left_to_another_node_is_looked_at_again_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr("slackwater.server.queues.scheduler.TURN_S", 0.01)
+        async with Cluster(1, queue__interval=HOUR) as cluster:
+            (node,) = cluster.nodes
+
+            class Second(After):
+                name = "nudge"
+
+                async def process(self, visit: Visit) -> bool:
+                    visit.waits_its_turn = len(self.seen) < 12
+                    return await super().process(visit)
+
+            second = Second()
+            node.queues.queues = [second]
+            node.queues.wake()
+            await cluster.until(lambda: len(second.seen) >= 12)
+
+    run(main())

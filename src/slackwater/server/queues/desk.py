@@ -211,6 +211,8 @@ class Visit:
         self.picture = picture
         self.again = False
         """Set by a queue that knows of a next step for this range: the next sweep comes early."""
+        self.waits_its_turn = False
+        """Set by a queue that leaves a step to another node for now: the next sweep comes within a turn."""
         self._members: dict[NodeId, ReplicaStatus | SlackwaterError | None] | None = None
 
     @property

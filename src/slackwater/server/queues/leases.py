@@ -2,7 +2,8 @@
 
 A range without a live lease closes nothing and its feeds stand still, even if nobody asks it for anything (pitfall 12). So
 its first live replica takes the lease. The others wait their turn, which comes when those before them are no longer live,
-or have had an interval each to do it: a node may be live and have no replica yet, or a broken one.
+or have had a turn each to do it: a node may be live and have no replica yet, or a broken one, or its record may say that it
+is live for a moment longer than its lease. A turn is a second or so (`scheduler.TURN_S`), not a whole interval of sweeps.
 
 A replica that was fetched anew while its node held the lease is in the same position, and only its own node can tell: it
 acquires the lease anew.
@@ -54,6 +55,7 @@ class NudgeQueue:
         if not former and not should_nudge(
             state, visit.descriptor.replicas, visit.picture.nodes, own=desk.node_id, turns=turns
         ):
+            visit.waits_its_turn = range_id in self._turns
             return False
         probe("queues.nudge")
         await leasing.hold()

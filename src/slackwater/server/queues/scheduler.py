@@ -9,7 +9,8 @@ one may take long: it waits for replicas, snapshots and pushed transactions, som
 
 Sweeps come early when there is news: a node joined or began a new life (`wake`, called by liveness), or a queue says
 that there is a next step for the range it has just changed (`Visit.again`), such as the second missing replica. At most
-PROMPT_SWEEPS_MAX in a row come early, so that queues that undo each other's work do so at their usual pace.
+PROMPT_SWEEPS_MAX in a row come early, so that queues that undo each other's work do so at their usual pace. While a range
+has no lease, and taking it is another node's turn, the urgent lane comes back after TURN_S.
 
 A queue that fails is tried again next time; its failures are counted and the others go on. A queue that *crashes* has a
 bug, which is reported to the loop's exception handler and to the operator; this queue then leaves this range alone, for
@@ -52,6 +53,8 @@ PAUSED_POLL_S = 1.0
 PROMPT_PAUSE_S = 0.1
 """News within this time is dealt with by one sweep."""
 PROMPT_SWEEPS_MAX = 32
+TURN_S = 1.0
+"""How long a node leaves a lease that has no holder to the replicas before it."""
 DOUBLINGS_MAX = 10
 REST_S_MAX = 600.0
 """The longest a queue leaves a range alone on which it crashed."""
@@ -65,6 +68,8 @@ class Lane:
         self.news = Event()
         self.early = 0
         """Sweeps in a row that did not wait for their time."""
+        self.turn_waits = False
+        """Whether the last sweep left a step to another node: then the next one comes within a turn."""
 
 
 class Queues:
@@ -120,6 +125,8 @@ class Queues:
             return False
         if lane.early >= PROMPT_SWEEPS_MAX:
             lane.news.clear()
+        if lane.turn_waits:
+            interval, lane.turn_waits = min(interval, TURN_S), False
         with suppress(TimeoutError):
             async with timeout(interval * (768 + rng.below(512)) / 1024):
                 await lane.news.wait()
@@ -175,6 +182,8 @@ class Queues:
             changed = await self._process(queue, visit, range_id)
             if visit.again:
                 self.wake()
+            if visit.waits_its_turn:
+                self._urgent.turn_waits = True
             if changed:
                 self.actions[queue.name] += 1
                 return

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slackwater.sim.tape import Stream
 
 WITHIN_NS = 10 * NS
-"""The goal of issue 11 for a leaseholder that cannot be reached or cannot write."""
+"""How long a leaseholder that cannot be reached, or cannot write, may keep its ranges from being led."""
 LOOK_NS = NS // 4
 LASTS_NS = (NS, 8 * NS)
 """Beyond WITHIN_NS, in which nothing may fall back to the failed node."""
