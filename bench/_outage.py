@@ -24,12 +24,12 @@ from bench._links import Links
 from slackwater.client import aconnect
 from slackwater.codec.layout import META
 from slackwater.errors import SlackwaterError
+from slackwater.model.ids import NodeId
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime import RealRuntime
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.rpc import Dialer, Identity
-from slackwater.runtime.seam import Disk, NodeId
 from slackwater.server.admin_service import DRAIN, DrainRequest
 from slackwater.server.remote import connect
 from slackwater.server.services import INIT, REPORT, STATUS, InitRequest, ReplicaStatus, ReportRequest, StatusRequest
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slackwater.client import AsyncDatabase
+    from slackwater.runtime.seam import Disk
 
 NODES = 3
 PAUSE_S = 0.02

@@ -27,14 +27,16 @@ from typing import TYPE_CHECKING
 from bench.harness import Figure, figure
 from slackwater.log import open_log
 from slackwater.log.nats_server import LocalNats
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime import run as run_main
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rng import RealRng
-from slackwater.runtime.seam import OrderedLog, Position, RangeId
 from slackwater.runtime.tasks import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from slackwater.log.contract import OrderedLog
 
 PAYLOAD = b"x" * 256
 RANGE = RangeId(1)

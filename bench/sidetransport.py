@@ -25,8 +25,8 @@ from slackwater.closedts.policy import Policy, Terms, target
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import ASKED_PER_TICK_MAX, CannotClose, Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.update import Update
-from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -30,10 +30,10 @@ from slackwater.closedts.policy import Kind, lead_s, terms_of
 from slackwater.codec.layout import KV, kv
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty
 from slackwater.log.memory import MemoryLog
+from slackwater.model.ids import RangeId
 from slackwater.protocol.range import requests as rq
 from slackwater.runtime import RealRuntime, TcpNet
 from slackwater.runtime import run as run_main
-from slackwater.runtime.seam import RangeId
 from slackwater.server.node import Node
 from slackwater.server.span_config import SpanConfig, write_config
 from slackwater.settings import Settings
@@ -43,9 +43,9 @@ from slackwater.txn.staleness import Staleness
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from slackwater.model.ids import NodeId
     from slackwater.replica.driver.replica import Replica
     from slackwater.routing.transport import Transport
-    from slackwater.runtime.seam import NodeId
 
 INTERVAL_S = 0.2
 ALLOWANCE_S = 0.1

@@ -25,7 +25,7 @@ from slackwater.server.services import CHECKSUM, ChecksumRequest
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.runtime.seam import NodeId, RangeId
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.server.remote import Remote
 
 DIGEST_S = 30.0

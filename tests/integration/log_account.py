@@ -7,10 +7,12 @@ import subprocess
 import sys
 from typing import IO, TYPE_CHECKING
 
-from slackwater.runtime.seam import OrderedLog, Position, RangeId
+from slackwater.model.ids import Position, RangeId
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from slackwater.log.contract import OrderedLog
 
 READ_SECONDS = 60  # only to fail instead of hanging
 

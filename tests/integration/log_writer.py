@@ -14,10 +14,10 @@ import sys
 
 from slackwater.errors import AppendUnknown, SlackwaterError
 from slackwater.log import open_log
+from slackwater.model.ids import RangeId
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.real import run
 from slackwater.runtime.rng import RealRng
-from slackwater.runtime.seam import RangeId
 from slackwater.runtime.tasks import Scope
 from slackwater.settings import Settings
 

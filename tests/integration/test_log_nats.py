@@ -20,9 +20,9 @@ from slackwater.errors import (
 )
 from slackwater.log import check_identity, open_log
 from slackwater.log.nats_server import LocalNats
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rng import RealRng
-from slackwater.runtime.seam import Position, RangeId
 from slackwater.runtime.tasks import Scope
 from slackwater.settings import Settings
 from tests.integration.log_account import Account, Writer, read_all, read_upto

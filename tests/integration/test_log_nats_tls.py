@@ -15,11 +15,11 @@ pytest.importorskip("nats")
 from slackwater.errors import ConnectionLost
 from slackwater.log import open_log
 from slackwater.log.nats_server import find_binary
+from slackwater.model.ids import RangeId
 from slackwater.runtime.certs import create_ca, create_client, create_node
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.rng import RealRng
-from slackwater.runtime.seam import RangeId
 from slackwater.runtime.tasks import Scope
 from slackwater.settings import Settings
 

@@ -12,9 +12,9 @@ import pytest
 
 from slackwater.errors import LogError, LogIdentityMismatch
 from slackwater.log import check_identity, open_log
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rng import RealRng
-from slackwater.runtime.seam import Position, RangeId
 from slackwater.runtime.tasks import Scope
 from slackwater.settings import Settings
 from tests.integration.log_account import Account, Writer, read_all, read_upto
@@ -83,7 +83,7 @@ def test_kill_nine_loses_nothing_that_was_acknowledged(tmp_path):
 
 VISITOR = """
 import asyncio, sys
-from slackwater.runtime.seam import RangeId
+from slackwater.model.ids import RangeId
 from pathlib import Path
 from tests.integration.test_log_sqlite import _open
 async def main():

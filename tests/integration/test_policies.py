@@ -14,8 +14,8 @@ from slackwater.cli.main import main
 from slackwater.clock.timestamp import add_seconds
 from slackwater.codec.layout import kv
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, SlackwaterError
+from slackwater.model.ids import NodeId
 from slackwater.protocol.range import requests as rq
-from slackwater.runtime.seam import NodeId
 from slackwater.server.remote import connect
 from tests.integration.cluster import Processes, client_settings, spread
 

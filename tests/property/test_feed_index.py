@@ -12,9 +12,10 @@ from slackwater.codec.layout import replica_index, versioned
 from slackwater.feeds import index as module
 from slackwater.feeds.history import Indexed
 from slackwater.feeds.index import TimeIndex
+from slackwater.model.ids import Position, RangeId
 from slackwater.model.spans import Span
 from slackwater.protocol.feeds.events import Changes
-from slackwater.runtime.seam import Family, Position, RangeId
+from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.reads import scan_versions

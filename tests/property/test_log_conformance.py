@@ -21,9 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from slackwater.errors import AppendUnknown, EntryTooLarge, LogError, LogTrimmed, SlackwaterError, UsageError
 from slackwater.log import Fault, MemoryLog, check_identity, open_log
+from slackwater.log.contract import OrderedLog
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rng import RealRng
-from slackwater.runtime.seam import OrderedLog, Position, RangeId
 from slackwater.runtime.tasks import Scope
 from slackwater.settings import Settings
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.merge import merge
 from slackwater.routing.range_cache import RangeCache
 from slackwater.routing.split import divide, extent, fits
-from slackwater.runtime.seam import NodeId, RangeId
 
 KEYS = [bytes([b]) for b in range(ord("a"), ord("z"))]
 keys = st.sampled_from(KEYS)

@@ -23,7 +23,7 @@ from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.receiver_naive import NaiveReceiver
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.model.ids import NodeId, RangeId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -39,7 +39,8 @@ from slackwater.txn import KV
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from slackwater.runtime.seam import NodeId, TaskScope
+    from slackwater.model.ids import NodeId
+    from slackwater.runtime.seam import TaskScope
     from slackwater.sim.world import SimRuntime
 
 NODE = "n1:7400"

@@ -11,9 +11,9 @@ import pytest
 
 from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.errors import NotLeaseholder
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.log.commands import NO_LAI, LeaseTrigger, decode_packet
 from slackwater.protocol.range import requests as rq
-from slackwater.runtime.seam import NodeId, RangeId
 from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:

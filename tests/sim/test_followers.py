@@ -10,8 +10,8 @@ from msgspec import structs
 from slackwater.clock import add_seconds
 from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import InvariantViolation, NotLeaseholder, TooStale, UnavailableError, UsageError
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.range import requests as rq
-from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.runtime.sync import Event
 from slackwater.server.closing import FRONTIER, FrontierRequest
 from slackwater.txn.staleness import Staleness
@@ -19,8 +19,8 @@ from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:
     from slackwater.clock import Timestamp
+    from slackwater.log.contract import Entry
     from slackwater.replica.driver.store import Store
-    from slackwater.runtime.seam import Entry
 
 N1, N2 = NodeId(1), NodeId(2)
 LAG_S, INTERVAL_S = 1.0, 0.2

@@ -9,9 +9,9 @@ import pytest
 from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.errors import SlackwaterError
+from slackwater.model.ids import NodeId
 from slackwater.protocol.range import requests as rq
 from slackwater.replica.driver.leasing import LeaseUse
-from slackwater.runtime.seam import NodeId
 from slackwater.sim.handles import NS
 from slackwater.sim.run import Job, run_job
 from slackwater.sim.scenario import PLANTED, load

@@ -10,9 +10,9 @@ from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_betw
 from slackwater.closedts.policy import Kind
 from slackwater.codec.layout import kv, prefix_end
 from slackwater.errors import ConditionFailed, UsageError
+from slackwater.model.ids import NodeId
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
-from slackwater.runtime.seam import NodeId
 from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config, write_config
 from slackwater.sim.run import Job, run_job
 from slackwater.sim.scenario import load

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from slackwater.clock import add_seconds
+from slackwater.model.ids import NodeId
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.nodes import Health, NodeView
 from slackwater.routing.sender import NO_RANGE
-from slackwater.runtime.seam import NodeId
 from tests.sim.cluster import Cluster, play
 
 N1, N2 = NodeId(1), NodeId(2)

@@ -23,7 +23,7 @@ from tests.sim.cluster import Cluster, play
 from tests.sim.test_txn import add, number
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
     from slackwater.txn import Transaction
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from slackwater.cli.calling import calling
 from slackwater.errors import UsageError
+from slackwater.model.ids import NodeId
 from slackwater.runtime.real import run
-from slackwater.runtime.seam import NodeId
 from slackwater.server.admin_service import (
     DECOMMISSION,
     DRAIN,

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from typing import NewType
+from typing import Annotated, NewType
+
+import msgspec
 
 from slackwater.errors import UsageError
-from slackwater.runtime.seam import Natural
 
-Timestamp = NewType("Timestamp", Natural)
+Timestamp = NewType("Timestamp", Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)])
+"""A message with any other number in the place of a timestamp does not decode."""
 
 LOGICAL_BITS = 10
 LOGICAL_MAX = (1 << LOGICAL_BITS) - 1

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from slackwater.closedts.receiver import Promise
     from slackwater.closedts.side_transport import CannotClose, Closable, Refusal
     from slackwater.model.descriptors import LeaseAppliedIndex
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.runtime.rpc.stream import Stream
-    from slackwater.runtime.seam import NodeId, RangeId, Runtime, TaskScope
+    from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
 
 UPDATES: StreamMethod[Subscribe, Update] = StreamMethod("closedts.updates", Subscribe, Update, callers=NODES)

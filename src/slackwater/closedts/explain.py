@@ -30,8 +30,8 @@ from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.codec.layout import show_key
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Intent
-from slackwater.runtime.seam import NodeId, RangeId
 
 
 class Kind(enum.Enum):

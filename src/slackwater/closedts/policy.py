@@ -43,7 +43,7 @@ from slackwater.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
     from slackwater.settings import Settings
 
 SLACK_S = 0.025

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slackwater.closedts.receiver import Promise
     from slackwater.closedts.side_transport import CannotClose, Closable, NodeLease, Refusal
     from slackwater.model.descriptors import LeaseAppliedIndex
-    from slackwater.runtime.seam import NodeId, RangeId
+    from slackwater.model.ids import NodeId, RangeId
 
 
 class Ranges(Protocol):

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slackwater.model.descriptors import LeaseAppliedIndex
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.protocol.closedts.update import GroupId, Update
-    from slackwater.runtime.seam import NodeId, RangeId
 
 STEPS_MAX = 4
 """Promises of one range that wait for their index, besides those in the streams' tables."""

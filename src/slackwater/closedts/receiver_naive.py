@@ -16,8 +16,8 @@ from slackwater.clock.timestamp import MIN, Timestamp
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import LeaseAppliedIndex
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.protocol.closedts.update import GroupId, Update
-    from slackwater.runtime.seam import NodeId, RangeId
 
 
 class NaiveReceiver:

@@ -41,7 +41,7 @@ from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.protocol.closedts.update import GroupId, Member, Update
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import NodeId, RangeId
+    from slackwater.model.ids import NodeId, RangeId
 
 UPDATES_KEPT = 50
 """Updates a stream may be behind before it gets a full message instead."""

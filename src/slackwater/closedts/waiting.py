@@ -21,7 +21,7 @@ from slackwater.hooks import level, probe
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
 
 WAITS_MAX = 10_000
 """Follower reads that wait on one node."""

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from slackwater.feeds.driver import NodeFeeds
     from slackwater.feeds.history import Reading
     from slackwater.feeds.rangefeed import Effect, History
+    from slackwater.model.ids import Position
     from slackwater.protocol.feeds.events import Event as FeedEvent
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver import Replica
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Position
     from slackwater.runtime.sync import Event
 
     Run = list[tuple[RangeState, Applied, Position]]

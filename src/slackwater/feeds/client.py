@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     from slackwater.feeds.links import Links
     from slackwater.feeds.protection import FeedProtection
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import NodeId
     from slackwater.protocol.feeds.messages import FeedItems
     from slackwater.routing.sender import RangeSender
-    from slackwater.runtime.seam import NodeId, Runtime, TaskScope
+    from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
 
 OPEN_TIMEOUT_S = 5.0

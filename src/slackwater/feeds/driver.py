@@ -56,9 +56,10 @@ if TYPE_CHECKING:
     from slackwater.feeds.history import Reading
     from slackwater.feeds.rangefeed import Effect
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import RangeId
     from slackwater.protocol.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
     from slackwater.replica.driver import Replica, Store
-    from slackwater.runtime.seam import RangeId, Snapshot, TaskScope
+    from slackwater.runtime.seam import Snapshot, TaskScope
     from slackwater.txn.kernel import Kernel
 
 SESSIONS_MAX = 1_024

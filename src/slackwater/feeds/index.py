@@ -37,11 +37,12 @@ from slackwater.codec.layout import replica_index
 from slackwater.errors import invariant
 from slackwater.feeds.coverage import Coverage
 from slackwater.model.spans import Span
-from slackwater.runtime.seam import Family, Position
+from slackwater.runtime.seam import Family
 
 if TYPE_CHECKING:
+    from slackwater.model.ids import Position, RangeId
     from slackwater.protocol.feeds.events import Changes
-    from slackwater.runtime.seam import RangeId, Reader
+    from slackwater.runtime.seam import Reader
     from slackwater.storage.batch import WriteBatch
 
 CHUNK_ROWS = 1_024

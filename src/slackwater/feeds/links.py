@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from slackwater.feeds.driver import NodeFeeds
+    from slackwater.model.ids import NodeId
     from slackwater.protocol.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
     from slackwater.runtime.rpc.dialer import Dialer
-    from slackwater.runtime.seam import Address, NodeId
+    from slackwater.runtime.seam import Address
 
 CALL_TIMEOUT_S = 5.0
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from slackwater.closedts.explain import ReplicaFrontier
     from slackwater.gateway.service import Gateway
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.model.spans import Span
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.rpc.method import Context
-    from slackwater.runtime.seam import NodeId, RangeId
 
 ASK_TIMEOUT_S = 3.0
 ASKED_AT_ONCE_MAX = 16

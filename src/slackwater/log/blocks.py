@@ -21,7 +21,8 @@ from array import array
 from typing import TYPE_CHECKING
 
 from slackwater.errors import DecodeError, EntryTooLarge, LogError, UsageError
-from slackwater.runtime.seam import Entry, Position
+from slackwater.log.contract import Entry
+from slackwater.model.ids import Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import LogIdentityMismatch
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import LogIdentity, OrderedLog
+    from slackwater.log.contract import LogIdentity, OrderedLog
 
 
 def check_identity(log: OrderedLog, expected: LogIdentity) -> None:

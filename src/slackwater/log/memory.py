@@ -1,4 +1,4 @@
-"""The reference log: the contract of `seam.OrderedLog` with nothing clever in it.
+"""The reference log: the contract of `log.contract.OrderedLog` with nothing clever in it.
 
     MemoryLog   the log itself: entries per range, one counter of positions. Outlives its handles, as a disk would.
     handle()    what a node holds: a `MemoryHandle`, an `OrderedLog`. Any number of them, opened and closed at will.
@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import AppendUnknown, LogError, LogTrimmed
 from slackwater.log.blocks import check_payloads
-from slackwater.runtime.seam import Entry, LogIdentity, Position, RangeId
+from slackwater.log.contract import Entry, LogIdentity
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.sync import Event
 from slackwater.settings import Settings
 
@@ -128,7 +129,7 @@ class MemoryLog:
 
 
 class MemoryHandle:
-    """`seam.OrderedLog` over a `MemoryLog`."""
+    """`log.contract.OrderedLog` over a `MemoryLog`."""
 
     def __init__(self, log: MemoryLog, settings: Settings) -> None:
         self._log = log
@@ -146,7 +147,7 @@ class MemoryHandle:
         return self._closed
 
     async def append(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         self._check_open()
         check_payloads(payloads, limit=int(self._settings["log.entry_bytes_max"]))
         if not self._faults:
@@ -160,21 +161,21 @@ class MemoryHandle:
         raise AppendUnknown("the log did not acknowledge the append; read the log to find out", range_id=range_id)
 
     def tail(self, range_id: RangeId, *, after: Position) -> MemoryTail:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         return MemoryTail(self, self._log, range_id, after=after)
 
     async def trim(self, range_id: RangeId, *, upto: Position) -> None:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         self._check_open()
         self._log.trim(range_id, upto=upto)
 
     async def head(self, range_id: RangeId) -> Position:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         self._check_open()
         return self._log.head(range_id)
 
     def identity(self) -> LogIdentity:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         return self._log.identity
 
     async def close(self) -> None:

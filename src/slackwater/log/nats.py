@@ -33,11 +33,11 @@ from slackwater.hooks import probe
 from slackwater.log import nats_checks as checks
 from slackwater.log import nats_wire as wire
 from slackwater.log.blocks import check_payloads
+from slackwater.log.contract import Entry, LogIdentity
 from slackwater.log.nats_api import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, Api, Line, Stored
 from slackwater.log.nats_publish import Publisher
 from slackwater.log.nats_reader import LiveReader, RangeReader, incarnation_of
 from slackwater.log.tails import Tail, TailHub
-from slackwater.runtime.seam import Entry, LogIdentity, Position, RangeId
 from slackwater.runtime.sync import timeout
 from slackwater.settings import Settings
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.log.nats_access import Access
+    from slackwater.model.ids import Position, RangeId
     from slackwater.runtime.seam import Clock, Rng, TaskScope
 
 TRIM_ATTEMPTS_MAX = 16
@@ -55,7 +56,7 @@ PING_SECONDS = 1
 
 
 class NatsLog:
-    """`seam.OrderedLog` on a stream. Make it with `open_nats`."""
+    """`log.contract.OrderedLog` on a stream. Make it with `open_nats`."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class NatsLog:
         scope.spawn(self.live.bridge(), name="log-bridge")
 
     async def append(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         room = self._client.max_payload - wire.MESSAGE_OVERHEAD_BYTES
         check_payloads(payloads, limit=min(room, int(self._settings["log.entry_bytes_max"])))
         self._check_usable()
@@ -113,7 +114,7 @@ class NatsLog:
         )
 
     def tail(self, range_id: RangeId, *, after: Position) -> Tail:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         return self._hub.tail(range_id, after=after)
 
     async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
@@ -124,12 +125,12 @@ class NatsLog:
             return [], False
 
     async def head(self, range_id: RangeId) -> Position:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         self._check_usable()
         return await self._ranges.head(range_id)
 
     async def trim(self, range_id: RangeId, *, upto: Position) -> None:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         self._check_usable()
         for _ in range(TRIM_ATTEMPTS_MAX):
             trimmed, record = await self._ranges.trimmed(range_id)
@@ -145,7 +146,7 @@ class NatsLog:
         raise UnavailableError("other trimmers kept being faster; trim again later", range_id=range_id)
 
     def identity(self) -> LogIdentity:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         return self._identity
 
     async def close(self) -> None:

@@ -42,7 +42,7 @@ from slackwater.hooks import probe
 from slackwater.log import blocks
 from slackwater.log.nats_api import CLIENT_ERRORS, heed_cancellation
 from slackwater.log.nats_wire import PAYLOADS_PER_MESSAGE_MAX, entry_subject, position
-from slackwater.runtime.seam import Position, RangeId
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.sync import Future, get_running_loop
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Publisher:
         """Told the sequence of each acknowledged message."""
 
     async def append(self, range_id: RangeId, payloads: Sequence[bytes], *, message_bytes_max: int) -> Position:
-        """Append; see `seam.OrderedLog`."""
+        """Append; see `log.contract.OrderedLog`."""
         deadline = self._clock.monotonic_ns() + int(self._timeout * 1e9)
         pieces = [_Piece(part, sum(map(len, part)), deadline) for part in split(payloads, message_bytes_max)]
         size = sum(piece.size for piece in pieces)

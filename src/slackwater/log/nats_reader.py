@@ -33,7 +33,7 @@ from slackwater.errors import LogError, LogIdentityMismatch, LogTrimmed, Slackwa
 from slackwater.hooks import probe
 from slackwater.log import nats_wire as wire
 from slackwater.log.nats_api import CLIENT_ERRORS, ApiError, heed_cancellation
-from slackwater.runtime.seam import Entry, Position, RangeId
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.sync import Event, timeout
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
+    from slackwater.log.contract import Entry
     from slackwater.log.nats_api import Api
     from slackwater.log.tails import TailHub
     from slackwater.runtime.seam import Clock, Rng

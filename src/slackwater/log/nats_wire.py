@@ -13,11 +13,14 @@ Positions follow the sequence of the stream, which the servers agree on, and the
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slackwater.errors import LogError, ProtocolError, UsageError
 from slackwater.log import blocks
-from slackwater.runtime.seam import Entry, Position, RangeId
+from slackwater.model.ids import Position, RangeId
+
+if TYPE_CHECKING:
+    from slackwater.log.contract import Entry
 
 INDEX_BITS = 10
 PAYLOADS_PER_MESSAGE_MAX = 1 << INDEX_BITS

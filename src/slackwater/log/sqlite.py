@@ -35,11 +35,12 @@ from typing import TYPE_CHECKING, Any
 from slackwater.errors import AppendUnknown, LogError, LogIdentityMismatch, Overloaded, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.log.blocks import check_payloads
+from slackwater.log.contract import Entry, LogIdentity
 from slackwater.log.sqlite_bell import Bell
 from slackwater.log.sqlite_file import Block, LogFile
 from slackwater.log.tails import Tail, TailHub
 from slackwater.log.threads import Job, JobThread, Worker
-from slackwater.runtime.seam import Entry, LogIdentity, Position, RangeId
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.sync import Future, get_running_loop
 from slackwater.settings import Settings
 
@@ -71,7 +72,7 @@ class _Append:
 
 
 class SqliteLog:
-    """`seam.OrderedLog` in a file. Make it with `open_sqlite`."""
+    """`log.contract.OrderedLog` in a file. Make it with `open_sqlite`."""
 
     def __init__(self, path: Path, writing: LogFile, reading: LogFile, bell: Bell, settings: Settings) -> None:
         self._path = path
@@ -97,7 +98,7 @@ class SqliteLog:
     # --- the contract ---
 
     async def append(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         size = check_payloads(payloads, limit=int(self._settings["log.entry_bytes_max"]))
         if self._failure is not None:
             raise self._failure
@@ -112,7 +113,7 @@ class SqliteLog:
         return await append.future
 
     def tail(self, range_id: RangeId, *, after: Position) -> Tail:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         return self._hub.tail(range_id, after=after)
 
     async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
@@ -120,7 +121,7 @@ class SqliteLog:
         return await self._reader.submit(partial(self._reading.read_range, range_id, after=after))
 
     async def trim(self, range_id: RangeId, *, upto: Position) -> None:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         more = True
         while more:
             if self._failure is not None:
@@ -130,13 +131,13 @@ class SqliteLog:
             more = await job.future
 
     async def head(self, range_id: RangeId) -> Position:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         if self._failure is not None:
             raise self._failure
         return await self._reader.submit(partial(self._reading.head, range_id))
 
     def identity(self) -> LogIdentity:
-        """See `seam.OrderedLog`."""
+        """See `log.contract.OrderedLog`."""
         return LogIdentity("sqlite", self._path.name, self._writing.incarnation)
 
     async def close(self) -> None:

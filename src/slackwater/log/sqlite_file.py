@@ -28,11 +28,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import AppendUnknown, LogError, LogTrimmed, Overloaded, SlackwaterError
 from slackwater.log import blocks
-from slackwater.runtime.seam import Entry, Position, RangeId
+from slackwater.model.ids import Position, RangeId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from slackwater.log.contract import Entry
 
 APPLICATION_ID = 0x534C4B57  # "SLKW"
 FORMAT = 1

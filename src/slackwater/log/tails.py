@@ -36,7 +36,8 @@ from slackwater.runtime.sync import Future, get_running_loop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slackwater.runtime.seam import Entry, Position, RangeId
+    from slackwater.log.contract import Entry
+    from slackwater.model.ids import Position, RangeId
 
 
 class Source(Protocol):

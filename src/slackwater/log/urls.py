@@ -21,7 +21,8 @@ from slackwater.log.nats_access import OPTIONS, access_of, shown
 from slackwater.log.sqlite import open_sqlite
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import Clock, OrderedLog, Rng, TaskScope
+    from slackwater.log.contract import OrderedLog
+    from slackwater.runtime.seam import Clock, Rng, TaskScope
     from slackwater.settings import Settings
 
 SECURE = "nats+tls"

@@ -1,6 +1,7 @@
 """Shared nouns: column types and values, schemas, spans, ranges, leases, nodes and transactions. Pure; no I/O, no clock.
 
     file                        noun
+    ids                         identifiers of nodes and ranges, positions in a log
     kinds, values               column types; which Python values a column accepts, and their stored forms
     schema, tables              one version of a table; a table over time
     spans                       half-open spans of keys, and sets of them

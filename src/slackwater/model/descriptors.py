@@ -20,7 +20,7 @@ from typing import NewType
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.runtime.seam import Natural, NodeId, RangeId
+from slackwater.model.ids import Natural, NodeId, RangeId
 
 FIRST_RANGE = RangeId(1)
 """Holds meta and liveness. It never splits, and its lease, which liveness hangs on, is expiration-based."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from slackwater.model.descriptors import Liveness
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
 
 Locality: TypeAlias = "tuple[tuple[str, str], ...]"
 

@@ -28,6 +28,7 @@ from slackwater.clock.timestamp import MIN
 from slackwater.errors import InvariantViolation, invariant
 from slackwater.hooks import planted, probe
 from slackwater.model.descriptors import REPLICAS_MAX, Generation, RangeDescriptor
+from slackwater.model.ids import Position
 from slackwater.protocol.log.commands import (
     NO_LAI,
     AdoptTrigger,
@@ -45,7 +46,7 @@ from slackwater.protocol.log.commands import (
     ThawTrigger,
 )
 from slackwater.replica.state import RangeState, add_stats, encode_state, state_key
-from slackwater.runtime.seam import Family, Position
+from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from slackwater.replica.latches import LatchSpan, read_latch, write_latch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from slackwater.model.ids import RangeId
     from slackwater.protocol.range.requests import Batch, Request
-    from slackwater.runtime.seam import RangeId
 
 LATCH_POINTS_MAX = 512
 """A bulk write of more keys than this latches the span around them instead."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.model.txns import Txn
     from slackwater.protocol.log.commands import Trigger
     from slackwater.protocol.range.requests import Header
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from slackwater.replica.evaluate_bulk import BulkReads
     from slackwater.replica.state import RangeState
     from slackwater.replica.tscache import TimestampCache
-    from slackwater.runtime.seam import NodeId, RangeId, Reader
+    from slackwater.runtime.seam import Reader
 
 
 class Neighbors(Protocol):

@@ -21,7 +21,7 @@ from slackwater.hooks import planted
 from slackwater.model.descriptors import Epoch, Lease, LeaseSequence, Liveness
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
 
 USABLE_S_MIN = 0.5
 """Of every lease and liveness record, at least so much comes before its stasis: time to write, to close and to renew."""

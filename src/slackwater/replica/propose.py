@@ -36,7 +36,7 @@ from slackwater.protocol.log.commands import (
 
 if TYPE_CHECKING:
     from slackwater.closedts.tracker import Token, Tracker
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
 
 PROPOSALS_MAX = 8192
 """Proposals buffered or in flight on one range."""

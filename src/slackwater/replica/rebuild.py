@@ -28,8 +28,9 @@ from slackwater.storage.batch import WriteBatch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from slackwater.model.ids import RangeId
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Engine, RangeId, Reader
+    from slackwater.runtime.seam import Engine, Reader
 
 CHUNK = 1_000
 END = b"\xff"

@@ -17,8 +17,8 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import range_local
 from slackwater.errors import StorageError, invariant
 from slackwater.model.descriptors import NO_LEASE, Lease, LeaseAppliedIndex, RangeDescriptor
+from slackwater.model.ids import Position
 from slackwater.protocol.log.commands import FreezeTrigger
-from slackwater.runtime.seam import Position
 
 STATE_NAME = b"state"
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.model.ids import NodeId
 from slackwater.model.locality import shared
 from slackwater.routing.nodes import Health, NodeView
-from slackwater.runtime.seam import NodeId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

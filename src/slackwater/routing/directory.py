@@ -30,10 +30,10 @@ from slackwater.runtime.sync import Semaphore, timeout
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from slackwater.model.ids import RangeId
     from slackwater.protocol.range.requests import BatchResult, Request
     from slackwater.routing.call import Call
     from slackwater.routing.range_cache import RangeCache
-    from slackwater.runtime.seam import RangeId
 
 LOOKUPS_MAX = 8
 LOOKUP_ROWS = 8

@@ -13,8 +13,8 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import RangeDescriptor
+from slackwater.model.ids import NodeId
 from slackwater.model.txns import Intent
-from slackwater.runtime.seam import NodeId
 
 if TYPE_CHECKING:
     from slackwater.errors import ConflictError, RangeMismatch, SlackwaterError

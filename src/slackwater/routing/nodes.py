@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
 
 NODES_MAX = 4096
 GRUDGE_NS = 2_000_000_000

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import invariant
 from slackwater.hooks import level
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.model.ids import NodeId, RangeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable

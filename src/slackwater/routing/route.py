@@ -22,7 +22,7 @@ from slackwater.routing.range_cache import NOBODY
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
 
 HINTS_MAX = 4
 """Hints followed in one round."""

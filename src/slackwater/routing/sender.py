@@ -37,6 +37,7 @@ from slackwater.errors import (
 )
 from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import FIRST_RANGE
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.range.bulk import BULK_BYTES_DEFAULT
 from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
 from slackwater.protocol.range.served import explained
@@ -52,7 +53,6 @@ from slackwater.routing.range_cache import NOBODY, RangeCache
 from slackwater.routing.route import Route
 from slackwater.routing.split import POINTS, SPANS, Division, divide, fits, lowest, take
 from slackwater.runtime.deadline import Deadline
-from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

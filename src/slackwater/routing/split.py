@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
 
 POINTS = frozenset({Get, Put, ConditionalPut, InitPut, Increment, Delete})
 """Requests with one `key`."""

@@ -21,8 +21,9 @@ from slackwater.runtime.sync import timeout
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from slackwater.model.ids import NodeId
     from slackwater.runtime.rpc.dialer import Dialer
-    from slackwater.runtime.seam import Address, NodeId
+    from slackwater.runtime.seam import Address
 
 KV_BATCH: Method[Batch, BatchResult] = Method("kv.batch", Batch, BatchResult, callers=NODES_AND_OPERATORS)
 """A batch for one range, served by the node that has a replica of it."""

@@ -1,7 +1,7 @@
 """Everything the system may ask of the world, and nothing else.
 
-Production code receives a `Runtime` (and, where it stores or replicates, an `Engine` and an `OrderedLog`) and reaches
-time, randomness, tasks, sockets, threads and files only through it. The real implementations are in `runtime/`,
+Production code receives a `Runtime` (and, where it stores or replicates, an `Engine` and a `log.contract.OrderedLog`) and
+reaches time, randomness, tasks, sockets, threads and files only through it. The real implementations are in `runtime/`,
 `storage/rocks.py` and `log/`; the simulator's are in `sim/`. The same drivers, cores and RPC code run on both.
 
     clock      wall time (skewed, may jump), monotonic time, sleep
@@ -10,7 +10,9 @@ time, randomness, tasks, sockets, threads and files only through it. The real im
     scope      the only way to start a task; a scope owns its tasks and ends them
     offload    work that would hold up the loop (a thread in production, inline in simulation)
     disk       ordered key/value engines: batches are atomic, nothing is durable before `flush`
-    log        the ordered log: durable and ordered once `append` returns
+
+The ordered log is the one part of the world with a contract elsewhere (`log/contract.py`): it speaks of ranges and positions,
+which the runtime knows nothing of.
 
 Probes, buggify sites and planted bugs are plain functions in `slackwater.hooks`, so that pure cores, which are
 handed no runtime, can use them too.
@@ -19,29 +21,16 @@ handed no runtime, can use them too.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NewType, Protocol, TypeVar, runtime_checkable
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
     from slackwater.runtime.access import Certificate
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""What identifiers, counters and positions are made of: a message with any other number in their place does not decode."""
-
-Small = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
-"""The same, of what is written in four bytes or counted in memory."""
-
-NodeId = NewType("NodeId", Small)
-RangeId = NewType("RangeId", Natural)
-Position = NewType("Position", Natural)
-"""A place in an ordered log. Positions increase; gaps are fine; 0 is before everything."""
 
 
 # --- time, chance, tasks -------------------------------------------------------------------------------------------
@@ -290,56 +279,6 @@ class Disk(Protocol):
     def open(self, name: str) -> Engine:
         """Open or create the engine called `name`."""
         ...
-
-
-# --- log -----------------------------------------------------------------------------------------------------------
-
-
-class Entry(NamedTuple):
-    """One payload in the log of one range."""
-
-    position: Position
-    payload: bytes
-
-
-class LogIdentity(NamedTuple):
-    """Names one incarnation of a log. A re-created log has another `incarnation` even under the same name."""
-
-    kind: str
-    name: str
-    incarnation: str
-
-
-@runtime_checkable
-class OrderedLog(Protocol):
-    """Durable, ordered entries per range. Several ranges share one physical log.
-
-    Contract
-        L-1  Once `append` returned, its entries are durable and will be read by every tail, in one order for all.
-        L-2  `AppendUnknown` means the entries may appear, now or later, once — or, on logs that retry, twice — or never.
-             Any other error means they never will.
-        L-3  Positions of one range increase strictly in reading order. Gaps are fine. Nobody may do arithmetic on them.
-        L-4  A tail delivers every entry with position > after, in order, without gaps, and then waits for more.
-             If entries after `after` were trimmed it raises `LogTrimmed` instead of skipping.
-        L-5  `trim(upto)` removes entries with position <= upto of that range only. It is advisory and idempotent.
-        L-6  `identity()` changes if and only if positions may have restarted.
-    """
-
-    async def append(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
-        """Append in order; returns the position of the last. Other appends may interleave."""
-        ...
-
-    def tail(self, range_id: RangeId, *, after: Position) -> AsyncIterator[list[Entry]]:
-        """Batches of entries with position > after, for ever; close the iterator to stop."""
-        ...
-
-    async def trim(self, range_id: RangeId, *, upto: Position) -> None: ...
-    async def head(self, range_id: RangeId) -> Position:
-        """The position of the newest entry ever appended to this range (0 if none), trimmed or not."""
-        ...
-
-    def identity(self) -> LogIdentity: ...
-    async def close(self) -> None: ...
 
 
 # --- all together --------------------------------------------------------------------------------------------------

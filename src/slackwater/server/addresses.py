@@ -19,8 +19,9 @@ from slackwater.codec.layout import prefix_end, range_local, system
 from slackwater.errors import SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.descriptors import NodeDescriptor, RangeDescriptor
+from slackwater.model.ids import NodeId
 from slackwater.model.locality import check_locality
-from slackwater.runtime.seam import Family, NodeId
+from slackwater.runtime.seam import Family
 from slackwater.runtime.sync import Event
 from slackwater.runtime.tcp import parse_address
 from slackwater.server.services import HELLO, HelloReply, HelloRequest

@@ -25,10 +25,10 @@ from slackwater.codec.layout import KEY_MAX, check_split_key
 from slackwater.errors import AmbiguousResult, ConditionFailed, SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE, REPLICAS_MAX
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.requests import Header
 from slackwater.routing.sender import NO_RANGE
-from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.server import merging
 from slackwater.server.meta import MetaIndex
 from slackwater.server.services import ReplicaStatus

@@ -17,9 +17,9 @@ import msgspec
 
 from slackwater.errors import UnavailableError
 from slackwater.model.descriptors import RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.runtime.access import OPERATORS
 from slackwater.runtime.rpc.method import Method
-from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.server.damage import refetch_replica
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock import HybridClock, Offset, OffsetMonitor
 from slackwater.clock.hlc import PEERS_MAX
 from slackwater.clock.timestamp import Timestamp
-from slackwater.runtime.seam import NodeId
+from slackwater.model.ids import NodeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable

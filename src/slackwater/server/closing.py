@@ -16,19 +16,19 @@ from slackwater.closedts.driver import UPDATES, SideTransport
 from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.codec.layout import KEY_MAX
 from slackwater.errors import UnavailableError
+from slackwater.model.ids import RangeId
 from slackwater.protocol.closedts.update import Subscribe, Update
 from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method
-from slackwater.runtime.seam import RangeId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from slackwater.model.ids import NodeId
     from slackwater.replica.driver import Store
     from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.rpc.server import RpcServer
     from slackwater.runtime.rpc.stream import Stream
-    from slackwater.runtime.seam import NodeId
     from slackwater.server.node import Node
 
 

@@ -17,8 +17,8 @@ from slackwater.server.services import ReplicaStatus
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver import Replica
-    from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.node import Node
 
 

@@ -23,11 +23,11 @@ from slackwater.clock.timestamp import MIN, add_seconds, seconds_between
 from slackwater.errors import AccessDenied, AmbiguousResult, ClockError, SlackwaterError, UnavailableError
 from slackwater.hooks import planted, probe
 from slackwater.model.descriptors import FIRST_RANGE
+from slackwater.model.ids import NodeId
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, NO_LAI, Command, ComplaintTrigger, Packet, encode_packet
 from slackwater.replica.lease import lasts_s
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.access import ANYBODY
-from slackwater.runtime.seam import NodeId
 from slackwater.runtime.sync import timeout
 from slackwater.server import services as sv
 from slackwater.server.peers import ASKED_AT_ONCE_MAX

@@ -29,13 +29,16 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.hooks import probe
+from slackwater.log.contract import LogIdentity
+from slackwater.model.ids import NodeId
 from slackwater.replica.driver.stored import stored_states
 from slackwater.routing.parallel import in_parallel
-from slackwater.runtime.seam import Engine, Family, LogIdentity, NodeId
+from slackwater.runtime.seam import Engine, Family
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import OrderedLog, Rng, Runtime, TaskScope
+    from slackwater.log.contract import OrderedLog
+    from slackwater.runtime.seam import Rng, Runtime, TaskScope
 
 IDENTITY_KEY = range_local(0, b"identity")
 LIVES_KEY = range_local(0, b"lives")

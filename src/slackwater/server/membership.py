@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import AccessDenied, LogIdentityMismatch, Overloaded, UsageError
 from slackwater.hooks import probe
+from slackwater.model.ids import NodeId
 from slackwater.model.locality import check_locality
 from slackwater.runtime.access import ANYBODY, bound
-from slackwater.runtime.seam import NodeId
 from slackwater.runtime.tcp import parse_address
 from slackwater.server.addresses import NODES_MAX, check_address, check_descriptor
 from slackwater.server.bootstrap import NODE_ID_KEY

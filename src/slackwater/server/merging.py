@@ -31,7 +31,7 @@ from slackwater.server.system_kv import KvAdapter
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.runtime.seam import NodeId, Position, RangeId
+    from slackwater.model.ids import NodeId, Position, RangeId
     from slackwater.server.admin import Admin
 
 APPLIED_WAIT_S = 5.0

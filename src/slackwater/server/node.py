@@ -26,6 +26,7 @@ from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableE
 from slackwater.gateway.service import Gateway, table_catalog
 from slackwater.hooks import planted
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.range.requests import VERSION_WRITES
 from slackwater.replica.driver import NodeLiveness, Store
 from slackwater.replica.driver.liveness import Unnamed
@@ -35,7 +36,6 @@ from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.rpc.server import RpcServer
-from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.runtime.sync import Event, timeout
 from slackwater.server import services as sv
 from slackwater.server.addresses import AddressBook
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
     from slackwater.feeds.driver import NodeFeeds
+    from slackwater.log.contract import OrderedLog
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver import ApplyListener
     from slackwater.replica.driver.liveness import Lives
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.access import Certificate
     from slackwater.runtime.credentials import Credentials
     from slackwater.runtime.rpc.method import Context
-    from slackwater.runtime.seam import Address, Engine, OrderedLog, Runtime, TaskScope
+    from slackwater.runtime.seam import Address, Engine, Runtime, TaskScope
 
 JOIN_PAUSE_S = 0.5
 RELEASE_S = 2.0

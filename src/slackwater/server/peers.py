@@ -16,8 +16,9 @@ from slackwater.server import services as sv
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.runtime.rpc.dialer import Dialer
-    from slackwater.runtime.seam import Address, NodeId, RangeId, TaskScope
+    from slackwater.runtime.seam import Address, TaskScope
 
 STATUS_TIMEOUT_S = 2.0
 FETCH_TIMEOUT_S = 120.0

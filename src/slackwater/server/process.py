@@ -45,8 +45,9 @@ from slackwater.server.watch import Watch
 from slackwater.storage.rocks import RocksDisk
 
 if TYPE_CHECKING:
+    from slackwater.log.contract import OrderedLog
     from slackwater.runtime.credentials import Credentials
-    from slackwater.runtime.seam import Engine, OrderedLog, TaskScope
+    from slackwater.runtime.seam import Engine, TaskScope
     from slackwater.settings import Settings
 
 ENGINE = "engine"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
 
 PEERS_MAX = 4096
 

@@ -15,7 +15,7 @@ from slackwater.codec.layout import KEY_MAX, KEY_MIN, show_key
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
     from slackwater.server.services import ReplicaStatus
 
 

@@ -8,8 +8,8 @@ from slackwater.model.descriptors import NodeDescriptor
 from slackwater.server import services as sv
 
 if TYPE_CHECKING:
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver import Replica, Store
-    from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.node import Node
     from slackwater.server.span_watch import SpanWatch
 

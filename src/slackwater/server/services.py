@@ -19,10 +19,10 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, Liveness, NodeDescriptor, RangeDescriptor
+from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.replica.snapshot import Examination, SnapshotBlock, SnapshotHeader, SnapshotTrailer
 from slackwater.runtime.access import NEWCOMERS, NODES, NODES_AND_OPERATORS, OPERATORS
 from slackwater.runtime.rpc.method import Method, StreamMethod
-from slackwater.runtime.seam import NodeId, Position, RangeId
 from slackwater.server.identity import Genesis
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from slackwater.closedts.policy import PolicyBook
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import NodeId
     from slackwater.replica.driver import Store, SystemKv
-    from slackwater.runtime.seam import NodeId
     from slackwater.server.node import Node
     from slackwater.server.span_config import SpanConfig
     from slackwater.settings import Settings

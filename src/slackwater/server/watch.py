@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import NodeId, RangeId
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.server.journal import Journal
     from slackwater.server.node import Node
 

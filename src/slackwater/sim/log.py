@@ -9,7 +9,7 @@ travels back. Each leg can go wrong, and the caller can tell none of it apart:
     request ─────────────(timeout)────► lands        AppendUnknown, the entry comes later, even past a lease's end
     request ──► lands, sent again ──► lands          AppendUnknown, the entry is there twice (a log that retries)
 
-The contract L-1 … L-6 of `seam.OrderedLog` holds throughout: an acknowledged append is there once and in order; only
+The contract L-1 … L-6 of `log.contract.OrderedLog` holds throughout: an acknowledged append is there once and in order; only
 `AppendUnknown` is ambiguous. A node that dies does not recall its requests: they land or not as drawn. Appends in
 flight at the same time may land in any order.
 
@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import AppendUnknown, ConnectionLost, EntryTooLarge, LogTrimmed
 from slackwater.hooks import probe
-from slackwater.runtime.seam import Entry, LogIdentity, Position, RangeId
+from slackwater.log.contract import Entry, LogIdentity
+from slackwater.model.ids import Position, RangeId
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class SimLog:
 
 
 class NodeLog:
-    """`seam.OrderedLog` of one node incarnation."""
+    """`log.contract.OrderedLog` of one node incarnation."""
 
     def __init__(self, log: SimLog, node: str, domain: Domain, stream: Stream) -> None:
         self._log = log

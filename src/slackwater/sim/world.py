@@ -47,7 +47,8 @@ from slackwater.sim.schedule import SchedulePolicy, scheduler_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from slackwater.runtime.seam import Clock, Disk, Family, Net, OrderedLog, Rng
+    from slackwater.log.contract import OrderedLog
+    from slackwater.runtime.seam import Clock, Disk, Family, Net, Rng
     from slackwater.settings import Settings
     from slackwater.sim.faults import Fault
     from slackwater.sim.tape import Stream, Tape

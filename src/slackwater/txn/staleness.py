@@ -23,8 +23,8 @@ from slackwater.closedts.negotiate import bound_of_staleness, negotiate
 from slackwater.closedts.policy import Policy, PolicyBook, follower_read_timestamp, terms_of
 from slackwater.errors import TooStale, UnavailableError, UsageError
 from slackwater.hooks import probe
+from slackwater.model.ids import RangeId
 from slackwater.protocol.range.requests import ClosedResult, CloseNow, Header, QueryResolved, Request, ResolvedResult
-from slackwater.runtime.seam import RangeId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

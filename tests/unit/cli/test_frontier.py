@@ -15,7 +15,7 @@ from slackwater.clock.timestamp import MIN
 from slackwater.closedts.explain import Holding, Kind, ReplicaFrontier
 from slackwater.codec.layout import kv
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.server.closing import FRONTIER, FrontierRequest
 from slackwater.server.services import STATUS, StatusRequest
 from tests.unit.closedts.transport_world import at

@@ -20,6 +20,7 @@ from slackwater.closedts.policy import target as policy_target
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseSequence, RangeDescriptor
+from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.protocol.log.commands import (
     FreezeTrigger,
     LeaseTrigger,
@@ -33,7 +34,6 @@ from slackwater.replica.apply import Absorbed, Created, LeaseChanged, Verdict, a
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
-from slackwater.runtime.seam import NodeId, Position, RangeId
 
 if TYPE_CHECKING:
     from slackwater.protocol.log.commands import Trigger

@@ -8,8 +8,8 @@ from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.receiver import STEPS_MAX, Promise, Receiver
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.update import Update
-from slackwater.runtime.seam import NodeId, RangeId
 
 if TYPE_CHECKING:
     import pytest

@@ -9,7 +9,7 @@ from slackwater.closedts import side_transport
 from slackwater.closedts.policy import Kind, Policy, Terms
 from slackwater.closedts.side_transport import UPDATES_KEPT, CannotClose, Sender
 from slackwater.errors import UsageError
-from slackwater.runtime.seam import RangeId
+from slackwater.model.ids import RangeId
 from tests.unit.closedts.transport_world import FakeRange, at, lease, new_sender, tick
 
 

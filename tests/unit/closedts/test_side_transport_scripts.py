@@ -18,8 +18,8 @@ from slackwater.closedts.side_transport import CannotClose, Sender
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import NotLeaseholder
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.update import Update
-from slackwater.runtime.seam import NodeId, RangeId
 from tests import golden
 from tests.unit.closedts.transport_world import TERMS, FakeRange, at, lease
 

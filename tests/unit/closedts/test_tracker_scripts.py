@@ -14,9 +14,9 @@ import pytest
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.closedts import BucketTracker, HeapTracker, Token
 from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
+from slackwater.model.ids import RangeId
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, decode_packet
 from slackwater.replica.propose import OVERHEAD_BYTES, Proposal, ProposalBuffer
-from slackwater.runtime.seam import RangeId
 from tests import golden
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.closedts.waiting import Gate, WaitQueue, gate
-from slackwater.runtime.seam import RangeId
+from slackwater.model.ids import RangeId
 
 if TYPE_CHECKING:
     import pytest

@@ -13,7 +13,7 @@ from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.closedts.policy import Policy, Terms
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.model.ids import NodeId, RangeId
 
 if TYPE_CHECKING:
     from slackwater.protocol.closedts.update import Update

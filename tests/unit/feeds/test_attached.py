@@ -12,10 +12,11 @@ from slackwater.codec.layout import kv, versioned
 from slackwater.feeds.attached import WAITING_ROWS_MAX, WAITING_RUNS_MAX, Attached
 from slackwater.feeds.rangefeed import WantSlot
 from slackwater.model.descriptors import Generation, LeaseAppliedIndex, RangeDescriptor
+from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.model.spans import Span
 from slackwater.protocol.feeds.events import Changes, Ended, EndReason
 from slackwater.replica.driver import Gone
-from slackwater.runtime.seam import Family, NodeId, Position, RangeId
+from slackwater.runtime.seam import Family
 from slackwater.settings import Settings
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.intents import StoredIntent, encode_intent

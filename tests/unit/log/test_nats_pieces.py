@@ -13,7 +13,7 @@ from slackwater.log import blocks
 from slackwater.log import nats_wire as wire
 from slackwater.log.nats_checks import stream_problems
 from slackwater.log.nats_publish import _acknowledged, split
-from slackwater.runtime.seam import RangeId
+from slackwater.model.ids import RangeId
 
 
 def test_positions_follow_the_stream_and_the_place_in_the_block():

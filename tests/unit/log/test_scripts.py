@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.log import Fault, MemoryLog, check_identity
-from slackwater.runtime.seam import Position, RangeId
+from slackwater.model.ids import Position, RangeId
 from tests.golden import check, scripts
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from slackwater.log import sqlite_file
 from slackwater.log.sqlite import open_sqlite
 from slackwater.log.sqlite_bell import Bell
 from slackwater.log.sqlite_file import LogFile
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.rng import RealRng
-from slackwater.runtime.seam import Position, RangeId
 from slackwater.settings import Settings
 
 R1, R2 = RangeId(1), RangeId(2)

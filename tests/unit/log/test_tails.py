@@ -6,8 +6,9 @@ import pytest
 
 from slackwater import hooks
 from slackwater.errors import LogError, LogTrimmed
+from slackwater.log.contract import Entry
 from slackwater.log.tails import TailHub
-from slackwater.runtime.seam import Entry, Position, RangeId
+from slackwater.model.ids import Position, RangeId
 
 R = RangeId(1)
 

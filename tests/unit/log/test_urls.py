@@ -9,11 +9,12 @@ import pytest
 from slackwater.cli.main import said
 from slackwater.errors import LogError, LogIdentityMismatch, SlackwaterError, UsageError
 from slackwater.log import check_identity, open_log
+from slackwater.log.contract import OrderedLog
 from slackwater.log.nats_access import access_of
 from slackwater.log.urls import parse_nats
+from slackwater.model.ids import RangeId
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rng import RealRng
-from slackwater.runtime.seam import OrderedLog, RangeId
 from slackwater.runtime.tasks import Scope
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from slackwater.clock.timestamp import Timestamp, add_seconds, from_us
 from slackwater.errors import ClockError
+from slackwater.model.ids import RangeId
 from slackwater.model.txns import Txn
 from slackwater.protocol.range import requests as rq
 from slackwater.replica.admission import check_future, latest_timestamp
-from slackwater.runtime.seam import RangeId
 
 NOW = from_us(1_000_000_000)
 R = RangeId(7)

@@ -11,11 +11,11 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts import BucketTracker
 from slackwater.closedts.side_transport import CannotClose, Closed
 from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.log.commands import FreezeTrigger
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
-from slackwater.runtime.seam import NodeId, RangeId
 
 N1 = NodeId(1)
 STATE = RangeState(

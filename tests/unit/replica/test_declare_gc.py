@@ -7,10 +7,10 @@ neighbor lost live data on every replica.
 from __future__ import annotations
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.model.ids import RangeId
 from slackwater.model.spans import Span
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare
-from slackwater.runtime.seam import RangeId
 
 
 def test_collected_keys_count_as_addressed() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slackwater.errors import StorageError
+from slackwater.model.ids import Position, RangeId
 from slackwater.replica.driver.graves import GRAVES_MAX, Graves
-from slackwater.runtime.seam import Position, RangeId
 from slackwater.storage.memory import MemoryEngine
 
 

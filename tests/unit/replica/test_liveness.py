@@ -8,10 +8,10 @@ import pytest
 
 from slackwater.clock import HybridClock
 from slackwater.errors import ConditionFailed, UnavailableError
+from slackwater.model.ids import NodeId
 from slackwater.replica.driver import NodeLiveness
 from slackwater.replica.driver.liveness import liveness_key
 from slackwater.runtime import RealRuntime
-from slackwater.runtime.seam import NodeId
 from slackwater.settings import Settings
 
 N1, N2 = NodeId(1), NodeId(2)

@@ -12,10 +12,10 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import AppendUnknown, NotLeaseholder
 from slackwater.model.descriptors import Generation, Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.replica.driver.pipeline import Pipeline, Waiter
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
-from slackwater.runtime.seam import NodeId, RangeId
 
 DESCRIPTOR = RangeDescriptor(RangeId(7), b"\x04a", b"\x04z", (NodeId(1),), Generation(1))
 LEASE = Lease(NodeId(1), LeaseSequence(3), Timestamp(100), expiration=Timestamp(900))

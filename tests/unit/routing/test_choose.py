@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from slackwater.model.ids import NodeId
 from slackwater.model.locality import shared
 from slackwater.routing.choose import Candidate, order
 from slackwater.routing.nodes import GRUDGE_NS, NODES_MAX, Health, NodeTable, NodeView
-from slackwater.runtime.seam import NodeId
 
 HERE = (("region", "eu"), ("zone", "a"))
 

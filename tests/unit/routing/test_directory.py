@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.routing.directory import Directory
 from slackwater.routing.range_cache import RangeCache
-from slackwater.runtime.seam import NodeId, RangeId
 
 R3, N1, N2 = RangeId(3), NodeId(1), NodeId(2)
 OLD = RangeDescriptor(R3, b"\x04", b"\xff", (N1,), Generation(1))

@@ -8,13 +8,13 @@ import pytest
 from slackwater import errors
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
 from slackwater.protocol.range import requests as rq
 from slackwater.routing import outcome
 from slackwater.routing.facts import descriptors_of, hint_of, intents_of, timestamp_of
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.rpc.faults import pack, unpack
-from slackwater.runtime.seam import NodeId, RangeId
 
 TXN = Txn(b"t" * 16, b"a", Timestamp(1), 0, Timestamp(1), Timestamp(1), Timestamp(2), 1)
 PLAIN = rq.Header(NO_RANGE)

@@ -8,12 +8,12 @@ import pytest
 
 from slackwater.errors import UsageError
 from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.range_cache import RangeCache
 from slackwater.routing.route import Route
 from slackwater.routing.split import divide, take
-from slackwater.runtime.seam import NodeId, RangeId
 from tests import golden
 
 if TYPE_CHECKING:

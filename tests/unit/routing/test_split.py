@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.split import Division, divide
-from slackwater.runtime.seam import NodeId, RangeId
 
 OLD = RangeDescriptor(RangeId(3), b"a", b"z", (NodeId(1),), Generation(1))
 NEW = RangeDescriptor(RangeId(3), b"a", b"m", (NodeId(1),), Generation(2))

@@ -11,11 +11,11 @@ from cryptography.x509.oid import NameOID
 
 from slackwater.errors import AccessDenied, ConnectionLost, SlackwaterError, UsageError
 from slackwater.model.descriptors import NodeDescriptor
+from slackwater.model.ids import NodeId
 from slackwater.runtime import TcpNet, run
 from slackwater.runtime.access import NOBODY, Certificate, Role, bound, roles_of
 from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator
 from slackwater.runtime.rpc import Method, StreamMethod
-from slackwater.runtime.seam import NodeId
 from slackwater.runtime.tls import TlsFiles, client_context, client_files, node_files
 from slackwater.server import services as sv
 from tests.unit.server.guarded import Guarded

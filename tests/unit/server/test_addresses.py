@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from slackwater.codec.layout import META, kv
+from slackwater.model.ids import NodeId
 from slackwater.runtime import run
-from slackwater.runtime.seam import Family, NodeId
+from slackwater.runtime.seam import Family
 from slackwater.server.addresses import BOOK_KEY
 from slackwater.server.remote import Remote
 from slackwater.settings import Settings

@@ -10,12 +10,13 @@ from slackwater.clock.timestamp import MAX
 from slackwater.codec.layout import kv
 from slackwater.errors import AccessDenied
 from slackwater.model.descriptors import NodeDescriptor
+from slackwater.model.ids import NodeId
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.requests import Batch, Header
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
 from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator
-from slackwater.runtime.seam import Family, NodeId
+from slackwater.runtime.seam import Family
 from slackwater.server import services as sv
 from slackwater.server.addresses import BOOK_KEY
 from slackwater.server.cluster_settings import setting_key

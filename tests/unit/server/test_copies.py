@@ -11,11 +11,12 @@ from slackwater.clock import HybridClock
 from slackwater.clock.timestamp import MIN, add_seconds
 from slackwater.errors import ConnectionLost, LogBehindStore, NodeFenced, UnavailableError
 from slackwater.model.descriptors import Generation, Lease, RangeDescriptor
+from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.replica.driver import NodeLiveness
 from slackwater.replica.driver.liveness import RENEWALS_SEEN_MAX
 from slackwater.replica.state import RangeState, encode_state, state_key
 from slackwater.runtime import RealRuntime
-from slackwater.runtime.seam import Family, NodeId, Position, RangeId
+from slackwater.runtime.seam import Family
 from slackwater.server.identity import LIVES_KEPT_MAX, StoreLives, check_heads
 from slackwater.settings import Settings
 from slackwater.storage.batch import WriteBatch

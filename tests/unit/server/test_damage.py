@@ -9,11 +9,12 @@ import pytest
 
 from slackwater.codec.layout import kv
 from slackwater.errors import DamageError, StorageError, UnavailableError, UsageError
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.replica.rebuild import copy_whole
 from slackwater.replica.snapshot import SnapshotBlock, check_whole, send_parts
 from slackwater.replica.state import encode_state, state_key
 from slackwater.runtime import run
-from slackwater.runtime.seam import Family, NodeId, RangeId
+from slackwater.runtime.seam import Family
 from slackwater.server.damage import refetch_replica
 from slackwater.server.health import health
 from slackwater.server.queues.check import CheckQueue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 
@@ -15,7 +17,7 @@ from slackwater.replica.allocator import Add, Move, NodeInfo, NodeState, Remove
 from slackwater.replica.lease import LeaseState
 from slackwater.replica.load import KEYS_KEPT, SAMPLE_EVERY, LoadMeter
 from slackwater.replica.snapshot import Examination
-from slackwater.runtime.seam import Family, NodeId
+from slackwater.runtime.seam import Family
 from slackwater.server.meta import Record, decode, plan
 from slackwater.server.queues.check import judge
 from slackwater.server.queues.leases import should_nudge
@@ -28,6 +30,9 @@ from slackwater.server.services import ReplicaStatus
 from slackwater.server.span_config import SpanConfig, bound_inside, factor_of
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine
+
+if TYPE_CHECKING:
+    from slackwater.model.ids import NodeId
 
 
 def described(range_id: int, start: bytes, end: bytes, generation: int) -> RangeDescriptor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackwater.runtime.seam import NodeId
+from slackwater.model.ids import NodeId
 from slackwater.server.reach import Reach
 
 N1, N2, N3, N4, N5 = (NodeId(n) for n in range(1, 6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slackwater.clock.timestamp import MIN
 from slackwater.codec.layout import KEY_MAX, KEY_MIN, kv
 from slackwater.model.descriptors import NO_LEASE, Generation, LeaseAppliedIndex, RangeDescriptor
-from slackwater.runtime.seam import NodeId, Position, RangeId
+from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.server.replication import count_replicas, gaps, warnings
 from slackwater.server.services import ReplicaStatus
 from slackwater.storage.stats import ZERO

@@ -10,11 +10,11 @@ import pytest
 
 from slackwater.codec.layout import kv
 from slackwater.errors import InvariantViolation, SlackwaterError, UnavailableError
+from slackwater.model.ids import RangeId
 from slackwater.protocol.range import requests as rq
 from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rpc.faults import pack, unpack
-from slackwater.runtime.seam import RangeId
 from slackwater.server.health import answer
 from slackwater.server.journal import Journal
 from slackwater.server.process import tell_crash

@@ -12,8 +12,8 @@ from slackwater.closedts.policy import Kind, Policy, PolicyBook, Terms
 from slackwater.codec.layout import kv, table_span
 from slackwater.errors import DecodeError, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.runtime import run
-from slackwater.runtime.seam import NodeId, RangeId
 from slackwater.server.span_config import SpanConfig, config_of, decode_config, factor_of, policies_of
 from slackwater.server.span_watch import SpanWatch
 from slackwater.settings import Settings

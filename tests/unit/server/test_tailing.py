@@ -9,9 +9,10 @@ import pytest
 
 from slackwater.codec.layout import kv
 from slackwater.errors import ConnectionLost, StorageError, UnavailableError
+from slackwater.model.ids import Position, RangeId
 from slackwater.replica.driver.store import MISSING_WAITS_MAX, NEIGHBOUR_WAITS_MAX
 from slackwater.runtime import run
-from slackwater.runtime.seam import Family, Position, RangeId
+from slackwater.runtime.seam import Family
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:

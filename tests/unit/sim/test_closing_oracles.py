@@ -18,10 +18,10 @@ from slackwater.model.descriptors import (
     LeaseSequence,
     RangeDescriptor,
 )
+from slackwater.model.ids import NodeId, Position
 from slackwater.protocol.log.commands import Command
 from slackwater.replica.apply import Outcome, Verdict
 from slackwater.replica.state import RangeState
-from slackwater.runtime.seam import NodeId, Position
 from slackwater.sim.oracles.closing import AboveClosed, Ledger, NeverBack, NotTooEarly, Stairs, listen
 from slackwater.sim.oracles.witness import Applied
 from slackwater.storage.batch import WriteBatch

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slackwater.errors import AppendUnknown, ConnectionLost, EntryTooLarge, LogTrimmed
-from slackwater.runtime.seam import OrderedLog, Position, RangeId
+from slackwater.log.contract import OrderedLog
+from slackwater.model.ids import Position, RangeId
 from slackwater.sim.handles import NS
 from tests.unit.sim.helpers import idle, run_in, world
 

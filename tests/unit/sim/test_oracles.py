@@ -9,7 +9,7 @@ import pytest
 
 from slackwater import hooks
 from slackwater.model.descriptors import FIRST_RANGE
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.model.ids import NodeId, RangeId
 from slackwater.sim.checkers import Outcome, Recorder, check_registers
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.history import relaxed

@@ -33,11 +33,11 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import NodeDescriptor
+from slackwater.model.ids import Natural, Small
 from slackwater.model.kinds import ColumnType
 from slackwater.model.tables import TableHistory
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method, StreamMethod
-from slackwater.runtime.seam import Natural, Small
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 

@@ -26,10 +26,10 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import DecodeError, UsageError
+from slackwater.model.ids import Natural, Small
 from slackwater.protocol.client.calls import NativeOk
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method
-from slackwater.runtime.seam import Natural, Small
 
 PART_BYTES = 16
 TIME_BYTES = 8

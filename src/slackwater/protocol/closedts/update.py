@@ -18,7 +18,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.model.ids import NodeId, RangeId
 
 GroupId = int
 Member = tuple[RangeId, LeaseAppliedIndex, GroupId]

@@ -20,10 +20,10 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.model.ids import RangeId
 from slackwater.protocol.feeds.events import Changes, Ended, Resolved
 from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method, StreamMethod
-from slackwater.runtime.seam import RangeId
 
 SESSION_BYTES = 16
 

@@ -20,8 +20,8 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import DecodeError
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
+from slackwater.model.ids import Natural, NodeId, RangeId
 from slackwater.protocol.range.requests import SubsumeResult
-from slackwater.runtime.seam import Natural, NodeId, RangeId
 
 COMMAND_ID_BYTES = 12
 COMMANDS_PER_PACKET_MAX = 4096

@@ -24,12 +24,12 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, RangeDescriptor
+from slackwater.model.ids import Natural, NodeId, Position, RangeId, Small
 from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.protocol.range.bulk import Blocks as Blocks
 from slackwater.protocol.range.bulk import ExportArrow as ExportArrow
 from slackwater.protocol.range.bulk import ScanArrow as ScanArrow
 from slackwater.protocol.range.served import Served
-from slackwater.runtime.seam import Natural, NodeId, Position, RangeId, Small
 
 BATCH_REQUESTS_MAX = 10_000
 """Requests in one batch."""

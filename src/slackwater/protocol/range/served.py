@@ -15,7 +15,7 @@ import enum
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp, seconds_between, show
-from slackwater.runtime.seam import NodeId, RangeId
+from slackwater.model.ids import NodeId, RangeId
 
 
 class Why(enum.Enum):

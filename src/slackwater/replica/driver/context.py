@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from slackwater.clock import HybridClock, Timestamp
     from slackwater.closedts.publisher import Publisher
     from slackwater.errors import SlackwaterError
+    from slackwater.log.contract import OrderedLog
     from slackwater.model.descriptors import Liveness, RangeDescriptor
+    from slackwater.model.ids import NodeId, Position, RangeId
     from slackwater.protocol.log.commands import ComplaintTrigger
     from slackwater.replica.apply import Applied, Outcome
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Engine, NodeId, OrderedLog, Position, RangeId, Runtime
+    from slackwater.runtime.seam import Engine, Runtime
     from slackwater.settings import Settings
     from slackwater.storage.batch import WriteBatch
 

@@ -27,11 +27,11 @@ from slackwater.replica.snapshot import check_whole
 from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver.context import Context
     from slackwater.replica.driver.replica import Replica
     from slackwater.replica.driver.store import Store
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import NodeId, RangeId
 
 AGAIN_S_MAX = 60.0
 """The longest a range rests before it is fetched again: a file that stays in the way is not helped by fetching."""

@@ -22,7 +22,8 @@ from slackwater.codec.keys import unescape
 from slackwater.codec.layout import LOCAL, prefix_span, range_local
 from slackwater.errors import StorageError
 from slackwater.hooks import probe
-from slackwater.runtime.seam import Family, Position, RangeId
+from slackwater.model.ids import Position, RangeId
+from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:

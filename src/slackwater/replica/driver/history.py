@@ -27,10 +27,12 @@ from slackwater.runtime.sync import timeout
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from slackwater.log.contract import Entry, OrderedLog
+    from slackwater.model.ids import Position, RangeId
     from slackwater.protocol.log.commands import Packet
     from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Engine, Entry, OrderedLog, Position, RangeId, Runtime
+    from slackwater.runtime.seam import Engine, Runtime
 
 STALLED_S = 30.0
 """How long a log that has more is waited for."""

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.model.descriptors import Liveness
+    from slackwater.model.ids import NodeId
     from slackwater.replica.driver.context import Context
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import NodeId
 
 APPEND_ATTEMPTS_MAX = 8
 EXTEND_AFTER = 0.25

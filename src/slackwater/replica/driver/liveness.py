@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.clock import HybridClock
-    from slackwater.runtime.seam import NodeId, Runtime
+    from slackwater.model.ids import NodeId
+    from slackwater.runtime.seam import Runtime
     from slackwater.settings import Settings
 
 RENEWALS_SEEN_MAX = 3

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import RangeId
     from slackwater.replica.driver.replica import Replica
-    from slackwater.runtime.seam import Engine, RangeId, Reader
+    from slackwater.runtime.seam import Engine, Reader
     from slackwater.storage.batch import WriteBatch
 
 

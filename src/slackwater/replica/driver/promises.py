@@ -20,7 +20,8 @@ from slackwater.closedts.receiver import Promise
 from slackwater.codec.layout import range_local
 from slackwater.hooks import probe
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.runtime.seam import Family, RangeId
+from slackwater.model.ids import RangeId
+from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:

@@ -49,6 +49,8 @@ from slackwater.storage.batch import WriteBatch
 from slackwater.storage.stats import recompute_now
 
 if TYPE_CHECKING:
+    from slackwater.log.contract import Entry
+    from slackwater.model.ids import NodeId, Position
     from slackwater.protocol.log.commands import Packet
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.protocol.range.served import Served
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver.context import Context, Gone, ReplicaFollower
     from slackwater.replica.state import RangeState
     from slackwater.runtime.deadline import Deadline
-    from slackwater.runtime.seam import Entry, NodeId, Position, TaskScope
+    from slackwater.runtime.seam import TaskScope
 
 LATCH_WAIT_S_MAX = 60.0
 NO_LATCH = RequestId(0)

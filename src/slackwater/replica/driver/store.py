@@ -25,6 +25,7 @@ from slackwater.errors import (
     UnavailableError,
 )
 from slackwater.hooks import planted, probe, tap
+from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.replica import declare
 from slackwater.replica.driver import promises
 from slackwater.replica.driver.context import Context, Gone
@@ -36,7 +37,7 @@ from slackwater.replica.driver.stored import stored_states
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.lease import lasts_s
 from slackwater.replica.snapshot import SnapshotReceiver, check_whole, clear, send_parts
-from slackwater.runtime.seam import Family, NodeId, Position, RangeId
+from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.column_cache import ColumnCache
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from slackwater.clock import HybridClock
     from slackwater.closedts.publisher import Publisher
+    from slackwater.log.contract import OrderedLog
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver.context import ApplyListener, LivenessView
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Engine, OrderedLog, Runtime, TaskHandle, TaskScope
+    from slackwater.runtime.seam import Engine, Runtime, TaskHandle, TaskScope
     from slackwater.settings import Settings
 
 NEIGHBOUR_WAIT_S = 1.0

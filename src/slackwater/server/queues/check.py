@@ -28,8 +28,8 @@ from slackwater.runtime.deadline import Deadline
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.snapshot import Examination
-    from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.queues.desk import Visit
 
 CHECKSUM_ID_BYTES = 8

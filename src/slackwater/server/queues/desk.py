@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slackwater.clock import HybridClock
+    from slackwater.log.contract import OrderedLog
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver import NodeLiveness, Replica, Store, SystemKv
-    from slackwater.runtime.seam import NodeId, OrderedLog, RangeId, Runtime, TaskScope
+    from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.server.addresses import AddressBook
     from slackwater.server.admin import Admin
     from slackwater.server.peers import Peers

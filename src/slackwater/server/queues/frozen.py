@@ -12,7 +12,7 @@ from slackwater.hooks import probe
 from slackwater.replica.allocator import NodeState
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
     from slackwater.server.queues.desk import Visit
 
 

@@ -21,8 +21,8 @@ from slackwater.replica.lease import LeaseState
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.allocator import NodeInfo
-    from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.queues.desk import Visit
 
 

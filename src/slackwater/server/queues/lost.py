@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import NodeId, RangeId
     from slackwater.server.queues.desk import Desk, Picture
 
 REFUSED_REST_NS = 600 * 10**9

@@ -16,7 +16,7 @@ from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
     from slackwater.server.queues.desk import Visit
 
 

@@ -8,8 +8,8 @@ from slackwater.hooks import probe
 from slackwater.replica.allocator import Add, Move, NodeState, Remove, decide
 
 if TYPE_CHECKING:
+    from slackwater.model.ids import NodeId
     from slackwater.replica.allocator import Action
-    from slackwater.runtime.seam import NodeId
     from slackwater.server.queues.desk import Visit
 
 

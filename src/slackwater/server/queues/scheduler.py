@@ -43,7 +43,7 @@ from slackwater.server.queues.txns import TxnQueue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
     from slackwater.server.queues.desk import Desk, Picture, Queue
 
 URGENT = frozenset({"nudge", "frozen"})

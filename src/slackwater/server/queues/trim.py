@@ -16,15 +16,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.hooks import probe
+from slackwater.model.ids import Position
 from slackwater.replica.allocator import NodeState
-from slackwater.runtime.seam import Position
 from slackwater.server.services import ReplicaStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slackwater.errors import SlackwaterError
-    from slackwater.runtime.seam import NodeId, RangeId
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.server.queues.desk import Visit
 
 

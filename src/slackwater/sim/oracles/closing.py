@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
     from slackwater.closedts.policy import Policy, Terms
     from slackwater.closedts.side_transport import NodeLease, Sender
+    from slackwater.model.ids import RangeId
     from slackwater.protocol.log.commands import Command
     from slackwater.replica.driver import Replica
     from slackwater.replica.driver.context import Context
     from slackwater.replica.driver.store import Store
     from slackwater.replica.propose import Flight
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import RangeId
     from slackwater.sim.oracles.witness import Applied
     from slackwater.sim.world import World
 

@@ -29,8 +29,8 @@ from slackwater.sim.oracles.replication import _Watcher
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.ids import RangeId
     from slackwater.replica.driver import Replica
-    from slackwater.runtime.seam import RangeId
     from slackwater.sim.oracles.witness import Applied
 
 CLOCK_GRAIN_NS = 2_000

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.log.contract import Entry
+    from slackwater.model.ids import RangeId
     from slackwater.replica.driver import Replica
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Entry, RangeId
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.oracles.witness import Applied
     from slackwater.sim.world import World

@@ -17,10 +17,10 @@ from slackwater.runtime.seam import Family
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.ids import Position
     from slackwater.replica.apply import Outcome
     from slackwater.replica.driver import Replica
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Position
     from slackwater.sim.world import World
     from slackwater.storage.batch import WriteBatch
     from slackwater.storage.memory import MemoryEngine

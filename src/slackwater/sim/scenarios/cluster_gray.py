@@ -21,7 +21,7 @@ from slackwater.sim.handles import NS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
     from slackwater.server.node import Node
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.tape import Stream

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.hooks import probe
-from slackwater.runtime.seam import RangeId
+from slackwater.model.ids import RangeId
 from slackwater.server.admin import Admin
 from slackwater.server.admin_service import DECOMMISSION, DecommissionRequest
 from slackwater.server.bootstrap import RANGE_ID_KEY
@@ -29,7 +29,7 @@ from slackwater.sim.scenarios.cluster_work import open_books
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.scenarios.cluster_programs import Client
     from slackwater.sim.tape import Stream

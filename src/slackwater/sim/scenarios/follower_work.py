@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.runtime.seam import NodeId
+    from slackwater.model.ids import NodeId
     from slackwater.sim.scenarios.cluster_worker import Worker
     from slackwater.txn.staleness import Chosen
 

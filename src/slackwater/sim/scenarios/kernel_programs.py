@@ -22,12 +22,14 @@ import msgspec
 from slackwater.clock import HybridClock, Offset, OffsetMonitor, Timestamp
 from slackwater.errors import AmbiguousResult, ClockError, LogError, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, planted, probe
+from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Context, Dialer, Identity, Measurement, Method, RpcServer
-from slackwater.runtime.seam import Entry, Family, Position, RangeId
+from slackwater.runtime.seam import Family
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
+    from slackwater.log.contract import Entry
     from slackwater.runtime.seam import Engine, TaskScope
     from slackwater.sim.scenarios.kernel_witness import Witness
     from slackwater.sim.world import SimRuntime, World

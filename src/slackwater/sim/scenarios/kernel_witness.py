@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock import Timestamp, us_of
 from slackwater.hooks import probe
-from slackwater.runtime.seam import Entry, Position, RangeId
+from slackwater.model.ids import Position, RangeId
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.clocks import EPOCH_NS
 from slackwater.sim.handles import NS
@@ -22,6 +22,7 @@ from slackwater.sim.scenarios.kernel_programs import TRIM_KEEPS, Store, unpack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from slackwater.log.contract import Entry
     from slackwater.sim.world import World
 
 CLOCK_GRAIN_NS = 2_000
