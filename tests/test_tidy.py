@@ -14,7 +14,8 @@ from slackwater.settings import SETTINGS
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 600
+"""A file over this has two nouns. It was 500, and nouns were torn apart to stay under it; assertions add lines to whole ones."""
 INVARIANTS = set(re.findall(r"^\| (I-\d\d) \|", (ROOT / "docs" / "invariants.md").read_text(), re.MULTILINE))
 
 
