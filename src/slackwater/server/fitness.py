@@ -140,7 +140,9 @@ class Fitness:
         while True:
             members = self._members()
             self.reach.forget(members)
-            works = [partial(self._call, peer) for peer in sorted(members) if peer != self._node.node_id]
+            # A node that can read no records still knows addresses, and a peer can tell it whether it is a copy.
+            peers = members if len(members) > 1 else self._node.book.nodes
+            works = [partial(self._call, peer) for peer in sorted(peers) if peer != self._node.node_id]
             await in_parallel(self._scope, works, limit=ASKED_AT_ONCE_MAX, name="reach")
             with suppress(SlackwaterError, TimeoutError):
                 await self._complain(members)
@@ -153,7 +155,9 @@ class Fitness:
             return  # it cannot be called, which says nothing about it
         seconds = self._window_ns / 1e9 / CALLS_PER_WINDOW
         try:
-            reply = await self._node.dialer.call(address, sv.REACH, self._statement(), timeout=seconds, node_id=peer)
+            reply = await self._node.dialer.call(
+                address, sv.REACH, self._statement(peer), timeout=seconds, node_id=peer
+            )
         except SlackwaterError:
             self.reach.called(peer, began_ns=began_ns, answered=False)
             return
@@ -171,18 +175,22 @@ class Fitness:
         if context.roles is not ANYBODY and context.node_id != statement.node_id:
             raise AccessDenied("a node says what it misses itself, not what others do", node_id=statement.node_id)
         self._told(statement)
-        return self._statement()
+        return self._statement(statement.node_id)
 
     def _told(self, said: sv.Reach) -> None:
         now_ns = self._clock.monotonic_ns()
         self.reach.told(said.node_id, said.misses, said.cut_off, now_ns=now_ns)
+        if self._node.liveness is not None and said.node_id != self._node.node_id:
+            self._node.liveness.hear_of_life(said.your_life)
 
-    def _statement(self) -> sv.Reach:
+    def _statement(self, to: NodeId) -> sv.Reach:
         now_ns, window_ns = self._clock.monotonic_ns(), self._window_ns
+        record = None if self._node.liveness is None else self._node.liveness.get(to)
         return sv.Reach(
             self._node.node_id,
             self.reach.misses(now_ns=now_ns, window_ns=window_ns),
             self.reach.cut_off(self._members(), now_ns=now_ns, window_ns=window_ns),
+            0 if record is None else record.life,
         )
 
     async def _complain(self, members: set[NodeId]) -> None:

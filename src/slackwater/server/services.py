@@ -182,6 +182,8 @@ class Reach(msgspec.Struct, frozen=True):
     node_id: NodeId
     misses: list[NodeId] = []
     cut_off: list[NodeId] = []
+    your_life: int = 0
+    """The life that the liveness record of the node spoken to names, as far as the speaker knows; 0: it knows none."""
 
 
 class Ok(msgspec.Struct, frozen=True):

@@ -78,6 +78,23 @@ def test_a_copy_of_a_store_that_runs_is_refused_once_the_record_was_renewed_unde
     asyncio.run(main())
 
 
+def test_a_peer_tells_an_old_copy_that_can_read_neither_record_nor_log():
+    async def main():
+        store, records, wall = MemoryEngine(), Records(), Wall()
+        former = await process(store, records, wall)
+        copy = await process(copied(store), Records(), wall)
+        running = await process(store, records, wall)
+        copy.hear_of_life(former._lives.life)
+        copy._check_lease()  # a former life of the copied store: nothing wrong with that
+        copy.hear_of_life(running._lives.life)
+        with pytest.raises(NodeFenced, match="from another copy of this store"):
+            copy._check_lease()
+        running.hear_of_life(0)
+        running._check_lease()
+
+    asyncio.run(main())
+
+
 def test_a_process_that_was_cut_off_stops_when_it_finds_a_copy_in_its_place():
     async def main():
         store, records, wall = MemoryEngine(), Records(), Wall()

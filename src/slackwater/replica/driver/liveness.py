@@ -18,6 +18,8 @@ store first. So two processes with one node id, one of them started from a copy 
     the record goes on being renewed while this        the other process runs: refuse
       process waits for it to expire
     our own record comes to name another life          the other process began after ours had expired: stop
+    a peer says that our record names a life that      as in the first line, where this process can read neither the record
+      the store never had                                nor the log of range 1, which the other process has trimmed
 
 Leases name the life they were given to as well (`Lease.life`), for range 1's does not hang on a record. Where the other
 process leads range 1, the record cannot be read from here: requests for it would come to this very process. But its lease is
@@ -149,6 +151,8 @@ class NodeLiveness:
         self._began_at = clock.now()
         self._renewals_seen = 0
         self._waited_for = MIN
+        self._heard_life = 0
+        """The life that a peer last said this node's record names."""
         self.draining = False
         self._runtime = runtime
         self._clock = clock
@@ -173,6 +177,11 @@ class NodeLiveness:
     def get(self, node: NodeId) -> Liveness | None:
         """The newest known record of a node."""
         return self._known.get(node)
+
+    def hear_of_life(self, life: int) -> None:
+        """Note which life this node's record names, as a peer knows it; the next heartbeat judges it."""
+        if life:
+            self._heard_life = life
 
     def own(self) -> Liveness | None:
         """This node's record while it is live by its own clock; None otherwise."""
@@ -266,7 +275,7 @@ class NodeLiveness:
     def _check_lease(self) -> None:
         """Raise if another process leads range 1 as this node; only while this one has no use of the node's record."""
         lease, known = self._first_lease(), self._known.get(self.node_id)
-        if known is not None and not self._lives.knows(known.life):
+        if not self._lives.knows(self._heard_life) or (known is not None and not self._lives.knows(known.life)):
             raise self._fenced("was started in another process, from another copy of this store")  # as was announced
         if self.own() is not None or lease is None or lease.holder != self.node_id:
             return
