@@ -15,6 +15,7 @@ from slackwater.catalog.records import TableRecord
 from slackwater.errors import UsageError
 from slackwater.model.reserved import RESERVED_COLUMNS, RESERVED_PREFIXES, is_reserved
 from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.model.system_tables import check_not_system
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ def check_table_name(name: str) -> str:
             f"a table's name has 1 to {NAME_CHARS_MAX} letters, digits, '_', '.' or '-', and begins with a letter or '_'",
             name=name[: 2 * NAME_CHARS_MAX],
         )
+    check_not_system(name, what="create")
     return name
 
 

@@ -37,6 +37,7 @@ from slackwater.catalog.tables import TABLES_MAX, Tables
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.errors import AccessDenied, BelowGcThreshold, Overloaded, SlackwaterError, UsageError
 from slackwater.hooks import probe
+from slackwater.model.system_tables import check_not_system
 from slackwater.model.tables import TableDescriptor, TableHistory
 from slackwater.protocol.range.requests import Export, Get, Header, Value, Versions
 from slackwater.routing.sender import NO_RANGE
@@ -167,6 +168,7 @@ class TableCatalog:
             await txn.put(descriptor_key(now.table_id, record.schema.version), encode_record(record))
             return record
 
+        check_not_system(name, what="drop")
         deadline = self._kv.kernel.deadline(timeout)
         await self._fence(name, by=by, deadline=deadline)
         return await self._change(work, timeout=deadline.remaining())
@@ -198,6 +200,7 @@ class TableCatalog:
 
     async def publish(self, table_id: int, change: Callable[[TableDescriptor], TableRecord]) -> TableDescriptor:
         """Write the next version of a table: `change` makes it from the present one (see `definition`)."""
+        check_not_system((await self.find_id(table_id)).latest.name, what="alter")
 
         async def work(txn: Transaction) -> TableRecord:
             now = await self._latest(txn, table_id)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
 
 TABLE_ID_KEY = system("alloc", b"table")
-FIRST_TABLE_ID = 100
-"""Lower ids are kept for tables of the system's own."""
-
 DROPPING = b"dropping"
 """What is noted of a table that is being dropped."""
 _TABLE = "table"

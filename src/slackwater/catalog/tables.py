@@ -4,7 +4,8 @@
     complete_upto(ts)          everything committed at or below `ts` has been learned
 
 Names are found among the versions that hold at the time asked for: a table that was dropped is found by whoever reads
-before the drop, and a name used twice means the table that had it then.
+before the drop, and a name used twice means the table that had it then. Tables of the system (`model.system_tables`) are
+known from the beginning, at every time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
+from slackwater.model.system_tables import is_system, system_descriptors
 from slackwater.model.tables import TableDescriptor, TableHistory
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class Tables:
         self.upto = MIN
         self.dropping: set[int] = set()
         """Tables that take no more rows, because they are about to be dropped."""
+        self.learn(system_descriptors())
 
     def learn(self, descriptors: Iterable[TableDescriptor]) -> None:
         """Take descriptors, known or new."""
@@ -67,9 +70,11 @@ class Tables:
         return None
 
     def names(self, *, at: Timestamp | None = None) -> list[TableHistory]:
-        """Every table that exists now, or existed at a time, by name."""
+        """Every table of users that exists now, or existed at a time, by name."""
         found = []
-        for history in self._by_id.values():
+        for table_id, history in self._by_id.items():
+            if is_system(table_id):
+                continue
             held = history.latest if at is None else history.at(at)
             if held is not None and not held.dropped:
                 found.append(history)

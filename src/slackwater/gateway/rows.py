@@ -19,6 +19,7 @@ from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import FORMAT, HEADER_BYTES, check_sizes
 from slackwater.errors import RetryableError, SlackwaterError, TransactionAborted, UsageError
 from slackwater.gateway.scans import range_reads
+from slackwater.model.system_tables import check_not_system
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.protocol.client import calls as nt
 from slackwater.protocol.range.requests import Get, Header, Value
@@ -186,6 +187,7 @@ def check_rows(table: TableDescriptor, request: nt.Write, checkers: RowCheckers,
     deleting = request.kind is nt.WriteKind.DELETE
     if request.kind is not nt.WriteKind.UPSERT or not request.keys:  # blocks of those are checked where they are taken
         rows_ok(request.keys, request.keys if deleting else request.values)
+    check_not_system(table.name, what="write to")
     span = schema_span(table.schema)
     if request.keys[0] < span.start or request.keys[-1] >= span.end:
         raise UsageError(f"a key does not belong to table {table.name}", key=request.keys[0][:32])

@@ -27,6 +27,7 @@ from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConditionFailed, SlackwaterError, UsageError
 from slackwater.gateway.rows import check_rows
 from slackwater.hooks import probe
+from slackwater.model.system_tables import check_not_system
 from slackwater.protocol.client import calls as nt
 from slackwater.protocol.client import staging as ns
 from slackwater.protocol.client.staging import StagedKind
@@ -127,6 +128,7 @@ class Staging:
         node = self._gateway.node
         history = await self._gateway.current(request.table_id, request.version)
         self._check(request)
+        check_not_system(history.latest.name, what="write to")
         work = _Publish(self, request, history, context)
         try:
             published = await node.kv.run(work.run, timeout=context.remaining())

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.catalog.records import FIRST_TABLE_ID, TABLE_ID_KEY
+from slackwater.catalog.records import TABLE_ID_KEY
 from slackwater.codec.layout import KEY_MAX, KEY_MIN, KV, SYSTEM, meta, prefix_end, system
 from slackwater.errors import HistoryIncomplete
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.model.system_tables import FIRST_USER_TABLE_ID
 from slackwater.replica.state import RangeState, encode_state, state_key
 from slackwater.runtime.seam import Family
 from slackwater.server.identity import Genesis, put_identity
@@ -91,7 +92,7 @@ def _first_records(engine: Engine, node_id: NodeId, ts: Timestamp) -> WriteBatch
     for key, value in (
         (RANGE_ID_KEY, FIRST_FREE_RANGE_ID - 1),
         (NODE_ID_KEY, node_id),
-        (TABLE_ID_KEY, FIRST_TABLE_ID - 1),
+        (TABLE_ID_KEY, FIRST_USER_TABLE_ID - 1),
     ):
         stats = stats.plus(increment(overlay, batch, key, value, ts=ts)[1].stats)
     for descriptor in descriptors:

@@ -13,6 +13,7 @@ from slackwater.codec import layout
 from slackwater.codec.keys import unescape
 from slackwater.codec.rows import version_of
 from slackwater.errors import DecodeError, UsageError
+from slackwater.model.system_tables import check_not_system
 from slackwater.protocol.range import requests as rq
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ async def _check_row(gateway: Gateway, key: bytes, value: bytes | None) -> None:
     except DecodeError as error:
         raise UsageError(f"this is no row of a table: {error.message}; nothing was written", key=key[:32]) from None
     history = await gateway.catalog.find_id(table_id)
+    check_not_system(history.latest.name, what="write to")
     schema = history.by_version().get(version)
     if schema is None:
         raise UsageError(f"table {history.latest.name} has no version {version}; nothing was written", key=key[:32])

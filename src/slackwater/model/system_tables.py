@@ -1,0 +1,102 @@
+"""Tables of the system's own: `system.jobs` and its like. Their ids are fixed and their schemas stand here. Pure.
+
+    id   table                 what its rows are                        written by
+     1   system.jobs           one durable job each                     jobs/
+    99   the last id that is kept for tables of the system; users' tables begin at 100
+
+They are read like any table (`db.scan("system.jobs")`, feeds, Spark) and written by nodes alone, through `txn.system_rows`. No
+record says that they exist: every node has their schemas in its catalog from the first moment, before it has read anything, and
+an older cluster has them as soon as its nodes run a version that names them here. So there is nothing to create at bootstrap, no
+step of an upgrade that can be cut off, and no time at which a node knows `system.jobs` and cannot read it.
+
+To add a table: one line in `SYSTEM_TABLES`, with the next id. To change one: another schema of the same id with the next version,
+behind the one that is there, and columns with new ids; rows say which version wrote them, and columns meet by id. An id, of a
+table or of a column, is never used again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import MIN
+from slackwater.errors import UsageError
+from slackwater.model.kinds import FLOAT, INT, INT4, JSON, STRING, TIMESTAMPTZ, ColumnType
+from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.model.tables import TableDescriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FIRST_USER_TABLE_ID = 100
+"""Lower ids are kept for the tables named here."""
+PREFIX = "system."
+NOT_NULL = "not null"
+
+
+def _table(
+    table_id: int, name: str, columns: Mapping[str, tuple[ColumnType, str]], key: tuple[str, ...], *, version: int = 1
+) -> TableSchema:
+    """A schema whose columns are numbered in the order given; key columns are NOT NULL."""
+    made = tuple(
+        Column(i, column, kind, nullable=column not in key and not rule)
+        for i, (column, (kind, rule)) in enumerate(columns.items(), 1)
+    )
+    ids = {column.name: column.id for column in made}
+    return TableSchema(table_id, PREFIX + name, version, made, tuple(KeyColumn(ids[part]) for part in key))
+
+
+JOBS = _table(
+    1,
+    "jobs",
+    {
+        "id": (INT, NOT_NULL),
+        "type": (STRING, NOT_NULL),
+        "description": (STRING, NOT_NULL),
+        "creator": (STRING, NOT_NULL),
+        "status": (STRING, NOT_NULL),
+        "payload": (JSON, NOT_NULL),
+        "checkpoint": (JSON, NOT_NULL),
+        "fraction": (FLOAT, NOT_NULL),
+        "progress": (STRING, NOT_NULL),
+        "claimed_by": (STRING, ""),
+        "claim_epoch": (INT, NOT_NULL),
+        "claim_expires": (TIMESTAMPTZ, ""),
+        "claim_number": (INT, NOT_NULL),
+        "created": (TIMESTAMPTZ, NOT_NULL),
+        "started": (TIMESTAMPTZ, ""),
+        "finished": (TIMESTAMPTZ, ""),
+        "next_attempt": (TIMESTAMPTZ, ""),
+        "attempts": (INT4, NOT_NULL),
+        "error": (STRING, ""),
+        "owns": (JSON, NOT_NULL),
+        "name": (STRING, ""),
+    },
+    key=("id",),
+)
+
+SYSTEM_TABLES: tuple[TableSchema, ...] = (JOBS,)
+"""Every version of every table of the system, oldest first."""
+
+
+def system_descriptors() -> list[TableDescriptor]:
+    """The descriptors that every node knows from the beginning; they hold at every time."""
+    return [TableDescriptor(s, MIN, next_column_id=max(c.id for c in s.columns) + 1) for s in SYSTEM_TABLES]
+
+
+def is_system(table_id: int) -> bool:
+    """Whether an id is one of the system's own tables, or kept for one."""
+    return table_id < FIRST_USER_TABLE_ID
+
+
+def is_system_name(name: str) -> bool:
+    """Whether a name is kept for tables of the system."""
+    return name.casefold().startswith(PREFIX)
+
+
+def check_not_system(name: str, *, what: str) -> None:
+    """Refuse to create, drop, alter or write (`what`) a table whose name is the system's."""
+    if is_system_name(name):
+        raise UsageError(
+            f"cannot {what} {name}: names that begin with {PREFIX} belong to tables of the system, which users may only read",
+            table=name,
+        )
