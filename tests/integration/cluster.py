@@ -257,15 +257,15 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return False
 
 
-async def spread(remote: Remote, cluster: Processes) -> None:
-    """Put a replica of every range on every node, and wait until all of them are there."""
+async def spread(remote: Remote, cluster: Processes, *, upto: bytes = layout.KEY_MAX) -> None:
+    """Put a replica of every range that begins below `upto` on every node, and wait until all of them are there."""
     everyone = tuple(NodeId(n + 1) for n in range(len(cluster.addresses)))
     deadline = asyncio.get_running_loop().time() + READY_S
     while True:
         try:
             await remote.book.refresh(KvAdapter(remote.kv))
             remote.sender.cache.clear()
-            ranges = await remote.sender.ranges_of(layout.KEY_MIN, layout.KEY_MAX)
+            ranges = await remote.sender.ranges_of(layout.KEY_MIN, upto)
             for descriptor in ranges:
                 await _spread_range(remote, descriptor, everyone)
             counts = [await held_by(remote, node) for node in everyone]
