@@ -163,6 +163,9 @@ class Fitness:
             return
         self.reach.called(peer, began_ns=began_ns, answered=True)
         self._told(reply)
+        if self._node.liveness is not None and reply.node_id == peer:
+            # Believed only in an answer from an address that this node chose itself: it ends this process.
+            self._node.liveness.hear_of_life(reply.your_life)
 
     def serve(self, server: RpcServer) -> None:
         """Answer `node.reach`."""
@@ -180,8 +183,6 @@ class Fitness:
     def _told(self, said: sv.Reach) -> None:
         now_ns = self._clock.monotonic_ns()
         self.reach.told(said.node_id, said.misses, said.cut_off, now_ns=now_ns)
-        if self._node.liveness is not None and said.node_id != self._node.node_id:
-            self._node.liveness.hear_of_life(said.your_life)
 
     def _statement(self, to: NodeId) -> sv.Reach:
         now_ns, window_ns = self._clock.monotonic_ns(), self._window_ns
