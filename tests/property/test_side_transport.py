@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
-from slackwater.closedts.policy import Kind, Policy, Terms
+from slackwater.closedts.policy import Policy, Terms
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.receiver_naive import NaiveReceiver
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
+from slackwater.config.zones import Kind
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 

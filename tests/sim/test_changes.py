@@ -13,13 +13,13 @@ import pytest
 
 from slackwater.catalog import definition
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.closedts.policy import Kind
 from slackwater.codec.arrow import settle_pandas
 from slackwater.codec.layout import schema_span, table_span
+from slackwater.config.zones import Kind
 from slackwater.errors import NotClosing, SlackwaterError
 from slackwater.model.kinds import INT
+from slackwater.protect.zone_changes import change_zone, unset_zone
 from slackwater.protocol.client.calls import ColumnSpec
-from slackwater.server.span_config import change_config, remove_config
 from tests.sim.cluster import Cluster, play
 from tests.sim.test_client import COUNT, session, table, transfer
 
@@ -181,7 +181,7 @@ def test_a_feed_of_a_table_that_closes_nothing_says_why_and_what_to_do() -> None
             ),
         )
         for start, end, why in cases:
-            await change_config(c.kv, start, end, policy=Kind.OFF)
+            await change_zone(c.kv, start, end, policy=Kind.OFF)
             await c.settle(3)
             with pytest.raises(NotClosing, match=rf"^table accounts closes nothing: {why}.*span-config.*again") as told:
                 await first_resolved(db)
@@ -190,7 +190,7 @@ def test_a_feed_of_a_table_that_closes_nothing_says_why_and_what_to_do() -> None
                 await db.resolved("accounts")
             only = [b async for b in db.changes("accounts", initial_scan="only")]
             assert sum(b.data.num_rows for b in only if b.kind == "rows") == COUNT, "a scan needs nothing resolved"
-            await remove_config(c.kv, start, end)
+            await unset_zone(c.kv, start, end)
             assert await first_resolved(db) > 0, "at once: what this node remembers is read again before it refuses"
 
     play(story, settings={"closed_timestamp.target_duration": 0.5, "span_config.poll_interval": 1.0})
@@ -206,7 +206,7 @@ def test_a_feed_that_runs_says_so_when_its_table_stops_closing() -> None:
             nonlocal began, resolved
             async for batch in db.changes("accounts", resolved=0.1):
                 if batch.kind == "resolved" and batch.resolved and not began:
-                    await change_config(c.kv, span.start, span.end, policy=Kind.OFF)
+                    await change_zone(c.kv, span.start, span.end, policy=Kind.OFF)
                     began = c.world.seconds
                     await db.upsert("accounts", [{"id": 1, "balance": 7}])
                 resolved = max(resolved, batch.resolved)
@@ -214,7 +214,7 @@ def test_a_feed_that_runs_says_so_when_its_table_stops_closing() -> None:
         with pytest.raises(NotClosing, match="its policy is `off`"):
             await follow()
         assert c.world.seconds - began < 20.0
-        await remove_config(c.kv, span.start, span.end)
+        await unset_zone(c.kv, span.start, span.end)
         again = [b async for b in db.changes("accounts", after=resolved, initial_scan="no", until=db.now())]
         found = [row["balance"] for b in again if b.kind == "rows" for row in b.data.to_pylist()]
         assert found in ([], [7]), "nothing is lost: it was at or below what had been resolved, or comes now"

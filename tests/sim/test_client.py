@@ -9,11 +9,11 @@ import pytest
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.clock.timestamp import seconds_between
-from slackwater.closedts.policy import Kind
 from slackwater.codec.layout import table_span
+from slackwater.config.zones import Kind, ZoneConfig
 from slackwater.errors import ConnectionLost, SlackwaterError, TooStale, UsageError
+from slackwater.protect.zone_changes import write_zone
 from slackwater.protocol.client import calls as nt
-from slackwater.server.span_config import SpanConfig, write_config
 from tests.sim.cluster import NODE, Cluster, play
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_follower_read_timestamps_follow_the_policies_of_the_tables() -> None:
         for name, kind, duration_ms in (("fast", Kind.LAG, 100), ("global", Kind.LEAD, 0), ("silent", Kind.OFF, 0)):
             made = await db.create_table(name, {"id": "int8"}, primary_key=["id"])
             span = table_span(made.table_id)
-            await write_config(c.kv, SpanConfig(span.start, span.end, policy=kind, duration_ms=duration_ms))
+            await write_zone(c.kv, ZoneConfig(span.start, span.end, policy=kind, duration_ms=duration_ms))
         await c.settle(30)
 
         async def age_s(*tables: str) -> float:
@@ -182,7 +182,7 @@ def test_a_leading_table_is_read_at_present_time_on_every_replica() -> None:
         span = table_span((await db.table("accounts")).table_id)
         await c.node.admin.split(span.start)
         await c.node.admin.split(span.end)
-        await write_config(c.kv, SpanConfig(span.start, span.end, policy=Kind.LEAD))
+        await write_zone(c.kv, ZoneConfig(span.start, span.end, policy=Kind.LEAD))
         await c.settle(10)
         far = AsyncDatabase(
             Gateways(c.runtime, c.scope.child("n2"), ["n2:7400"], settings=c.settings, timeout_s=60.0),

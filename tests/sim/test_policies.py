@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
-from slackwater.closedts.policy import Kind
 from slackwater.codec.layout import kv, prefix_end
+from slackwater.config.zones import Kind, ZoneConfig
 from slackwater.errors import ConditionFailed, UsageError
 from slackwater.model.ids import NodeId
+from slackwater.protect.zone_changes import change_zone, read_zones, unset_zone, write_zone
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
-from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config, write_config
 from slackwater.sim.run import Job, run_job
 from slackwater.sim.scenario import load
 from tests.sim.cluster import Cluster, play
@@ -35,7 +35,7 @@ async def global_span(c: Cluster) -> tuple[Replica, Replica]:
     await c.node.admin.split(SPAN[0])
     await c.node.admin.split(SPAN[1])
     await c.second_node(b"ga")
-    await write_config(c.kv, SpanConfig(*SPAN, policy=Kind.LEAD))
+    await write_zone(c.kv, ZoneConfig(*SPAN, policy=Kind.LEAD))
     await c.settle(5)
     return replicas(c)
 
@@ -190,7 +190,7 @@ def test_policies_are_switched_online_and_nothing_closed_moves_back() -> None:
         tasks = [c.scope.spawn(watch(), name="watch"), c.scope.spawn(write(), name="write")]
         expected = {Kind.LEAD: (-2.0, -0.3), Kind.LAG: (0.5, 2.0)}
         for kind in (Kind.LAG, Kind.LEAD, Kind.LAG, Kind.OFF, Kind.LEAD):
-            await change_config(c.kv, *SPAN, policy=kind)
+            await change_zone(c.kv, *SPAN, policy=kind)
             await c.settle(6)
             assert leader.closing.policy().kind is kind
             behind = seconds_between(follower.closing.closed(), c.clock.now())
@@ -202,7 +202,7 @@ def test_policies_are_switched_online_and_nothing_closed_moves_back() -> None:
         stop.append(True)
         for task in tasks:
             await task
-        assert await remove_config(c.kv, *SPAN)
+        assert await unset_zone(c.kv, *SPAN)
         await c.settle(3)
         assert leader.closing.policy().kind is Kind.LAG
 
@@ -212,8 +212,8 @@ def test_policies_are_switched_online_and_nothing_closed_moves_back() -> None:
 def test_the_cluster_and_a_span_may_close_nothing_or_at_another_pace() -> None:
     async def story(c: Cluster) -> None:
         leader, _ = await global_span(c)
-        await change_config(c.kv, *SPAN, policy=Kind.LAG, duration_ms=250)
-        await write_config(c.kv, SpanConfig(policy=Kind.OFF))
+        await change_zone(c.kv, *SPAN, policy=Kind.LAG, duration_ms=250)
+        await write_zone(c.kv, ZoneConfig(policy=Kind.OFF))
         other = c.node.store.holding(kv(b"z"))
         assert other is not None
         await c.settle(4)
@@ -233,7 +233,7 @@ def test_the_cluster_and_a_span_may_close_nothing_or_at_another_pace() -> None:
 def test_ranges_are_split_at_the_bounds_of_spans_and_never_merge_across_one() -> None:
     async def story(c: Cluster) -> None:
         await c.kv.put(A, b"0")
-        await write_config(c.kv, SpanConfig(*SPAN, policy=Kind.LEAD))
+        await write_zone(c.kv, ZoneConfig(*SPAN, policy=Kind.LEAD))
         await c.settle(1)
         for _ in range(3):
             await c.node.queues.sweep("split")
@@ -242,7 +242,7 @@ def test_ranges_are_split_at_the_bounds_of_spans_and_never_merge_across_one() ->
         assert (held.state.descriptor.start, held.state.descriptor.end) == SPAN
         with pytest.raises(UsageError, match="span configuration"):
             await c.node.admin.merge(A)
-        await remove_config(c.kv, *SPAN)
+        await unset_zone(c.kv, *SPAN)
         merged = await c.node.admin.merge(A)
         assert merged.end > SPAN[1]
 
@@ -252,7 +252,7 @@ def test_ranges_are_split_at_the_bounds_of_spans_and_never_merge_across_one() ->
 def test_the_left_side_of_a_merge_writes_above_what_its_right_side_had_closed_ahead() -> None:
     async def story(c: Cluster) -> None:
         _, follower = await global_span(c)
-        await change_config(c.kv, *SPAN, policy=Kind.LEAD)
+        await change_zone(c.kv, *SPAN, policy=Kind.LEAD)
         await c.node.admin.split(B)
         await c.settle(2)
         right = c.nodes["n2"].store.holding(B)
@@ -270,22 +270,22 @@ def test_the_left_side_of_a_merge_writes_above_what_its_right_side_had_closed_ah
 @pytest.mark.parametrize(
     "config",
     [
-        SpanConfig(policy=Kind.LEAD),
-        SpanConfig(b"\x03", b"\x04", policy=Kind.LEAD),
-        SpanConfig(b"\x03p", b"\x04", policy=Kind.OFF),
-        SpanConfig(b"\x03p", kv(b"f"), policy=Kind.LAG, duration_ms=100),
-        SpanConfig(*SPAN, policy=Kind.LEAD, duration_ms=5),
-        SpanConfig(*SPAN, replication_factor=10),
-        SpanConfig(SPAN[1], SPAN[0]),
-        SpanConfig(kv(b"ga"), kv(b"z")),
+        ZoneConfig(policy=Kind.LEAD),
+        ZoneConfig(b"\x03", b"\x04", policy=Kind.LEAD),
+        ZoneConfig(b"\x03p", b"\x04", policy=Kind.OFF),
+        ZoneConfig(b"\x03p", kv(b"f"), policy=Kind.LAG, duration_ms=100),
+        ZoneConfig(*SPAN, policy=Kind.LEAD, duration_ms=5),
+        ZoneConfig(*SPAN, replication_factor=10),
+        ZoneConfig(SPAN[1], SPAN[0]),
+        ZoneConfig(kv(b"ga"), kv(b"z")),
     ],
 )
-def test_configurations_that_cannot_be(config: SpanConfig) -> None:
+def test_configurations_that_cannot_be(config: ZoneConfig) -> None:
     async def story(c: Cluster) -> None:
-        await write_config(c.kv, SpanConfig(*SPAN, replication_factor=1))
+        await write_zone(c.kv, ZoneConfig(*SPAN, replication_factor=1))
         with pytest.raises(UsageError):
-            await write_config(c.kv, config)
-        assert await read_configs(c.node.system) == [SpanConfig(*SPAN, replication_factor=1)]
+            await write_zone(c.kv, config)
+        assert [z.config for z in (await read_zones(c.kv)).records] == [ZoneConfig(*SPAN, replication_factor=1)]
 
     play(story, settings=SETTINGS)
 
@@ -296,7 +296,7 @@ def test_two_operators_do_not_both_set_overlapping_spans() -> None:
 
         async def operate(span: tuple[bytes, bytes]) -> None:
             try:
-                await write_config(c.new_client()[1], SpanConfig(*span, policy=Kind.LAG, duration_ms=100))
+                await write_zone(c.new_client()[1], ZoneConfig(*span, policy=Kind.LAG, duration_ms=100))
             except UsageError:
                 done.append(False)
             else:

@@ -10,8 +10,8 @@ import msgspec
 
 from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.cli.frontier import table_id_of
-from slackwater.closedts.policy import Kind
 from slackwater.codec.layout import kv, show_key, table_span
+from slackwater.config.zones import Kind
 from slackwater.errors import UsageError
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
@@ -26,8 +26,8 @@ from slackwater.server.config_service import (
 )
 
 if TYPE_CHECKING:
+    from slackwater.config.zones import ZoneConfig
     from slackwater.runtime.rpc.dialer import Dialer
-    from slackwater.server.span_config import SpanConfig
 
 CHANGE_TIMEOUT_S = 30.0
 TEXT = """\
@@ -122,7 +122,7 @@ async def span_of(dialer: Dialer, options: argparse.Namespace) -> tuple[bytes, b
     return kv(options.start.encode()), kv(options.end.encode())
 
 
-async def _do(options: argparse.Namespace) -> list[SpanConfig]:
+async def _do(options: argparse.Namespace) -> list[ZoneConfig]:
     async with calling(options) as dialer:
         return (await _OPERATIONS[options.verb](dialer, options)).configs
 
@@ -148,7 +148,7 @@ async def _unset(dialer: Dialer, options: argparse.Namespace) -> SpanConfigsRepl
     return await dialer.call(options.host, REMOVE_SPAN_CONFIG, remove, timeout=CHANGE_TIMEOUT_S)
 
 
-def _row(config: SpanConfig) -> Row:
+def _row(config: ZoneConfig) -> Row:
     start, end = ("rest", "") if config.is_rest else (show_key(config.start), show_key(config.end))
     policy = config.policy.value if config.policy else None
     return Row(start, end, policy, config.duration_ms or None, config.replication_factor or None)

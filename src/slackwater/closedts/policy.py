@@ -30,7 +30,6 @@ wrong answer: the target says how far a range *wants* to close; the tracker and 
 
 from __future__ import annotations
 
-import enum
 import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING
@@ -38,6 +37,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds, floor
+from slackwater.config.zones import Kind
 from slackwater.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,14 +61,6 @@ SPANS_MAX = 100_000
 LEASE_GAP_S = 0.1
 """Of a lease's last part, nothing is closed: writes that go above what is closed need a place."""
 _GAP = round(LEASE_GAP_S * 1_000_000) << LOGICAL_BITS
-
-
-class Kind(enum.Enum):
-    """What a policy is relative to."""
-
-    OFF = "off"
-    LAG = "lag"
-    LEAD = "lead"
 
 
 class Policy(msgspec.Struct, frozen=True, array_like=True):

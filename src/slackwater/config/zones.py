@@ -3,7 +3,7 @@
 One record per span, `system("config", start)`, one for the system's own keys and one for all the rest. What a record leaves
 open, the record for the rest decides, and what that leaves open, a setting or a default does:
 
-    record of the span ──► record of the rest ──► range.replication_factor, lag by closed_timestamp.target_duration, 4 h of history
+    record of the span ──► record of the rest ──► range.replication_factor, closed_timestamp.target_duration, 4 h of history
 
     [a ────────── m)  policy=lead             read everywhere at present time; writers wait for their time to come
             [m ── p)  gc_ttl_s=600            ten minutes of history instead of four hours
@@ -24,11 +24,11 @@ what it replaced, and the commit timestamp of the record (`Zone.written`) says w
 `Zones.allowance` puts both together. A zone that is removed while its floor still matters stays as a record that decides nothing
 else; the next change after that takes it away. `revised` computes all of that; it is the only way to a changed record.
 
-What garbage collection needs to know (`Zones.of`): the ttl, and the MVCC timestamp at which the configuration was written, because
-protections must have been read *after* it; and `Zones.read_at`, up to which this copy is known to be complete, because a ttl
-that was raised since then may already have been relied on:
+What garbage collection needs to know (`Zones.of`): the ttl, and the MVCC timestamp at which the configuration was written,
+because protections must have been read *after* it; and `Zones.read_at`, up to which this copy is known to be complete, because
+a ttl that was raised since then may already have been relied on. With R, the read time of the protections:
 
-    threshold <= min(read time of the protections, Zones.read_at) − ttl − clock offset,   if written < read time of the protections
+    threshold <= min(R, Zones.read_at) − ttl − clock offset,   if written < R
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from slackwater.model.spans import Span, SpanSet
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.settings import Settings
 
 FACTOR_MAX = 9
@@ -248,6 +249,35 @@ def _first(values: Iterable[tuple[float | str, str]]) -> Sourced | None:
     return next((Sourced(value, source) for value, source in values if value), None)
 
 
+# --- for ranges ----------------------------------------------------------------------------------------------------
+
+
+def config_of(configs: Sequence[ZoneConfig], descriptor: RangeDescriptor) -> ZoneConfig:
+    """What holds where a range begins, with what the rest's record fills in."""
+    rest = next((c for c in configs if c.is_rest), ZoneConfig())
+    for config in configs:
+        if not config.is_rest and config.start <= descriptor.start < config.end:
+            closing = rest if config.policy is None else config
+            return ZoneConfig(
+                replication_factor=config.replication_factor or rest.replication_factor,
+                policy=closing.policy,
+                duration_ms=closing.duration_ms,
+                gc_ttl_s=config.gc_ttl_s or rest.gc_ttl_s,
+            )
+    return msgspec.structs.replace(rest, ttl_before_s=0.0, floor=MIN)
+
+
+def factor_of(configs: Sequence[ZoneConfig], descriptor: RangeDescriptor, *, default: int) -> int:
+    """How many replicas a range should have."""
+    return config_of(configs, descriptor).replication_factor or default
+
+
+def bound_inside(configs: Sequence[ZoneConfig], descriptor: RangeDescriptor) -> bytes | None:
+    """The first bound of a zone inside a range: where it must be split."""
+    bounds = {b for c in configs for b in (c.start, c.end) if descriptor.start < b < descriptor.end}
+    return min(bounds, default=None)
+
+
 # --- as keys and bytes ---------------------------------------------------------------------------------------------
 
 _decoder = msgspec.msgpack.Decoder(ZoneConfig)
@@ -295,7 +325,7 @@ def revised(zones: Zones, change: ZoneConfig, *, now: Timestamp) -> Revision:
     after = Zones([*(z for z in zones.records if z.config.start != change.start), Zone(change, now)])
     puts = [_with_floor(zones, after, change)]
     deletes: list[bytes] = []
-    if not change.is_system and after._of_system().gc_ttl_s > zones._of_system().gc_ttl_s:  # noqa: SLF001 - its own module
+    if not change.is_system and after._of_system().gc_ttl_s > zones._of_system().gc_ttl_s:
         old = zones.system.config if zones.system else ZoneConfig(SYSTEM_SPAN.start, SYSTEM_SPAN.end)
         puts.append(_with_floor(zones, after, old))
     for config, written in [*((p, now) for p in puts), *((z.config, z.written) for z in zones.records)]:
@@ -359,5 +389,9 @@ def check_apart(config: ZoneConfig, others: Iterable[Zone]) -> None:
         other = zone.config
         same = (other.start, other.end) == (config.start, config.end)
         special = other.is_rest or config.is_rest or other.is_system or config.is_system
-        if not same and not special and SpanSet([Span(other.start, other.end)]).overlaps(Span(config.start, config.end)):
+        if (
+            not same
+            and not special
+            and SpanSet([Span(other.start, other.end)]).overlaps(Span(config.start, config.end))
+        ):
             raise UsageError("zones may not overlap; unset the other one first", other=other)

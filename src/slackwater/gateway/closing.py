@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.closedts.policy import Kind, Policy, terms_of
+from slackwater.closedts.policy import Policy, terms_of
 from slackwater.codec.layout import schema_span, show_key
+from slackwater.config.zones import Kind
 from slackwater.errors import NotClosing
 
 if TYPE_CHECKING:

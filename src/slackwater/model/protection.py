@@ -8,8 +8,8 @@ A record says: of these spans, keep what is live *at* this timestamp, or everyth
 
 (The deletion at 2 shows nothing, so it goes too when nothing older is left to be hidden.)
 
-`Record.spans` are exact: a range that they cover in part keeps that part and collects the rest (`kept_in`). What a range keeps below
-its threshold is therefore a list of `Kept`, and a read there is served exactly if `readable` says so.
+`Record.spans` are exact: a range that they cover in part keeps that part and collects the rest (`kept_in`). What a range keeps
+below its threshold is therefore a list of `Kept`, and a read there is served exactly if `readable` says so.
 
 `State` is all of it, as of one MVCC timestamp. `State.read_at` is what makes it useful: a protection that is not in it commits
 later than that, with a deadline, and so cannot need what is older than `read_at − ttl`.
@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True):
     ts: Timestamp
     mode: Mode
     meta_type: str
-    """Which kind of owner it has: `job`, `feed`, `spark`, `snapshot`, `user`; a reconciler knows some, and leaves the others alone."""
+    """Which kind of owner it has: `job`, `feed`, `spark`, `user`; reconcilers know some kinds and leave the others alone."""
     meta: bytes
     """What identifies the owner, in a form that its reconciler reads."""
     spans: tuple[Span, ...]

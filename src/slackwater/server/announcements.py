@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.catalog.records import descriptors_span
+from slackwater.config.zones import zones_span
 from slackwater.feeds.watch import Bell, SystemWatch, Topic
 from slackwater.model.spans import Span
 from slackwater.replica.driver.liveness import liveness_span
 from slackwater.server.cluster_settings import ClusterSettings, settings_span
-from slackwater.server.span_config import config_span
 
 if TYPE_CHECKING:
     from slackwater.replica.driver import NodeLiveness
@@ -30,7 +30,7 @@ def announcements(node: Node, liveness: NodeLiveness) -> SystemWatch:
     node.catalog.watch = bell
     topics = [
         Topic("liveness", Span(*liveness_span()), lambda _, raw: liveness.heard(raw), poll=False),
-        Topic("span config", Span(*config_span()), lambda _, __: node.span_watch.nudge(), poll=False),
+        Topic("span config", zones_span(), lambda _, __: node.span_watch.nudge(), poll=False),
         Topic("settings", settings_span(), ClusterSettings(node.settings).heard),
         Topic("descriptors", descriptors_span(), bell.ring, poll=False),
     ]

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.closedts.policy import Kind
+from slackwater.config.zones import Kind, ZoneConfig
 from slackwater.errors import UnavailableError, UsageError
+from slackwater.protect.zone_changes import change_zone, read_zones, unset_zone
 from slackwater.runtime.access import OPERATORS
 from slackwater.runtime.rpc.method import Method
 from slackwater.server.cluster_settings import read_settings, reset_setting, write_setting
-from slackwater.server.span_config import SpanConfig, change_config, read_configs, remove_config
 from slackwater.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class RemoveSpanConfig(msgspec.Struct, frozen=True):
 class SpanConfigsReply(msgspec.Struct, frozen=True):
     """All of them, or those that were changed or removed."""
 
-    configs: list[SpanConfig]
+    configs: list[ZoneConfig]
 
 
 READ_SETTINGS: Method[SettingsRequest, SettingsReply] = Method(
@@ -101,7 +101,7 @@ class ConfigService:
         server = node.server
         server.handle(READ_SETTINGS, self._on_read_settings)
         server.handle(CHANGE_SETTING, self._on_change_setting)
-        server.handle(READ_SPAN_CONFIGS, self._on_read_configs)
+        server.handle(READ_SPAN_CONFIGS, self._on_read_zones)
         server.handle(CHANGE_SPAN_CONFIG, self._on_change_config)
         server.handle(REMOVE_SPAN_CONFIG, self._on_remove_config)
 
@@ -123,13 +123,13 @@ class ConfigService:
             raise UsageError("no setting has this name; `slackwater settings` lists them", name=request.name[:80])
         return SettingsReply(await read_settings(self._kv))
 
-    async def _on_read_configs(self, request: SpanConfigsRequest, context: Context) -> SpanConfigsReply:
+    async def _on_read_zones(self, request: SpanConfigsRequest, context: Context) -> SpanConfigsReply:
         _ = self._kv
-        return SpanConfigsReply(await read_configs(self._node.system))
+        return SpanConfigsReply([z.config for z in (await read_zones(self._kv)).records])
 
     async def _on_change_config(self, request: ChangeSpanConfig, context: Context) -> SpanConfigsReply:
         _check_bounds(request.start, request.end)
-        changed = await change_config(
+        changed = await change_zone(
             self._kv,
             request.start,
             request.end,
@@ -142,8 +142,8 @@ class ConfigService:
 
     async def _on_remove_config(self, request: RemoveSpanConfig, context: Context) -> SpanConfigsReply:
         _check_bounds(request.start, request.end)
-        was = await remove_config(self._kv, request.start, request.end, timeout=context.remaining())
-        return SpanConfigsReply([SpanConfig(request.start, request.end)] if was else [])
+        was = await unset_zone(self._kv, request.start, request.end, timeout=context.remaining())
+        return SpanConfigsReply([ZoneConfig(request.start, request.end)] if was else [])
 
 
 def _check_bounds(start: bytes, end: bytes) -> None:

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.config.zones import config_of
 from slackwater.errors import SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import FIRST_RANGE
+from slackwater.protect.zone_changes import read_zones
 from slackwater.protocol.range import requests as rq
 from slackwater.runtime.deadline import Deadline
 from slackwater.server.services import ReplicaStatus
-from slackwater.server.span_config import config_of, read_configs
-from slackwater.server.system_kv import KvAdapter
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
@@ -71,7 +71,7 @@ async def _check(admin: Admin, left: RangeDescriptor, right: RangeDescriptor) ->
         raise UnavailableError("the ranges changed while they were looked at", left=left.status(), right=right.status())
     if set(left.replicas) != set(right.replicas):
         raise UsageError("only neighbours with the same replicas can merge", left=left.status(), right=right.status())
-    configs = await read_configs(KvAdapter(admin.kv))
+    configs = [zone.config for zone in (await read_zones(admin.kv)).records]
     if config_of(configs, left) != config_of(configs, right):
         raise UsageError("only neighbours with the same span configuration can merge", at=right.start)
     for range_id in (left.range_id, right.range_id):

@@ -23,10 +23,10 @@ import msgspec
 from slackwater.catalog.records import check_name_record, check_table_record
 from slackwater.codec import layout
 from slackwater.codec.keys import unescape
+from slackwater.config.zones import ZoneConfig
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model.descriptors import Liveness, NodeDescriptor
 from slackwater.server import meta
-from slackwater.server.span_config import SpanConfig
 from slackwater.storage.writes import counter_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ DESCRIPTOR_BYTES_MAX = 1 << 16
 
 _liveness = msgspec.msgpack.Decoder(Liveness)
 _node = msgspec.msgpack.Decoder(NodeDescriptor)
-_config = msgspec.msgpack.Decoder(SpanConfig)
+_config = msgspec.msgpack.Decoder(ZoneConfig)
 _number = msgspec.msgpack.Decoder(float)
 
 

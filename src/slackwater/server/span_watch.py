@@ -1,9 +1,14 @@
-"""Every node's copy of the span configuration, and what follows from it for closing.
+"""Every node's copy of the zones, and what follows from it for closing.
 
     range 1  system("config", …) ── announced, and polled ──► SpanWatch ──► PolicyBook ──► every replica's `Closing.policy`
-                                                              └──► the side transport asks every range again
+                                                              ├──► the side transport asks every range again
+                                                              └──► `zones`: how long history is kept, for garbage collection
 
-Whoever hears of a change (the feed of announcements on `config_span()`, `server.announcements`) calls `nudge`, and the copy is
+Configuration is a wish, not a promise: nothing that is served depends on when a node learns of it. A node that has read none
+yet closes by the cluster's lag, and collects nothing. The system's own keys always lag, by the cluster's setting: leases and the
+index of ranges must not wait for the future, and no record has a say in that.
+
+Whoever hears of a change (the feed of announcements on `zones_span()`, `server.announcements`) calls `nudge`, and the copy is
 read at once. It is read every `span_config.poll_interval` as well, because announcements get lost (pitfall 44).
 
 A lead is made for the round trip to the furthest follower of a range. Round trips wander, so they are smoothed and count in
@@ -15,22 +20,28 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from slackwater.closedts.policy import Kind, rtt_step
+from slackwater.closedts.policy import Policy, SpanPolicies, rtt_step
+from slackwater.codec.layout import KV as KV_PREFIX
+from slackwater.config.zones import Kind, ZoneConfig, Zones, factor_of
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
+from slackwater.protect.zone_changes import read_zones
 from slackwater.runtime.sync import Event, timeout
-from slackwater.server.span_config import factor_of, policies_of, read_configs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from slackwater.closedts.policy import PolicyBook
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId
-    from slackwater.replica.driver import Store, SystemKv
+    from slackwater.replica.driver import Store
     from slackwater.server.node import Node
-    from slackwater.server.span_config import SpanConfig
     from slackwater.settings import Settings
+
+SYSTEM_POLICY = Policy()
+"""Of the keys below `layout.KV`, whatever records say."""
+READ_TIMEOUT_S = 4.0
+"""The copy is read again soon anyway."""
 
 
 class SpanWatch:
@@ -40,26 +51,32 @@ class SpanWatch:
         self,
         *,
         book: PolicyBook,
-        system: SystemKv,
+        read: Callable[[], Awaitable[Zones]],
         settings: Settings,
         round_trips_s: Callable[[], Mapping[NodeId, float]],
         changed: Callable[[], None],
     ) -> None:
-        self.configs: list[SpanConfig] = []
+        self.zones = Zones()
+        """The copy, with what garbage collection must know of it."""
         self.reads = 0
         self._book = book
-        self._system = system
+        self._read = read
         self._settings = settings
         self._round_trips_s = round_trips_s
         self._changed = changed
         self._steps: dict[NodeId, int] = {}
         self._nudged = Event()
 
+    @property
+    def configs(self) -> list[ZoneConfig]:
+        """The records alone."""
+        return [zone.config for zone in self.zones.records]
+
     def nudge(self) -> None:
         """The configuration may have changed: read it now."""
         self._nudged.set()
 
-    async def known(self) -> list[SpanConfig]:
+    async def known(self) -> list[ZoneConfig]:
         """The copy; made now if there is none yet."""
         if not self.reads:
             await self.read()
@@ -84,11 +101,15 @@ class SpanWatch:
 
     async def read(self) -> None:
         """Read it once, and have it obeyed."""
-        configs = await read_configs(self._system)
+        zones = await self._read()
         steps = {n: rtt_step(rtt_s, before=self._steps.get(n)) for n, rtt_s in self._round_trips_s().items()}
         self.reads += 1
-        if configs != self.configs or (steps != self._steps and any(c.policy is Kind.LEAD for c in configs)):
-            self.configs, self._steps = configs, steps
+        if zones.read_at < self.zones.read_at:
+            return  # a later read overtook this one
+        before, self.zones = self.configs, zones.since(self.zones)
+        configs = self.configs
+        if configs != before or (steps != self._steps and any(c.policy is Kind.LEAD for c in configs)):
+            self._steps = steps
             self._book.replace(policies_of(configs, rtt_step=max(steps.values(), default=0)), steps=steps)
             self._changed()
             probe("span_config.changed")
@@ -96,6 +117,23 @@ class SpanWatch:
     def status(self) -> str:
         """One line for logs and scripts."""
         return f"span config reads={self.reads} records={len(self.configs)} rtt_steps={self._steps}"
+
+
+def policies_of(configs: Sequence[ZoneConfig], *, rtt_step: int) -> SpanPolicies:
+    """Which policy holds where; leads are made for a round trip of that step."""
+
+    def stepped(config: ZoneConfig) -> Policy | None:
+        if config.policy is None:
+            return None
+        return (
+            Policy(Kind.LEAD, 0, rtt_step) if config.policy is Kind.LEAD else Policy(config.policy, config.duration_ms)
+        )
+
+    rest = next((c for c in configs if c.is_rest), ZoneConfig())
+    default = Policy() if rest.policy is None else Policy(rest.policy, rest.duration_ms)
+    named = [(c.start, c.end, p) for c in configs if not c.is_rest and (p := stepped(c)) is not None]
+    users = [(max(start, KV_PREFIX), end, policy) for start, end, policy in named if end > KV_PREFIX]
+    return SpanPolicies([(b"", KV_PREFIX, SYSTEM_POLICY), *users], default=default)
 
 
 def span_watch(node: Node, store: Store) -> SpanWatch:
@@ -107,7 +145,7 @@ def span_watch(node: Node, store: Store) -> SpanWatch:
 
     return SpanWatch(
         book=store.context.policies,
-        system=node.system,
+        read=lambda: read_zones(node.kv, timeout=READ_TIMEOUT_S),
         settings=node.settings,
         round_trips_s=node.hook.round_trips_s,
         changed=changed,

@@ -8,7 +8,6 @@ from slackwater.clock.timestamp import MIN, add_seconds, from_us, logical_of, se
 from slackwater.closedts.policy import (
     LEASE_GAP_S,
     RTT_STEPS_MAX,
-    Kind,
     Policy,
     SpanPolicies,
     Terms,
@@ -20,6 +19,7 @@ from slackwater.closedts.policy import (
     target,
     terms_of,
 )
+from slackwater.config.zones import Kind
 from slackwater.errors import UsageError
 from slackwater.settings import Settings
 

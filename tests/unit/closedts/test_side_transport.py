@@ -6,8 +6,9 @@ import pytest
 
 from slackwater.clock.timestamp import MIN
 from slackwater.closedts import side_transport
-from slackwater.closedts.policy import Kind, Policy, Terms
+from slackwater.closedts.policy import Policy, Terms
 from slackwater.closedts.side_transport import UPDATES_KEPT, CannotClose, Sender
+from slackwater.config.zones import Kind
 from slackwater.errors import UsageError
 from slackwater.model.ids import RangeId
 from tests.unit.closedts.transport_world import FakeRange, at, lease, new_sender, tick

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import Timestamp, from_us
-from slackwater.closedts.policy import Kind, Policy
+from slackwater.closedts.policy import Policy
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import CannotClose, Sender
 from slackwater.closedts.waiting import Gate, gate
+from slackwater.config.zones import Kind
 from slackwater.errors import NotLeaseholder
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId

@@ -8,17 +8,17 @@ from contextlib import suppress
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.closedts.policy import Kind
 from slackwater.codec.layout import KV, kv, prefix_span
+from slackwater.config.zones import Kind, ZoneConfig
 from slackwater.errors import BelowGcThreshold
 from slackwater.feeds.client import Checkpoint
 from slackwater.feeds.frontier import decode_token
 from slackwater.feeds.validate import Validators
 from slackwater.model.spans import Span
+from slackwater.protect.zone_changes import write_zone
 from slackwater.protocol.feeds.events import Changes, Resolved
 from slackwater.protocol.range import requests as rq
 from slackwater.runtime import run
-from slackwater.server.span_config import SpanConfig, write_config
 from tests.unit.server.cluster import DEADLINE_S, Cluster
 
 WHOLE = prefix_span(KV)
@@ -218,7 +218,7 @@ async def test_a_leading_span_is_resolved_ahead_of_time() -> None:
         leading = Span(kv(b"k"), kv(b"l"))
         for bound in (leading.start, leading.end):
             await first.admin.split(bound)
-        await write_config(first.kv, SpanConfig(leading.start, leading.end, policy=Kind.LEAD))
+        await write_zone(first.kv, ZoneConfig(leading.start, leading.end, policy=Kind.LEAD))
         second.sender.cache.clear()
         async with second.feed_client.watch([leading]) as feed:
             reader = Reader(feed)

@@ -7,6 +7,7 @@ import pytest
 
 from slackwater.catalog import definition
 from slackwater.codec.layout import prefix_span, system
+from slackwater.config.zones import zone_key
 from slackwater.errors import InvalidSetting, UnknownSetting, UsageError
 from slackwater.feeds.watch import Bell, SystemWatch, Topic
 from slackwater.model.kinds import INT
@@ -14,7 +15,6 @@ from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from slackwater.runtime import run
 from slackwater.runtime.sync import timeout
 from slackwater.server.cluster_settings import reset_setting, setting_key, write_setting
-from slackwater.server.span_config import config_key
 from tests.unit.server.cluster import DEADLINE_S, Cluster
 
 NEVER = 3600.0
@@ -30,7 +30,7 @@ def test_records_are_announced_to_every_node() -> None:
             await reset_setting(first.kv, "range.max_bytes")
             await cluster.until(lambda: all(n.settings["range.max_bytes"] == 64 << 20 for n in cluster.nodes))
             reads = second.span_watch.reads
-            await first.kv.put(config_key(b""), (await first.kv.get(config_key(b""))) or b"\x80")
+            await first.kv.put(zone_key(b""), (await first.kv.get(zone_key(b""))) or b"\x80")
             await cluster.until(lambda: second.span_watch.reads > reads)
 
     run(main())

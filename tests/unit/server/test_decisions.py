@@ -9,6 +9,7 @@ import pytest
 
 from slackwater.clock.timestamp import Timestamp, add_seconds
 from slackwater.codec.layout import check_split_key, kv, meta, system, table_prefix, versioned
+from slackwater.config.zones import ZoneConfig, bound_inside, factor_of
 from slackwater.errors import DecodeError, UnavailableError, UsageError
 from slackwater.model.descriptors import NO_LEASE, RangeDescriptor
 from slackwater.model.txns import Intent, TxnRecord, TxnStatus
@@ -27,7 +28,6 @@ from slackwater.server.queues.splits import middle_key
 from slackwater.server.queues.trim import trim_upto
 from slackwater.server.queues.txns import sort_out
 from slackwater.server.services import ReplicaStatus
-from slackwater.server.span_config import SpanConfig, bound_inside, factor_of
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine
 
@@ -191,7 +191,7 @@ def test_which_neighbours_merge() -> None:
 
 
 def test_span_configurations() -> None:
-    configs = [SpanConfig(b"c", b"f", 5), SpanConfig(b"m", b"p", 1)]
+    configs = [ZoneConfig(b"c", b"f", 5), ZoneConfig(b"m", b"p", 1)]
     assert factor_of(configs, described(5, b"c", b"d", 1), default=3) == 5
     assert factor_of(configs, described(5, b"f", b"m", 1), default=3) == 3
     assert bound_inside(configs, described(5, b"a", b"z", 1)) == b"c"

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.codec.layout import anchored_span, kv
+from slackwater.config.zones import ZoneConfig
 from slackwater.errors import LogTrimmed
 from slackwater.model.spans import Span
+from slackwater.protect.zone_changes import write_zone
 from slackwater.protocol.range import requests as rq
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family
 from slackwater.server.queues.check import CheckQueue
 from slackwater.server.queues.desk import Visit, look
-from slackwater.server.span_config import SpanConfig, write_config
 from slackwater.storage.batch import WriteBatch
 from tests.unit.server.cluster import Cluster
 
@@ -43,7 +44,7 @@ def test_ranges_are_replicated_over_zones_and_follow_their_configuration() -> No
                 poke=lambda: sweep_all(cluster, "nudge", "replicate"),
             )
             first = cluster.nodes[0]
-            await write_config(first.kv, SpanConfig(kv(b"k000010"), kv(b"k000020"), 4))
+            await write_zone(first.kv, ZoneConfig(kv(b"k000010"), kv(b"k000020"), 4))
             await cluster.until(
                 lambda: any(
                     r.state.descriptor.start == kv(b"k000010")

@@ -8,21 +8,22 @@ import msgspec
 import pytest
 
 from slackwater.cli.span_config import main, span_of
-from slackwater.closedts.policy import Kind, Policy, PolicyBook, Terms
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.closedts.policy import Policy, PolicyBook, Terms
 from slackwater.codec.layout import kv, table_span
+from slackwater.config.zones import Kind, Zone, ZoneConfig, Zones, config_of, decode_zone, factor_of
 from slackwater.errors import DecodeError, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.runtime import run
-from slackwater.server.span_config import SpanConfig, config_of, decode_config, factor_of, policies_of
-from slackwater.server.span_watch import SpanWatch
+from slackwater.server.span_watch import SpanWatch, policies_of
 from slackwater.settings import Settings
 
 A, C, F, M = kv(b"a"), kv(b"c"), kv(b"f"), kv(b"m")
 CONFIGS = [
-    SpanConfig(policy=Kind.LAG, duration_ms=500, replication_factor=5),
-    SpanConfig(A, C, policy=Kind.LEAD),
-    SpanConfig(C, F, replication_factor=1),
+    ZoneConfig(policy=Kind.LAG, duration_ms=500, replication_factor=5),
+    ZoneConfig(A, C, policy=Kind.LEAD),
+    ZoneConfig(C, F, replication_factor=1),
 ]
 
 
@@ -31,10 +32,10 @@ def described(start: bytes, end: bytes) -> RangeDescriptor:
 
 
 def test_what_a_record_leaves_open_the_rest_decides() -> None:
-    assert config_of(CONFIGS, described(A, C)) == SpanConfig(b"", b"", 5, Kind.LEAD, 0)
-    assert config_of(CONFIGS, described(C, F)) == SpanConfig(b"", b"", 1, Kind.LAG, 500)
+    assert config_of(CONFIGS, described(A, C)) == ZoneConfig(b"", b"", 5, Kind.LEAD, 0)
+    assert config_of(CONFIGS, described(C, F)) == ZoneConfig(b"", b"", 1, Kind.LAG, 500)
     assert config_of(CONFIGS, described(F, M)) == CONFIGS[0]
-    assert config_of([], described(F, M)) == SpanConfig()
+    assert config_of([], described(F, M)) == ZoneConfig()
     assert factor_of(CONFIGS, described(F, M), default=3) == 5
     assert factor_of([], described(F, M), default=3) == 3
 
@@ -50,20 +51,20 @@ def test_policies_are_those_of_the_spans_with_leads_of_the_measured_step() -> No
 
 def test_the_systems_own_keys_lag_whatever_records_say() -> None:
     terms, system = Terms(), (b"\x01", b"\x04")
-    odd = SpanConfig(b"\x03p", C, policy=Kind.OFF)  # as one could be written once
-    for configs in (CONFIGS[:1], [SpanConfig(policy=Kind.OFF)], [odd]):
+    odd = ZoneConfig(b"\x03p", C, policy=Kind.OFF)  # as one could be written once
+    for configs in (CONFIGS[:1], [ZoneConfig(policy=Kind.OFF)], [odd]):
         policies = policies_of(configs, rtt_step=4)
         assert policies.of(*system, terms) == Policy()
         assert policies.of(b"\x02", b"\x03q", terms) == Policy()
     assert policies_of([odd], rtt_step=4).of(A, C, terms) == Policy(Kind.OFF), "of the rest it still holds"
-    assert policies_of([SpanConfig(policy=Kind.OFF)], rtt_step=4).of(A, C, terms) == Policy(Kind.OFF)
+    assert policies_of([ZoneConfig(policy=Kind.OFF)], rtt_step=4).of(A, C, terms) == Policy(Kind.OFF)
 
 
 def test_records_of_an_earlier_version_are_read_and_rubbish_is_not() -> None:
     old = msgspec.msgpack.encode({"start": A, "end": C, "replication_factor": 4})
-    assert decode_config(old) == SpanConfig(A, C, 4)
+    assert decode_zone(old) == ZoneConfig(A, C, 4)
     with pytest.raises(DecodeError):
-        decode_config(b"\x93")
+        decode_zone(b"\x93")
 
 
 def options(**given: object) -> argparse.Namespace:
@@ -100,13 +101,15 @@ class Records:
     """A system store of which one scan may fail."""
 
     def __init__(self) -> None:
-        self.configs: list[SpanConfig] = []
+        self.configs: list[ZoneConfig] = []
         self.fails = False
+        self.now = MIN
 
-    async def scan(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+    async def read(self) -> Zones:
+        self.now = Timestamp(self.now + 1)
         if self.fails:
             raise UnavailableError("not now")
-        return [(c.start, msgspec.msgpack.encode(c)) for c in self.configs]
+        return Zones([Zone(config, Timestamp(1)) for config in self.configs], read_at=self.now)
 
 
 def test_a_copy_changes_the_book_when_the_records_or_the_round_trip_do_and_only_then() -> None:
@@ -114,7 +117,7 @@ def test_a_copy_changes_the_book_when_the_records_or_the_round_trip_do_and_only_
         records, book, told, rtt = Records(), PolicyBook(), [], {NodeId(2): 0.001, NodeId(3): 0.001}
         watch = SpanWatch(
             book=book,
-            system=records,  # type: ignore[arg-type]
+            read=records.read,
             settings=Settings(),
             round_trips_s=lambda: rtt,
             changed=lambda: told.append(book.version),

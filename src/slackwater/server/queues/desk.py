@@ -15,12 +15,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from slackwater.config.zones import ZoneConfig, config_of, factor_of
 from slackwater.errors import NotLeaseholder, SlackwaterError
 from slackwater.replica.allocator import NodeInfo, NodeState, node_state
 from slackwater.routing.parallel import in_parallel
 from slackwater.server.peers import ASKED_AT_ONCE_MAX
 from slackwater.server.services import CapacityReply, ReplicaStatus
-from slackwater.server.span_config import SpanConfig, config_of, factor_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,7 +65,7 @@ class Desk:
     runtime: Runtime
     settings: Settings
     scope: TaskScope
-    configs: Callable[[], Awaitable[list[SpanConfig]]]
+    configs: Callable[[], Awaitable[list[ZoneConfig]]]
     """The span configuration, as this node knows it; read if it never was."""
     findings: list[str] = field(default_factory=list)
     """What an operator should know; the newest FINDINGS_MAX."""
@@ -114,7 +114,7 @@ class _Standing(NamedTuple):
 class Picture:
     """The cluster as one sweep sees it. Counts are corrected as the sweep moves things."""
 
-    def __init__(self, nodes: dict[NodeId, NodeInfo], configs: list[SpanConfig], settings: Settings) -> None:
+    def __init__(self, nodes: dict[NodeId, NodeInfo], configs: list[ZoneConfig], settings: Settings) -> None:
         self.nodes = nodes
         self.configs = configs
         self._settings = settings

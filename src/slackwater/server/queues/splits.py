@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import split_version
+from slackwater.config.zones import bound_inside
 from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.runtime.seam import Family
-from slackwater.server.span_config import bound_inside
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:

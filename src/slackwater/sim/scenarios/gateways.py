@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slackwater.closedts.policy import Kind
 from slackwater.codec.layout import table_span
+from slackwater.config.zones import Kind
 from slackwater.errors import SlackwaterError, UsageError
-from slackwater.server.span_config import change_config
+from slackwater.protect.zone_changes import change_zone
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
@@ -100,7 +100,7 @@ class Founder:
         except UsageError:
             made = await db.create_table(REGISTERS, COLUMNS, primary_key="id")
         span = table_span(made.table_id)
-        await change_config(self._client.kv, span.start, span.end, policy=Kind.LEAD, timeout=ACT_TIMEOUT_S)
+        await change_zone(self._client.kv, span.start, span.end, policy=Kind.LEAD, timeout=ACT_TIMEOUT_S)
         self._cluster.world.facts["tables ready"] = True
 
 

@@ -18,13 +18,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slackwater.closedts.policy import Kind
 from slackwater.codec.layout import kv, prefix_end
+from slackwater.config.zones import Kind
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
+from slackwater.protect.zone_changes import change_zone, unset_zone
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
-from slackwater.server.span_config import change_config, remove_config
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
 from slackwater.sim.scenario import PlantedBug, Play, draw_scenario, plant, register
@@ -157,7 +157,7 @@ class Switcher:
             await self._client.runtime.clock.sleep(0.1)
         for span in SPANS[:LEADING_AT_FIRST]:
             with suppress(SlackwaterError):
-                await change_config(self._client.kv, *span, policy=Kind.LEAD, timeout=ACT_TIMEOUT_S)
+                await change_zone(self._client.kv, *span, policy=Kind.LEAD, timeout=ACT_TIMEOUT_S)
         while cluster.traffic:
             number = cluster.next_operation("switcher")
             draw = cluster.world.tape.stream(f"op/switcher/{number}")
@@ -171,9 +171,9 @@ class Switcher:
         span, kind = draw.pick(SPANS), draw.pick(self._kinds)
         lag_ms = draw.pick(LAGS_MS) if kind is Kind.LAG else 0
         if kind is None:
-            await remove_config(self._client.kv, *span, timeout=ACT_TIMEOUT_S)
+            await unset_zone(self._client.kv, *span, timeout=ACT_TIMEOUT_S)
         else:
-            await change_config(self._client.kv, *span, policy=kind, duration_ms=lag_ms, timeout=ACT_TIMEOUT_S)
+            await change_zone(self._client.kv, *span, policy=kind, duration_ms=lag_ms, timeout=ACT_TIMEOUT_S)
         probe(f"policies.{kind.value if kind else 'unset'}")
 
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
-from slackwater.closedts.policy import Kind
 from slackwater.codec.arrow import settle_pandas
 from slackwater.codec.layout import table_span
+from slackwater.config.zones import Kind
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
-from slackwater.server.span_config import change_config
+from slackwater.protect.zone_changes import change_zone
 from slackwater.sim.handles import NS
 from slackwater.sim.scenario import PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
 from slackwater.sim.scenarios import cluster as base
@@ -109,7 +109,7 @@ class Session:
         client, span = Client(self._runtime, self._cluster), table_span(table_id)
         await client.meet(1)
         with suppress(SlackwaterError):
-            await change_config(client.kv, span.start, span.end, policy=Kind.LEAD, timeout=TIMEOUT_S)
+            await change_zone(client.kv, span.start, span.end, policy=Kind.LEAD, timeout=TIMEOUT_S)
             probe("sessions.lead")
 
     def _take_over(self, other: str) -> None:
