@@ -121,15 +121,14 @@ def request_of(
 
 async def items(gateways: Gateways, request: OpenChanges) -> AsyncGenerator[ChangesItem, None]:
     """What gateways send: from one after the other, each going on from the last position."""
-    tries = 0
-    heard_ns = gateways.runtime.clock.monotonic_ns()
+    silence = gateways.deadline(GIVE_UP_S)
     while True:
         address, error = gateways.current, UnavailableError("the feed ended without a reason")
         try:
             address, stream = await gateways.stream(CHANGES, request)
             async with stream:
                 async for item in stream:
-                    tries, heard_ns = 0, gateways.runtime.clock.monotonic_ns()
+                    silence = gateways.deadline(GIVE_UP_S)
                     request = _resumed(request, item)
                     yield item
                     if item.done:
@@ -138,11 +137,10 @@ async def items(gateways: Gateways, request: OpenChanges) -> AsyncGenerator[Chan
             if cut.retry in _LASTING:
                 raise
             error = cut if isinstance(cut, UnavailableError) else UnavailableError(cut.message)
-        if gateways.runtime.clock.monotonic_ns() - heard_ns > GIVE_UP_S * 1e9:
+        if silence.passed:
             raise error
         gateways.move_on(address)
-        await gateways.pause(tries)
-        tries += 1
+        await silence.back_off()
 
 
 def _resumed(request: OpenChanges, item: ChangesItem) -> OpenChanges:

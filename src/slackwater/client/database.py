@@ -28,7 +28,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.damage import decode_row
 from slackwater.errors import DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
 from slackwater.model.spans import Span
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.protocol.client.calls import WriteKind
 from slackwater.runtime.sync import CancelledError
 
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.protocol.client.changes import ChangesItem, OpenChanges
     from slackwater.protocol.client.staging import Job, PartRef, Published
-    from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.seam import TaskScope
 
 T = TypeVar("T")
 pa: Any = pyarrow
-SCAN_ATTEMPTS_MAX = 20
 FOLLOWER_READ = "follower_read_timestamp()"
 
 
@@ -85,10 +84,10 @@ class AsyncDatabase(TableOperations):
         deadline = self._gateways.deadline()
         history = await self._tables.by_name(table, deadline=deadline)
         codec = self._tables.codec(history)
-        policy = nt.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
+        policy = calls.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
         wanted = key_of(codec, key)
-        request = nt.GetRows(history.latest.table_id, [wanted], policy)
-        reply = await self._gateways.call(nt.GET_ROWS, request, deadline=deadline)
+        request = calls.GetRows(history.latest.table_id, [wanted], policy)
+        reply = await self._gateways.call(calls.GET_ROWS, request, deadline=deadline)
         self._gateways.floor.told(reply.ts)
         (value,) = reply.values
         if value is None:
@@ -114,17 +113,19 @@ class AsyncDatabase(TableOperations):
         `nearest`: see `get`. All of it takes at most the session's timeout; `scan_batches` is for what takes longer.
         """
         deadline = self._gateways.deadline()
-        for tries in range(SCAN_ATTEMPTS_MAX):
+        undecoded = False
+        while True:
             try:
                 asked = await self._query(table, deadline, columns=columns, where=where, limit=limit)
                 found = [batch async for batch in self._batches(asked, nearest=nearest, deadline=deadline)]
                 return pa.Table.from_batches(found, schema=asked.schema)
             except (RetryableError, DecodeError) as error:
                 self._tables.forget(table)
-                if tries + 1 == SCAN_ATTEMPTS_MAX or (isinstance(error, DecodeError) and tries) or deadline.passed:
-                    raise
-                await self._gateways.pause(tries, deadline)
-        raise AssertionError("unreachable")
+                if isinstance(error, DecodeError):
+                    if undecoded:  # not of a version that was published since: damaged
+                        raise
+                    undecoded = True
+                await deadline.again(error, "nothing was read")
 
     async def scan_batches(
         self,
@@ -139,14 +140,14 @@ class AsyncDatabase(TableOperations):
         async for batch in self._batches(asked):
             yield batch
 
-    async def _query(self, table: str, deadline: Deadline, **asked: Any) -> reads.Query:
+    async def _query(self, table: str, deadline: RetryBudget, **asked: Any) -> reads.Query:
         return await self._tables.prepared(table, lambda history: reads.query(history, **asked), deadline=deadline)
 
     async def _batches(
-        self, asked: reads.Query, *, nearest: bool = False, deadline: Deadline | None = None
+        self, asked: reads.Query, *, nearest: bool = False, deadline: RetryBudget | None = None
     ) -> AsyncGenerator[Any, None]:
         try:
-            policy = nt.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
+            policy = calls.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
             async for page, batches in reads.scan(self._gateways, asked, policy, deadline=deadline):
                 self._gateways.floor.told(page.ts)
                 for batch in batches:
@@ -233,8 +234,8 @@ class AsyncDatabase(TableOperations):
         freely = as_of is None and max_staleness is None and min_timestamp is None
         floor = self.session_floor if freely else MIN
         stale = duration_of(max_staleness, "max_staleness")
-        request = nt.ChooseSnapshot(names, at, stale, least, nearest_only, self._seen, floor)
-        reply = await self._ask(nt.SNAPSHOT, request)
+        request = calls.ChooseSnapshot(names, at, stale, least, nearest_only, self._seen, floor)
+        reply = await self._ask(calls.SNAPSHOT, request)
         for history in reply.tables:
             self._tables.remember(history)
         if as_of is None:
@@ -257,45 +258,45 @@ class AsyncDatabase(TableOperations):
         present if all of them lead, `UsageError` if one is off. Without tables, by the cluster's
         `closed_timestamp.target_duration`.
         """
-        return (await self._ask(nt.FOLLOWER_READ, nt.OfTables(names_of(tables)))).ts
+        return (await self._ask(calls.FOLLOWER_READ, calls.OfTables(names_of(tables)))).ts
 
     async def resolved(self, tables: str | Sequence[str]) -> Timestamp:
         """The timestamp up to which nothing in these tables changes any more, on the replicas nearest to the gateway."""
-        return (await self._ask(nt.RESOLVED, nt.OfTables(names_of(tables)))).ts
+        return (await self._ask(calls.RESOLVED, calls.OfTables(names_of(tables)))).ts
 
     async def close_now(self, tables: str | Sequence[str]) -> Timestamp:
         """Have the present of these tables closed, so that followers serve it; returns that timestamp."""
-        request = nt.OfTables(names_of(tables), floor=self.session_floor)
-        closed = (await self._ask(nt.CLOSE, request)).ts
+        request = calls.OfTables(names_of(tables), floor=self.session_floor)
+        closed = (await self._ask(calls.CLOSE, request)).ts
         self._gateways.floor.told(closed)
         return closed
 
-    async def frontier(self, tables: str | Sequence[str] = ()) -> list[nt.FrontierRow]:
+    async def frontier(self, tables: str | Sequence[str] = ()) -> list[calls.FrontierRow]:
         """How far every replica of every range of these tables (all, when none is named) is closed, and why not further."""
-        return (await self._ask(nt.FRONTIER, nt.OfTables(names_of(tables)))).rows
+        return (await self._ask(calls.FRONTIER, calls.OfTables(names_of(tables)))).rows
 
     # --- parallel reads
 
     async def partitions(
         self, table: str, num: int | None = None, *, at: Timestamp | None = None
-    ) -> list[nt.Partition]:
+    ) -> list[calls.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
         count, deadline = count_of(num, "num"), self._gateways.deadline()
         history = await self._tables.by_name(table, deadline=deadline)
         ts = self._gateways.clock.now() if at is None else self._time(at)
-        request = nt.GetPartitions(history.latest.table_id, ts, count)
-        return (await self._gateways.call(nt.PARTITIONS, request, deadline=deadline)).partitions
+        request = calls.GetPartitions(history.latest.table_id, ts, count)
+        return (await self._gateways.call(calls.PARTITIONS, request, deadline=deadline)).partitions
 
     async def read_partition(
         self,
-        partition: nt.Partition,
+        partition: calls.Partition,
         *,
         at: Timestamp,
         columns: Sequence[str] | None = None,
         where: Sequence[Any] = (),
         read_from: str = "follower",
         wait: float | None = None,
-        on_read: Callable[[nt.RangeRead], None] | None = None,
+        on_read: Callable[[calls.RangeRead], None] | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then."""
         ts, partition = self._time(at), partition_of(partition)
@@ -313,7 +314,7 @@ class AsyncDatabase(TableOperations):
 
     async def read_changes(
         self,
-        partition: nt.Partition,
+        partition: calls.Partition,
         *,
         after: Timestamp,
         upto: Timestamp,
@@ -331,7 +332,7 @@ class AsyncDatabase(TableOperations):
         duration_of(wait, "wait")
         history = await self._tables.by_id(partition.table_id, fresh=True, at=last, deadline=self._gateways.deadline())
         policy = reads.read_policy(last, read_from=read_from, wait=wait)
-        request = nt.ReadChanges(partition.table_id, b"", partition.start, partition.end, first, last, diff, policy)
+        request = calls.ReadChanges(partition.table_id, b"", partition.start, partition.end, first, last, diff, policy)
         near = self._gateways.near(partition.replicas)
         async for _, batches in reads.changes(self._gateways, history, request, columns=columns, near=near):
             for batch in batches:
@@ -439,11 +440,11 @@ class AsyncDatabase(TableOperations):
         """A timestamp above everything this session has heard of."""
         return self._gateways.clock.now()
 
-    async def nodes(self) -> list[nt.ReplicaPlace]:
+    async def nodes(self) -> list[calls.ReplicaPlace]:
         """The nodes of the cluster, as the gateway knows them."""
-        reply = await self._ask(nt.CLUSTER, nt.AskCluster())
+        reply = await self._ask(calls.CLUSTER, calls.AskCluster())
         self._gateways.learn(reply.nodes)
-        return [nt.ReplicaPlace(n.node_id, n.address, n.locality) for n in reply.nodes]
+        return [calls.ReplicaPlace(n.node_id, n.address, n.locality) for n in reply.nodes]
 
     def _time(self, when: Timestamp | dt.datetime | str | int) -> Timestamp:
         """A point in time, however it was written."""

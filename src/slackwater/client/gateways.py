@@ -1,18 +1,18 @@
 """The nodes that a client talks to: one at a time, another when that one fails.
 
-    call(again=ALWAYS)        reads, lookups: a lost answer is asked for again, of the next gateway
-    call(again=IF_UNSENT)     writes: asked again only when the request certainly never left; otherwise the caller is told,
-                              and settles what became of it
-    stream                    opened on one gateway; who reads it goes on elsewhere from where it broke
+    call(resend=ALWAYS)       reads, lookups: a request whose answer is lost is sent again, to the next gateway
+    call(resend=IF_UNSENT)    writes: sent again only if the request certainly never left; otherwise the caller is told,
+                              and finds out what became of it
+    stream                    opened on one gateway; its reader goes on at another from where it broke
 
 Any node will do. The list given to `connect` is where to begin; the answer to `db.cluster` names all others, which are tried
 after those. Between rounds over all gateways there is a growing, jittered pause.
 
-Time. `deadline()` begins one operation of an application; everything done for it (lookups, calls, tries at other gateways,
-pauses, settling a lost commit, undoing) is given that one object and ends with it (I-33, `runtime.deadline`). So no call here
-has a timeout of its own.
+Time and tries. `deadline()` begins one operation of an application; everything done for it (lookups, calls, tries at other
+gateways, pauses, finding out about a lost commit, undoing) is given that one object, spends from it and ends with it (I-33,
+`runtime.retry`). So no call here has a timeout, and no loop a count, of its own.
 
-The client follows the cluster's clocks (`HybridClock`), so that what it does after an answer is after it for everybody.
+The client follows the cluster's clocks (`HybridClock`): a call made after an answer has a later timestamp on every node.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from slackwater.errors import (
 )
 from slackwater.hooks import planted
 from slackwater.model.locality import shared
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.runtime.credentials import Credentials
-from slackwater.runtime.deadline import Deadline
+from slackwater.runtime.retry import RetryBudget, RetryPolicy
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.tcp import TcpNet, is_loopback
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 Req = TypeVar("Req")
 Res = TypeVar("Res")
 
-PAUSE_S_MIN = 0.01
-PAUSE_S_MAX = 0.5
+RETRIES = RetryPolicy(tries_max=100, pause_s_min=0.01, pause_s_max=0.5)
+"""Of every operation of a client."""
 GREET_TIMEOUT_S = 10.0
 GATEWAYS_MAX = 256
 """Addresses a client remembers."""
@@ -82,14 +82,8 @@ def lost(error: SlackwaterError) -> bool:
     return isinstance(error, ProtocolError) or not isinstance(error, _DEFINITE)
 
 
-def out_of_time(deadline: Deadline, what: str, last: SlackwaterError | None, *, sent: bool = False) -> DeadlineExceeded:
-    """The error of an operation whose time is over; `sent`: it may have been executed all the same."""
-    why = "" if last is None else f": {last.message}"
-    return DeadlineExceeded(f"{what} within {deadline.seconds:g} s{why}", sent=sent)
-
-
-class Again(enum.Enum):
-    """When a call may be made a second time."""
+class Resend(enum.Enum):
+    """When a request may be sent a second time."""
 
     ALWAYS = "always"
     IF_UNSENT = "if unsent"
@@ -141,9 +135,10 @@ class Gateways:
         self.row_bytes_max = VALUE_BYTES_MAX
         """Bytes of one row that the cluster takes, as it said when it was greeted; gateways check it too."""
 
-    def deadline(self, seconds: float | None = None) -> Deadline:
-        """When an operation that an application begins now must have ended. Called where it begins, and nowhere else."""
-        return Deadline(self.runtime.clock, seconds=self.timeout_s if seconds is None else seconds)
+    def deadline(self, seconds: float | None = None) -> RetryBudget:
+        """The time and the tries of an operation that an application begins now. Called where it begins, and nowhere else."""
+        runtime = self.runtime
+        return RetryBudget(runtime.clock, runtime.rng, RETRIES, seconds=self.timeout_s if seconds is None else seconds)
 
     async def greet(self) -> None:
         """Find one node that answers and take its cluster for ours; the error says what each address said."""
@@ -153,7 +148,7 @@ class Gateways:
             share = deadline.remaining() / (len(self._addresses) - index)
             try:
                 reply = await self._dialer.call(
-                    address, nt.CLUSTER, nt.AskCluster(), timeout=min(GREET_TIMEOUT_S, share)
+                    address, calls.CLUSTER, calls.AskCluster(), timeout=min(GREET_TIMEOUT_S, share)
                 )
             except SlackwaterError as error:
                 reasons.append(f"{address}: {error.message}")
@@ -190,13 +185,13 @@ class Gateways:
         method: Method[Req, Res],
         request: Req,
         *,
-        deadline: Deadline,
-        again: Again = Again.ALWAYS,
+        deadline: RetryBudget,
+        resend: Resend = Resend.ALWAYS,
         sparing: bool = False,
         at: Address | None = None,
         renew: Callable[[Address, Req], Req] | None = None,
     ) -> Res:
-        """Ask the current gateway, or `at`; others, and again, as far as `again` and the deadline allow.
+        """Ask the current gateway, or `at`; then others, as far as `resend` and the deadline allow.
 
         With `sparing`, time is left for asking what became of it. With `renew`, what is sent is made for each try anew, by
         the address it goes to.
@@ -213,7 +208,7 @@ class Gateways:
                 return await self._dialer.call(address, method, made, timeout=timeout)
             except UnavailableError as error:
                 last, maybe_done = error, maybe_done or lost(error)
-                if again is Again.IF_UNSENT and maybe_done:
+                if resend is Resend.IF_UNSENT and maybe_done:
                     self.move_on(address)
                     raise
             if at is not None:
@@ -221,8 +216,8 @@ class Gateways:
             self.move_on(address)
             tries += 1
             if tries % len(self._addresses) == 0:
-                await self.pause(tries // len(self._addresses), deadline)
-        raise out_of_time(deadline, "no gateway answered", last, sent=maybe_done)
+                await deadline.back_off()
+        raise deadline.exceeded("no gateway answered", last, sent=maybe_done)
 
     def background(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Do something that no caller waits for; nothing, when the session is closing."""
@@ -243,15 +238,9 @@ class Gateways:
         address = self.current if at is None else at
         return address, await self._dialer.stream(address, method, request, timeout=timeout)
 
-    def near(self, places: Sequence[nt.ReplicaPlace]) -> list[Address]:
+    def near(self, places: Sequence[calls.ReplicaPlace]) -> list[Address]:
         """Addresses of copies, the nearest first: most shared locality, then in the order given."""
         return [p.address for p in sorted(places, key=lambda p: -shared(self.locality, p.locality))]
-
-    async def pause(self, tries: int, deadline: Deadline | None = None) -> None:
-        """A growing, jittered pause, which ends with the deadline."""
-        longest = min(PAUSE_S_MAX, PAUSE_S_MIN * 2 ** min(tries, 10))
-        seconds = longest * (512 + self.runtime.rng.below(512)) / 1024
-        await self.runtime.clock.sleep(seconds if deadline is None else deadline.pause(seconds))
 
     async def close(self) -> None:
         """End every connection."""
@@ -260,7 +249,7 @@ class Gateways:
     async def refresh(self) -> None:
         """Learn nodes that have joined; whoever does not answer is no reason to worry."""
         with suppress(SlackwaterError):
-            reply = await self.call(nt.CLUSTER, nt.AskCluster(), deadline=self.deadline(GREET_TIMEOUT_S))
+            reply = await self.call(calls.CLUSTER, calls.AskCluster(), deadline=self.deadline(GREET_TIMEOUT_S))
             self.learn(reply.nodes)
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from slackwater.client.arguments import names_of
-from slackwater.client.gateways import out_of_time
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
 from slackwater.codec.filters_arrow import bind
@@ -27,7 +26,7 @@ from slackwater.codec.narrow import narrowed
 from slackwater.errors import DeadlineExceeded, DecodeError, RetryableError, UnavailableError, UsageError
 from slackwater.model.predicates import Predicate, predicate
 from slackwater.model.spans import Span
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.protocol.range.bulk import ScanPlan
 from slackwater.protocol.range.served import Why
 from slackwater.runtime.sync import timeout
@@ -38,12 +37,10 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
-    from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.rpc.method import StreamMethod
     from slackwater.runtime.rpc.stream import Stream
 
-BREAKS_MAX = 20
-"""Times in a row that one stream may break without a page before it is given up."""
 READ_FROM = ("leader", "any", "follower")
 DEFAULT_WAIT_S = 10.0
 
@@ -122,7 +119,7 @@ def predicates_of(schema: TableSchema, where: Sequence[Any]) -> tuple[Predicate,
     return tuple(found)
 
 
-def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_only: bool = False) -> nt.ReadPolicy:
+def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_only: bool = False) -> calls.ReadPolicy:
     """Where to read at a timestamp. With `nearest_only`, `TooStale` instead of asking the leaseholder.
 
     leader     the leaseholder
@@ -136,32 +133,32 @@ def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_on
     if read_from == "leader":
         if nearest_only:
             raise UsageError("nearest_only reads from the nearest replica; leave it out, or read_from='leader'")
-        return nt.ReadPolicy(at)
+        return calls.ReadPolicy(at)
     seconds = wait if wait is not None else DEFAULT_WAIT_S if read_from == "follower" else 0.0
-    return nt.ReadPolicy(at, follower_ok=True, wait_ms=int(seconds * 1000), nearest_only=nearest_only)
+    return calls.ReadPolicy(at, follower_ok=True, wait_ms=int(seconds * 1000), nearest_only=nearest_only)
 
 
 async def scan(
     gateways: Gateways,
     asked: Query,
-    policy: nt.ReadPolicy,
+    policy: calls.ReadPolicy,
     *,
     near: Sequence[str] = (),
-    deadline: Deadline | None = None,
-) -> AsyncGenerator[tuple[nt.ScanPage, list[Any]], None]:
+    deadline: RetryBudget | None = None,
+) -> AsyncGenerator[tuple[calls.ScanPage, list[Any]], None]:
     """Pages with their record batches; never more rows than the limit. Without a deadline, each page has the timeout."""
     if asked.span is None:
         return
     table, plan = asked.history.latest, asked.plan.encode()
     wait_ms = policy.wait_ms
 
-    def request(start: bytes, ts: Timestamp) -> nt.Scan:
+    def request(start: bytes, ts: Timestamp) -> calls.Scan:
         at = msgspec.structs.replace(policy, at=ts, wait_ms=wait_ms)
         assert asked.span is not None
-        return nt.Scan(table.table_id, table.version, plan, start, asked.span.end, at, asked.limit)
+        return calls.Scan(table.table_id, table.version, plan, start, asked.span.end, at, asked.limit)
 
     left = asked.limit
-    stream = _pages(gateways, nt.SCAN, request, asked.span, policy.at, near=near, deadline=deadline)
+    stream = _pages(gateways, calls.SCAN, request, asked.span, policy.at, near=near, deadline=deadline)
     async for page in stream:
         if any(read.why == Why.WAITED.value for read in page.reads):
             wait_ms = 0  # should the scan go on at another gateway: it has waited
@@ -178,11 +175,11 @@ async def scan(
 async def changes(
     gateways: Gateways,
     history: TableHistory,
-    request: nt.ReadChanges,
+    request: calls.ReadChanges,
     *,
     columns: Sequence[str] | None = None,
     near: Sequence[str] = (),
-) -> AsyncGenerator[tuple[nt.ScanPage, list[Any]], None]:
+) -> AsyncGenerator[tuple[calls.ScanPage, list[Any]], None]:
     """Pages of changes with their record batches, in key order, oldest first within a key."""
     read = history.readable_at(request.upto)
     names = columns_of(read.schema, columns) if columns is None or len(columns) else ()
@@ -190,24 +187,24 @@ async def changes(
     schema = change_schema(plan)
     asked = msgspec.structs.replace(request, plan=plan.encode())
 
-    def at(start: bytes, _: Timestamp) -> nt.ReadChanges:
+    def at(start: bytes, _: Timestamp) -> calls.ReadChanges:
         return msgspec.structs.replace(asked, start=start)
 
     span = Span(request.start, request.end)
-    async for page in _pages(gateways, nt.READ_CHANGES, at, span, request.upto, near=near):
+    async for page in _pages(gateways, calls.READ_CHANGES, at, span, request.upto, near=near):
         yield page, unpack(page.blocks, schema)
 
 
 async def _pages(
     gateways: Gateways,
-    method: StreamMethod[Any, nt.ScanPage],
+    method: StreamMethod[Any, calls.ScanPage],
     request: Callable[[bytes, Timestamp], Any],
     span: Span,
     at: Timestamp,
     *,
     near: Sequence[str],
-    deadline: Deadline | None = None,
-) -> AsyncGenerator[nt.ScanPage, None]:
+    deadline: RetryBudget | None = None,
+) -> AsyncGenerator[calls.ScanPage, None]:
     """Every page of a span, from one gateway after the other if need be."""
     start, breaks, places = span.start, 0, list(near)
     until = deadline or gateways.deadline()
@@ -220,7 +217,8 @@ async def _pages(
                 life = None if deadline is None else deadline.remaining()
                 address, stream = await gateways.stream(method, request(start, at), at=place, timeout=life)
         except (UnavailableError, TimeoutError) as unopened:
-            breaks = await _broken(gateways, address, breaks, unopened, until)
+            await _broken(gateways, address, unopened, until)
+            breaks += 1
             continue
         try:
             async with stream:
@@ -237,10 +235,11 @@ async def _pages(
             error = cut
         if at == MIN and start != span.start and not until.passed:
             raise RetryableError(f"a scan of the present was cut off; scan again: {error.message}") from error
-        breaks = await _broken(gateways, address, breaks, error, until)
+        await _broken(gateways, address, error, until)
+        breaks += 1
 
 
-async def _next(stream: Stream[nt.ScanPage], until: Deadline) -> nt.ScanPage | None:
+async def _next(stream: Stream[calls.ScanPage], until: RetryBudget) -> calls.ScanPage | None:
     """The next page, or None after the last; an error when it does not come in time."""
     try:
         async with timeout(until.remaining()):
@@ -249,17 +248,15 @@ async def _next(stream: Stream[nt.ScanPage], until: Deadline) -> nt.ScanPage | N
         raise DeadlineExceeded("the next page of a scan did not come") from None
 
 
-async def _broken(
-    gateways: Gateways, address: str, breaks: int, error: UnavailableError | TimeoutError, until: Deadline
-) -> int:
+async def _broken(gateways: Gateways, address: str, error: UnavailableError | TimeoutError, until: RetryBudget) -> None:
+    """Prepare another try on another gateway; raises when there is none."""
     cause = error if isinstance(error, UnavailableError) else UnavailableError(f"{address} could not be reached")
     gateways.move_on(address)
-    await gateways.pause(breaks, until)
-    if until.passed:
-        raise out_of_time(until, "a scan got no page", cause) from error
-    if breaks + 1 >= BREAKS_MAX:
+    if not until.spend():
         raise cause
-    return breaks + 1
+    await until.back_off()
+    if until.passed:
+        raise until.exceeded("a scan got no page", cause) from error
 
 
 def _first(batches: list[Any], rows: int) -> list[Any]:

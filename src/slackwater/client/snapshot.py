@@ -19,7 +19,7 @@ from slackwater.client.arguments import count_of
 from slackwater.client.inputs import key_of
 from slackwater.client.reads import Query, query, read_policy, scan
 from slackwater.codec.damage import decode_row
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slackwater.client.tables import KnownTables
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.schema import TableSchema
-    from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.retry import RetryBudget
 
 pa: Any = pyarrow
 READS_KEPT_MAX = 10_000
@@ -55,10 +55,10 @@ class AsyncSnapshot:
         self.by_followers = by_followers
         """Whether the nearest replicas said that they can serve it without waiting."""
         self._policy = read_policy(timestamp, read_from=read_from, wait=wait, nearest_only=nearest_only)
-        self._reads: dict[int, nt.RangeRead] = {}
+        self._reads: dict[int, calls.RangeRead] = {}
 
     @property
-    def reads(self) -> list[nt.RangeRead]:
+    def reads(self) -> list[calls.RangeRead]:
         """Per range, the last read of it: timestamp, node, lag, and why the leaseholder had to answer."""
         return [self._reads[range_id] for range_id in sorted(self._reads)]
 
@@ -73,8 +73,8 @@ class AsyncSnapshot:
         history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
         codec = self._tables.codec(history, at=self.timestamp)
         wanted = key_of(codec, key)
-        request = nt.GetRows(history.latest.table_id, [wanted], self._policy)
-        reply = await self._gateways.call(nt.GET_ROWS, request, deadline=deadline)
+        request = calls.GetRows(history.latest.table_id, [wanted], self._policy)
+        reply = await self._gateways.call(calls.GET_ROWS, request, deadline=deadline)
         self._note(reply.reads)
         (value,) = reply.values
         return None if value is None else decode_row(codec, wanted, value)
@@ -106,24 +106,24 @@ class AsyncSnapshot:
         async for batch in self._batches(asked):
             yield batch
 
-    async def partitions(self, table: str, num: int | None = None) -> list[nt.Partition]:
+    async def partitions(self, table: str, num: int | None = None) -> list[calls.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
         deadline = self._gateways.deadline()
         history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
-        request = nt.GetPartitions(history.latest.table_id, self.timestamp, count_of(num, "num"))
-        return (await self._gateways.call(nt.PARTITIONS, request, deadline=deadline)).partitions
+        request = calls.GetPartitions(history.latest.table_id, self.timestamp, count_of(num, "num"))
+        return (await self._gateways.call(calls.PARTITIONS, request, deadline=deadline)).partitions
 
-    async def _query(self, table: str, deadline: Deadline, **asked: Any) -> Query:
+    async def _query(self, table: str, deadline: RetryBudget, **asked: Any) -> Query:
         history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
         return query(history, at=self.timestamp, **asked)
 
-    async def _batches(self, asked: Query, deadline: Deadline | None = None) -> AsyncGenerator[Any, None]:
+    async def _batches(self, asked: Query, deadline: RetryBudget | None = None) -> AsyncGenerator[Any, None]:
         async for page, batches in scan(self._gateways, asked, self._policy, deadline=deadline):
             self._note(page.reads)
             for batch in batches:
                 yield batch
 
-    def _note(self, found: Sequence[nt.RangeRead]) -> None:
+    def _note(self, found: Sequence[calls.RangeRead]) -> None:
         for read in found:
             if len(self._reads) < READS_KEPT_MAX or read.range_id in self._reads:
                 self._reads[read.range_id] = read

@@ -17,14 +17,27 @@ from __future__ import annotations
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from slackwater.client.gateways import Again, lost
+from slackwater.client.gateways import Resend, lost
 from slackwater.client.inputs import Input, duplicate_keys
 from slackwater.clock.timestamp import us_of
 from slackwater.codec.rows import check_sizes
 from slackwater.errors import AmbiguousResult, DeadlineExceeded, UsageError
-from slackwater.protocol.client import staging as ns
 from slackwater.protocol.client.calls import WriteKind
-from slackwater.protocol.client.staging import StagedKind
+from slackwater.protocol.client.staging import (
+    CALL_BYTES_MAX,
+    CHUNK_BYTES_MAX,
+    DROP_PARTS,
+    PUBLISH,
+    STAGE,
+    Chunk,
+    DropParts,
+    PartRef,
+    Publish,
+    StageChunks,
+    StagedKind,
+    encode_chunk,
+    part_id,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,11 +45,11 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.codec.rows import RowCodec
     from slackwater.model.schema import TableSchema
-    from slackwater.runtime.deadline import Deadline
+    from slackwater.protocol.client.staging import Job, Published
+    from slackwater.runtime.retry import RetryBudget
 
 PUBLISH_TIMEOUT_S = 600.0
 """For a publish whose caller set no timeout: it writes all rows of a job."""
-PUBLISH_TRIES_MAX = 8
 ROWS_PER_PIECE = 16_384
 
 
@@ -52,12 +65,12 @@ def staged_kind(operation: str) -> StagedKind:
 class AsyncPart:
     """One part on its way into the cluster."""
 
-    def __init__(self, gateways: Gateways, codec: RowCodec, kind: StagedKind, job: ns.Job | None = None) -> None:
+    def __init__(self, gateways: Gateways, codec: RowCodec, kind: StagedKind, job: Job | None = None) -> None:
         self._gateways = gateways
         self._codec = codec
         self._job = job
         self._kind = WriteKind.DELETE if kind is StagedKind.DELETE else WriteKind.UPSERT
-        self._part = ns.part_id(us_of(gateways.clock.now()), gateways.runtime.rng.bytes(8))
+        self._part = part_id(us_of(gateways.clock.now()), gateways.runtime.rng.bytes(8))
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._sent = 0
@@ -71,58 +84,58 @@ class AsyncPart:
                 raise duplicate_keys(self._codec)
             check_sizes(self._codec.schema.name, keys, values, limit=self._gateways.row_bytes_max)
             for chunk in cut(keys, values):
-                encoded = ns.encode_chunk(chunk)
+                encoded = encode_chunk(chunk)
                 self._rows += len(chunk.keys)
                 self._waiting.append(encoded)
                 self._waiting_bytes += len(encoded)
-                if self._waiting_bytes >= ns.CALL_BYTES_MAX:
+                if self._waiting_bytes >= CALL_BYTES_MAX:
                     await self._send()
 
-    async def finish(self) -> ns.PartRef:
+    async def finish(self) -> PartRef:
         """Everything is in the cluster; what to publish."""
         await self._send()
-        return ns.PartRef(self._part, self._sent, self._rows)
+        return PartRef(self._part, self._sent, self._rows)
 
     async def _send(self) -> None:
         chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if chunks:
-            request = ns.StageChunks(self._part, self._sent, chunks, self._rows, self._job)
-            await self._gateways.call(ns.STAGE, request, deadline=self._gateways.deadline(), again=Again.ALWAYS)
+            request = StageChunks(self._part, self._sent, chunks, self._rows, self._job)
+            await self._gateways.call(STAGE, request, deadline=self._gateways.deadline(), resend=Resend.ALWAYS)
             self._sent += len(chunks)
 
 
-def cut(keys: list[bytes], values: list[bytes]) -> Iterator[ns.Chunk]:
+def cut(keys: list[bytes], values: list[bytes]) -> Iterator[Chunk]:
     """Sorted rows in chunks of at most `CHUNK_BYTES_MAX`; a row is never divided, and a larger one is alone in its chunk."""
     sizes = map(len, keys) if not values else map(add, map(len, keys), map(len, values))
     low, size = 0, 0
     for at, row in enumerate(sizes):
-        if size + row > ns.CHUNK_BYTES_MAX and at > low:
-            yield ns.Chunk(keys[low:at], values[low:at])
+        if size + row > CHUNK_BYTES_MAX and at > low:
+            yield Chunk(keys[low:at], values[low:at])
             low, size = at, 0
         size += row
     if keys:
-        yield ns.Chunk(keys[low:], values[low:])
+        yield Chunk(keys[low:], values[low:])
 
 
 async def publish(
     gateways: Gateways,
     schema: TableSchema,
-    parts: Sequence[ns.PartRef],
+    parts: Sequence[PartRef],
     kind: StagedKind,
     app: tuple[str, int] | None,
     *,
-    deadline: Deadline,
+    deadline: RetryBudget,
     owner: str = "",
     keep: Sequence[str] = (),
     job: bytes = b"",
-) -> ns.Published:
+) -> Published:
     """Make staged rows visible, once; without a name of its own the job gets one for this call.
 
     A version of `app` at or below its newest is a success that does nothing, unless `owner`, which says who counts the
     versions, is not who counted them before: then it is refused.
     """
     name, version = app or (new_job(gateways), 0)
-    request = ns.Publish(
+    request = Publish(
         schema.table_id,
         schema.version,
         kind,
@@ -134,29 +147,28 @@ async def publish(
         keep=[schema.column(column).id for column in keep],
         job=job,
     )
-    for tried in range(1, PUBLISH_TRIES_MAX + 1):
+    while True:
         try:
-            return await gateways.call(ns.PUBLISH, request, deadline=deadline, again=Again.ALWAYS)
+            return await gateways.call(PUBLISH, request, deadline=deadline, resend=Resend.ALWAYS)
         except AmbiguousResult:
-            if tried == PUBLISH_TRIES_MAX or deadline.passed:
+            if not deadline.spend() or deadline.passed:
                 raise
-            await gateways.pause(tried, deadline)
+            await deadline.back_off()
         except DeadlineExceeded as error:
             if not lost(error):
                 raise
             raise AmbiguousResult(
                 f"the rows may or may not have been published: {error.message}; publish again under the same name"
             ) from error
-    raise AssertionError("unreachable")
 
 
 def new_job(gateways: Gateways) -> str:
     """A name that is used once; it begins with the time, so that its mark can be swept."""
-    return ns.part_id(us_of(gateways.clock.now()), gateways.runtime.rng.bytes(8)).hex()
+    return part_id(us_of(gateways.clock.now()), gateways.runtime.rng.bytes(8)).hex()
 
 
-async def drop_staged(gateways: Gateways, parts: Sequence[ns.PartRef]) -> None:
+async def drop_staged(gateways: Gateways, parts: Sequence[PartRef]) -> None:
     """Forget parts; what was published from them stays."""
     if parts:
-        request = ns.DropParts([ref.part for ref in parts])
-        await gateways.call(ns.DROP_PARTS, request, deadline=gateways.deadline(), again=Again.ALWAYS)
+        request = DropParts([ref.part for ref in parts])
+        await gateways.call(DROP_PARTS, request, deadline=gateways.deadline(), resend=Resend.ALWAYS)

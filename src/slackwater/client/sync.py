@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
-    from slackwater.protocol.client import calls as nt
+    from slackwater.protocol.client import calls
     from slackwater.protocol.client.staging import Job, PartRef, Published
     from slackwater.runtime.loop_thread import LoopThread
 
@@ -104,7 +104,7 @@ class Snapshot(_Waits):
         return self._twin.by_followers
 
     @property
-    def reads(self) -> list[nt.RangeRead]:
+    def reads(self) -> list[calls.RangeRead]:
         """Per range, the last read of it: timestamp, node, lag, and why the leaseholder had to answer."""
         return self._twin.reads
 
@@ -138,7 +138,7 @@ class Snapshot(_Waits):
         """The same, batch by batch, as they come."""
         return self._each(self._twin.scan_batches(table, columns=columns, where=where, limit=limit))
 
-    def partitions(self, table: str, num: int | None = None) -> list[nt.Partition]:
+    def partitions(self, table: str, num: int | None = None) -> list[calls.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
         return self._wait(self._twin.partitions(table, num))
 
@@ -333,26 +333,26 @@ class Database(_Waits):
         """Have the present of these tables closed, so that followers serve it; returns that timestamp."""
         return self._wait(self._twin.close_now(tables))
 
-    def frontier(self, tables: str | Sequence[str] = ()) -> list[nt.FrontierRow]:
+    def frontier(self, tables: str | Sequence[str] = ()) -> list[calls.FrontierRow]:
         """How far every replica of every range of these tables is closed, and why not further."""
         return self._wait(self._twin.frontier(tables))
 
     # --- parallel reads
 
-    def partitions(self, table: str, num: int | None = None, *, at: Timestamp | None = None) -> list[nt.Partition]:
+    def partitions(self, table: str, num: int | None = None, *, at: Timestamp | None = None) -> list[calls.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
         return self._wait(self._twin.partitions(table, num, at=at))
 
     def read_partition(
         self,
-        partition: nt.Partition,
+        partition: calls.Partition,
         *,
         at: Timestamp,
         columns: Sequence[str] | None = None,
         where: Sequence[Any] = (),
         read_from: str = "follower",
         wait: float | None = None,
-        on_read: Callable[[nt.RangeRead], None] | None = None,
+        on_read: Callable[[calls.RangeRead], None] | None = None,
     ) -> Iterator[Any]:
         """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then."""
         work = self._twin.read_partition(
@@ -362,7 +362,7 @@ class Database(_Waits):
 
     def read_changes(
         self,
-        partition: nt.Partition,
+        partition: calls.Partition,
         *,
         after: Timestamp,
         upto: Timestamp,
@@ -452,7 +452,7 @@ class Database(_Waits):
         """A timestamp above everything this session has heard of."""
         return self._twin.now()
 
-    def nodes(self) -> list[nt.ReplicaPlace]:
+    def nodes(self) -> list[calls.ReplicaPlace]:
         """The nodes of the cluster, as the gateway knows them."""
         return self._wait(self._twin.nodes())
 

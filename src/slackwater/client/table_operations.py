@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.client.definitions import column_specs, key_specs
-from slackwater.client.gateways import Again, lost
+from slackwater.client.gateways import Resend, lost
 from slackwater.client.tables import KnownTables, table_name
 from slackwater.errors import AmbiguousResult, SlackwaterError
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,21 +33,21 @@ class TableOperations:
         self, name: str, columns: Mapping[str, Any] | Sequence[Any] | Any, *, primary_key: str | Sequence[str]
     ) -> TableSchema:
         """Make a table; see `client.definitions` for how columns and keys are written."""
-        request = nt.CreateTable(table_name(name), column_specs(columns), key_specs(primary_key))
-        reply = await self._define(nt.CREATE_TABLE, request, f"table {name} may or may not have been created")
+        request = calls.CreateTable(table_name(name), column_specs(columns), key_specs(primary_key))
+        reply = await self._define(calls.CREATE_TABLE, request, f"table {name} may or may not have been created")
         return self._tables.remember(reply.table).latest.schema
 
     async def drop_table(self, name: str) -> None:
         """Drop a table. Its rows can still be read as of a time before."""
-        request = nt.DropTable(table_name(name))
-        await self._define(nt.DROP_TABLE, request, f"table {name} may or may not have been dropped")
+        request = calls.DropTable(table_name(name))
+        await self._define(calls.DROP_TABLE, request, f"table {name} may or may not have been dropped")
         self._tables.forget()
 
-    async def _define(self, method: Method[Any, nt.TableReply], request: Any, doubt: str) -> nt.TableReply:
+    async def _define(self, method: Method[Any, calls.TableReply], request: Any, doubt: str) -> calls.TableReply:
         """Change a definition, once: when the answer is lost the caller has to look."""
         try:
             deadline = self._gateways.deadline()
-            reply = await self._gateways.call(method, request, deadline=deadline, again=Again.IF_UNSENT)
+            reply = await self._gateways.call(method, request, deadline=deadline, resend=Resend.IF_UNSENT)
         except SlackwaterError as error:
             if not lost(error):
                 raise
@@ -57,7 +57,7 @@ class TableOperations:
 
     async def tables(self) -> list[TableSchema]:
         """Every table, by name."""
-        reply = await self._ask(nt.LIST_TABLES, nt.ListTables(floor=self._gateways.floor.ts))
+        reply = await self._ask(calls.LIST_TABLES, calls.ListTables(floor=self._gateways.floor.ts))
         return [self._tables.remember(history).latest.schema for history in reply.tables]
 
     async def table(self, name: str) -> TableSchema:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import UsageError
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.client.gateways import Gateways
     from slackwater.model.tables import TableHistory
-    from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.retry import RetryBudget
 
 T = TypeVar("T")
 TABLES_MAX = 10_000
@@ -55,16 +55,16 @@ class KnownTables:
         self._by_id.clear()
         self._codecs.clear()
 
-    async def by_name(self, name: str, *, deadline: Deadline) -> TableHistory:
+    async def by_name(self, name: str, *, deadline: RetryBudget) -> TableHistory:
         """The table that has this name now, as far as is known."""
         found = self._by_name.get(name)
         if found is None:
-            request = nt.FindTable(name=table_name(name), floor=self._gateways.floor.ts)
-            reply = await self._gateways.call(nt.FIND_TABLE, request, deadline=deadline)
+            request = calls.FindTable(name=table_name(name), floor=self._gateways.floor.ts)
+            reply = await self._gateways.call(calls.FIND_TABLE, request, deadline=deadline)
             found = self.remember(reply.table)
         return found
 
-    async def prepared(self, name: str, prepare: Callable[[TableHistory], T], *, deadline: Deadline) -> T:
+    async def prepared(self, name: str, prepare: Callable[[TableHistory], T], *, deadline: RetryBudget) -> T:
         """What `prepare` makes from a table. What it refuses may be right for a newer version: that is looked for first."""
         history = await self.by_name(name, deadline=deadline)
         try:
@@ -76,26 +76,26 @@ class KnownTables:
             self.forget(name)
             return prepare(await self.by_name(name, deadline=deadline))
 
-    async def by_name_at(self, name: str, at: Timestamp, *, deadline: Deadline) -> TableHistory:
+    async def by_name_at(self, name: str, at: Timestamp, *, deadline: RetryBudget) -> TableHistory:
         """The table that had this name at a time."""
         known = self._by_name.get(name)
         if known is not None:
             held = known.at(at)
             if held is not None and held.name == name and known.latest.modified <= at:
                 return known
-        request = nt.FindTable(name=table_name(name), at=at)
-        reply = await self._gateways.call(nt.FIND_TABLE, request, deadline=deadline)
+        request = calls.FindTable(name=table_name(name), at=at)
+        reply = await self._gateways.call(calls.FIND_TABLE, request, deadline=deadline)
         return self.remember(reply.table)
 
     async def by_id(
-        self, table_id: int, *, deadline: Deadline, fresh: bool = False, at: Timestamp = MIN
+        self, table_id: int, *, deadline: RetryBudget, fresh: bool = False, at: Timestamp = MIN
     ) -> TableHistory:
         """A table by its id; with `fresh`, with every version up to what this session was told, and up to `at`."""
         found = self._by_id.get(table_id)
         if found is None or fresh:
             floor = Timestamp(max(at, self._gateways.floor.ts))
-            request = nt.FindTable(table_id=table_id, floor=floor)
-            reply = await self._gateways.call(nt.FIND_TABLE, request, deadline=deadline)
+            request = calls.FindTable(table_id=table_id, floor=floor)
+            reply = await self._gateways.call(calls.FIND_TABLE, request, deadline=deadline)
             found = self.remember(reply.table)
         return found
 

@@ -10,7 +10,7 @@ Writes are seen by the transaction's own reads at once and by nobody else before
 impossible to go on is a `RetryableError`: run the whole block again, or use `run`.
 
 It costs as few messages as its work allows. There is none to begin with: the first one opens the transaction on the gateway
-it reaches, under an id chosen here. Reads asked for at the same time share one (`together`). Upserts and deletes have no
+it reaches, under an id chosen here. Reads asked for at the same time share one (`point_reads`). Upserts and deletes have no
 answer to wait for: a few are held back here and travel with the next message, whatever it is: a read, an insert, the commit.
 
     transfer: gather(get, get) ─ upsert ─ upsert ─ commit        two messages: GetRows(opens), EndTxn(before = both upserts)
@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow
 
-from slackwater.client.gateways import Again, lost, out_of_time
+from slackwater.client.gateways import Resend, lost
 from slackwater.client.inputs import Input, in_blocks, key_of
+from slackwater.client.point_reads import PointReadBatcher
 from slackwater.client.reads import query
 from slackwater.client.reads import scan as plain_scan
-from slackwater.client.together import Together
 from slackwater.client.writes import MESSAGE_BYTES_MAX, WriteResult, already_there, settle, unique
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.damage import decode_row
@@ -54,7 +54,7 @@ from slackwater.errors import (
     invariant,
 )
 from slackwater.model.txns import TXN_ID_BYTES
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.protocol.client.calls import WriteKind
 from slackwater.runtime.sync import CancelledError, Lock
 
@@ -64,13 +64,11 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.client.tables import KnownTables
     from slackwater.model.tables import TableHistory
-    from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.rpc.method import Method
 
 pa: Any = pyarrow
 PAGE_ROWS = 10_000
-RUN_ATTEMPTS_MAX = 100
-"""Times `run` tries before it gives up."""
 HELD_MAX = 64
 HELD_BYTES_MAX = 256 << 10
 """Writes, and bytes of them, that wait for the next message; what is larger is sent at once."""
@@ -84,20 +82,20 @@ class AsyncTransaction:
     def __init__(self, gateways: Gateways, tables: KnownTables) -> None:
         self._gateways = gateways
         self._tables = tables
-        self._together = Together(gateways.runtime.clock, self._read)
+        self._point_reads = PointReadBatcher(gateways.runtime.clock, self._read)
         self._name = b""
         """What it is called on its gateway; empty before the first message and after the end."""
         self._gateway = ""
-        self._mark: nt.TxnMark | None = None
+        self._mark: calls.TxnMark | None = None
         self._opened = False
         """Whether the gateway surely knows it: until then every message opens it."""
         self._ended = False
         self._lost: SlackwaterError | None = None
-        self._held: list[nt.Write] = []
+        self._held: list[calls.Write] = []
         self._held_bytes = 0
         self._on_board = Lock()  # had by a message that carries writes, or is the first
         self._spoiled: SlackwaterError | None = None
-        self.until: Deadline | None = None
+        self.until: RetryBudget | None = None
         """When everything has to be over; without it, each operation has the session's timeout."""
         self.commit_timestamp = MIN
         """When it happened; known after the commit."""
@@ -110,7 +108,7 @@ class AsyncTransaction:
         self._ended = True
         before, deadline = self._take_held(), self._patience()
         try:
-            ended = await self._to_gateway(nt.COMMIT, nt.EndTxn(b"", before), deadline, sparing=True)
+            ended = await self._to_gateway(calls.COMMIT, calls.EndTxn(b"", before), deadline, sparing=True)
         except RetryableError as error:
             self._ended = False  # it can be restarted
             self._changed(error, before)
@@ -148,9 +146,9 @@ class AsyncTransaction:
             else:
                 await self._roll_back(name, deadline)
 
-    async def _roll_back(self, name: bytes, deadline: Deadline) -> None:
+    async def _roll_back(self, name: bytes, deadline: RetryBudget) -> None:
         try:
-            await self._gateways.call(nt.ROLLBACK, nt.EndTxn(name), deadline=deadline, at=self._gateway)
+            await self._gateways.call(calls.ROLLBACK, calls.EndTxn(name), deadline=deadline, at=self._gateway)
         except SlackwaterError as error:
             self._lost = error
 
@@ -161,7 +159,7 @@ class AsyncTransaction:
         if self._name and not self._ended and self._lost is None:
             try:
                 reply = await self._gateways.call(
-                    nt.RESTART, nt.EndTxn(self._name), deadline=self._patience(), at=self._gateway
+                    calls.RESTART, calls.EndTxn(self._name), deadline=self._patience(), at=self._gateway
                 )
             except SlackwaterError:
                 pass  # it is not there any more: the next message opens another one
@@ -178,7 +176,7 @@ class AsyncTransaction:
         history = await self._tables.by_name(table, deadline=self._patience())
         codec = self._tables.codec(history)
         wanted = key_of(codec, key)
-        value = await self._together.get(history.latest.table_id, wanted)
+        value = await self._point_reads.get(history.latest.table_id, wanted)
         return None if value is None else decode_row(codec, wanted, value)
 
     async def scan(
@@ -199,12 +197,12 @@ class AsyncTransaction:
         batches: list[Any] = []
         start = asked.span.start if asked.span is not None else None
         while start is not None and asked.span is not None:
-            request = nt.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS, floor=self._gateways.floor.ts)
-            page = await self._call(nt.TXN_SCAN, request, table, deadline)
+            request = calls.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS, floor=self._gateways.floor.ts)
+            page = await self._call(calls.TXN_SCAN, request, table, deadline)
             try:
                 batches.append(decoder.decode(page.values))
             except DecodeError:
-                async for _ in plain_scan(self._gateways, asked, nt.ReadPolicy(), deadline=deadline):
+                async for _ in plain_scan(self._gateways, asked, calls.ReadPolicy(), deadline=deadline):
                     pass  # it meets the same row, where its key is known
                 raise
             start = page.resume
@@ -232,10 +230,10 @@ class AsyncTransaction:
         places: dict[int, list[int]] = {}
         for place, (table_id, _) in enumerate(wanted):
             places.setdefault(table_id, []).append(place)
-        (first, *others) = (nt.TableKeys(t, [wanted[place][1] for place in places[t]]) for t in places)
-        policy = nt.ReadPolicy(floor=self._gateways.floor.ts)
-        request = nt.GetRows(first.table_id, first.keys, policy, also=tuple(others))
-        reply = await self._call(nt.GET_ROWS, request, "", self._patience())
+        (first, *others) = (calls.TableKeys(t, [wanted[place][1] for place in places[t]]) for t in places)
+        policy = calls.ReadPolicy(floor=self._gateways.floor.ts)
+        request = calls.GetRows(first.table_id, first.keys, policy, also=tuple(others))
+        reply = await self._call(calls.GET_ROWS, request, "", self._patience())
         self._gateways.floor.told(reply.ts)
         values: list[bytes | None] = [None] * len(wanted)
         for place, value in zip((p for of_table in places.values() for p in of_table), reply.values, strict=True):
@@ -250,11 +248,11 @@ class AsyncTransaction:
         if not keys:
             return WriteResult(0, MIN)
         table_id, version = history.latest.table_id, history.latest.version
-        if self._hold_back(nt.Write(table_id, version, kind, keys, values)):
+        if self._hold_back(calls.Write(table_id, version, kind, keys, values)):
             return WriteResult(len(keys), MIN)
         try:
             for block in in_blocks(keys, values, bytes_max=MESSAGE_BYTES_MAX):
-                await self._call(nt.WRITE, nt.Write(table_id, version, kind, *block), table, deadline)
+                await self._call(calls.WRITE, calls.Write(table_id, version, kind, *block), table, deadline)
         except ConditionFailed as error:
             raise already_there(self._tables.codec(history), error) from None
         return WriteResult(len(keys), MIN)
@@ -270,7 +268,7 @@ class AsyncTransaction:
         check_sizes(codec.schema.name, keys, values, limit=self._gateways.row_bytes_max)
         return history, keys, values
 
-    def _hold_back(self, write: nt.Write) -> bool:
+    def _hold_back(self, write: calls.Write) -> bool:
         """Keep a write for the next message, if it is small and tells its caller nothing."""
         self._usable()
         size = sum(map(len, write.keys)) + sum(map(len, write.values))
@@ -280,15 +278,15 @@ class AsyncTransaction:
         self._held_bytes += size
         return True
 
-    def _take_held(self) -> tuple[nt.Write, ...]:
+    def _take_held(self) -> tuple[calls.Write, ...]:
         held, self._held, self._held_bytes = tuple(self._held), [], 0
         return held
 
-    def _patience(self) -> Deadline:
+    def _patience(self) -> RetryBudget:
         """When the operation at hand must have ended."""
         return self.until or self._gateways.deadline()
 
-    async def _call(self, method: Method[Any, Any], request: Any, table: str, deadline: Deadline) -> Any:
+    async def _call(self, method: Method[Any, Any], request: Any, table: str, deadline: RetryBudget) -> Any:
         """One message, with the writes held back on board. None overtakes such a message: it must see them."""
         async with self._on_board:
             self._usable()
@@ -298,7 +296,7 @@ class AsyncTransaction:
                 return await self._message(method, request, table, deadline)
         return await self._message(method, request, table, deadline)
 
-    async def _carry(self, method: Method[Any, Any], request: Any, table: str, deadline: Deadline) -> Any:
+    async def _carry(self, method: Method[Any, Any], request: Any, table: str, deadline: RetryBudget) -> Any:
         before = self._take_held()
         try:
             return await self._message(method, msgspec.structs.replace(request, before=before), table, deadline)
@@ -309,7 +307,7 @@ class AsyncTransaction:
             self._changed(error, before)
             raise
 
-    async def _message(self, method: Method[Any, Any], request: Any, table: str, deadline: Deadline) -> Any:
+    async def _message(self, method: Method[Any, Any], request: Any, table: str, deadline: RetryBudget) -> Any:
         try:
             reply = await self._to_gateway(method, request, deadline)
         except ConditionFailed:
@@ -331,17 +329,17 @@ class AsyncTransaction:
         return reply
 
     async def _to_gateway(
-        self, method: Method[Any, Any], request: Any, deadline: Deadline, *, sparing: bool = False
+        self, method: Method[Any, Any], request: Any, deadline: RetryBudget, *, sparing: bool = False
     ) -> Any:
         """Send a message to the transaction's gateway; the first one to any, which is the transaction's from then on."""
         if self._name:
             named = msgspec.structs.replace(request, txn=self._name, opens=not self._opened)
             return await self._gateways.call(
-                method, named, deadline=deadline, again=Again.IF_UNSENT, sparing=sparing, at=self._gateway
+                method, named, deadline=deadline, resend=Resend.IF_UNSENT, sparing=sparing, at=self._gateway
             )
         try:
             return await self._gateways.call(
-                method, request, deadline=deadline, again=Again.IF_UNSENT, sparing=sparing, renew=self._open_at
+                method, request, deadline=deadline, resend=Resend.IF_UNSENT, sparing=sparing, renew=self._open_at
             )
         except CancelledError:
             self._name = b""  # it may still arrive, whenever: nothing else may be done under that name
@@ -352,17 +350,17 @@ class AsyncTransaction:
         self._gateway = address
         self._name = self._gateways.runtime.rng.bytes(TXN_ID_BYTES)
         start = self._gateways.clock.now()
-        self._mark = nt.TxnMark(self._name, b"", start, 0, start)
+        self._mark = calls.TxnMark(self._name, b"", start, 0, start)
         return msgspec.structs.replace(request, txn=self._name, opens=True)
 
-    def _committing(self, name: bytes, before: Sequence[nt.Write]) -> nt.TxnMark:
+    def _committing(self, name: bytes, before: Sequence[calls.Write]) -> calls.TxnMark:
         """How the ranges know the transaction whose commit was lost. Its record lives with its first key."""
         mark = self._mark
         invariant(mark is not None and bool(name), "A-commit-mark", name=name)
         assert mark is not None
         return msgspec.structs.replace(mark, anchor=before[0].keys[0]) if before and not mark.anchor else mark
 
-    def _changed(self, error: BaseException, writes: Sequence[nt.Write]) -> None:
+    def _changed(self, error: BaseException, writes: Sequence[calls.Write]) -> None:
         """Look tables up again when one of them is not what it was."""
         if isinstance(error, SchemaChanged) and writes:
             self._tables.forget()
@@ -382,17 +380,15 @@ class Attempts:
     def __init__(self, tx: AsyncTransaction, gateways: Gateways) -> None:
         self.tx = tx
         self._deadline = tx.until = gateways.deadline()
-        self._gateways = gateways
-        self._tries = 0
 
     async def failed(self, error: BaseException) -> None:
         """Make ready for another try, if the error says that this may help; otherwise roll back and raise it."""
-        self._tries += 1
-        if not isinstance(error, RetryableError) or self._tries >= RUN_ATTEMPTS_MAX:
+        if not isinstance(error, RetryableError):
             await self.tx.rollback()
             raise error
-        await self._gateways.pause(self._tries, self._deadline)
-        if self._deadline.passed:
+        try:
+            await self._deadline.again(error, "nothing was committed")
+        except BaseException:
             await self.tx.rollback()
-            raise out_of_time(self._deadline, f"nothing was committed in {self._tries} tries", error) from error
+            raise
         await self.tx.restart()

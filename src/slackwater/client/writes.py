@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from slackwater.client.gateways import Again, Gateways, lost, out_of_time
+from slackwater.client.gateways import Gateways, Resend, lost
 from slackwater.client.inputs import Input, duplicate_keys, in_blocks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.rows import check_sizes
@@ -34,14 +34,14 @@ from slackwater.errors import (
     SlackwaterError,
 )
 from slackwater.model.txns import TXN_ID_BYTES
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.protocol.client.calls import WriteKind
 
 if TYPE_CHECKING:
     from slackwater.client.tables import KnownTables
     from slackwater.codec.rows import RowCodec
     from slackwater.model.tables import TableHistory
-    from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.seam import TaskHandle, TaskScope
 
 ATOMIC_ROWS_MAX = 10_000
@@ -53,8 +53,6 @@ BULK_CHECKED_ROWS = 2_000
 BLOCKS_AHEAD_MAX = 2
 MESSAGE_BYTES_MAX = 8 << 20
 """Bytes of rows in one message; a frame holds twice that."""
-ATTEMPTS_MAX = 100
-SCHEMA_ATTEMPTS_MAX = 4
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -75,20 +73,18 @@ class Writer:
     async def write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
         """Write rows of one table, by its newest version."""
         deadline = self._gateways.deadline()
-        for attempt in range(SCHEMA_ATTEMPTS_MAX):
+        while True:
             history, given, small = await self._tables.prepared(
                 table, lambda known: self._checked(kind, known, rows), deadline=deadline
             )
             try:
                 result = await self._write(kind, history, given, small, deadline)
-            except SchemaChanged:
+            except SchemaChanged as error:
                 self._tables.forget(table)
-                if attempt + 1 == SCHEMA_ATTEMPTS_MAX:
-                    raise
+                await deadline.again(error, "nothing was written")
             else:
                 self._gateways.floor.told(result.timestamp)
                 return result
-        raise AssertionError("unreachable")
 
     def _checked(
         self, kind: WriteKind, history: TableHistory, rows: Any
@@ -111,49 +107,43 @@ class Writer:
         history: TableHistory,
         given: Input,
         small: tuple[list[bytes], list[bytes]] | None,
-        deadline: Deadline,
+        deadline: RetryBudget,
     ) -> WriteResult:
         codec = self._tables.codec(history)
         if given.count == 0:
             return WriteResult(0, self._gateways.clock.now())
         if small is None:
             return await _Bulk(self._gateways, self._scope, history, codec, given, kind).run()
-        request = nt.Write(history.latest.table_id, history.latest.version, kind, *small)
+        request = calls.Write(history.latest.table_id, history.latest.version, kind, *small)
         return await self._atomic(codec, request, deadline)
 
-    async def _atomic(self, codec: RowCodec, request: nt.Write, deadline: Deadline) -> WriteResult:
+    async def _atomic(self, codec: RowCodec, request: calls.Write, deadline: RetryBudget) -> WriteResult:
         """One transaction, made again until it is known to have committed or must not be repeated."""
-        last: SlackwaterError | None = None
-        for tries in range(ATTEMPTS_MAX):
-            if deadline.passed:
-                raise out_of_time(deadline, "nothing was written", last)
+        while True:
             txn_id = self._gateways.runtime.rng.bytes(TXN_ID_BYTES)
             start = self._gateways.clock.now()
             named = msgspec.structs.replace(request, txn_id=txn_id)
             try:
                 reply = await self._gateways.call(
-                    nt.WRITE, named, deadline=deadline, again=Again.IF_UNSENT, sparing=True
+                    calls.WRITE, named, deadline=deadline, resend=Resend.IF_UNSENT, sparing=True
                 )
             except ConditionFailed as error:
                 raise already_there(codec, error) from None
             except SchemaChanged:
                 raise
             except RetryableError as error:
-                last = error
+                refused: SlackwaterError = error
             except SlackwaterError as error:
                 if not lost(error):
                     raise
-                last = error
-                mark = nt.TxnMark(txn_id, request.keys[0], start, 0, start)
+                refused = error
+                mark = calls.TxnMark(txn_id, request.keys[0], start, 0, start)
                 settled = await settle(self._gateways, mark, error, deadline=deadline)
                 if settled.committed:
                     return WriteResult(len(request.keys), settled.ts)
             else:
                 return WriteResult(reply.rows, reply.ts)
-            await self._gateways.pause(tries, deadline)
-        raise RetryableError(
-            f"the write was aborted by conflicting transactions {ATTEMPTS_MAX} times; retry later or reduce contention"
-        ) from last
+            await deadline.again(refused, "nothing was written")
 
 
 class _Bulk:
@@ -180,7 +170,7 @@ class _Bulk:
     async def run(self) -> WriteResult:
         """Send everything; on an error, wait for what is on its way and say how much was written."""
         size = BULK_ROWS if self._kind is WriteKind.UPSERT else BULK_CHECKED_ROWS
-        under_way: deque[TaskHandle[nt.Written | SlackwaterError]] = deque()
+        under_way: deque[TaskHandle[calls.Written | SlackwaterError]] = deque()
         try:
             for low in range(0, self._given.count, size):
                 keys, values = await self._gateways.runtime.offload(self._given.piece, low, size)
@@ -200,19 +190,18 @@ class _Bulk:
                 sent.cancel()
         return WriteResult(self._written, self._ts)
 
-    async def _send(self, keys: list[bytes], values: list[bytes]) -> nt.Written | SlackwaterError:
-        request = nt.Write(self._table.table_id, self._table.version, self._kind, keys, values, bulk=True)
-        again = Again.IF_UNSENT if self._kind is WriteKind.INSERT else Again.ALWAYS
+    async def _send(self, keys: list[bytes], values: list[bytes]) -> calls.Written | SlackwaterError:
+        request = calls.Write(self._table.table_id, self._table.version, self._kind, keys, values, bulk=True)
+        resend = Resend.IF_UNSENT if self._kind is WriteKind.INSERT else Resend.ALWAYS
         deadline = self._gateways.deadline()  # a block is an operation of its own
         try:
-            for tries in range(ATTEMPTS_MAX):
+            while True:
                 try:
-                    return await self._gateways.call(nt.WRITE, request, deadline=deadline, again=again)
+                    return await self._gateways.call(calls.WRITE, request, deadline=deadline, resend=resend)
                 except SchemaChanged:
                     raise
-                except RetryableError:
-                    await self._gateways.pause(tries, deadline)
-            return RetryableError(f"a block was aborted by conflicting transactions {ATTEMPTS_MAX} times; retry later")
+                except RetryableError as error:
+                    await deadline.again(error, "a block was not written")
         except ConditionFailed as error:
             return already_there(self._codec, error)
         except SlackwaterError as error:
@@ -220,7 +209,7 @@ class _Bulk:
                 return AmbiguousResult(f"a block may or may not have been written: {error.message}")
             return error
 
-    def _landed(self, outcome: nt.Written | SlackwaterError) -> None:
+    def _landed(self, outcome: calls.Written | SlackwaterError) -> None:
         if isinstance(outcome, SlackwaterError):
             raise outcome
         self._written += outcome.rows
@@ -236,10 +225,12 @@ def unique(codec: RowCodec, keys: list[bytes], values: list[bytes], kind: WriteK
     return list(dict.fromkeys(keys)), []
 
 
-async def settle(gateways: Gateways, mark: nt.TxnMark, cause: SlackwaterError, *, deadline: Deadline) -> nt.Settled:
+async def settle(
+    gateways: Gateways, mark: calls.TxnMark, cause: SlackwaterError, *, deadline: RetryBudget
+) -> calls.Settled:
     """What became of a transaction whose answer was lost; `AmbiguousResult` if no gateway can tell within the deadline."""
     try:
-        return await gateways.call(nt.SETTLE, nt.Settle(mark), deadline=deadline)
+        return await gateways.call(calls.SETTLE, calls.Settle(mark), deadline=deadline)
     except SlackwaterError as error:
         raise AmbiguousResult(
             f"the write may or may not have happened: its answer was lost ({cause.message}), and no gateway could tell"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from slackwater.client.together import TOGETHER_MAX, Together
+from slackwater.client.point_reads import POINT_READS_MAX, PointReadBatcher
 from slackwater.errors import ConditionFailed, ConnectionLost, RetryableError, UsageError
 from slackwater.protocol.client import calls as nt
 from slackwater.runtime.clock import RealClock
@@ -221,7 +221,7 @@ def test_a_cancelled_leader_leaves_the_others_to_themselves() -> None:
                 await stuck.wait()
             return [key for _, key in wanted]
 
-        together = Together(RealClock(), send)
+        together = PointReadBatcher(RealClock(), send)
         first, *others = [asyncio.ensure_future(together.get(1, b"%d" % n)) for n in range(4)]
         while not sent:
             await asyncio.sleep(0)
@@ -245,11 +245,11 @@ def test_groups_are_bounded_and_an_error_is_everybodys() -> None:
                 raise RetryableError("told to fail")
             return [key for _, key in wanted]
 
-        together = Together(RealClock(), send)
-        work = [together.get(1, b"%d" % n) for n in range(TOGETHER_MAX + 3)]
+        together = PointReadBatcher(RealClock(), send)
+        work = [together.get(1, b"%d" % n) for n in range(POINT_READS_MAX + 3)]
         found = await asyncio.gather(*work, return_exceptions=True)
-        assert sent == [TOGETHER_MAX, 3]
-        assert found[:TOGETHER_MAX] == [b"%d" % n for n in range(TOGETHER_MAX)]
-        assert all(isinstance(one, RetryableError) for one in found[TOGETHER_MAX:])
+        assert sent == [POINT_READS_MAX, 3]
+        assert found[:POINT_READS_MAX] == [b"%d" % n for n in range(POINT_READS_MAX)]
+        assert all(isinstance(one, RetryableError) for one in found[POINT_READS_MAX:])
 
     asyncio.run(main())

@@ -7,7 +7,7 @@
       get ─┘
 
 A message costs far more than a row in it, on both sides, so this is most of what a transaction of a few reads costs. A
-single read pays one turn of the loop for it. At most `TOGETHER_MAX` go together; the next one leads again. An error of the
+single read pays one turn of the loop for it. At most `POINT_READS_MAX` go together; the next one leads again. An error of the
 message is everybody's error. If the leader is cancelled, the others start over without it.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Wanted = list[tuple[int, bytes]]
 
-TOGETHER_MAX = 256
+POINT_READS_MAX = 256
 """Rows that one message asks for."""
 
 
@@ -33,7 +33,7 @@ class _LeaderGone(Exception):
     """Whoever was to bring the answer was cancelled."""
 
 
-class Together:
+class PointReadBatcher:
     """Gathers the point reads of one transaction."""
 
     def __init__(self, clock: Clock, send: Callable[[Wanted], Awaitable[list[bytes | None]]]) -> None:
@@ -45,7 +45,7 @@ class Together:
         """The value of a row, as stored; None when there is no row."""
         while True:
             group = self._gathering
-            if group is None or len(group) >= TOGETHER_MAX:
+            if group is None or len(group) >= POINT_READS_MAX:
                 return await self._lead(table_id, key)
             waiter: Future[bytes | None] = get_running_loop().create_future()
             group.append(((table_id, key), waiter))
