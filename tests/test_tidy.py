@@ -10,7 +10,11 @@ import pytest
 
 from slackwater.errors import SlackwaterError
 from slackwater.settings import SETTINGS
+from slackwater.sim.mutants import applied
+from slackwater.sim.mutants.patch import function_at
+from slackwater.sim.scenario import PLANTED, load
 
+load()
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FUNCTION_LINES_MAX = 70
@@ -51,3 +55,14 @@ def test_error_tree_drawing_names_every_error() -> None:
     for name, value in vars(errors).items():
         if isinstance(value, type) and issubclass(value, SlackwaterError):
             assert name in drawn, f"{name} is missing from the drawing in errors.py"
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+def test_every_planted_bug_still_finds_what_it_changes(name: str) -> None:
+    """When this fails because you changed a function: change the patch in `sim/mutants/` along with it."""
+    codes = [function_at(patch.target).__code__ for patch in PLANTED[name].patches]
+    assert codes, f"{name} changes nothing"
+    with applied([name]):
+        changed = [function_at(patch.target).__code__ for patch in PLANTED[name].patches]
+    assert all(before != after for before, after in zip(codes, changed, strict=True))
+    assert codes == [function_at(patch.target).__code__ for patch in PLANTED[name].patches], "not taken back"

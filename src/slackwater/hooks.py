@@ -1,12 +1,11 @@
-"""What the simulator may switch on inside production code: probes, buggify sites, planted bugs.
+"""What the simulator may switch on inside production code: probes, buggify sites, taps and levels.
 
-All are inert in production: `probe`, `tap` and `level` do nothing, `buggify` and `planted` answer False. The simulator installs
+All are inert in production: `probe`, `tap` and `level` do nothing, `buggify` answers False. The simulator installs
 its own functions for the length of a run (one process, one thread, one run at a time), so pure cores can call these
 without being handed a runtime.
 
     probe("closedts.update_ahead_of_applied")   this odd branch was reached; the simulator counts it
     if buggify("propose.flush_early"): ...      do the legal but unlikely thing now
-    if planted("M07"): ...                      a deliberate bug, to prove that its oracle kills it
     tap("replica.serving", self, now)           this happens now; an oracle with global knowledge may look
     level("rpc.calls", 12, 64)                  a queue or cache holds 12 of at most 64; the simulator keeps the highest
 """
@@ -37,7 +36,6 @@ def _no_level(name: str, size: float, bound: float) -> None:
 
 _probe: Callable[[str], None] = _no_probe
 _buggify: Callable[[str], bool] = _never
-_planted: frozenset[str] = frozenset()
 _tap: Callable[..., None] = _no_tap
 _level: Callable[[str, float, float], None] = _no_level
 
@@ -50,11 +48,6 @@ def probe(site: str) -> None:
 def buggify(site: str) -> bool:
     """Whether to take the unlikely path here. Always False in production."""
     return _buggify(site)
-
-
-def planted(name: str) -> bool:
-    """Whether the planted bug `name` is switched on. Always False in production."""
-    return name in _planted
 
 
 def tap(site: str, *facts: object) -> None:
@@ -73,12 +66,10 @@ def install(
     buggify: Callable[[str], bool] | None = None,
     tap: Callable[..., None] | None = None,
     level: Callable[[str, float, float], None] | None = None,
-    bugs: frozenset[str] = frozenset(),
 ) -> None:
     """Switch hooks on for a simulation run; `install()` with no arguments switches all of them off."""
-    global _probe, _buggify, _planted, _tap, _level  # one process, one run: see the module docstring
+    global _probe, _buggify, _tap, _level  # one process, one run: see the module docstring
     _probe = probe or _no_probe
     _buggify = buggify or _never
     _tap = tap or _no_tap
     _level = level or _no_level
-    _planted = bugs

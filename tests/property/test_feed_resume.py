@@ -11,12 +11,12 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.feeds.frontier import Frontier, Progress, decode_token, frontier_from, token_of
 from slackwater.feeds.validate import Validators
 from slackwater.model.spans import Span
 from slackwater.protocol.feeds.events import Changes, Resolved
+from slackwater.sim.mutants import applied
 
 WHOLE = Span(b"\x01", b"\x09")
 SCAN = Timestamp(10)
@@ -85,13 +85,11 @@ def test_no_gap_whenever_it_is_killed(story) -> None:
 
 def test_the_planted_bugs_of_resuming_are_found() -> None:
     for bug in ("M12", "M13"):
-        hooks.install(bugs=frozenset({bug}))
-        try:
-            found = find(stories, lambda story: bool(broken(story)), settings=QUICK)
-        except NoSuchExample:
-            raise AssertionError(f"{bug} survives") from None
-        finally:
-            hooks.install()
+        with applied([bug]):
+            try:
+                found = find(stories, lambda story: bool(broken(story)), settings=QUICK)
+            except NoSuchExample:
+                raise AssertionError(f"{bug} survives") from None
         assert not broken(found), "without the bug the same story is fine"
 
 

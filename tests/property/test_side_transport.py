@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.closedts.policy import Policy, Terms
 from slackwater.closedts.receiver import Receiver
@@ -25,6 +24,7 @@ from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, S
 from slackwater.config.zones import Kind
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.sim.mutants import applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,9 +209,8 @@ def test_the_receiver_equals_its_twin_when_it_is_seldom_asked(program: list[tupl
 
 @pytest.fixture
 def planted(request: pytest.FixtureRequest) -> Iterator[None]:
-    hooks.install(bugs=frozenset({request.param}))
-    yield
-    hooks.install()
+    with applied([request.param]):
+        yield
 
 
 KILLERS = {

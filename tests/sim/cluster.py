@@ -31,6 +31,7 @@ from slackwater.server.node import Node
 from slackwater.settings import Settings
 from slackwater.sim.fence import fenced
 from slackwater.sim.loop import NS
+from slackwater.sim.mutants import applied
 from slackwater.sim.schedule import SchedulePolicy
 from slackwater.sim.tape import Tape
 from slackwater.sim.world import World
@@ -226,8 +227,8 @@ def play(
 ) -> World:
     """Run a story to its end in virtual time."""
     values = Settings(settings or {})
-    with fenced():
-        world = World(Tape(seed), values, schedule=policy, bugs=bugs, buggify=buggify)
+    with applied(sorted(bugs)), fenced():
+        world = World(Tape(seed), values, schedule=policy, buggify=buggify)
         cluster = Cluster(world, values)
         world.install_hooks()
         try:

@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.errors import Retry, SlackwaterError
-from slackwater.hooks import level, planted, probe
+from slackwater.hooks import level, probe
 from slackwater.runtime.retry import Backoff
 from slackwater.runtime.sync import Event
 
@@ -57,8 +57,6 @@ class Sink(Generic[T]):
 
     async def flush(self) -> None:
         """Return once everything put so far has been taken."""
-        if planted("M14"):
-            return
         await self._until(lambda: not self._blocks)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -84,8 +82,6 @@ class Sink(Generic[T]):
                     self._failure = error
                     self._changed.set()
                     return
-                if planted("M15"):
-                    self._blocks.rotate(-1)
                 await self._runtime.clock.sleep(backoff.next())
             else:
                 self._blocks.popleft()

@@ -38,7 +38,6 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
-from slackwater.hooks import planted
 from slackwater.model.locality import shared
 from slackwater.protocol.client import calls
 from slackwater.runtime.credentials import Credentials
@@ -196,8 +195,6 @@ class Gateways:
         With `sparing`, time is left for asking what became of it. With `renew`, what is sent is made for each try anew, by
         the address it goes to.
         """
-        if planted("X-TIMEOUT-ANEW"):
-            deadline = self.deadline()
         tries, maybe_done = 0, False
         last: SlackwaterError | None = None
         while not deadline.passed:

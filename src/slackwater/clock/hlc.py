@@ -31,7 +31,6 @@ import msgspec
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, us_of
 from slackwater.errors import ClockError, InvariantViolation
-from slackwater.hooks import planted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +100,7 @@ class SteadyWall:
         wall_ns = self._wall_ns()
         steady_ns = self._monotonic_ns() + self._began_ns
         parted = not -self._max_offset_ns <= wall_ns - steady_ns <= self._max_offset_ns
-        return steady_ns if parted and not planted("X-NO-FENCE") else wall_ns
+        return steady_ns if parted else wall_ns
 
     def parted_ns(self) -> int:
         """By how much wall time was set since the process began, or since `accept`."""
@@ -143,8 +142,6 @@ class StepGuard:
         """
         wall_ns, now_ns = self._wall_ns(), self._monotonic_ns()
         stepped_ns = self._steady.parted_ns()
-        if planted("X-NO-FENCE"):
-            return
         if -self._max_offset_ns <= stepped_ns <= self._max_offset_ns:
             self._noticed_ns = None
         elif self._noticed_ns is not None and offsets.vouched(after_ns=self._noticed_ns, now_ns=now_ns):

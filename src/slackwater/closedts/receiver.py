@@ -32,11 +32,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.protocol.closedts.update import GroupId, Update
@@ -146,7 +144,7 @@ class Receiver:
             ts = stream.groups[group]
             if ts <= best:
                 continue
-            if lai <= applied or planted("M06"):
+            if lai <= applied:
                 best = ts
             else:
                 probe("closedts.update_ahead_of_applied")
@@ -189,7 +187,6 @@ class Receiver:
             self._keep_all(stream)
             stream.members = {r: (lai, group) for r, lai, group in update.members}
             stream.groups = dict(update.groups)
-            self._mutate(stream, (r for r, _, _ in update.members))
         elif stream.seq == 0 or update.seq != stream.seq + 1 or update.incarnation != stream.incarnation:
             probe("closedts.stream_gap")
             stream.token = stream.seq = 0
@@ -207,7 +204,6 @@ class Receiver:
             self._keep(stream, range_id)
             stream.members[range_id] = (lai, group)
         stream.groups = dict(update.groups)
-        self._mutate(stream, (r for r, _, _ in update.members))
 
     def _keep(self, stream: _Stream, range_id: RangeId) -> None:
         """Copy a promise before the message under way replaces it."""
@@ -224,17 +220,6 @@ class Receiver:
         idle = [node for node, stream in self._streams.items() if not stream.token]
         if idle:
             self._keep_all(self._streams.pop(idle[0]))
-
-    def _mutate(self, stream: _Stream, ranges: Iterable[RangeId]) -> None:
-        """Planted bug M04: the message that came last is believed, although its index is older than what is known."""
-        if not planted("M04"):
-            return
-        for range_id in ranges:
-            if range_id in self._records:
-                self._records[range_id] = _Record()
-            for other in self._streams.values():
-                if other is not stream:
-                    other.members.pop(range_id, None)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

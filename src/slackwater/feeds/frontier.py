@@ -9,7 +9,7 @@ care: `forward` cuts its spans where it must and joins equal neighbors. Nothing 
 again from an older place reports (I-23: the frontier is the minimum over spans).
 
 A feed that resumes goes on *per span*, each from its own timestamp: spans that an initial scan has not reached are still at
-the beginning, whatever the others have done (pitfall 28; `planted("M13")` is that bug). `resume_points` gives them with
+the beginning, whatever the others have done (pitfall 28; planted bug M13). `resume_points` gives them with
 `after`, exclusive, exactly as a range feed takes it: there is no +1 and no −1 anywhere on the way (pitfall 25; M12).
 
 A token is an opaque string, `sw1.` and base64 of a checksum and a msgpack record: the resolved timestamp, and those spans
@@ -33,7 +33,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, show
 from slackwater.errors import DecodeError, UsageError, invariant
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.spans import Span, SpanSet
 from slackwater.protocol.client.changes import TOKEN_PREFIX
 
@@ -115,8 +115,6 @@ class Frontier:
 
     def resume_points(self) -> list[Progress]:
         """Where to register again: each span with the timestamp to pass as `after`."""
-        if planted("M12"):
-            return [Progress(span, Timestamp(ts + 1)) for span, ts in self.entries()]
         return list(self.entries())
 
     def status(self) -> str:
@@ -276,6 +274,4 @@ def frontier_from(token: Token, spans: SpanSet | Iterable[Span]) -> Frontier:
     frontier = Frontier(spans, after=token.resolved)
     for start, end, ts in token.ahead:
         frontier.forward(Span(start, end), ts)
-    if planted("M13") and token.scan_ts and token.ahead:
-        frontier.forward_all(min(ts for _, _, ts in token.ahead))
     return frontier

@@ -44,7 +44,7 @@ from slackwater.feeds.recent import RECENT_BYTES_DEFAULT, Recent
 from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Account, Phase, Registration
 from slackwater.feeds.resolved import ResolvedTimestamp
 from slackwater.feeds.unresolved import UnresolvedQueue
-from slackwater.hooks import level, planted, probe
+from slackwater.hooks import level, probe
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.protocol.feeds.events import Changes, EndReason
@@ -184,8 +184,7 @@ class RangeFeed:
         """Whether history no longer reaches back to where the consumer stands; it is ended then."""
         # Above the threshold every version is there. Of those at it, a deletion may already be collected, so a consumer
         # that has seen less than the threshold would never hear of it.
-        floor = self.gc_threshold - 1 if planted("M18") else self.gc_threshold
-        if registration.after >= floor:
+        if registration.after >= self.gc_threshold:
             return False
         registration.end(EndReason.BELOW_GC_THRESHOLD, f"history begins above {self.gc_threshold}")
         return True

@@ -37,7 +37,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
-from slackwater.hooks import level, planted, probe
+from slackwater.hooks import level, probe
 from slackwater.protocol.feeds.events import EVENT_SIZE_MIN, Changes, Ended, EndReason, Event, Resolved, joined, size_of
 
 if TYPE_CHECKING:
@@ -174,10 +174,7 @@ class Registration:
         if self.phase is not Phase.LIVE or ts <= self._resolved:
             return
         self._resolved = ts
-        if planted("M16"):
-            self._out.appendleft((Resolved(ts), EVENT_SIZE_MIN))
-            self._charge(EVENT_SIZE_MIN)
-        elif self._out and isinstance(self._out[-1][0], Resolved):
+        if self._out and isinstance(self._out[-1][0], Resolved):
             self._out[-1] = Resolved(ts), EVENT_SIZE_MIN
         else:
             self._append(Resolved(ts))
@@ -247,8 +244,6 @@ class Registration:
 
     def _overflow(self) -> None:
         """The live stream does not fit. Never leave anything out: end, and say where to go on."""
-        if planted("M17"):
-            return
         if self.phase is Phase.SCANNING:
             probe("feeds.overflow_in_catch_up")
             self._overflowed = True

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.txns import Resolution, TxnStatus
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ class ResolvedTimestamp:
             return False
         oldest = self.queue.oldest()
         new = self.closed if oldest is None else Timestamp(min(self.closed, oldest - 1))
-        if planted("M10"):
-            new = self.closed
         if new <= self.value:
             return False
         self.value = new
@@ -79,7 +77,7 @@ class ResolvedTimestamp:
         if outcome.status is not TxnStatus.ABORTED:
             self.queue.forward(txn_id, outcome.ts, epoch=outcome.epoch)
             return False
-        if not ambiguous or planted("M11"):
+        if not ambiguous:
             self.queue.abort(txn_id)
             return False
         if txn_id in self._doubted or len(self._doubted) >= BARRIERS_MAX or not self.queue.references(txn_id):

@@ -36,7 +36,7 @@ from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_fr
 from slackwater.feeds.initial import InitialScan
 from slackwater.feeds.protection import FeedProtection, Policy, Protector, Unprotected
 from slackwater.gateway.closing import check_closing
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.changes import Changes, joined
 from slackwater.model.spans import SpanSet
 from slackwater.protocol.client.changes import CHANGES, INITIAL_SCANS, SCHEMA_POLICIES, ChangesItem, OpenChanges
@@ -163,14 +163,14 @@ class TableFeed:
             tables=tuple(self._known.values()),
             since=self.since,
             resolved=self._frontier.resolved,
-            token=_from_resolved(self._frontier.resolved, position, scan_ts=self._scan_ts),
+            token=_from_resolved(self._frontier.resolved, scan_ts=self._scan_ts),
             position=position,
         )
         if self._scan_ts:
             scan = InitialScan(self._node.kv, self._frontier, scan_ts=self._scan_ts)
             async for rows in scan:
                 resolved, position = self._frontier.resolved, scan.token()
-                token = _from_resolved(resolved, position, scan_ts=MIN if scan.done else self._scan_ts)
+                token = _from_resolved(resolved, scan_ts=MIN if scan.done else self._scan_ts)
                 yield ChangesItem(rows=rows, initial=True, token=token, position=position, resolved=resolved)
         if self._request.initial_scan == "only" or self._frontier.resolved >= self._until:
             yield self._checkpoint(self._frontier.resolved, done=True)
@@ -250,7 +250,7 @@ class TableFeed:
         self._sent = resolved
         self._sent_ns = self._node.runtime.clock.monotonic_ns()
         position = "" if feed is None or self._request.whole else feed.token()
-        return ChangesItem(resolved=resolved, token=_from_resolved(resolved, position), position=position, done=done)
+        return ChangesItem(resolved=resolved, token=_from_resolved(resolved), position=position, done=done)
 
     def _below(self, rows: Changes) -> Changes:
         if max(rows.timestamps) <= self._until:
@@ -314,10 +314,8 @@ def _start(request: OpenChanges) -> Timestamp:
     return decode_token(request.token).resolved if request.token else request.after
 
 
-def _from_resolved(resolved: Timestamp, position: str, *, scan_ts: Timestamp = MIN) -> str:
+def _from_resolved(resolved: Timestamp, *, scan_ts: Timestamp = MIN) -> str:
     """The token of a feed that has resolved so far: it goes on from there, or begins its initial scan again."""
-    if planted("X-TOKEN-AHEAD") and position:
-        return position
     return Token(resolved, scan_ts=scan_ts).encode()
 
 

@@ -26,7 +26,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN
 from slackwater.errors import InvariantViolation, invariant
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.descriptors import REPLICAS_MAX, Generation, RangeDescriptor
 from slackwater.model.ids import Position
 from slackwater.protocol.log.commands import (
@@ -119,13 +119,12 @@ def verdict(state: RangeState, command: Command) -> Verdict:
     if isinstance(command.trigger, ComplaintTrigger):
         return Verdict.NOTED
     if command.lease_sequence != state.lease.sequence:
-        by_index_alone = planted("X-LATE-APPEND") and command.trigger is None and command.lai > state.lai
-        return Verdict.ACCEPTED if by_index_alone else Verdict.WRONG_LEASE
+        return Verdict.WRONG_LEASE
     if isinstance(command.trigger, AdoptTrigger):
         return _adoption_verdict(state, command, command.trigger)
     if command.lai == NO_LAI:
         return _lease_request_verdict(state, command)
-    if command.lai <= state.lai and not planted("X-DOUBLE-APPLY"):
+    if command.lai <= state.lai:
         return Verdict.STALE_INDEX
     if state.frozen is not None and not isinstance(command.trigger, ThawTrigger | LeaseTrigger | LeaseExtension):
         return Verdict.FROZEN
@@ -214,7 +213,7 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
     match command.trigger:
         case LeaseTrigger(lease, read_floor):
             aftermath.append(LeaseChanged(state.lease.sequence, lease.sequence))
-            closed = state.closed if state.frozen and not planted("M01") else max(state.closed, lease.start)
+            closed = state.closed if state.frozen else max(state.closed, lease.start)
             if command.lai == NO_LAI and lease.holder == state.lease.holder and not state.lease.by_epoch:
                 # A holder that asked anew, because its lease was about to end, may have been granted an extension that
                 # was still on its way: it serves up to there until it applies this, so the new lease ends no sooner.
@@ -263,7 +262,7 @@ def _split(
     right_state = RangeState(
         descriptor=right,
         lease=state.lease,
-        closed=MIN if planted("M09") else state.closed,
+        closed=state.closed,
         read_floor=state.read_floor,
         gc_threshold=state.gc_threshold,
         txn_floor=state.txn_floor,
@@ -281,11 +280,10 @@ def _merge(state: RangeState, merged: RangeDescriptor, frozen: SubsumeResult) ->
     Followers of the right side may have served reads up to its closed timestamp, so nothing may be written there at or
     below it; but the left side never promised that for its own keys, and commands evaluated earlier may still lie below.
     """
-    closed = max(state.closed, frozen.closed) if planted("M09") else state.closed
     return msgspec.structs.replace(
         state,
         descriptor=merged,
-        closed=closed,
+        closed=state.closed,
         read_floor=max(state.read_floor, frozen.closed, frozen.read_floor),
         gc_threshold=max(state.gc_threshold, frozen.gc_threshold),
         txn_floor=max(state.txn_floor, frozen.txn_floor),

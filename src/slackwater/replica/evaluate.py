@@ -24,7 +24,7 @@ from slackwater.errors import (
     UsageError,
     WriteTooOld,
 )
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
@@ -205,7 +205,7 @@ def _check_inside_lease(view: View, read_ts: Timestamp, write_ts: Timestamp) -> 
 def _check_deadline(batch: Batch, write_ts: Timestamp) -> None:
     """What is written without a transaction stays below its deadline, as a commit does (`records.check_commit`)."""
     below = batch.header.write_below
-    if below != MIN and write_ts >= below and declare.writes_versions(batch) and not planted("M27"):
+    if below != MIN and write_ts >= below and declare.writes_versions(batch):
         raise RetryableError(
             "the write would lie past its deadline; look the table up again", deadline=below, ts=write_ts
         )

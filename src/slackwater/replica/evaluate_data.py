@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import KV
 from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.protocol.range import requests as rq
 from slackwater.storage import gc, reads, writes
 from slackwater.storage.intents import conflict, conflicts_in
 
 if TYPE_CHECKING:
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluation import Work
     from slackwater.storage.reads import Rows
@@ -242,8 +242,6 @@ def uncertain_upto(work: Work) -> Timestamp:
 
     A follower has closed that far (`declare.required_frontier`), so it can tell as well as the leaseholder.
     """
-    if planted("X-NO-UNCERTAINTY"):
-        return MIN
     txn = work.txn
     if txn is not None:
         return txn.uncertainty_limit

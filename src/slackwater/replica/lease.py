@@ -17,7 +17,6 @@ import enum
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, add_seconds
-from slackwater.hooks import planted
 from slackwater.model.descriptors import Epoch, Lease, LeaseSequence, Liveness
 
 if TYPE_CHECKING:
@@ -62,18 +61,13 @@ def lease_state(lease: Lease, liveness: Liveness | None, *, now: Timestamp, max_
         return LeaseState.UNKNOWN
     if now >= end:
         return LeaseState.EXPIRED
-    return LeaseState.STASIS if now >= end - _margin(max_offset_us) else LeaseState.VALID
-
-
-def _margin(max_offset_us: int) -> int:
-    """How long before its end a lease is of no use to its holder."""
-    return 0 if planted("M28") else max_offset_us << LOGICAL_BITS
+    return LeaseState.STASIS if now >= end - (max_offset_us << LOGICAL_BITS) else LeaseState.VALID
 
 
 def usable_until(lease: Lease, liveness: Liveness | None, *, max_offset_us: int) -> Timestamp:
     """The first instant at which the holder may no longer serve."""
     end = lease_end(lease, liveness)
-    return MIN if end is None else Timestamp(max(MIN, end - _margin(max_offset_us)))
+    return MIN if end is None else Timestamp(max(MIN, end - (max_offset_us << LOGICAL_BITS)))
 
 
 def next_expiration_lease(held: Lease, node: NodeId, *, now: Timestamp, duration_s: float, life: int = 0) -> Lease:

@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import EntryTooLarge, Overloaded, invariant
-from slackwater.hooks import buggify, level, planted
+from slackwater.hooks import buggify, level
 from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
 from slackwater.protocol.log.commands import (
     COMMANDS_PER_PACKET_MAX,
     Command,
-    LeaseExtension,
-    LeaseTrigger,
     Packet,
     Trigger,
     encode_packet,
@@ -53,7 +51,6 @@ class Proposal(Generic[W]):
         "command_id",
         "effects",
         "generation",
-        "kept_closed",
         "lai",
         "lease_sequence",
         "min_write_ts",
@@ -85,7 +82,6 @@ class Proposal(Generic[W]):
         self.waiter = waiter
         self.lai = LeaseAppliedIndex(0)
         self.token: Token | None = None
-        self.kept_closed = MIN  # only ever set by planted bug M05
 
 
 class Flight(Generic[W]):
@@ -165,8 +161,6 @@ class ProposalBuffer(Generic[W]):
                 closed=self.assigned_closed,
             )
             proposal.token = self.tracker.track(proposal.min_write_ts)
-            if planted("M07"):
-                self._untrack(proposal)
         self._buffered.append(proposal)
         self._waiting[proposal.command_id] = proposal
         level("replica.proposals", len(self._waiting), PROPOSALS_MAX)
@@ -181,10 +175,7 @@ class ProposalBuffer(Generic[W]):
             self.assigned_lai = LeaseAppliedIndex(self.assigned_lai + 1)
             proposal.lai = self.assigned_lai
             self._untrack(proposal)
-        if planted("M02") and any(isinstance(p.trigger, LeaseTrigger | LeaseExtension) for p in chosen):
-            self.assigned_closed = Timestamp(max(before, min(close_target, close_limit)))
-        else:
-            self.close(target=close_target, limit=close_limit)
+        self.close(target=close_target, limit=close_limit)
         commands = [self._command(p, before) for p in chosen[:-1]]
         commands.append(self._command(chosen[-1], self.assigned_closed))
         payload = encode_packet(Packet(self.range_id, commands))
@@ -209,13 +200,6 @@ class ProposalBuffer(Generic[W]):
         """The log refused the entry for good: its proposals, which never apply."""
         return [p for p in flight.proposals if self._waiting.pop(p.command_id, None) is not None]
 
-    def repropose(self, flight: Flight[W]) -> None:
-        """Planted bug M05: undecided proposals go again, under new indexes but with the closed timestamp they had."""
-        for proposal in flight.proposals:
-            if proposal.command_id in self._waiting:
-                proposal.kept_closed = flight.closed
-                self._buffered.append(proposal)
-
     def _take(self) -> list[Proposal[W]]:
         limit = 1 if buggify("propose.one_command_per_entry") else COMMANDS_PER_PACKET_MAX
         size = count = 0
@@ -232,7 +216,7 @@ class ProposalBuffer(Generic[W]):
             command_id=proposal.command_id,
             lease_sequence=proposal.lease_sequence,
             lai=proposal.lai,
-            closed=proposal.kept_closed or closed,
+            closed=closed,
             min_write_ts=proposal.min_write_ts,
             effects=proposal.effects,
             stats=proposal.stats,

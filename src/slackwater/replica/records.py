@@ -24,7 +24,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.errors import RetryableError, StorageError, TransactionAborted
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.replica.declare import txn_key
 from slackwater.runtime.seam import Family
@@ -96,7 +96,7 @@ def check_commit(
         raise RetryableError("the transaction was pushed; refresh its reads and commit above", push_to=record.write_ts)
     if txn.read_ts < commit_ts and not request.can_forward:
         raise RetryableError("the transaction's reads must be refreshed up to its commit timestamp", push_to=commit_ts)
-    if request.deadline is not None and commit_ts >= request.deadline and not planted("M27"):
+    if request.deadline is not None and commit_ts >= request.deadline:
         raise RetryableError(
             "the commit timestamp is past the transaction's deadline", deadline=request.deadline, commit_ts=commit_ts
         )

@@ -14,7 +14,7 @@ reaches time, randomness, tasks, sockets, threads and files only through it. The
 The ordered log is the one part of the world with a contract elsewhere (`log/contract.py`): it speaks of ranges and positions,
 which the runtime knows nothing of.
 
-Probes, buggify sites and planted bugs are plain functions in `slackwater.hooks`, so that pure cores, which are
+Probes and buggify sites are plain functions in `slackwater.hooks`, so that pure cores, which are
 handed no runtime, can use them too.
 """
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, add_seconds, seconds_between
 from slackwater.errors import AccessDenied, AmbiguousResult, ClockError, SlackwaterError, UnavailableError
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.ids import NodeId
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, NO_LAI, Command, ComplaintTrigger, Packet, encode_packet
@@ -73,7 +73,7 @@ class Fitness:
         cut_off = self.reach.why_cut_off(now_ns=now_ns, window_ns=self._window_ns)
         if cut_off:
             found.append(cut_off)
-        return [] if planted("X-GRAY") else found
+        return found
 
     def why_unfit(self) -> list[str]:
         """Why this node leads nothing now, its clock included; empty when it may."""

@@ -24,7 +24,7 @@ import msgspec
 
 from slackwater.codec import layout
 from slackwater.errors import AmbiguousResult, ConditionFailed, DecodeError, UnavailableError
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.descriptors import RangeDescriptor
 from slackwater.protocol.range.requests import ConditionalPut, Delete, Request
 
@@ -78,8 +78,7 @@ def plan(records: Sequence[Record], descriptors: Sequence[RangeDescriptor]) -> l
             ConditionalPut(layout.meta(new.end), _encoder.encode(new), expected=known.raw if known else None)
         )
         # What ends inside the new range has been absorbed by it.
-        if not planted("X-INDEX-LEFTOVER"):
-            requests += [Delete(r.key) for r in others if new.start < r.descriptor.end < new.end]
+        requests += [Delete(r.key) for r in others if new.start < r.descriptor.end < new.end]
     return requests
 
 

@@ -24,12 +24,10 @@ from slackwater.clock import HybridClock, OffsetMonitor, SteadyWall, StepGuard
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.gateway.service import Gateway, table_catalog
-from slackwater.hooks import planted
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.range.requests import VERSION_WRITES
 from slackwater.replica.driver import NodeLiveness, Store
-from slackwater.replica.driver.liveness import Unnamed
 from slackwater.routing.nodes import Health, NodeView
 from slackwater.routing.sender import RangeSender
 from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport
@@ -217,7 +215,7 @@ class Node:
         """Write down that another process runs on this store, durably, and act as its node."""
         lives = StoreLives(self.engine, self.runtime.rng)
         await lives.claim()
-        self._become(identity, Unnamed() if planted("X-NO-LIFE") else lives)
+        self._become(identity, lives)
 
     def _become(self, identity: StoreIdentity, lives: Lives) -> None:
         """Start to act as the node this identity names."""

@@ -22,7 +22,8 @@ conformance with their simulated twins and by integration tests.
     faults     the nemesis
     scenario   what a seed draws; the shelf of plays, oracles, planted bugs
     scenarios/ the plays themselves
+    mutants/   planted bugs: patches of production code, each with the oracles that must find it
     run        one run; `runner` many, on all cores; `report` for people; `command` is `slackwater sim`
 
-To add a workload, an oracle or a planted bug: a module under `scenarios/` that calls `register` and `plant`.
+To add a workload or an oracle: a module under `scenarios/` that calls `register`. To add a planted bug: `plant` in `mutants/`.
 """

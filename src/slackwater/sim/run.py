@@ -32,6 +32,7 @@ from slackwater.sim.edits import NO_EDITS, Edits
 from slackwater.sim.fence import fenced
 from slackwater.sim.handles import NS, describe
 from slackwater.sim.loop import EscapedSimulation, Livelock
+from slackwater.sim.mutants import applied
 from slackwater.sim.scenario import Play, Scenario, find_planted, find_play, with_bug
 from slackwater.sim.tape import Tape
 from slackwater.sim.world import OracleFailure, World
@@ -131,7 +132,7 @@ def run_job(job: Job, *, tape: Tape | None = None, trace: Callable[[str], None] 
         scenario = with_bug(scenario, bug)
     scenario = job.edits.apply(scenario)
     began = perf_counter()
-    with fenced():
+    with applied(job.planted), fenced():
         run = _Run(job, play, scenario, tape, trace)
         try:
             run.go()
@@ -151,10 +152,7 @@ class _Run:
         self.play = play
         self.scenario = scenario
         settings = Settings(scenario.settings)
-        bugs = frozenset(job.planted)
-        self.world = World(
-            tape, settings, schedule=scenario.schedule, bugs=bugs, buggify=scenario.buggify, edits=job.edits
-        )
+        self.world = World(tape, settings, schedule=scenario.schedule, buggify=scenario.buggify, edits=job.edits)
         self.world.telling = job.story
         self.workloads: list[Workload] = play.workloads()
         self.oracles: list[Oracle] = play.oracles()

@@ -4,12 +4,11 @@
     Workload       the programs of nodes and clients, and what "recovered" means for them
     Oracle         watches online, judges at the end
     Play           a named recipe: how to draw its scenario, which workloads, which oracles
-    PlantedBug     a deliberate bug in code, the play that runs it, and the oracles that must kill it
+    PlantedBug     a deliberate bug (`sim/mutants/`), the play that runs it, and the oracles that must find it
 
-Later layers add theirs by registering from a module under `sim/scenarios/`, which is imported by itself:
+Later layers add plays by registering from a module under `sim/scenarios/`, which is imported by itself:
 
     register(Play(name="cluster", summary="…", draw=_draw, workloads=lambda: [Bank()], oracles=lambda: [Closed()]))
-    plant(PlantedBug("M07", "untrack before the proposal has its index", play="cluster", expected=("I-10",)))
 
 A workload's `setup` calls `world.add_node(name, boot)` and `world.add_client(name, boot)`, where `boot` is the program:
 an async function of a `SimRuntime` (a `seam.Runtime` with `log`, `settings` and `name`). Online oracles call
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.mutants.patch import Patch
     from slackwater.sim.tape import Tape
     from slackwater.sim.world import World
 
@@ -159,7 +159,7 @@ class Play:
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A deliberate bug, switched on by name through `hooks.planted`."""
+    """A deliberate bug, applied by name for the length of a run (`sim/mutants/`)."""
 
     name: str
     summary: str
@@ -169,6 +169,8 @@ class PlantedBug:
     """Fault kinds forced on for its runs, where it cannot show without them."""
     settings: dict[str, float] = field(default_factory=dict)
     """Settings that make it show sooner."""
+    patches: tuple[Patch, ...] = field(kw_only=True)
+    """What it changes."""
 
 
 MIX = (
@@ -222,7 +224,8 @@ def with_bug(scenario: Scenario, bug: PlantedBug) -> Scenario:
 
 
 def load() -> None:
-    """Import every module under `sim/scenarios/`, which register themselves."""
-    from slackwater.sim import scenarios
+    """Import every module under `sim/scenarios/` and `sim/mutants/`, which register themselves."""
+    from slackwater.sim import mutants, scenarios
 
     scenarios.load()
+    mutants.load()

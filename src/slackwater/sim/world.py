@@ -280,7 +280,6 @@ class World:
         settings: Settings,
         *,
         schedule: SchedulePolicy = SchedulePolicy.UNIFORM,
-        bugs: frozenset[str] = frozenset(),
         buggify: bool = True,
         edits: Edits = NO_EDITS,
     ) -> None:
@@ -289,7 +288,6 @@ class World:
         self.edits = edits
         self._faults_kept = None if edits.faults is None else frozenset(edits.faults)
         self._operations_kept = None if edits.operations is None else frozenset(edits.operations)
-        self.bugs = bugs
         self.loop = SimLoop(scheduler_for(schedule, tape.stream("schedule")))  # type: ignore[abstract] # the rest raises
         self.loop.crashed = self._crashed
         self.net = SimNet(self.loop, tape, settings)
@@ -435,8 +433,8 @@ class World:
     # --- hooks -----------------------------------------------------------------------------------------------------
 
     def install_hooks(self) -> None:
-        """Probes are counted, buggify sites armed, planted bugs switched on. `hooks.install()` undoes it."""
-        hooks.install(probe=self._probe, buggify=self._buggified, tap=self._tap, level=self._level, bugs=self.bugs)
+        """Count probes, arm buggify sites, attach taps and levels. `hooks.install()` undoes it."""
+        hooks.install(probe=self._probe, buggify=self._buggified, tap=self._tap, level=self._level)
 
     def _probe(self, site: str) -> None:
         self.probes[site] += 1

@@ -37,11 +37,10 @@ from slackwater.errors import (
     WriteTooOld,
     invariant,
 )
-from slackwater.hooks import buggify, planted, probe
+from slackwater.hooks import buggify, probe
 from slackwater.model.txns import TXN_ID_BYTES, TxnStatus
 from slackwater.protocol.range.requests import VERSION_WRITES, Committed, EndTxn, Get, Header, Value
 from slackwater.routing.facts import timestamp_of
-from slackwater.routing.outcome import read_only
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.sync import CancelledError, Lock
 from slackwater.txn import reads as saw
@@ -96,7 +95,6 @@ class Transaction(Operations):
         self._buffer = WriteBuffer(bytes_max=min(int(settings["txn.buffer_bytes_max"]), entry_share))
         self._spoiled: SlackwaterError | None = None
         self._intents = False  # whether any epoch of this identity may have left one
-        self._remembered: dict[Request, Result] = {}  # for planted bug M29 only
         self.state = TxnState(
             txn_id=txn_id or kernel.runtime.rng.bytes(TXN_ID_BYTES),
             now=kernel.clock.now(),
@@ -186,12 +184,7 @@ class Transaction(Operations):
     async def _do(self, requests: Sequence[Request], *, max_keys: int = 0, max_bytes: int = 0) -> list[Result]:
         async with self._turn:
             self._usable()
-            if planted("M29") and read_only(requests) and all(r in self._remembered for r in requests):
-                return [self._remembered[r] for r in requests]
-            results = await self._seen(requests, max_keys=max_keys, max_bytes=max_bytes)
-            if planted("M29"):
-                self._remembered.update(zip(requests, results, strict=True))
-            return results
+            return await self._seen(requests, max_keys=max_keys, max_bytes=max_bytes)
 
     async def _seen(self, requests: Sequence[Request], *, max_keys: int = 0, max_bytes: int = 0) -> list[Result]:
         """Have requests executed, after the writes held back that they must see. By whoever has the turn."""

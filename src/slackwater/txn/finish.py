@@ -24,7 +24,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import SlackwaterError, UsageError
-from slackwater.hooks import buggify, level, planted, probe
+from slackwater.hooks import buggify, level, probe
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.protocol.range.requests import Committed, EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.routing.sender import NO_RANGE
@@ -75,7 +75,7 @@ class Finisher:
         """Resolve soon; when too much waits already, resolve now, as far as the caller's deadline allows."""
         if not finished.keys and not finished.spans:
             return
-        if self._queued >= self._queue_max and not planted("X-UNBOUNDED"):
+        if self._queued >= self._queue_max:
             probe("txn.resolve_inline")
             await self._finish_alone(finished, deadline or self._deadline())
             return

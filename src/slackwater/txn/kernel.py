@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import SlackwaterError, UsageError
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.protocol.range.requests import Header, Number, ResolveIntents
 from slackwater.routing.sender import NO_RANGE
@@ -112,8 +112,6 @@ class Kernel:
         what was read there: another reader, a moment later, might not see it yet. Clocks follow clocks, never such
         timestamps (I-01), so this really waits.
         """
-        if planted("X-NO-COMMIT-WAIT"):
-            return
         while (now := self.clock.peek()) < ts:  # every later `now()` is above what `peek` shows
             probe("txn.commit_wait")
             await self.runtime.clock.sleep(seconds_between(now, ts) + 1e-6)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import ConflictError, RetryableError, TransactionAborted
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Header, Refresh
 from slackwater.routing.sender import NO_RANGE
 from slackwater.txn.pushing import Pusher
@@ -37,7 +37,7 @@ async def refresh(kernel: Kernel, state: TxnState, reads: SpanBook, *, upto: Tim
     if upto <= state.read_ts:
         return True
     epoch = state.epoch
-    if reads and not planted("X-NO-REFRESH"):
+    if reads:
         requests = requests_for(reads, after=state.read_ts, upto=upto)
         for i in range(0, len(requests), BATCH_REQUESTS_MAX):
             if not await _unchanged(kernel, state, requests[i : i + BATCH_REQUESTS_MAX], upto=upto, waiting=waiting):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import AmbiguousResult, SlackwaterError, TransactionAborted
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.txns import TxnStatus
 from slackwater.protocol.range.requests import Committed, Pushed, PushTxn
 
@@ -38,7 +38,7 @@ async def settle(kernel: Kernel, txn: Intent, *, deadline: Deadline) -> Pushed |
             break
     else:
         return None
-    if pushed.resolution.status is TxnStatus.COMMITTED and not planted("X-SETTLE-EARLY"):
+    if pushed.resolution.status is TxnStatus.COMMITTED:
         await kernel.acknowledged(pushed.resolution.ts)
     return pushed
 

@@ -18,7 +18,6 @@ import enum
 
 from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp
 from slackwater.errors import invariant
-from slackwater.hooks import planted
 from slackwater.model.txns import TXN_ID_BYTES, Intent, Txn
 
 
@@ -51,7 +50,7 @@ class TxnState:
     def _begin(self, now: Timestamp) -> None:
         self.read_ts = now
         self.write_ts = now
-        self.uncertainty_limit = now if planted("X-NO-UNCERTAINTY") else Timestamp(now + self._max_offset)
+        self.uncertainty_limit = Timestamp(now + self._max_offset)
 
     def message(self, *, sequence: int | None = None) -> Txn:
         """The transaction as it travels with a batch."""

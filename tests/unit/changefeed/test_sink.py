@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
-from slackwater import hooks
 from slackwater.changefeed.sink import Sink
 from slackwater.errors import UnavailableError, UsageError
 from slackwater.runtime import LocalNet, RealRuntime, run
 from slackwater.settings import Settings
+from slackwater.sim.mutants import applied
 from slackwater.storage.memory import MemoryDisk
 
 
 @pytest.fixture
 def plant():
-    yield lambda *names: hooks.install(bugs=frozenset(names))
-    hooks.install()
+    with ExitStack() as stack:
+        yield lambda *names: stack.enter_context(applied(names))
 
 
 async def through(blocks: list[int], fails: dict[int, int]) -> list[int]:

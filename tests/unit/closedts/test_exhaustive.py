@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slackwater import hooks
+from slackwater.sim.mutants import applied
 from tests.unit.closedts.core_world import Broken, CoreWorld
 
 if TYPE_CHECKING:
@@ -87,13 +87,9 @@ def test_no_node_ever_applies_a_write_below_what_it_served(start: str, also: set
 
 @pytest.mark.parametrize(("bug", "start"), [("M04", "idle"), ("M06", "fresh"), ("M09", "idle")])
 def test_planted_bugs_are_found(bug: str, start: str) -> None:
-    hooks.install(bugs=frozenset({bug}))
-    try:
-        with pytest.raises(Broken, match=r"I-09|I-10"):
-            for _ in explore(begin(start), DEPTH):
-                pass
-    finally:
-        hooks.install()
+    with applied([bug] if bug else []), pytest.raises(Broken, match=r"I-09|I-10"):
+        for _ in explore(begin(start), DEPTH):
+            pass
 
 
 MERGE_AFTER_TRANSFER = ("apply_all", "move_right", "apply_all", "merge", "apply_all", "write", "apply_all")
@@ -102,8 +98,7 @@ MERGE_AFTER_TRANSFER = ("apply_all", "move_right", "apply_all", "merge", "apply_
 
 @pytest.mark.parametrize("bug", ["", "M01"])
 def test_a_lease_that_moves_while_frozen_closes_nothing(bug: str) -> None:
-    hooks.install(bugs=frozenset({bug}))
-    try:
+    with applied([bug] if bug else []):
         # With a long lag only the start of the lease could have closed anything.
         world = begin("right side elsewhere, frozen", lag_s=100.0)
         for name in MERGE_AFTER_TRANSFER[:-1]:
@@ -113,5 +108,3 @@ def test_a_lease_that_moves_while_frozen_closes_nothing(bug: str) -> None:
                 world.step(MERGE_AFTER_TRANSFER[-1])
         else:
             assert world.step(MERGE_AFTER_TRANSFER[-1])
-    finally:
-        hooks.install()

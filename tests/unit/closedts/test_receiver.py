@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.receiver import STEPS_MAX, Promise, Receiver
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.update import Update
+from slackwater.sim.mutants import applied
 
 if TYPE_CHECKING:
     import pytest
@@ -121,25 +121,19 @@ def test_indexes_may_regress_across_senders() -> None:
 
 
 def test_planted_m04_regresses() -> None:
-    hooks.install(bugs=frozenset({"M04"}))
-    try:
+    with applied(["M04"]):
         f = Follower()
         f.take(full(2, 100, (1, 9), node=1))
         assert f.closed(9) == 100
         f.take(full(2, 90, (1, 8), node=2))
         assert f.closed(9) == 90, "the planted bug must break I-09, or no oracle can kill it"
-    finally:
-        hooks.install()
 
 
 def test_planted_m06_believes_too_early() -> None:
-    hooks.install(bugs=frozenset({"M06"}))
-    try:
+    with applied(["M06"]):
         f = Follower()
         f.take(full(2, 100, (1, 9)))
         assert f.closed(4) == 100, "the planted bug must break I-12"
-    finally:
-        hooks.install()
 
 
 def test_promises_survive_their_stream_and_their_sender() -> None:

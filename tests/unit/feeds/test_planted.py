@@ -1,8 +1,9 @@
 """Each planted bug of the feed cores is killed here, and the same story passes without it."""
 
+from contextlib import ExitStack
+
 import pytest
 
-from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import InvariantViolation
 from slackwater.feeds.frontier import Frontier, decode_token, frontier_from, token_of
@@ -10,13 +11,14 @@ from slackwater.feeds.rangefeed import RangeFeed
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.spans import Span
 from slackwater.protocol.feeds.events import EndReason
+from slackwater.sim.mutants import applied
 from tests.unit.feeds.world import WHOLE, World
 
 
 @pytest.fixture
 def plant():
-    yield lambda *names: hooks.install(bugs=frozenset(names))
-    hooks.install()
+    with ExitStack() as stack:
+        yield lambda *names: stack.enter_context(applied(names))
 
 
 def open_transaction(world):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slackwater import hooks
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import InvariantViolation
 from slackwater.model.descriptors import Lease, RangeDescriptor
@@ -30,6 +29,7 @@ from slackwater.protocol.range.requests import SubsumeResult
 from slackwater.replica.apply import Absorbed, Created, LeaseChanged, Verdict, apply_packet, verdict
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family
+from slackwater.sim import mutants
 from slackwater.storage.batch import WriteBatch
 
 DESCRIPTOR = RangeDescriptor(7, b"a", b"z", (1, 2, 3), 4)
@@ -223,12 +223,9 @@ def test_a_frozen_range_applies_nothing_and_closes_nothing() -> None:
 
 
 def test_a_planted_bug_lets_a_lease_close_a_frozen_range() -> None:
-    hooks.install(bugs=frozenset({"M01"}))
-    try:
+    with mutants.applied(["M01"]):
         new = Lease(2, 6, Timestamp(900), epoch=1)
         applied = one(FROZEN, command(lai=NO_LAI, min_write_ts=MIN, closed=MIN, trigger=LeaseTrigger(new)))
-    finally:
-        hooks.install()
     assert applied.state.closed == 900
 
 
@@ -297,10 +294,7 @@ def test_nothing_is_applied_under_another_lease_even_if_the_rule_were_wrong() ->
     """The acceptance rule decides; an assertion beside it stops the replica should it ever decide wrongly (I-08)."""
     late = command(lease_sequence=4)
     assert one(STATE, late).outcomes[0].verdict is Verdict.WRONG_LEASE
-    hooks.install(bugs=frozenset({"X-LATE-APPEND"}))
-    try:
+    with mutants.applied(["X-LATE-APPEND"]):
         with pytest.raises(InvariantViolation, match="I-08"):
             one(STATE, late)
         assert one(STATE, command(lease_sequence=4, lai=10)).outcomes[0].verdict is Verdict.WRONG_LEASE
-    finally:
-        hooks.install()

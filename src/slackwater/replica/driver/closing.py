@@ -20,7 +20,7 @@ from slackwater.closedts.policy import Policy, closable_upto, longest_lead_s, ta
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import InvariantViolation, TooStale, UsageError
-from slackwater.hooks import planted, tap
+from slackwater.hooks import tap
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.served import Why
@@ -116,8 +116,6 @@ class Closing:
         if replica.retired or replica.failure is not None:
             return CannotClose.REPLICA_GONE
         use = replica.leasing.use(self._context.clock.peek())
-        if planted("X-FORMER-LEASE") and use is LeaseUse.FORMER:
-            use = LeaseUse.USABLE
         hindered = None if use is LeaseUse.USABLE else _HINDRANCES.get(use, CannotClose.NO_VALID_LEASE)
         answer = try_close(
             ts, state=replica.state, buffer=replica.pipeline.buffer, hindered=hindered, upto=self._upto()

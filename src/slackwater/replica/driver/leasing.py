@@ -25,7 +25,7 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE, Lease, LeaseSequence
 from slackwater.protocol.log.commands import (
     COMMAND_ID_BYTES,
@@ -110,8 +110,7 @@ class Leasing:
     def usable_until(self) -> Timestamp:
         """The first instant at which this node may no longer serve under the current lease."""
         lease = self._state().lease
-        margin_us = 0 if planted("M03") else self._context.clock.max_offset_us
-        return usable_until(lease, self._record(lease), max_offset_us=margin_us)
+        return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
 
     def use(self, now: Timestamp) -> LeaseUse:
         """Whether this node may act under the current lease at `now`."""
@@ -262,8 +261,6 @@ class Leasing:
         `served` is at or above every read that was noted here; it may be in the future.
         """
         state, now = self._state(), self._context.clock.now()
-        if planted("X-TSCACHE-LOST"):
-            now = Timestamp(state.lease.start + 1)
         if to not in state.descriptor.replicas:
             raise UsageError(
                 f"n{to} has no replica of r{state.descriptor.range_id}; add one first",
@@ -284,7 +281,7 @@ class Leasing:
             lease = Lease(to, LeaseSequence(state.lease.sequence + 1), now, epoch=record.epoch, life=record.life)
         # Everything this node served as leaseholder: the new holder writes above that. What it has closed, however far in
         # the future, is in the applied state once the command is: its own closed timestamp is at or above that.
-        return LeaseTrigger(lease, read_floor=now if planted("X-TSCACHE-LOST") else Timestamp(max(now, served)))
+        return LeaseTrigger(lease, read_floor=Timestamp(max(now, served)))
 
     def release(self, *, served: Timestamp) -> LeaseTrigger | None:
         """The trigger that ends this node's own expiration-based lease; serving stops when it is proposed."""

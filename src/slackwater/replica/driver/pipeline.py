@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
-from slackwater.hooks import planted, probe, tap
+from slackwater.hooks import probe, tap
 from slackwater.protocol.log.commands import ComplaintTrigger
 from slackwater.replica.apply import Verdict
 from slackwater.runtime.sync import Event, get_running_loop
@@ -41,7 +41,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._then: list[Callable[[SlackwaterError | None], None]] = []
-        self._caller: Future[RangeState | None] | None = None
+        self._caller: Future[None] | None = None
         self._outcome: RangeState | SlackwaterError | None = None
 
     def done(self) -> bool:
@@ -56,17 +56,11 @@ class Waiter:
         """The state in which the command applied, or the error that it did not. For one caller."""
         if self._outcome is None:
             self._caller = get_running_loop().create_future()
-            if (early := await self._caller) is not None:
-                return early  # planted bug M30 only
+            await self._caller
         if isinstance(self._outcome, SlackwaterError):
             raise self._outcome
         assert self._outcome is not None
         return self._outcome
-
-    def acknowledge(self, state: RangeState) -> None:
-        """Planted bug M30: answer the caller although the command is undecided; what is kept for it stays."""
-        if self._caller is not None and not self._caller.done():
-            self._caller.set_result(state)
 
     def set_result(self, state: RangeState) -> None:
         """The command applied."""
@@ -127,11 +121,6 @@ class Pipeline:
                 await self._context.log.append(range_id, [flight.payload])
             except AppendUnknown:
                 probe("propose.append_unknown")
-                if planted("M30"):
-                    self._acknowledge(flight)
-                if planted("M05") and all(p.trigger is None for p in flight.proposals):
-                    self.buffer.repropose(flight)
-                    return
             except Overloaded:
                 probe("propose.log_overloaded")
             except SlackwaterError as error:
@@ -156,15 +145,6 @@ class Pipeline:
                     reason=Verdict.STALE_INDEX.value,
                 ),
             )
-
-    def _acknowledge(self, flight: Flight[Waiter]) -> None:
-        """Planted bug M30: tell the callers that their commands are durable when the log has not said so.
-
-        The entry is appended again as always, and latches and the tracker hold until it is decided, so nothing else goes
-        wrong: what was acknowledged is lost only if this node dies, or loses its lease, before the entry is in the log.
-        """
-        for proposal in flight.proposals:
-            proposal.waiter.acknowledge(self._state())
 
     def _decided(self, flight: Flight[Waiter]) -> bool:
         state = self._state()

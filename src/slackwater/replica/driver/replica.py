@@ -29,7 +29,7 @@ from slackwater.errors import (
     StorageError,
     UnavailableError,
 )
-from slackwater.hooks import planted, probe, tap
+from slackwater.hooks import probe, tap
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import admission, declare
@@ -465,9 +465,7 @@ class Replica:
             # (If it is too far ahead to follow, the lease is of no use until this clock gets there: Leasing.check.)
             with suppress(ClockError):
                 self.context.clock.update(lease.start)
-            self.tscache.raise_floor(
-                Timestamp(max(lease.start, self.state.read_floor)) if not planted("X-TSCACHE-LOST") else MIN
-            )
+            self.tscache.raise_floor(Timestamp(max(lease.start, self.state.read_floor)))
         self.leasing.applied()
         self.closing.waking()
 

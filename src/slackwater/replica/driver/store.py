@@ -24,7 +24,7 @@ from slackwater.errors import (
     StorageError,
     UnavailableError,
 )
-from slackwater.hooks import planted, probe, tap
+from slackwater.hooks import probe, tap
 from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.replica import declare
 from slackwater.replica.driver import promises
@@ -177,11 +177,9 @@ class Store:
             await running[0].stop()
         if self._flusher is not None:
             self._flusher.cancel()  # it has followers write what they remember: nobody writes behind the last flush
-        if not planted("X-STOP-UNFLUSHED"):
-            self._tell_followers()
-            if not planted("X-CLOSED-FORGOTTEN"):
-                promises.note(self.context.engine, self.replicas)
-            await self.context.engine.flush()
+        self._tell_followers()
+        promises.note(self.context.engine, self.replicas)
+        await self.context.engine.flush()
 
     # --- serving -----------------------------------------------------------------------------------------------------
 
@@ -354,7 +352,7 @@ class Store:
         clock, own = self.context.clock, self.context.liveness.own()
         if own is None:
             return None
-        upto = closable_upto(Timestamp(own.expiration - (0 if planted("M03") else clock.max_offset_us << LOGICAL_BITS)))
+        upto = closable_upto(Timestamp(own.expiration - (clock.max_offset_us << LOGICAL_BITS)))
         return NodeLease(own.epoch, upto) if clock.peek() <= upto else None
 
     def closed(self, range_id: RangeId) -> Timestamp:
@@ -407,8 +405,6 @@ class Store:
             state = receiver.state
             if state is None or not receiver.complete:
                 raise StorageError("a snapshot stream ended early; ask for it again")
-            if planted("X-TWO-SNAPSHOTS"):
-                self._installing.pop(state.descriptor.range_id, None)
             await self.context.engine.flush()
             self._check_running()
             self.durable[state.descriptor.range_id] = state.position

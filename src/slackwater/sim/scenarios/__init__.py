@@ -1,4 +1,4 @@
-"""The plays: each module here registers its scenarios, oracles and planted bugs when it is imported."""
+"""The plays: each module here registers its scenarios and oracles when it is imported."""
 
 from __future__ import annotations
 

@@ -6,16 +6,8 @@
 
 `cluster` draws everything. `leases` makes leases move and expire all the time. In `late`, entries come to the log late, and
 their proposers die meanwhile: what a former leaseholder sent arrives under the next lease. In `gray` leaseholders fail without
-dying. `standard` is the fixed size by
-which speed is measured: 3 nodes, 8 ranges, 6 clients, about 20 operations a second, default settings.
-
-Planted bugs are switches in product code; each must be killed by an oracle named beside it. Some break two rules, and which
-of them is seen first is the seed's business:
-
-    M28   whoever uses a lease to its very end also closes up to there (I-11), where the next holder may already write (I-07)
-    X-DOUBLE-APPLY   the second copy writes where the first did, and where that is closed by now it is refused (I-10)
-    M29   a list that is written back as the first attempt read it lacks what others have appended since: their reads no
-          longer hold (I-18), and what they were told is there is gone (I-03)
+dying. `standard` is the fixed size by which speed is measured: 3 nodes, 8 ranges, 6 clients, about 20 operations a second,
+default settings.
 """
 
 from __future__ import annotations
@@ -34,7 +26,7 @@ from slackwater.sim.oracles.stopping import Stops
 from slackwater.sim.oracles.versions import ClosedStays, Versions
 from slackwater.sim.oracles.whole import Whole
 from slackwater.sim.oracles.witness import Witness
-from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios.cluster_clone import clone
 from slackwater.sim.scenarios.cluster_gray import fail_gray
 from slackwater.sim.scenarios.cluster_operator import Operator
@@ -254,111 +246,3 @@ for _name, _summary, _drawn, _plan in (
             name=_name, summary=_summary, draw=_drawn, workloads=_workloads(_plan), oracles=_oracles, settle_s=SETTLE_S
         )
     )
-
-for _bug in (
-    PlantedBug(
-        "M28",
-        "a lease is used up to its very end, whatever the clocks' skew: two leaseholders",
-        play="leases",
-        expected=("I-07", "I-20", "I-11"),
-    ),
-    PlantedBug(
-        "M29",
-        "a transaction that is run again answers its reads from the first attempt",
-        play="cluster",
-        expected=("I-18", "I-03"),
-    ),
-    PlantedBug(
-        "M30",
-        "acknowledge a write although the log did not say that it is durable: it is lost if its node dies now",
-        play="leases",
-        expected=("I-03",),
-        faults=frozenset({FaultKind.LOG_LOST, FaultKind.LOG_CUT, FaultKind.CRASH, FaultKind.KILL}),
-        settings={"log.append_timeout": 0.1},
-    ),
-    PlantedBug(
-        "X-NO-REFRESH",
-        "move a transaction's reads up without looking whether they still hold",
-        play="cluster",
-        expected=("I-18",),
-    ),
-    PlantedBug(
-        "X-NO-UNCERTAINTY",
-        "ignore values that may precede the read: an uncertainty interval of zero",
-        play="cluster",
-        expected=("I-19",),
-    ),
-    PlantedBug(
-        "X-TSCACHE-LOST",
-        "the new leaseholder does not know what the old one served",
-        play="leases",
-        expected=("I-18",),
-    ),
-    PlantedBug(
-        "X-DOUBLE-APPLY",
-        "a command that stands in the log twice is applied twice",
-        play="cluster",
-        expected=("I-05", "I-10"),
-        faults=_AMBIGUOUS_LOG,
-    ),
-    PlantedBug(
-        "X-UNBOUNDED",
-        "finished transactions queue for resolution without bound",
-        play="leases",
-        expected=("I-31",),
-        settings={"txn.resolve_queue_max": 1, "txn.resolve_concurrency": 1},
-    ),
-    PlantedBug(
-        "X-STOP-UNFLUSHED",
-        "a node that stops does not make durable what it applied",
-        play="cluster",
-        expected=("I-31",),
-        faults=frozenset({FaultKind.STOP}),
-    ),
-    PlantedBug(
-        "X-SHORT-READ",
-        "take the end of a stream for the end of the data, without a look at what follows",
-        play="standard",
-        expected=("I-34",),
-        faults=frozenset({FaultKind.DISK_SHORT, FaultKind.DISK_ROT}),
-    ),
-    PlantedBug(
-        "X-NO-FENCE",
-        "a node whose clock was set while it ran serves on until its peers prove it wrong",
-        play="standard",
-        expected=("I-01",),
-        faults=frozenset({FaultKind.CLOCK_BEYOND}),
-    ),
-    PlantedBug(
-        "X-NO-CLEANUP",
-        "nobody cleans up after coordinators that died",
-        play="cluster",
-        expected=("I-21",),
-        faults=frozenset({FaultKind.CLIENT_CRASH}),
-    ),
-    PlantedBug(
-        "X-INDEX-LEFTOVER",
-        "the index of ranges keeps the entry of a range that was merged away",
-        play="standard",
-        expected=("I-31",),
-    ),
-    PlantedBug(
-        "X-GRAY",
-        "a node that nobody can reach, or whose disk is full, keeps its leases for as long as it can write to the log",
-        play="gray",
-        expected=("I-35",),
-    ),
-    PlantedBug(
-        "X-NO-LIFE",
-        "records and leases do not say which process of a node they belong to",
-        play="leases",
-        expected=("I-07", "I-31"),
-    ),
-    PlantedBug(
-        "X-LATE-APPEND",
-        "a late append of a former leaseholder is applied under the next lease, if only its index is fresh",
-        play="late",
-        expected=("I-08",),
-    ),
-):
-    plant(_bug)

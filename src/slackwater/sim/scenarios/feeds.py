@@ -1,13 +1,11 @@
 """Feeds on a cluster under fire: a mirror, a restarter, and who makes trouble for them.
 
-    feeds        the cluster's own traffic and operator, with all its faults, and everything closing soon
-    feeds_tight  a mirror alone, with buffers that a pause of its reader fills
-    feeds_back   a consumer that comes back from every checkpoint, and one that never has to
-    feeds_lag    followers that lag behind a log they cannot read, and records that are collected quickly (M11)
-    feeds_lead   spans switched between lead and lag under their feeds: what is resolved may lie in the future
-    feeds_gc     history that is collected right behind a deletion (M18)
-
-Planted bugs are switches in product code; each must be killed by the oracle named beside it.
+feeds        the cluster's own traffic and operator, with all its faults, and everything closing soon
+feeds_tight  a mirror alone, with buffers that a pause of its reader fills
+feeds_back   a consumer that comes back from every checkpoint, and one that never has to
+feeds_lag    followers that lag behind a log they cannot read, and records that are collected quickly (M11)
+feeds_lead   spans switched between lead and lag under their feeds: what is resolved may lie in the future
+feeds_gc     history that is collected right behind a deletion (M18)
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.feeds import FeedHistory
 from slackwater.sim.oracles.versions import Versions
-from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
 from slackwater.sim.scenarios import policies
 from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
@@ -207,26 +205,3 @@ for _play in (
     ),
 ):
     register(_play)
-
-for _bug in (
-    PlantedBug("M10", "resolved = closed, ignoring unresolved intents", play="feeds", expected=("I-23",)),
-    PlantedBug(
-        "M11",
-        "a missing record is taken for an abort by a follower that lags",
-        play="feeds_lag",
-        expected=("I-22", "I-23"),
-    ),
-    PlantedBug("M12", "a feed resumes one tick late", play="feeds", expected=("I-25",)),
-    PlantedBug("M13", "a resumed initial scan skips what was not scanned", play="feeds", expected=("I-22", "I-25")),
-    PlantedBug("M14", "done is reported before the sink has everything", play="feeds", expected=("I-25",)),
-    PlantedBug("M15", "a retried block is emitted behind its successor", play="feeds", expected=("I-24",)),
-    # Not in `feeds_tight`: who is cut off there comes back after a timestamp that overtook, and never sees the events (I-22).
-    PlantedBug("M16", "resolved timestamps overtake events", play="feeds", expected=("I-23",)),
-    PlantedBug(
-        "M17", "events are dropped when a slow consumer's buffer is full", play="feeds_tight", expected=("I-22",)
-    ),
-    PlantedBug(
-        "M18", "a feed from just below the GC threshold misses a deletion", play="feeds_gc", expected=("I-22", "I-17")
-    ),
-):
-    plant(_bug)

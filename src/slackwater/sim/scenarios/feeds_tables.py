@@ -26,7 +26,7 @@ from slackwater.hooks import probe
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.versions import Versions
-from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
 from slackwater.sim.scenarios.cluster_operator import Operator
 from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
@@ -280,13 +280,5 @@ register(
         workloads=_workloads,
         oracles=_oracles,
         settle_s=base.SETTLE_S,
-    )
-)
-plant(
-    PlantedBug(
-        "X-TOKEN-AHEAD",
-        "a feed's token goes on behind the highest rows handed out, not from `resolved`",
-        play="feeds_tables",
-        expected=("I-25",),
     )
 )

@@ -29,7 +29,7 @@ from slackwater.routing.parallel import in_parallel
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
-from slackwater.sim.scenario import PlantedBug, Play, draw_scenario, plant, register
+from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import Operator
 from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, Plan, _splits, all_keys, cluster_of
@@ -237,16 +237,3 @@ register(
         settle_s=SETTLE_S,
     )
 )
-
-for _name, _summary, _expected in (
-    ("M01", "the start of a lease closes timestamps even while the range is frozen by a merge", ("I-09", "I-10")),
-    ("M02", "assume that nothing is evaluating when a lease is proposed", ("I-10",)),
-    ("M03", "close up to the last instant of the lease", ("I-11", "I-08")),
-    ("M04", "believe the side-transport update that came last, although its index is older", ("I-09",)),
-    # What is sent again also still writes where it did, below what was closed since: which is seen first is the seed's business.
-    ("M05", "send a command again under a new index with its old closed timestamp", ("I-09", "I-10")),
-    ("M06", "trust a promise before its index is applied", ("I-12", "I-15")),
-    ("M07", "untrack a proposal before it has its index", ("I-10",)),
-    ("M09", "the right half of a split starts with nothing closed; a merge keeps the right side's", ("I-09", "I-10")),
-):
-    plant(PlantedBug(_name, _summary, play="resend" if _name == "M05" else "frontier", expected=_expected))

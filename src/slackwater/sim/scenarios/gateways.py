@@ -23,7 +23,7 @@ from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
 from slackwater.sim.oracles.dropped import WithinItsLife
-from slackwater.sim.scenario import PlantedBug, Play, draw_scenario, plant, register
+from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import ACT_TIMEOUT_S
 from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, Plan, _splits, cluster_of
@@ -160,31 +160,5 @@ register(
         workloads=_workloads,
         oracles=lambda: [*_oracles(), WithinItsLife()],
         settle_s=SETTLE_S,
-    )
-)
-
-plant(
-    PlantedBug(
-        "M27",
-        "a commit does not look at its deadline: rows get into a table after it was dropped",
-        play="gateways",
-        expected=("I-30",),
-        settings={"catalog.trust_duration": 0.5},
-    )
-)
-plant(
-    PlantedBug(
-        "X-TIMEOUT-ANEW",
-        "the timeout of an operation begins anew with each of its calls",
-        play="gateways",
-        expected=("I-33",),
-    )
-)
-plant(
-    PlantedBug(
-        "X-SETTLE-EARLY",
-        "a gateway that is asked what became of a commit answers before the commit's time has come",
-        play="gateways",
-        expected=("I-19",),
     )
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slackwater.sim.faults import CLUSTER_KINDS, FaultKind
+from slackwater.sim.faults import CLUSTER_KINDS
 from slackwater.sim.handles import NS
-from slackwater.sim.scenario import Oracle, PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios.kernel_programs import PORT, ClientProgram, NodeProgram
 from slackwater.sim.scenarios.kernel_witness import Witness
 
@@ -109,32 +109,5 @@ register(
         draw=_draw,
         workloads=_workloads,
         oracles=_oracles,
-    )
-)
-plant(
-    PlantedBug(
-        "K01",
-        "acknowledge an append before the log has it",
-        play="kernel",
-        expected=("L-1",),
-        faults=frozenset({FaultKind.LOG_LOST, FaultKind.LOG_CUT}),
-    )
-)
-plant(
-    PlantedBug(
-        "K02",
-        "write the applied position in a batch of its own",
-        play="kernel",
-        expected=("I-06",),
-        faults=frozenset({FaultKind.CRASH}),
-    )
-)
-plant(
-    PlantedBug(
-        "K03",
-        "follow a peer's clock however far ahead it is",
-        play="kernel",
-        expected=("I-01",),
-        faults=frozenset({FaultKind.CLOCK_BEYOND}),
     )
 )

@@ -21,7 +21,7 @@ import msgspec
 
 from slackwater.clock import HybridClock, Offset, OffsetMonitor, Timestamp
 from slackwater.errors import AmbiguousResult, ClockError, LogError, SlackwaterError, UnavailableError
-from slackwater.hooks import buggify, planted, probe
+from slackwater.hooks import buggify, probe
 from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Context, Dialer, Identity, Measurement, Method, RpcServer
@@ -104,10 +104,7 @@ class Store:
             batch.put(Family.DATA, _two(range_id) + entry.payload, _eight(entry.position))
         for client, number in highest.items():
             batch.put(Family.LOCAL, b"l" + _two(range_id) + _two(client), _eight(number))
-        position = self.engine.batch() if planted("K02") else batch
-        position.put(Family.LOCAL, b"a" + _two(range_id), _eight(entries[-1].position))
-        if position is not batch:
-            self.engine.write(position)
+        batch.put(Family.LOCAL, b"a" + _two(range_id), _eight(entries[-1].position))
         self.engine.write(batch)
 
 
@@ -132,9 +129,6 @@ class NodeClock:
     def update(self, ts: int) -> None:
         """Follow a received timestamp, unless it is beyond belief."""
         heard = Timestamp(ts)
-        if planted("K03"):
-            self.clock._last = max(self.clock._last, heard)
-            return
         try:
             self.clock.update(heard)
         except ClockError:
@@ -178,16 +172,7 @@ class NodeProgram:
 
     async def _append(self, scope: TaskScope, request: AppendRequest, context: Context) -> AppendReply:
         log, payload = self._runtime.log, pack(request.client, request.number)
-        if planted("K01"):
-            scope.spawn(self._append_later(request.range_id, payload), name="append-later")
-            return AppendReply(0)
         return AppendReply(await log.append(RangeId(request.range_id), [payload]))
-
-    async def _append_later(self, range_id: int, payload: bytes) -> None:
-        try:
-            await self._runtime.log.append(RangeId(range_id), [payload])
-        except AmbiguousResult:
-            probe("kernel.K01_lost")
 
     async def _apply(self, range_id: RangeId) -> None:
         """Tail the log from what is applied, for ever; a broken reader is opened again."""

@@ -27,7 +27,7 @@ from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
-from slackwater.sim.scenario import PlantedBug, Play, draw_scenario, plant, register
+from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import ACT_TIMEOUT_S
 from slackwater.sim.scenarios.cluster_plan import (
@@ -233,14 +233,5 @@ register(
         workloads=_workloads,
         oracles=_oracles,
         settle_s=SETTLE_S,
-    )
-)
-
-plant(
-    PlantedBug(
-        "X-NO-COMMIT-WAIT",
-        "acknowledge what was written or read in the future before its time has come",
-        play="policies",
-        expected=("I-19",),
     )
 )

@@ -19,7 +19,7 @@ from slackwater.config.zones import Kind
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
-from slackwater.sim.scenario import PlantedBug, Play, draw_scenario, plant, register
+from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, Plan, _splits
 from slackwater.sim.scenarios.policies import Switching
@@ -82,22 +82,5 @@ register(
         workloads=_workloads,
         oracles=_oracles,
         settle_s=SETTLE_S,
-    )
-)
-
-plant(
-    PlantedBug(
-        "X-FORMER-LEASE",
-        "the side transport closes under the lease of the replica's former life",
-        play="refetch",
-        expected=("I-10", "I-09"),
-    )
-)
-plant(
-    PlantedBug(
-        "X-CLOSED-FORGOTTEN",
-        "a node that stops does not write down what its replicas were promised",
-        play="refetch",
-        expected=("I-09",),
     )
 )

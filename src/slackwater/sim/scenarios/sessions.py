@@ -29,7 +29,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.protect.zone_changes import change_zone
 from slackwater.sim.handles import NS
-from slackwater.sim.scenario import PlantedBug, Play, Scenario, Workload, draw_scenario, plant, register
+from slackwater.sim.scenario import Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
 from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
 from slackwater.sim.scenarios.cluster_programs import Client
@@ -246,4 +246,3 @@ register(
         settle_s=base.SETTLE_S,
     )
 )
-plant(PlantedBug("X-NO-FLOOR", "a session forgets the timestamps it was told", play="sessions", expected=("I-16",)))

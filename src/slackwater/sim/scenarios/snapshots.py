@@ -25,7 +25,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.routing.parallel import in_parallel
 from slackwater.sim.handles import NS
-from slackwater.sim.scenario import PlantedBug, Play, Scenario, draw_scenario, plant, register
+from slackwater.sim.scenario import Play, Scenario, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import PAUSE_S, Operator
 from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, WORKLOADS, Plan, _splits, all_keys, cluster_of
@@ -123,13 +123,5 @@ register(
         workloads=lambda: [Hurried(_plan)],
         oracles=_oracles,
         settle_s=SETTLE_S,
-    )
-)
-plant(
-    PlantedBug(
-        "X-TWO-SNAPSHOTS",
-        "let a second snapshot of the same keys in while the first is being flushed",
-        play="snapshots",
-        expected=("I-02", "I-03", "I-06"),
     )
 )

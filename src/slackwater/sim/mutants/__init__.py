@@ -1,0 +1,43 @@
+"""Planted bugs: deliberate defects that prove that the oracles can see.
+
+Each module here holds the bugs of one subject. A bug names the play that runs it, the oracles that must find it, and its
+patches: which expression or statement of which function is replaced (`patch`). They are applied for the length of a run,
+in whichever process runs it, and nothing in production code knows of them.
+
+    closing       closed timestamps: proposals, leases, splits and merges, side transport
+    leases        two leaseholders, lost timestamp caches, clocks, nodes that should give their leases up
+    replication   commands applied twice or late, lost acknowledgements, snapshots, stops, short reads
+    txns          refreshes, uncertainty, commit-wait, deadlines, clean-up
+    feeds         resolved timestamps, resuming, sinks
+    clients       timeouts and session floors
+    kernel        bugs of the small `kernel` play, which tests the simulator itself
+
+A patch whose code has moved fails when it is applied; `tests/test_tidy.py` applies all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from slackwater.sim.mutants.patch import patched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def load() -> None:
+    """Import every module here; each puts its planted bugs on the shelf."""
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+@contextmanager
+def applied(names: Iterable[str]) -> Iterator[None]:
+    """Run the body of the `with` statement with the planted bugs of these names in the code."""
+    from slackwater.sim.scenario import find_planted  # which imports the plays, and they the whole product
+
+    with patched(patch for name in names for patch in find_planted(name).patches):
+        yield
