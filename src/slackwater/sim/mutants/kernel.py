@@ -11,7 +11,7 @@ from slackwater.sim.mutants.patch import BODY, Patch
 from slackwater.sim.scenario import PlantedBug, plant
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import RangeId
+    from slackwater.model.ids import RangeId
     from slackwater.sim.scenarios.kernel_programs import NodeProgram
 
 _PROGRAMS = "slackwater.sim.scenarios.kernel_programs"
