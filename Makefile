@@ -9,7 +9,7 @@ SPARK_ROUNDS ?= 30
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark fuzz bench walk rewrite-scripts lock wheelhouse clean
+.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark fuzz bench walk sync-client rewrite-scripts lock wheelhouse clean
 
 help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,6 +30,7 @@ lint: setup ## ruff, mypy strict, import-linter
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
+	@$(PY) scripts/sync_client.py --check
 	@.venv/bin/lint-imports --no-cache | tail -n 12
 
 sim: setup ## simulate SEEDS=n seeds; 5 % run twice to prove determinism
@@ -59,6 +60,9 @@ bench: ## all benchmarks, or BENCH="storage log"; ratios to peers in the same ru
 
 walk: setup ## follow three requests through the running code; writes docs/walk.md
 	@$(PY) scripts/walk.py
+
+sync-client: setup ## write the synchronous client from the asynchronous one: src/slackwater/client/sync.py
+	@$(PY) scripts/sync_client.py
 
 rewrite-scripts: setup ## re-record the golden scripts; review the diff like code
 	@SLACKWATER_REWRITE_SCRIPTS=1 $(PY) -m pytest -k script tests/unit

@@ -15,7 +15,7 @@
 
                 sync.Database ── loop thread ──┐
                                                ▼
-    application ─────────────────────► AsyncDatabase ── Gateways ── RPC ──► any node (model.native)
+    application ─────────────────────► AsyncDatabase ── Gateways ── RPC ──► any node (protocol.client)
                                         │ tables    what tables look like, as far as is known
                                         │ inputs    dicts, Arrow, pandas → encoded rows
                                         │ writes    one transaction, or a bulk load

@@ -5,8 +5,9 @@
         await db.upsert("orders", [{"id": 1, "price": Decimal("9.50")}])
         rows = await db.scan("orders", where=[("id", ">=", 1)])
 
-`sync.Database` has the same methods for programs that do not await. Operations may run at the same time; a Database is one
-*session* (`client.session`): a read of the present sees everything that this session wrote or read before.
+`sync.Database`, for programs that do not await, is written from this class by `make sync-client`. Operations may run at the
+same time; a Database is one *session* (`client.session`): a read of the present sees everything that this session wrote or
+read before.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ FOLLOWER_READ = "follower_read_timestamp()"
 class AsyncDatabase(TableOperations):
     """A session with a cluster. Made by `slackwater.aconnect`."""
 
+    url: str
+    """How another process reaches the same cluster; empty when it cannot."""
+
     def __init__(self, gateways: Gateways, scope: TaskScope, *, url: str = "") -> None:
         self.url = url
-        """How another process reaches the same cluster; empty when it cannot."""
         super().__init__(gateways)
         self._writer = Writer(gateways, self._tables, scope)
         self._seen = MIN

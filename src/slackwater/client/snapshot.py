@@ -38,6 +38,11 @@ READS_KEPT_MAX = 10_000
 class AsyncSnapshot:
     """Made by `AsyncDatabase.snapshot`."""
 
+    timestamp: Timestamp
+    """The one timestamp that everything is read at."""
+    by_followers: bool
+    """Whether the nearest replicas said that they can serve it without waiting."""
+
     def __init__(
         self,
         gateways: Gateways,
@@ -53,7 +58,6 @@ class AsyncSnapshot:
         self._tables = tables
         self.timestamp = timestamp
         self.by_followers = by_followers
-        """Whether the nearest replicas said that they can serve it without waiting."""
         self._policy = read_policy(timestamp, read_from=read_from, wait=wait, nearest_only=nearest_only)
         self._reads: dict[int, calls.RangeRead] = {}
 

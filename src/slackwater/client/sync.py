@@ -1,5 +1,7 @@
 """The same database for programs that do not await: every method waits for its asynchronous twin.
 
+Written by `make sync-client` (`scripts/sync_client.py`) from the asynchronous classes; do not edit it by hand.
+
 One thread per `Database` runs the loop (`runtime.loop_thread`), so several threads of an application may share one. Streams
 of record batches are ordinary iterators; one that is not read to its end is closed when it is dropped.
 """
@@ -9,49 +11,28 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slackwater.client.arguments import function_of
-from slackwater.client.staging import PUBLISH_TIMEOUT_S
+from slackwater.client.blocking import Blocking, Session
+from slackwater.client.snapshot import AsyncSnapshot
+from slackwater.client.staging import PUBLISH_TIMEOUT_S, AsyncPart
+from slackwater.client.transaction import AsyncTransaction
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from slackwater.client.changes import ChangeBatch
-    from slackwater.client.database import AsyncDatabase
-    from slackwater.client.snapshot import AsyncSnapshot
-    from slackwater.client.staging import AsyncPart
-    from slackwater.client.transaction import AsyncTransaction
     from slackwater.client.writes import WriteResult
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.client import calls
     from slackwater.protocol.client.staging import Job, PartRef, Published
-    from slackwater.runtime.loop_thread import LoopThread
 
 T = TypeVar("T")
 
 
-class _Waits:
-    """What the twins share: a loop on another thread."""
-
-    def __init__(self, loop: LoopThread) -> None:
-        self._loop = loop
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(work)
-
-    def _each(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        return self._loop.iterate(items)
-
-
-class Transaction(_Waits):
+class Transaction(Blocking[AsyncTransaction]):
     """`AsyncTransaction`, waited for. Made by `Database.transaction` and `run`."""
-
-    def __init__(self, loop: LoopThread, twin: AsyncTransaction) -> None:
-        super().__init__(loop)
-        self._twin = twin
 
     @property
     def commit_timestamp(self) -> Timestamp:
@@ -60,38 +41,29 @@ class Transaction(_Waits):
 
     def get(self, table: str, key: object) -> dict[str, Any] | None:
         """A row by its primary key, or None."""
-        return self._wait(self._twin.get(table, key))
+        return self._loop.run(self._twin.get(table, key))
 
     def scan(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        where: Sequence[Any] = (),
-        limit: int | None = None,
+        self, table: str, *, columns: Sequence[str] | None = None, where: Sequence[Any] = (), limit: int | None = None
     ) -> Any:
         """Rows as a `pyarrow.Table`, the transaction's own writes included."""
-        return self._wait(self._twin.scan(table, columns=columns, where=where, limit=limit))
+        return self._loop.run(self._twin.scan(table, columns=columns, where=where, limit=limit))
 
     def upsert(self, table: str, rows: Any) -> WriteResult:
         """Write rows, replacing those with the same key."""
-        return self._wait(self._twin.upsert(table, rows))
+        return self._loop.run(self._twin.upsert(table, rows))
 
     def insert(self, table: str, rows: Any) -> WriteResult:
-        """Write rows whose keys must be new."""
-        return self._wait(self._twin.insert(table, rows))
+        """Write rows whose keys must be new; `ConditionFailed` if one is not, and then none is written."""
+        return self._loop.run(self._twin.insert(table, rows))
 
     def delete(self, table: str, rows: Any) -> WriteResult:
-        """Delete rows by key."""
-        return self._wait(self._twin.delete(table, rows))
+        """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns."""
+        return self._loop.run(self._twin.delete(table, rows))
 
 
-class Snapshot(_Waits):
+class Snapshot(Blocking[AsyncSnapshot]):
     """`AsyncSnapshot`, waited for. Made by `Database.snapshot`."""
-
-    def __init__(self, loop: LoopThread, twin: AsyncSnapshot) -> None:
-        super().__init__(loop)
-        self._twin = twin
 
     @property
     def timestamp(self) -> Timestamp:
@@ -110,137 +82,93 @@ class Snapshot(_Waits):
 
     def table(self, name: str) -> TableSchema:
         """What a table looked like then."""
-        return self._wait(self._twin.table(name))
+        return self._loop.run(self._twin.table(name))
 
     def get(self, table: str, key: object) -> dict[str, Any] | None:
         """A row by its primary key as it was, or None."""
-        return self._wait(self._twin.get(table, key))
+        return self._loop.run(self._twin.get(table, key))
 
     def scan(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        where: Sequence[Any] = (),
-        limit: int | None = None,
+        self, table: str, *, columns: Sequence[str] | None = None, where: Sequence[Any] = (), limit: int | None = None
     ) -> Any:
         """Rows as they were, as a `pyarrow.Table`."""
-        return self._wait(self._twin.scan(table, columns=columns, where=where, limit=limit))
+        return self._loop.run(self._twin.scan(table, columns=columns, where=where, limit=limit))
 
     def scan_batches(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        where: Sequence[Any] = (),
-        limit: int | None = None,
+        self, table: str, *, columns: Sequence[str] | None = None, where: Sequence[Any] = (), limit: int | None = None
     ) -> Iterator[Any]:
         """The same, batch by batch, as they come."""
-        return self._each(self._twin.scan_batches(table, columns=columns, where=where, limit=limit))
+        return self._loop.iterate(self._twin.scan_batches(table, columns=columns, where=where, limit=limit))
 
     def partitions(self, table: str, num: int | None = None) -> list[calls.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
-        return self._wait(self._twin.partitions(table, num))
-
-    def __repr__(self) -> str:
-        return repr(self._twin)
+        return self._loop.run(self._twin.partitions(table, num))
 
 
-class Part(_Waits):
+class Part(Blocking[AsyncPart]):
     """`AsyncPart`, waited for. Made by `Database.staging`."""
-
-    def __init__(self, loop: LoopThread, twin: AsyncPart) -> None:
-        super().__init__(loop)
-        self._twin = twin
 
     def add(self, rows: Any) -> None:
         """Stage rows: an Arrow batch or table, a DataFrame, dicts."""
-        self._wait(self._twin.add(rows))
+        self._loop.run(self._twin.add(rows))
 
     def finish(self) -> PartRef:
         """Everything is in the cluster; what to publish."""
-        return self._wait(self._twin.finish())
+        return self._loop.run(self._twin.finish())
 
 
-class Database(_Waits):
+class Database(Session):
     """`AsyncDatabase`, waited for. Made by `slackwater.connect` and `slackwater.open`; close it, or use it in a `with`."""
 
-    def __init__(
-        self,
-        loop: LoopThread,
-        twin: AsyncDatabase,
-        opened: AbstractAsyncContextManager[Any],
-    ) -> None:
-        super().__init__(loop)
-        self._twin = twin
-        self._opened = opened
-        self._closed = False
+    def create_table(
+        self, name: str, columns: Mapping[str, Any] | Sequence[Any] | Any, *, primary_key: str | Sequence[str]
+    ) -> TableSchema:
+        """Make a table; see `client.definitions` for how columns and keys are written."""
+        return self._loop.run(self._twin.create_table(name, columns, primary_key=primary_key))
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table. Its rows can still be read as of a time before."""
+        self._loop.run(self._twin.drop_table(name))
+
+    def tables(self) -> list[TableSchema]:
+        """Every table, by name."""
+        return self._loop.run(self._twin.tables())
+
+    def table(self, name: str) -> TableSchema:
+        """What a table looks like now."""
+        return self._loop.run(self._twin.table(name))
+
+    def history(self, name: str) -> TableHistory:
+        """Every version of a table, with the time since when each holds. Asks: the answer is of now."""
+        return self._loop.run(self._twin.history(name))
 
     @property
     def url(self) -> str:
         """How another process reaches the same cluster; empty when it cannot."""
         return self._twin.url
 
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the session (and, of `slackwater.open`, the node). Does nothing the second time."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self._wait(_leave(self._opened))
-        finally:
-            self._loop.close()
-
-    # --- tables
-
-    def create_table(
-        self, name: str, columns: Mapping[str, Any] | Sequence[Any] | Any, *, primary_key: str | Sequence[str]
-    ) -> TableSchema:
-        """Make a table; see `client.definitions` for how columns and keys are written."""
-        return self._wait(self._twin.create_table(name, columns, primary_key=primary_key))
-
-    def drop_table(self, name: str) -> None:
-        """Drop a table. Its rows can still be read as of a time before."""
-        self._wait(self._twin.drop_table(name))
-
-    def tables(self) -> list[TableSchema]:
-        """Every table, by name."""
-        return self._wait(self._twin.tables())
-
-    def table(self, name: str) -> TableSchema:
-        """What a table looks like now."""
-        return self._wait(self._twin.table(name))
-
-    def history(self, name: str) -> TableHistory:
-        """Every version of a table, with the time since when each holds."""
-        return self._wait(self._twin.history(name))
-
-    # --- rows
-
     def upsert(self, table: str, rows: Any) -> WriteResult:
-        """Write rows, replacing those with the same key. Up to 10 000 rows are one transaction; more are a bulk load."""
-        return self._wait(self._twin.upsert(table, rows))
+        """Write rows, replacing those with the same key.
+
+        Up to 10 000 rows (and 4 MiB) are one transaction; more are a bulk load, written block by block (`client.writes`).
+        """
+        return self._loop.run(self._twin.upsert(table, rows))
 
     def insert(self, table: str, rows: Any) -> WriteResult:
         """Write rows whose keys must be new; `ConditionFailed` if one is not, and then (up to 10 000 rows) none is."""
-        return self._wait(self._twin.insert(table, rows))
+        return self._loop.run(self._twin.insert(table, rows))
 
     def delete(self, table: str, rows: Any) -> WriteResult:
-        """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns."""
-        return self._wait(self._twin.delete(table, rows))
+        """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns. Missing rows are fine."""
+        return self._loop.run(self._twin.delete(table, rows))
 
     def get(self, table: str, key: object, *, nearest: bool = False) -> dict[str, Any] | None:
         """A row by its primary key: a value, a tuple of values, or a dict. The newest; None when there is none.
 
-        `nearest`: by the nearest replica, where the present is closed (policy `lead`).
+        With `nearest`, from the replica nearest to the gateway if the present is closed there: on every replica of a table
+        whose policy is `lead`. Elsewhere the leaseholder answers, one message later. The answer is as fresh either way.
         """
-        return self._wait(self._twin.get(table, key, nearest=nearest))
+        return self._loop.run(self._twin.get(table, key, nearest=nearest))
 
     def scan(
         self,
@@ -251,52 +179,32 @@ class Database(_Waits):
         limit: int | None = None,
         nearest: bool = False,
     ) -> Any:
-        """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`. `nearest`: see `get`."""
-        return self._wait(self._twin.scan(table, columns=columns, where=where, limit=limit, nearest=nearest))
+        """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`.
+
+        `where` is a list of `(column, operator, value)`, joined by AND; conditions on the primary key read less.
+        `nearest`: see `get`. All of it takes at most the session's timeout; `scan_batches` is for what takes longer.
+        """
+        return self._loop.run(self._twin.scan(table, columns=columns, where=where, limit=limit, nearest=nearest))
 
     def scan_batches(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        where: Sequence[Any] = (),
-        limit: int | None = None,
+        self, table: str, *, columns: Sequence[str] | None = None, where: Sequence[Any] = (), limit: int | None = None
     ) -> Iterator[Any]:
-        """The same, batch by batch, as they come."""
-        return self._each(self._twin.scan_batches(table, columns=columns, where=where, limit=limit))
-
-    # --- transactions
+        """The same, batch by batch, as they come. If the scan must begin again, that is a `RetryableError`."""
+        return self._loop.iterate(self._twin.scan_batches(table, columns=columns, where=where, limit=limit))
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """A transaction for the length of a block: committed at its end, rolled back if it raises."""
-        opened = self._twin.transaction()
-        tx = Transaction(self._loop, self._wait(_enter(opened)))
-        try:
-            yield tx
-        except BaseException as error:
-            self._wait(_leave(opened, error))
-            raise
-        self._wait(_leave(opened))
+        with self._block(self._twin.transaction()) as twin:
+            yield Transaction(self._loop, twin)
 
     def run(self, function: Callable[[Transaction], T]) -> T:
         """Run a function in a transaction and commit; again, after others were in the way, until it succeeds.
 
-        The function must have no effects outside the transaction: it may run many times, and only the last one counts.
+        The function must have no effects outside the transaction: it may run many times, all within one timeout.
         """
-        function_of(function)
         attempts = self._twin.attempts()
-        tx = Transaction(self._loop, attempts.tx)
-        while True:
-            try:
-                value = function(tx)
-                self._wait(attempts.tx.commit())
-            except BaseException as error:
-                self._wait(attempts.failed(error))
-            else:
-                return value
-
-    # --- time
+        return self._retry(attempts, Transaction(self._loop, attempts.tx), function)
 
     def snapshot(
         self,
@@ -309,39 +217,58 @@ class Database(_Waits):
         read_from: str = "any",
         wait: float | None = None,
     ) -> Snapshot:
-        """The database at one timestamp; see `AsyncDatabase.snapshot` for the ways to choose it."""
-        work = self._twin.snapshot(
-            as_of=as_of,
-            max_staleness=max_staleness,
-            min_timestamp=min_timestamp,
-            nearest_only=nearest_only,
-            tables=tables,
-            read_from=read_from,
-            wait=wait,
+        """The database at one timestamp, chosen in one of these ways.
+
+        Args:
+            as_of: exactly then: a timestamp, an aware datetime, ISO-8601, an interval such as "-5s", or
+                "follower_read_timestamp()", which is that method for `tables`.
+            max_staleness: the freshest that the nearest replicas serve without waiting, at most so many seconds old.
+            min_timestamp: the same, at or after that time. Without any of the three: the same, at or after everything
+                this session has written or read.
+            nearest_only: fail (`TooStale`) rather than ask leaseholders: when a timestamp is negotiated, and at every read.
+            tables: what the negotiation is about; all tables when none is named.
+            read_from: "leader", "any" (the nearest replica if it can), "follower" (the nearest replica, waiting for it).
+            wait: how many seconds a follower may wait for the timestamp to close before the leaseholder is asked.
+        """
+        return Snapshot(
+            self._loop,
+            self._loop.run(
+                self._twin.snapshot(
+                    as_of=as_of,
+                    max_staleness=max_staleness,
+                    min_timestamp=min_timestamp,
+                    nearest_only=nearest_only,
+                    tables=tables,
+                    read_from=read_from,
+                    wait=wait,
+                )
+            ),
         )
-        return Snapshot(self._loop, self._wait(work))
 
     def follower_read_timestamp(self, tables: str | Sequence[str] = ()) -> Timestamp:
-        """The newest timestamp that all followers of these tables have very likely closed; see `AsyncDatabase`."""
-        return self._wait(self._twin.follower_read_timestamp(tables))
+        """The newest timestamp that all followers of these tables have very likely closed; no replica is asked.
+
+        By the tables' own policies (`slackwater span-config`): a little older than the target of the laziest of them, the
+        present if all of them lead, `UsageError` if one is off. Without tables, by the cluster's
+        `closed_timestamp.target_duration`.
+        """
+        return self._loop.run(self._twin.follower_read_timestamp(tables))
 
     def resolved(self, tables: str | Sequence[str]) -> Timestamp:
-        """The timestamp up to which nothing in these tables will ever change, on the replicas nearest to the gateway."""
-        return self._wait(self._twin.resolved(tables))
+        """The timestamp up to which nothing in these tables changes any more, on the replicas nearest to the gateway."""
+        return self._loop.run(self._twin.resolved(tables))
 
     def close_now(self, tables: str | Sequence[str]) -> Timestamp:
         """Have the present of these tables closed, so that followers serve it; returns that timestamp."""
-        return self._wait(self._twin.close_now(tables))
+        return self._loop.run(self._twin.close_now(tables))
 
     def frontier(self, tables: str | Sequence[str] = ()) -> list[calls.FrontierRow]:
-        """How far every replica of every range of these tables is closed, and why not further."""
-        return self._wait(self._twin.frontier(tables))
-
-    # --- parallel reads
+        """How far every replica of every range of these tables (all, when none is named) is closed, and why not further."""
+        return self._loop.run(self._twin.frontier(tables))
 
     def partitions(self, table: str, num: int | None = None, *, at: Timestamp | None = None) -> list[calls.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
-        return self._wait(self._twin.partitions(table, num, at=at))
+        return self._loop.run(self._twin.partitions(table, num, at=at))
 
     def read_partition(
         self,
@@ -355,10 +282,11 @@ class Database(_Waits):
         on_read: Callable[[calls.RangeRead], None] | None = None,
     ) -> Iterator[Any]:
         """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then."""
-        work = self._twin.read_partition(
-            partition, at=at, columns=columns, where=where, read_from=read_from, wait=wait, on_read=on_read
+        return self._loop.iterate(
+            self._twin.read_partition(
+                partition, at=at, columns=columns, where=where, read_from=read_from, wait=wait, on_read=on_read
+            )
         )
-        return self._each(work)
 
     def read_changes(
         self,
@@ -371,13 +299,16 @@ class Database(_Waits):
         read_from: str = "follower",
         wait: float | None = None,
     ) -> Iterator[Any]:
-        """Every change of a partition with after < commit <= upto, as record batches with the change columns."""
-        work = self._twin.read_changes(
-            partition, after=after, upto=upto, diff=diff, columns=columns, read_from=read_from, wait=wait
-        )
-        return self._each(work)
+        """Every change of a partition with after < commit <= upto, as record batches with the change columns.
 
-    # --- change feeds
+        The same call gives the same changes, in key order, oldest first within a key, for as long as history is kept.
+        With `columns`, only those of the table's; with an empty list, none but the change columns.
+        """
+        return self._loop.iterate(
+            self._twin.read_changes(
+                partition, after=after, upto=upto, diff=diff, columns=columns, read_from=read_from, wait=wait
+            )
+        )
 
     def changes(
         self,
@@ -392,25 +323,36 @@ class Database(_Waits):
         on_schema_change: str = "continue",
         expires_after: float | None = None,
     ) -> Iterator[ChangeBatch]:
-        """Follow tables; see `AsyncDatabase.changes`. The iteration waits for the next batch; leave it to end the feed."""
-        work = self._twin.changes(
-            tables,
-            after=after,
-            initial_scan=initial_scan,
-            until=until,
-            diff=diff,
-            resolved=resolved,
-            atomic=atomic,
-            on_schema_change=on_schema_change,
-            expires_after=expires_after,
-        )
-        return self._each(work)
+        """Follow tables: what is there (unless `after` says where to start), then every change as it commits.
 
-    # --- one commit from many processes
+        Args:
+            tables: one or several; one resolved timestamp for all of them.
+            after: a time, exclusive, or a token: where to go on.
+            initial_scan: "yes" (what is there first; the default without `after`), "no", "only" (and then end).
+            until: end when everything up to this time, inclusive, has been handed out.
+            diff: rows with what they replaced (`_before`), and `_op` tells inserts from updates.
+            resolved: how often, in seconds, a resolved timestamp comes.
+            atomic: hold rows back until they are resolved: whole transactions, in order, each row once.
+            on_schema_change: "continue", "backfill" (the table again under its new schema), "stop" (end behind it).
+            expires_after: fail with `FeedExpired` rather than keep history when nobody has read for so many seconds.
+        """
+        return self._loop.iterate(
+            self._twin.changes(
+                tables,
+                after=after,
+                initial_scan=initial_scan,
+                until=until,
+                diff=diff,
+                resolved=resolved,
+                atomic=atomic,
+                on_schema_change=on_schema_change,
+                expires_after=expires_after,
+            )
+        )
 
     def staging(self, table: str, operation: str = "upsert", *, job: Job | None = None) -> Part:
         """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""
-        return Part(self._loop, self._wait(self._twin.staging(table, operation, job=job)))
+        return Part(self._loop, self._loop.run(self._twin.staging(table, operation, job=job)))
 
     def publish(
         self,
@@ -424,15 +366,18 @@ class Database(_Waits):
         job: bytes = b"",
         timeout: float = PUBLISH_TIMEOUT_S,
     ) -> Published:
-        """Write the rows of all parts at one timestamp; under a name, `app`, at most once (see `AsyncDatabase.publish`)."""
-        work = self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep, job=job, timeout=timeout)
-        return self._wait(work)
+        """Write the rows of all parts at one timestamp (`client.staging`).
+
+        Under a name, `app`, at most once for each version of this operation on this table (one made anew is another); an
+        upsert leaves the columns of `keep` as they are in rows that are there. It has a `timeout` of its own, for all rows.
+        """
+        return self._loop.run(
+            self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep, job=job, timeout=timeout)
+        )
 
     def drop_staged(self, parts: Sequence[PartRef]) -> None:
         """Forget parts. What was published from them stays."""
-        self._wait(self._twin.drop_staged(parts))
-
-    # --- this session
+        self._loop.run(self._twin.drop_staged(parts))
 
     @property
     def cluster_id(self) -> str:
@@ -454,20 +399,4 @@ class Database(_Waits):
 
     def nodes(self) -> list[calls.ReplicaPlace]:
         """The nodes of the cluster, as the gateway knows them."""
-        return self._wait(self._twin.nodes())
-
-
-async def _enter(opened: AbstractAsyncContextManager[T]) -> T:
-    return await opened.__aenter__()
-
-
-async def _leave(opened: AbstractAsyncContextManager[Any], error: BaseException | None = None) -> None:
-    """Leave a block, normally or by an error; the caller raises that error again himself."""
-    if error is None:
-        await opened.__aexit__(None, None, None)
-        return
-    try:
-        await opened.__aexit__(type(error), error, error.__traceback__)
-    except BaseException as again:
-        if again is not error:
-            raise
+        return self._loop.run(self._twin.nodes())

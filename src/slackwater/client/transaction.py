@@ -79,6 +79,9 @@ TXN_ROWS_MAX = 100_000
 class AsyncTransaction:
     """Made by `AsyncDatabase.transaction` and `run`."""
 
+    commit_timestamp: Timestamp
+    """When it happened; known after the commit."""
+
     def __init__(self, gateways: Gateways, tables: KnownTables) -> None:
         self._gateways = gateways
         self._tables = tables
@@ -98,7 +101,6 @@ class AsyncTransaction:
         self.until: RetryBudget | None = None
         """When everything has to be over; without it, each operation has the session's timeout."""
         self.commit_timestamp = MIN
-        """When it happened; known after the commit."""
 
     # --- life
 
