@@ -37,7 +37,8 @@
     │   ├── EntryTooLarge          over the bound; chunk it
     │   └── UnknownSetting / InvalidSetting
     ├── DecodeError                bytes that are not what they claim to be
-    │   └── DamagedRow             a stored row cannot be decoded; delete it by its key, or write it anew
+    │   ├── DamagedRow             a stored row cannot be decoded; delete it by its key, or write it anew
+    │   └── SegmentDamaged         a file of columns is not what was written; it is dropped, and rows are read instead
     └── InvariantViolation         a bug: stop the range or node, keep the evidence
 
 Each class says three things a caller can act on: an SQLSTATE, a retry class, and whether it is *deterministic*
@@ -297,6 +298,10 @@ class DecodeError(SlackwaterError):
 
     sqlstate = "22P03"
     deterministic = True
+
+
+class SegmentDamaged(DecodeError):
+    """A file of columns is not what was written: it is dropped, and what it held is read from rows."""
 
 
 class DamagedRow(DecodeError):

@@ -62,13 +62,20 @@ class ArrowBlock(NamedTuple):
     """No version in the span is above this; MAX when nobody knows."""
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Visible, undeleted rows and where the walk stands after them."""
 
     values: list[bytes]
     resume: bytes | None
     mark: int
     """The complemented timestamp of the newest version seen, visible or not; 0 when some were passed over."""
+    keys: list[bytes]
+    """As stored, where they were asked for."""
+
+    @property
+    def newest(self) -> Timestamp:
+        """No version passed is above this; MAX when nobody knows."""
+        return Timestamp(min(_OLDEST - self.mark, MAX))
 
 
 def scan_arrow(
@@ -91,7 +98,7 @@ def scan_arrow(
     pending = _Pending()
     rows = size = 0
     looked = start
-    for block in _blocks(reader, start, end, ts, bound):
+    for block in visible_blocks(reader, start, end, ts=ts, bound=bound):
         upto = block.resume or end
         refuse_conflicts(reader, looked, upto, bound=bound)
         looked = upto
@@ -128,7 +135,7 @@ class _Pending:
         self._joined: list[bytes] = []
         self._lengths: list[Array] = []
 
-    def add(self, block: _Block) -> int:
+    def add(self, block: Block) -> int:
         """Take a block; returns its bytes."""
         values = block.values
         self._mark = min(self._mark, block.mark)
@@ -147,7 +154,9 @@ class _Pending:
         return ArrowBlock(batch, resume, self.rows, self.size, Timestamp(min(_OLDEST - self._mark, MAX)))
 
 
-def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> Iterator[_Block]:
+def visible_blocks(
+    reader: Reader, start: bytes, end: bytes, *, ts: Timestamp, bound: Timestamp, keyed: bool = False
+) -> Iterator[Block]:
     """Blocks of visible values; the last one has no `resume`. Versions in (ts, bound] are uncertain."""
     cursor = reader.cursor(Family.DATA, start=start, end=end)
     newest_wanted = int.from_bytes(suffix(ts), "big")
@@ -165,13 +174,10 @@ def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Time
         last_seen = int.from_bytes(keys[-1][-8:], "big") >= newest_wanted
         if keys[0][:-8] < start:  # versions of a key that the start extends
             mask &= np.fromiter((k[:-8] >= start for k in keys), bool, len(keys))
-        shown = values if mask.all() else list(compress(values, mask.tolist()))
-        found = len(shown)
-        if not all(shown):
-            shown = [value for value in shown if value]
+        block = _shown(keys if keyed else [], values, mask)
         at = max(start, last_key + b"\x00" if last_seen else last_key)
-        yield _Block(shown, at, int(marks.min()))
-        if found * DEEP_FACTOR < len(keys) and len(keys) >= BLOCK_FIRST:
+        yield block._replace(resume=at, mark=int(marks.min()))
+        if int(mask.sum()) * DEEP_FACTOR < len(keys) and len(keys) >= BLOCK_FIRST:
             deep = _deep(reader, at, end, ts, bound)
             yield deep
             if deep.resume is None:
@@ -185,6 +191,18 @@ def _blocks(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Time
     yield _tail(reader, start, end, ts, bound)
 
 
+def _shown(keys: list[bytes], values: list[bytes], mask: Array) -> Block:
+    """What the mask shows and is not deleted."""
+    if not mask.all():
+        chosen = mask.tolist()
+        values = list(compress(values, chosen))
+        keys = list(compress(keys, chosen))
+    if not all(values):
+        keys = list(compress(keys, values))
+        values = [value for value in values if value]
+    return Block(values, None, 0, keys)
+
+
 def _check_certain(keys: Sequence[bytes], start: bytes, ts: Timestamp, bound: Timestamp) -> None:
     """Refuse to go past a version that may have been written before the read began."""
     marks, _ = stamps(keys)
@@ -194,33 +212,34 @@ def _check_certain(keys: Sequence[bytes], start: bytes, ts: Timestamp, bound: Ti
             raise uncertain(keys[at][:-8], ts_of(keys[at]), ts, bound)
 
 
-def _deep(reader: Reader, at: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> _Block:
+def _deep(reader: Reader, at: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> Block:
     """A block's worth of rows found by seeking; includes the span's tail key when it reaches the end."""
+    found = Block([], None, 0, [])
     if at >= end:
-        return _Block([], None, 0)
-    values: list[bytes] = []
+        return found
     for count, version in enumerate(visible(reader, at, end, ts=ts, uncertain_upto=bound)):
         if count == BLOCK_PAIRS:
-            return _Block(values, version.key, 0)
+            return found._replace(resume=version.key)
         if version.value:
-            values.append(version.value)
-    return _Block(values, None, 0)
+            found.values.append(version.value)
+            found.keys.append(version.key + suffix(version.ts))
+    return found
 
 
-def _tail(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> _Block:
+def _tail(reader: Reader, start: bytes, end: bytes, ts: Timestamp, bound: Timestamp) -> Block:
     """The last block: the row, if there is one, whose versions all sort after the end of the span."""
     tail = tail_key(start, end)
-    if tail is None or tail < start:
-        return _Block([], None, _OLDEST)
-    found = newest(reader, tail)
-    if found is None:
-        return _Block([], None, _OLDEST)
+    found = None if tail is None or tail < start else newest(reader, tail)
+    if tail is None or found is None:
+        return Block([], None, _OLDEST, [])
     mark = _OLDEST - found.ts
     if found.ts > bound:
         found = newest(reader, tail, upto=bound)
     if found is not None and found.ts > ts:
         raise uncertain(tail, found.ts, ts, bound)
-    return _Block([found.value] if found is not None and found.value else [], None, mark)
+    if found is None or not found.value:
+        return Block([], None, mark, [])
+    return Block([found.value], None, mark, [tail + suffix(found.ts)])
 
 
 def _visible_mask(

@@ -1,0 +1,268 @@
+"""A segment: the rows of a span of one table that were live at one instant, as columns, in one file that never changes.
+
+    ┌ schema ┬ batch ┬ batch ┬ … ┬ end mark ┬ index ┬ its length, its checksum, magic ┐
+    └──────── an Arrow IPC stream ─────────┘  which any Arrow reader opens as it is
+
+A batch has up to `BATCH_ROWS` rows in key order: the columns of one version of the table, then `_begin`, when each row was
+written, and `_key`, its key as stored. Each column is compressed by itself (LZ4 frames), so one column is read, checked and
+sent without the others. The index says for each batch its first key, its rows, and of each column where its buffers lie and
+their checksum; and, over all batches at once, the lowest and highest value of every column that has an order.
+
+Nothing is believed unchecked: the index by its checksum when a file is opened, the buffers of a column by theirs whenever they
+are read. What does not fit is `SegmentDamaged`; whoever reads then reads rows instead. The number of rows of a segment is in
+its index, so that a shorter file is no smaller table (I-34).
+
+Pure: bytes in, bytes out; files are the caller's.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow
+import pyarrow.compute as pac
+
+from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.arrow import arrow_fields
+from slackwater.errors import SegmentDamaged
+from slackwater.model.kinds import VARIABLE, Kind
+from slackwater.model.schema import TableSchema
+from slackwater.storage.columns.ipc import Packed, message, packed_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from slackwater.model.schema import Column
+
+pa: Any = pyarrow
+pc: Any = pac
+BATCH_ROWS = 32_768
+MAGIC = b"SWCOLS01"
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+BEGIN = pa.field("_begin", pa.int64(), nullable=False)
+KEY = pa.field("_key", pa.binary(), nullable=False)
+TEXT_BYTES_MAX = 64
+"""A column of texts of which one is longer has no lowest and highest: the index stays small."""
+UNORDERED = frozenset({Kind.FLOAT, Kind.BOOL, Kind.JSON, Kind.UUID})
+_TRAILER = struct.Struct("<QI8s")
+
+Array = np.ndarray[Any, Any]
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """Where one column of one batch lies, and what its bytes add up to."""
+
+    nulls: int
+    buffers: list[tuple[int, int]]
+    checksum: int
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True):
+    """One batch."""
+
+    first: bytes
+    """Its first key."""
+    rows: int
+    stored_bytes: int
+    """Of the rows as they are stored, which is what limits count."""
+    chunks: list[Chunk]
+
+
+class Index(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a segment without reading its rows."""
+
+    schema: TableSchema
+    anchor: int
+    start: bytes
+    end: bytes
+    rows: int
+    batches: list[Stored]
+    statistics: bytes
+    """An Arrow record batch: one row for each batch, with the lowest and highest of each ordered column."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Index)
+
+
+class SegmentWriter:
+    """Writes one segment, batch by batch."""
+
+    def __init__(
+        self, schema: TableSchema, *, anchor: Timestamp, start: bytes, write: Callable[[bytes], object]
+    ) -> None:
+        self._schema = schema
+        self._anchor = anchor
+        self._start = start
+        self._write = write
+        self._ordered = [(at, column) for at, column in enumerate(schema.columns) if column.type.kind not in UNORDERED]
+        self._lows: list[list[Any]] = [[] for _ in self._ordered]
+        self._highs: list[list[Any]] = [[] for _ in self._ordered]
+        self._batches: list[Stored] = []
+        self.rows = 0
+        self.size = 0
+        self._put(bytes(stored_schema(schema).serialize()))
+
+    def add(self, columns: Sequence[Any], begins: Any, keys: Any, *, stored_bytes: int) -> None:
+        """Add a batch: Arrow arrays of equal length, of keys above those of the batch before."""
+        batch = pa.RecordBatch.from_arrays([*columns, begins, keys], schema=stored_schema(self._schema))
+        if not batch.num_rows:
+            return
+        packed = packed_columns(batch)
+        made = message(batch.num_rows, packed)
+        base = self.size
+        chunks = [
+            Chunk(
+                column.nulls,
+                [(base + place, len(b)) for place, b in zip(places, column.buffers, strict=True)],
+                checksum(column.buffers),
+            )
+            for column, places in zip(packed, made.places, strict=True)
+        ]
+        self._note(columns)
+        self._put(made.joined())
+        self._batches.append(Stored(keys[0].as_py(), batch.num_rows, stored_bytes, chunks))
+        self.rows += batch.num_rows
+
+    def finish(self, end: bytes) -> Index:
+        """Write what comes last; the segment ends before the key `end`."""
+        self._put(END_OF_STREAM)
+        statistics = self._statistics().to_pybytes()
+        index = Index(self._schema, self._anchor, self._start, end, self.rows, self._batches, statistics)
+        raw = _encoder.encode(index)
+        self._put(raw)
+        self._put(_TRAILER.pack(len(raw), zlib.crc32(raw), MAGIC))
+        return index
+
+    def _put(self, data: bytes) -> None:
+        self._write(data)
+        self.size += len(data)
+
+    def _note(self, columns: Sequence[Any]) -> None:
+        for number, (at, column) in enumerate(self._ordered):
+            low, high = _extremes(columns[at], column)
+            self._lows[number].append(low)
+            self._highs[number].append(high)
+
+    def _statistics(self) -> Any:
+        arrays, names = [], []
+        fields = stored_schema(self._schema)
+        for (at, column), lows, highs in zip(self._ordered, self._lows, self._highs, strict=True):
+            if any(low is ... for low in lows):
+                continue
+            for name, values in (("low", lows), ("high", highs)):
+                arrays.append(pa.array(values, fields.field(at).type))
+                names.append(f"{name}{column.id}")
+        sink = pa.BufferOutputStream()
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+
+
+class Segment:
+    """An opened segment."""
+
+    def __init__(self, data: memoryview) -> None:
+        """`data` is the whole file; it is checked here as far as the index goes."""
+        self._data = data
+        self.index = _index_of(data)
+        self.anchor = Timestamp(self.index.anchor)
+        self.fields = stored_schema(self.index.schema)
+        self.firsts = [batch.first for batch in self.index.batches]
+        self.places = {column.id: at for at, column in enumerate(self.index.schema.columns)}
+        self._statistics: Any = None
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return len(self._data)
+
+    def batch_of(self, key: bytes) -> int:
+        """The number of the batch in which a key would lie."""
+        return max(0, bisect_right(self.firsts, key) - 1)
+
+    def packed(self, number: int, places: Sequence[int]) -> list[Packed]:
+        """Some columns of a batch as they are stored; `SegmentDamaged` unless they are what was written."""
+        batch = self.index.batches[number]
+        found = []
+        for place in places:
+            chunk = batch.chunks[place]
+            buffers = [self._data[at : at + size] for at, size in chunk.buffers]
+            if checksum(buffers) != chunk.checksum:
+                raise SegmentDamaged("a column of a segment is damaged", batch=number, column=place)
+            found.append(Packed(batch.rows, chunk.nulls, buffers))
+        return found
+
+    def arrays(self, number: int, places: Sequence[int]) -> list[Any]:
+        """Some columns of a batch as Arrow arrays."""
+        sent = message(self.index.batches[number].rows, self.packed(number, places)).joined()
+        schema = pa.schema([self.fields.field(place) for place in places])
+        try:
+            return list(pa.ipc.read_record_batch(pa.py_buffer(sent), schema).columns)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise SegmentDamaged(f"a batch of a segment cannot be read: {error}", batch=number) from None
+
+    def begins(self, number: int) -> Any:
+        """When each row of a batch was written."""
+        return self.arrays(number, [len(self.places)])[0]
+
+    def keys(self, number: int) -> Any:
+        """The keys of a batch."""
+        return self.arrays(number, [len(self.places) + 1])[0]
+
+    def statistics(self, column_id: int) -> tuple[Any, Any] | None:
+        """The lowest and highest value of a column in each batch, as two arrays; None: not known."""
+        if self._statistics is None:
+            with pa.ipc.open_stream(self.index.statistics) as stream:
+                self._statistics = stream.read_next_batch()
+        at = self._statistics.schema.get_field_index(f"low{column_id}")
+        return None if at < 0 else (self._statistics.column(at), self._statistics.column(at + 1))
+
+    def verify(self) -> None:
+        """Read everything once; `SegmentDamaged` unless all of it is what was written."""
+        for number, batch in enumerate(self.index.batches):
+            self.packed(number, range(len(batch.chunks)))
+
+
+def stored_schema(schema: TableSchema) -> Any:
+    """The Arrow schema of a segment of a table."""
+    fields = arrow_fields(schema.columns)
+    return pa.schema([*fields, BEGIN, KEY])
+
+
+def checksum(buffers: Sequence[memoryview]) -> int:
+    """Of the buffers of one column."""
+    found = 0
+    for buffer in buffers:
+        found = zlib.crc32(buffer, found)
+    return found
+
+
+def _index_of(data: memoryview) -> Index:
+    if len(data) < _TRAILER.size:
+        raise SegmentDamaged("a segment is shorter than its last bytes", size=len(data))
+    size, found, magic = _TRAILER.unpack(data[-_TRAILER.size :])
+    end = len(data) - _TRAILER.size
+    if magic != MAGIC or size > end:
+        raise SegmentDamaged("a file is no segment", size=len(data))
+    raw = data[end - size : end]
+    if zlib.crc32(raw) != found:
+        raise SegmentDamaged("the index of a segment is damaged", size=len(data))
+    try:
+        return _decoder.decode(raw)
+    except msgspec.MsgspecError as error:  # of another version of this format
+        raise SegmentDamaged(f"the index of a segment cannot be read: {error}") from None
+
+
+def _extremes(array: Any, column: Column) -> tuple[Any, Any]:
+    """The lowest and highest value; NULL for both where there is none, `...` where they are not worth keeping."""
+    if column.type.kind in VARIABLE and len(array) and (pc.max(pc.binary_length(array)).as_py() or 0) > TEXT_BYTES_MAX:
+        return ..., ...
+    found = pc.min_max(array)
+    return found["min"], found["max"]
