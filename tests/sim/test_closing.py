@@ -120,7 +120,7 @@ def test_follower_reads_leave_the_timestamp_cache_alone() -> None:
             closed, before = replica.closing.closed(), replica.tscache.get(a, a + b"\xff")
             assert closed > before[0], "an entry at the closed timestamp would be seen"
             header = rq.Header(replica.state.descriptor.range_id, ts=closed, follower_ok=True)
-            answer = await replica.execute(rq.Batch(header, [rq.Get(a), rq.Scan(a, a + b"\xff")]))
+            answer = await replica.executor.execute(rq.Batch(header, [rq.Get(a), rq.Scan(a, a + b"\xff")]))
             assert answer.served_by == node_id
             assert isinstance(answer.results[0], rq.Value)
             assert answer.results[0].value == b"1"
@@ -138,7 +138,7 @@ def test_a_follower_that_cannot_serve_names_the_leaseholder() -> None:
         follower = replica_of(c, "n2", b"a")
         header = rq.Header(follower.state.descriptor.range_id, ts=c.clock.now(), follower_ok=True)
         with pytest.raises(NotLeaseholder) as refused:
-            await follower.execute(rq.Batch(header, [rq.Get(a)]))
+            await follower.executor.execute(rq.Batch(header, [rq.Get(a)]))
         assert refused.value.facts["hint"] == NodeId(1)
 
     play(story, settings=QUIET)

@@ -89,7 +89,7 @@ def test_the_right_half_of_a_split_that_a_former_life_proposed_waits_for_its_lea
         old = await lagging(c)
         held = old.state
         split = rq.Batch(rq.Header(held.descriptor.range_id), [rq.Split(c.key(b"m"), await c.node.new_range_id())])
-        c.scope.spawn(_quietly(old.execute(split)), name="split")
+        c.scope.spawn(_quietly(old.executor.execute(split)), name="split")
         await c.settle(0.05)
         fresh = await refetched(c, old)
         assert fresh.state.position == held.position, "the split is still to be applied"

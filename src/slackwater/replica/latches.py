@@ -162,10 +162,38 @@ class LatchManager:
 
     def acquire(self, request: RequestId, spans: Sequence[LatchSpan]) -> Latch | Waiting:
         """Queue a request with everything it will touch; `Latch` if it may go ahead at once."""
-        latches = self._latches
-        if request in latches:
+        latch = self._arrival(request, spans)
+        free = self._take_free_points(latch)
+        behind = None if free else self._earlier_conflicts(latch)
+        self._enter(latch, inserted=free)
+        if not behind:
+            return latch
+        latch.waits_for = behind
+        for other in behind.values():
+            _add_dependent(other, latch)
+        return Waiting(request, self.behind(request))
+
+    def acquire_free(self, request: RequestId, spans: Sequence[LatchSpan]) -> bool:
+        """Like `acquire`, for a request that will not wait: whether it got everything; if not, nothing was queued."""
+        latch = self._arrival(request, spans)
+        free = self._take_free_points(latch)
+        if not free and self._earlier_conflicts(latch):
+            return False
+        self._enter(latch, inserted=free)
+        return True
+
+    def passes(self, spans: Sequence[LatchSpan]) -> bool:
+        """Whether a request that is done in this very step, and so needs to hold nothing, may go ahead."""
+        reads, writes = self._reads, self._writes
+        if not (writes.points or writes.spans_held or reads.points or reads.spans_held):
+            return True
+        return not self._earlier_conflicts(Latch(RequestId(0), self._sequence + 1, spans))
+
+    def _arrival(self, request: RequestId, spans: Sequence[LatchSpan]) -> Latch:
+        """The place of a request that arrives now, if there is room and what it declares is in order."""
+        if request in self._latches:
             raise InvariantViolation("A-latch-acquire-once", {"request": request})
-        if len(latches) >= self._requests_max:
+        if len(self._latches) >= self._requests_max:
             raise Overloaded("too many requests hold or wait for latches in this range", limit=self._requests_max)
         if len(spans) > LATCHES_PER_REQUEST_MAX:
             raise UsageError(
@@ -174,20 +202,15 @@ class LatchManager:
         for span in spans:
             if span.end is not None:
                 check_span(span.start, span.end)
-        self._sequence = sequence = self._sequence + 1
-        latch = latches[request] = Latch(request, sequence, spans)
-        level("replica.latched", len(latches), self._requests_max)
-        if self._take_free_points(latch):
-            return latch
-        behind = self._earlier_conflicts(latch)
-        for span in spans:
-            (self._writes if span.write else self._reads).insert(latch, span)
-        if not behind:
-            return latch
-        latch.waits_for = behind
-        for other in behind.values():
-            _add_dependent(other, latch)
-        return Waiting(request, self.behind(request))
+        self._sequence += 1
+        return Latch(request, self._sequence, spans)
+
+    def _enter(self, latch: Latch, *, inserted: bool) -> None:
+        self._latches[latch.request] = latch
+        level("replica.latched", len(self._latches), self._requests_max)
+        if not inserted:
+            for span in latch.spans:
+                (self._writes if span.write else self._reads).insert(latch, span)
 
     def release(self, request: RequestId) -> list[RequestId]:
         """A granted request is done. Returns those it was the last to hold up, in order of arrival."""

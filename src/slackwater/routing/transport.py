@@ -10,11 +10,13 @@ A transport never retries. A batch's `deadline_ms` bounds the call. `ConnectionL
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from slackwater.errors import ConnectionLost, DeadlineExceeded
 from slackwater.protocol.range.requests import Batch, BatchResult
 from slackwater.runtime.access import NODES_AND_OPERATORS
+from slackwater.runtime.later import Later
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.sync import timeout
 
@@ -60,25 +62,35 @@ class LocalTransport:
     """Batches for this node without a detour; all others go `remote`."""
 
     def __init__(
-        self, node_id: NodeId, local: Callable[[Batch], Awaitable[BatchResult]], remote: Transport | None = None
+        self,
+        node_id: NodeId,
+        local: Callable[[Batch], Awaitable[BatchResult]],
+        remote: Transport | None = None,
+        *,
+        at_once: Callable[[Batch], BatchResult | Later[BatchResult] | None] = lambda _batch: None,
     ) -> None:
+        """`at_once` is tried before `local`: see `RpcServer.handle`, where batches of other nodes are served the same way."""
         self._node_id = node_id
         self._local = local
         self._remote = remote
+        self._at_once = at_once
 
     async def batch(self, node_id: NodeId, batch: Batch) -> BatchResult:
         """Call this node's replicas directly, or pass the batch on."""
         if node_id == self._node_id:
-            return await self._direct(batch)
+            begun = self._at_once(batch)
+            if begun is None:
+                return await self._in_time(partial(self._local, batch), batch)
+            return await self._in_time(begun.wait, batch) if isinstance(begun, Later) else begun
         if self._remote is None:
             raise ConnectionLost(f"n{node_id} cannot be reached: this node stands alone", node_id=node_id, sent=False)
         return await self._remote.batch(node_id, batch)
 
-    async def _direct(self, batch: Batch) -> BatchResult:
+    async def _in_time(self, work: Callable[[], Awaitable[BatchResult]], batch: Batch) -> BatchResult:
         if not batch.header.deadline_ms:
-            return await self._local(batch)
+            return await work()
         try:
             async with timeout(batch.header.deadline_ms / 1000):
-                return await self._local(batch)
+                return await work()
         except TimeoutError:
             raise DeadlineExceeded("the answer did not come before the deadline", node_id=self._node_id) from None

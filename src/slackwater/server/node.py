@@ -26,7 +26,6 @@ from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableE
 from slackwater.gateway.service import Gateway, table_catalog
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
-from slackwater.protocol.range.requests import VERSION_WRITES
 from slackwater.replica.driver import NodeLiveness, Store
 from slackwater.routing.nodes import Health, NodeView
 from slackwater.routing.sender import RangeSender
@@ -61,7 +60,7 @@ from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
 from slackwater.server.queues.desk import Desk
-from slackwater.server.raw_writes import WRITES, check_raw
+from slackwater.server.raw_writes import WRITES, check_raw, known_plain
 from slackwater.server.records import check_record
 from slackwater.server.refetch import refetch
 from slackwater.server.reports import capacity, checksum, replica_status, report
@@ -82,6 +81,7 @@ if TYPE_CHECKING:
     from slackwater.replica.state import RangeState
     from slackwater.runtime.access import Certificate
     from slackwater.runtime.credentials import Credentials
+    from slackwater.runtime.later import Later
     from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.seam import Address, Engine, Runtime, TaskScope
 
@@ -221,9 +221,8 @@ class Node:
         """Start to act as the node this identity names."""
         self.identity.cluster_id, self.identity.node_id = identity.cluster_id, identity.node_id
         node_id = identity.node_id
-        transport = LocalTransport(node_id, self._execute, RpcTransport(self.dialer, self.book.resolve))
         self.sender = RangeSender(
-            transport=transport,
+            transport=self._transport(node_id),
             runtime=self.runtime,
             scope=self.scope.child("sender"),
             clock=self.clock,
@@ -349,7 +348,7 @@ class Node:
 
     def _serve(self) -> None:
         server = self.server
-        server.handle(KV_BATCH, self._on_batch, waits=_goes_to_the_log)
+        server.handle(KV_BATCH, self._on_batch, at_once=self._batch_at_once)
         server.handle_sync(sv.HELLO, self._on_hello)
         server.handle(sv.INIT, self._on_init)
         server.handle(sv.JOIN, self._on_join)
@@ -370,6 +369,11 @@ class Node:
     def _check_node(self, node_id: int, certificate: Certificate | None) -> None:
         check_node(self.book, node_id, certificate)
 
+    def _batch_at_once(self, batch: Batch, caller: int) -> BatchResult | Later[BatchResult] | None:
+        if not caller and not known_plain(batch):
+            return None
+        return self._at_once(batch)
+
     def _on_batch(self, batch: Batch, context: Context) -> Awaitable[BatchResult]:
         if not context.node_id and not WRITES.isdisjoint(map(type, batch.requests)):
             return self._checked(batch)
@@ -380,9 +384,16 @@ class Node:
         await check_raw(self.gateway, batch)
         return await self._execute(batch)
 
+    def _transport(self, node_id: NodeId) -> LocalTransport:
+        remote = RpcTransport(self.dialer, self.book.resolve)
+        return LocalTransport(node_id, self._execute, remote, at_once=self._at_once)
+
+    def _at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
+        return self._here().at_once(batch)
+
     def _execute(self, batch: Batch) -> Awaitable[BatchResult]:
         self.fitness.check_serving()
-        return self._here().execute(batch)
+        return self._here().execute_waiting(batch)
 
     def _on_hello(self, request: sv.HelloRequest, context: Context) -> sv.HelloReply:
         if request.node is not None and request.node.node_id:
@@ -479,11 +490,3 @@ class Node:
         if self.liveness is not None and self.store is not None:
             lines += [self.liveness.status(), self.store.status(), self.queues.status()]
         return "\n".join(lines)
-
-
-_LOGGED = frozenset(VERSION_WRITES)
-
-
-def _goes_to_the_log(batch: Batch) -> bool:
-    """Whether a batch will wait for the log; one that begins with a read may do without."""
-    return bool(batch.requests) and type(batch.requests[0]) in _LOGGED

@@ -26,6 +26,17 @@ _PUTS = (rq.Put, rq.ConditionalPut, rq.InitPut)
 WRITES = frozenset({*_PUTS, rq.PutRows, rq.Increment})
 
 
+def known_plain(batch: Batch) -> bool:
+    """Whether a batch of a caller that is no node writes plain keys only, or nothing: then there is no table to look up."""
+    if WRITES.isdisjoint(map(type, batch.requests)):
+        return True
+    plain = all(key.startswith(layout.KV) for key, _ in _written(batch))
+    if plain:
+        for key, _ in _written(batch):
+            _check_plain(key)
+    return plain
+
+
 async def check_raw(gateway: Gateway, batch: Batch) -> None:
     """Raise `UsageError` when a write of the batch is a row that its table could not hold, or is under no key at all."""
     for key, value in _written(batch):

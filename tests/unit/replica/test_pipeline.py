@@ -89,7 +89,7 @@ def test_a_cancelled_caller_leaves_the_command_and_its_keepers_alone() -> None:
         assert not waiter.done()
         assert told == []
         state = RangeState(DESCRIPTOR, LEASE, LeaseAppliedIndex(9))
-        waiter.set_result(state)
+        waiter.settle(state)
         assert told == [None]
         assert await waiter.wait() is state  # asked late
 
@@ -111,7 +111,7 @@ def test_a_command_that_fails_tells_its_keepers_before_its_caller() -> None:
         caller = asyncio.create_task(call())
         await asyncio.sleep(0)
         error = NotLeaseholder("gone", range_id=RangeId(7), hint=NodeId(0), reason="test")
-        waiter.set_exception(error)
+        waiter.settle(None, error)
         await caller
         assert order == [error, NotLeaseholder]
 

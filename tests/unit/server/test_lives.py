@@ -54,12 +54,12 @@ def test_a_lease_that_may_be_given_away_is_not_used_while_the_node_stops() -> No
             await cluster.fill(10)
             replica = node.store.holding(kv(b"a"))
             trigger = replica.leasing.transfer(node.node_id, served=node.clock.now())
-            waiter = replica._propose(Evaluation(trigger=trigger))
+            waiter = replica.propose(Evaluation(trigger=trigger))
             stopping = asyncio.ensure_future(replica.stop())
             batch = rq.Batch(rq.Header(replica.state.descriptor.range_id), [rq.Get(kv(b"k000001"))])
             await asyncio.sleep(0)
             with pytest.raises(UnavailableError, match="stopping"):
-                await replica.execute(batch)
+                await replica.executor.execute(batch)
             await stopping
             with pytest.raises(AmbiguousResult):
                 await waiter.wait()

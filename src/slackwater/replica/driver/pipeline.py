@@ -15,7 +15,8 @@ from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, Slackwa
 from slackwater.hooks import probe, tap
 from slackwater.protocol.log.commands import ComplaintTrigger
 from slackwater.replica.apply import Verdict
-from slackwater.runtime.sync import Event, get_running_loop
+from slackwater.runtime.later import Later
+from slackwater.runtime.sync import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,57 +26,33 @@ if TYPE_CHECKING:
     from slackwater.replica.driver.context import Context
     from slackwater.replica.propose import Flight, Proposal, ProposalBuffer
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.sync import Future
+
 
 APPEND_BACKOFF_S = 0.01
 APPEND_BACKOFF_MAX_S = 1.0
 
 
-class Waiter:
+class Waiter(Later["RangeState"]):
     """Where the fate of one command is told: at once to those who keep something for it, then to the caller.
 
-    The caller may be cancelled while the command lives on, so its future is its own; it exists only once somebody waits.
+    The caller may be cancelled while the command lives on.
     """
 
-    __slots__ = ("_caller", "_outcome", "_then")
+    __slots__ = ("_then",)
 
     def __init__(self) -> None:
-        self._then: list[Callable[[SlackwaterError | None], None]] = []
-        self._caller: Future[None] | None = None
-        self._outcome: RangeState | SlackwaterError | None = None
-
-    def done(self) -> bool:
-        """Whether the command is decided."""
-        return self._outcome is not None
+        super().__init__()
+        self._then: tuple[Callable[[SlackwaterError | None], None], ...] = ()
 
     def when_decided(self, then: Callable[[SlackwaterError | None], None]) -> None:
         """Have `then(error)` called, None when it applied, in the very step in which the command is decided."""
-        self._then.append(then)
+        self._then += (then,)
 
-    async def wait(self) -> RangeState:
-        """The state in which the command applied, or the error that it did not. For one caller."""
-        if self._outcome is None:
-            self._caller = get_running_loop().create_future()
-            await self._caller
-        if isinstance(self._outcome, SlackwaterError):
-            raise self._outcome
-        assert self._outcome is not None
-        return self._outcome
-
-    def set_result(self, state: RangeState) -> None:
-        """The command applied."""
-        self._decide(state, None)
-
-    def set_exception(self, error: SlackwaterError) -> None:
-        """The command never will apply, or nobody can tell."""
-        self._decide(error, error)
-
-    def _decide(self, outcome: RangeState | SlackwaterError, error: SlackwaterError | None) -> None:
-        self._outcome = outcome
+    def settle(self, value: RangeState | None, error: SlackwaterError | None = None) -> None:
+        """The command applied in the state `value`; or it never will, or nobody can tell."""
         for then in self._then:
             then(error)
-        if self._caller is not None and not self._caller.done():
-            self._caller.set_result(None)
+        super().settle(value, error)
 
 
 class Pipeline:
@@ -160,7 +137,7 @@ class Pipeline:
             return
         if outcome.verdict is Verdict.ACCEPTED:
             if not proposal.waiter.done():
-                proposal.waiter.set_result(state)
+                proposal.waiter.settle(state)
             return
         fail(
             proposal,
@@ -197,4 +174,4 @@ class Pipeline:
 def fail(proposal: Proposal[Waiter], error: SlackwaterError) -> None:
     """Tell a waiter that its command failed."""
     if not proposal.waiter.done():
-        proposal.waiter.set_exception(error)
+        proposal.waiter.settle(None, error)

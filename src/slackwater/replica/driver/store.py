@@ -37,6 +37,7 @@ from slackwater.replica.driver.stored import stored_states
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.lease import lasts_s
 from slackwater.replica.snapshot import SnapshotReceiver, check_whole, clear, send_parts
+from slackwater.runtime.later import Later
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.column_cache import ColumnCache
@@ -183,18 +184,39 @@ class Store:
 
     # --- serving -----------------------------------------------------------------------------------------------------
 
-    async def execute(self, batch: Batch) -> BatchResult:
-        """Answer a batch from the replica it names."""
+    def at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
+        """Answer a batch in this very step, or begin to; None: it has to wait for something, and nothing was done."""
         replica = self.replicas.get(batch.header.range_id)
         if replica is None:
             raise self._not_here(batch)
         try:
-            return await replica.execute(batch)
-        except RangeMismatch as error:
-            # After a split or merge the neighbour is here too: say so, and the caller needs no second lookup.
-            raise RangeMismatch(error.message, descriptors=self._overlapping(batch)) from error
-        except StorageError as error:
-            raise self.read_failed(batch.header.range_id, error) from error
+            return replica.executor.at_once(batch)
+        except (RangeMismatch, StorageError) as error:
+            raise self._explained(error, batch) from error
+
+    async def execute(self, batch: Batch) -> BatchResult:
+        """Answer a batch from the replica it names: at once if nothing is in the way, else after waiting for that."""
+        begun = self.at_once(batch)
+        if begun is None:
+            return await self.execute_waiting(batch)
+        return await begun.wait() if isinstance(begun, Later) else begun
+
+    async def execute_waiting(self, batch: Batch) -> BatchResult:
+        """The long way, for a batch that could not be answered at once."""
+        replica = self.replicas.get(batch.header.range_id)
+        if replica is None:
+            raise self._not_here(batch)
+        try:
+            return await replica.executor.execute(batch)
+        except (RangeMismatch, StorageError) as error:
+            raise self._explained(error, batch) from error
+
+    def _explained(self, error: RangeMismatch | StorageError, batch: Batch) -> SlackwaterError:
+        """What the caller is told of an error that its replica knows only half of."""
+        if isinstance(error, StorageError):
+            return self.read_failed(batch.header.range_id, error)
+        # After a split or merge the neighbour is here too: say so, and the caller needs no second lookup.
+        return RangeMismatch(error.message, descriptors=self._overlapping(batch))
 
     def _not_here(self, batch: Batch) -> RangeMismatch | NotLeaseholder:
         """Say what is here instead; or, when nothing is, only that another replica should be asked.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from slackwater.runtime.access import Certificate
+    from slackwater.runtime.later import Later
     from slackwater.runtime.seam import Address, Connection, Listener, Runtime, TaskScope
     from slackwater.settings import Settings
 
@@ -44,8 +45,8 @@ class Handler(NamedTuple):
     function: Callable[[Any, Context], Any]
     callers: int
     """The bits of the roles that the method declares."""
-    waits: Callable[[Any], bool] | None = None
-    """Whether a request is known to wait, so that there is no point in trying to serve it at once."""
+    at_once: Callable[[Any, int], Any] | None = None
+    """Tried first: the answer, a `Later` of it, or None when the request has to wait for something (`RpcServer.handle`)."""
 
 
 class RpcServer:
@@ -82,13 +83,15 @@ class RpcServer:
         method: Method[Req, Res],
         function: Callable[[Req, Context], Awaitable[Res]],
         *,
-        waits: Callable[[Req], bool] | None = None,
+        at_once: Callable[[Req, int], Res | Later[Res] | None] | None = None,
     ) -> None:
         """Serve a method with a coroutine function: one task per call that waits.
 
-        A task from the beginning is a little cheaper for those that wait in any case; `waits` tells them.
+        `at_once(request, caller)` is tried first, in the step in which the frame arrives; `caller` is the node that asks, 0
+        for a client. It answers, or begins what needs no task to be ended (`Later`), or raises what is the answer; None says
+        that it has done nothing because something has to be waited for, and the coroutine function serves the call.
         """
-        self._register(Handler(method, ASYNC, function, method.callers.value, waits))
+        self._register(Handler(method, ASYNC, function, method.callers.value, at_once))
 
     def handle_sync(self, method: Method[Req, Res], function: Callable[[Req, Context], Res]) -> None:
         """Serve a method with a plain function that returns at once: no task at all."""

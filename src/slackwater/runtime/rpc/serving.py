@@ -1,8 +1,9 @@
 """The serving end of a connection: one task per handler that waits, none for one that can answer at once.
 
-    frame ─envelope─> handler? ─> access ─> clock ─> room? ─> decode body ─┬─ sync:   answer now
-              │          │           │         │        │           │      ├─ async:  answer now, or one task once it waits
-           garbage    unknown     denied    too far  Overloaded  DecodeErr └─ stream: the same, with credit
+    frame ─envelope─> handler? ─> access ─> clock ─> room? ─> decode body ─┬─ at once: answer now, or a `Later`: no task
+              │          │           │         │        │           │      ├─ sync:    answer now
+              │          │           │         │        │           │      ├─ async:   answer now, or one task once it waits
+           garbage    unknown     denied    too far  Overloaded  DecodeErr └─ stream:  the same, with credit
            Goodbye     Fault       Fault     Fault     Fault       Fault
 
 Everything left of the split costs no task, nor does a handler that never waits (`Scope.start`). What is wrong with one call
@@ -11,8 +12,8 @@ is a `Fault` to that call; only bytes that are no message, and identifiers used 
 Rules
     - This is the one place where access is checked: the roles of the peer (`runtime.access`) against those that the method
       declares. A handler may rely on it.
-    - A call is in `_running` from where it first waits until its task has ended, so `rpc.requests_in_flight_max` bounds tasks:
-      a cancelled handler that lingers still counts.
+    - A call is in `_running` from where it first waits until its task has ended or its `Later` is told, so
+      `rpc.requests_in_flight_max` bounds both: a cancelled call that lingers still counts.
     - A call gets at most one last word (Response, End or Fault), and none once its caller cancelled it.
     - When the connection ends every running handler is cancelled, in order of arrival.
     - A handler that raises anything but a `SlackwaterError` has a bug: its caller gets a `SlackwaterError` saying so,
@@ -22,6 +23,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import (
@@ -38,6 +40,7 @@ from slackwater.errors import (
 )
 from slackwater.hooks import level, tap
 from slackwater.runtime.access import denied, said_of
+from slackwater.runtime.later import Later
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import fault, unpack, without_facts
 from slackwater.runtime.rpc.method import Context
@@ -178,6 +181,14 @@ class ServerSession(Session):
         try:
             handler = self._admit(message)
             request = handler.method.decode_request(message.body)
+            if handler.at_once is not None:
+                answer = handler.at_once(request, self.node_id)
+                if isinstance(answer, Later):
+                    self._answer_later(message, answer)
+                    return
+                if answer is not None:
+                    self._respond(call_id, answer)
+                    return
             if handler.kind is SYNC:
                 self._respond(call_id, handler.function(request, self._context(message)))
                 return
@@ -230,13 +241,33 @@ class ServerSession(Session):
         if message.timeout_us > 0:
             context.deadline_ns = self._deadlines.after(message.timeout_us / 1e6)
         try:
-            waits = handler.waits is not None and handler.waits(request)
-            context.task = (self._scope.spawn if waits else self._scope.start)(work, name=message.method)
+            context.task = self._scope.start(work, name=message.method)
         except SlackwaterError:  # the server is closing
             self._fault(message.id, message.method, UnavailableError("the server is shutting down"))
             return
         if context.task is not None:
             self._went_on(context)
+
+    def _answer_later(self, message: Request | OpenStream, later: Later[Any]) -> None:
+        """What was asked for is under way and needs no task: it is answered when that is told."""
+        context = self._context(message)
+        context.started = True
+        if message.timeout_us > 0:
+            context.deadline_ns = self._deadlines.after(message.timeout_us / 1e6)
+        self._went_on(context)
+        later.then(partial(self._told, context))
+
+    def _told(self, context: Context, answer: object, error: SlackwaterError | None) -> None:
+        self._forget(context)
+        if context.cancelled:  # by the caller, its deadline, or the end of the session
+            return
+        if error is None:
+            try:
+                self._respond(context.id, answer)
+            except Exception as failed:
+                self._fault(context.id, context.method, failed)
+        else:
+            self._fault(context.id, context.method, error)
 
     def _went_on(self, context: Context) -> None:
         """A handler waits for something: from now on others may meet it."""
@@ -371,7 +402,8 @@ class ServerSession(Session):
             self._forget(context)
         # A cancelled task remembers where it was, frames and request and all: it must not be found from there.
         task, context.task = context.task, None
-        task.cancel()
+        if task is not None:  # a `Later` has none: it is told in time, to nobody
+            task.cancel()
 
     def _tick(self) -> None:
         """The caller pings; this side only listens."""

@@ -23,18 +23,9 @@ plant(
                 """
 probe("propose.append_unknown")
 for proposal in flight.proposals:
-    caller = proposal.waiter._caller
-    if caller is not None and not caller.done():
-        caller.set_result(self._state())
-""",
-            ),
-            Patch(
-                "slackwater.replica.driver.pipeline:Waiter.wait",
-                "await self._caller",
-                """
-early = await self._caller
-if early is not None:
-    return early
+    if proposal.waiter._tell is not None:
+        proposal.waiter._value = self._state()
+        proposal.waiter._told()
 """,
             ),
         ),

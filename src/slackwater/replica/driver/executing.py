@@ -1,0 +1,311 @@
+"""How a replica answers batches: in the step in which they come, or after waiting for what is in the way.
+
+    at_once   future? lease usable? latches free? ── no ──► None: nothing was done, the long way
+                │ one step, no await
+                ├─ read    evaluate ──► the answer
+                └─ write   evaluate ──► propose ──► a `Later`, told when the command is decided
+
+    execute   a follower may serve? ── yes ──► without the lease
+                │ lease held? ── no ──► acquire it, or NotLeaseholder with a hint
+                │ latches ───── wait for earlier conflicting requests
+                │ evaluate ──── the same step as above
+                ▼ propose ───── wait for the command to be decided
+
+Both ways do the same thing in the same function (`_evaluate`, which checks everything, and `replica.propose`); the long one
+waits before it where the short one gives up. What does not wait needs no latch while it is evaluated, since nothing else can
+come between; a write keeps its latches until its command is decided.
+
+Nearly every request meets nothing and takes the short way: no task, no timer, and each check once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, seconds_between
+from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, UnavailableError
+from slackwater.hooks import buggify, probe, tap
+from slackwater.protocol.range import requests as rq
+from slackwater.replica import admission, declare
+from slackwater.replica.driver.leasing import LeaseUse
+from slackwater.replica.driver.reading import follower_read, lease_info, read_bulk, served_here
+from slackwater.replica.driver.waiting import Waiters, deadline_of
+from slackwater.replica.evaluate import Evaluation, View, evaluate
+from slackwater.replica.latches import Latch, LatchManager, RequestId
+from slackwater.storage.stats import recompute_now
+
+if TYPE_CHECKING:
+    from slackwater.protocol.range.requests import Batch, BatchResult
+    from slackwater.protocol.range.served import Served
+    from slackwater.replica.driver.replica import Replica
+    from slackwater.replica.latches import LatchSpan
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.later import Later
+
+LATCH_WAIT_S_MAX = 60.0
+NO_LATCH = RequestId(0)
+PUSH_ROUNDS_MAX = 16
+
+AT_ONCE = frozenset(
+    {
+        rq.Get, rq.Scan, rq.ReverseScan, rq.Refresh, rq.QueryTxn, *rq.VERSION_WRITES, rq.EndTxn, rq.HeartbeatTxn,
+        rq.ResolveIntents, rq.ForgetLocks,
+    }
+)  # fmt: skip
+"""Requests that wait for nothing but the lease, latches and the log. The others read for long, park, or change the range."""
+
+
+class Executor:
+    """The requests of one replica: who holds latches, who waits for them, and who waits for a transaction's record."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._context = replica.context
+        self._next_request = 0
+        self._latches = LatchManager()
+        self._granted: Waiters[RequestId] = Waiters()
+        self._records: Waiters[bytes] = Waiters()
+
+    def tell_all(self) -> None:
+        """The replica ends: wake all that wait here."""
+        self._granted.tell_all()
+        self._records.tell_all()
+
+    # --- the short way -----------------------------------------------------------------------------------------------
+
+    def at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
+        """Answer in this very step, or begin the command that is the answer; None: something has to be waited for."""
+        header = batch.header
+        if header.follower_ok or not AT_ONCE.issuperset(map(type, batch.requests)) or buggify("replica.the_long_way"):
+            return None
+        replica, clock = self._replica, self._context.clock
+        replica.check_alive()
+        admission.check_size(batch)
+        now = clock.now()
+        if admission.latest_timestamp(batch) > now or replica.leasing.use(now) is not LeaseUse.USABLE:
+            return None
+        read_at = declare.read_ts_of(batch, now)
+        reading = declare.is_read_only(batch)
+        spans = self._touched(batch, read_at)
+        latch = NO_LATCH
+        if reading:
+            if not self._latches.passes(spans):
+                return None
+        elif (latch := self._latch_free(spans)) == NO_LATCH:
+            return None
+        try:
+            chosen = self._chosen(batch)
+            evaluation = self._evaluate(batch, read_at, (), self._uncertain_upto() if chosen else MIN)
+            self._metered(batch)
+            if evaluation.read_only:
+                self._unlatch(latch)
+                latch = NO_LATCH
+                return self._read_answer(batch, read_at, evaluation)
+            return self._begin(evaluation, latch)
+        except ReadWithinUncertainty:
+            self._unlatch(latch)
+            if chosen:
+                return None
+            raise
+        except NotLeaseholder:
+            self._unlatch(latch)
+            return None
+        except BaseException:
+            self._unlatch(latch)
+            raise
+
+    def _latch_free(self, spans: list[LatchSpan]) -> RequestId:
+        """Latches on all that a batch will touch, if there is nobody to wait for."""
+        self._next_request += 1
+        request = RequestId(self._next_request)
+        return request if self._latches.acquire_free(request, spans) else NO_LATCH
+
+    # --- the long way ------------------------------------------------------------------------------------------------
+
+    async def execute(self, batch: Batch) -> BatchResult:
+        """Answer a batch, as leaseholder or, where the timestamp is closed here, as follower."""
+        replica, context = self._replica, self._context
+        replica.check_alive()
+        admission.check_size(batch)
+        if (latest := admission.latest_timestamp(batch)) > (now := context.clock.peek()):
+            admission.check_future(latest, now=now, ahead_s=replica.closing.future_s())
+        self._metered(batch)
+        deadline = deadline_of(batch, context.runtime.clock)
+        if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
+            if batch.requests[0].by_holder:
+                await replica.leasing.hold(within_s=deadline.remaining())
+            return lease_info(replica)
+        if batch.requests and isinstance(batch.requests[0], rq.QueryResolved):
+            replica.check_bounds(batch)
+            return await replica.closing.query_resolved(batch)
+        if batch.header.follower_ok and await replica.closing.may_serve(batch):
+            replica.check_alive()
+            replica.check_bounds(batch)
+            return await follower_read(replica, batch)
+        for _ in range(PUSH_ROUNDS_MAX):
+            await replica.leasing.hold(within_s=deadline.remaining())
+            result, parked = await self._execute_surely(batch, deadline)
+            if parked is None or not await self._records.wait(parked, seconds=declare.push_wait_s(batch)):
+                return result
+        return result
+
+    def _metered(self, batch: Batch) -> None:
+        """Count a batch as load of the range."""
+        load = self._replica.load
+        if load.wants_key() and (span := declare.bounds(batch)) is not None:
+            load.sample(span.start)
+
+    def _chosen(self, batch: Batch) -> bool:
+        """Whether this node chooses the batch's timestamp."""
+        return batch.header.txn is None and batch.header.ts == MIN
+
+    def _uncertain_upto(self) -> Timestamp:
+        """What a node whose clock is ahead of this one may have told others by now."""
+        clock = self._context.clock
+        return Timestamp(clock.peek() + (clock.max_offset_us << LOGICAL_BITS))
+
+    async def _execute_surely(self, batch: Batch, deadline: Deadline) -> tuple[BatchResult, bytes | None]:
+        """Execute; where this node chooses the timestamp, not below what others may have been told already.
+
+        A version in the future of this clock may have been acknowledged by a node whose clock is ahead. Instead of reading
+        in the future, the batch waits until that is the past here: at most the maximum offset, however many there are.
+        """
+        if not self._chosen(batch):
+            return await self._execute_once(batch, MIN, deadline)
+        clock, limit = self._context.clock, self._uncertain_upto()
+        while True:
+            try:
+                return await self._execute_once(batch, limit, deadline)
+            except ReadWithinUncertainty as error:
+                existing = error.facts.get("existing")
+                if not isinstance(existing, int):
+                    raise
+                probe("replica.read_waits_for_future")
+                while (now := clock.peek()) <= existing:
+                    await self._context.runtime.clock.sleep(seconds_between(now, Timestamp(existing)) + 1e-6)
+
+    async def _execute_once(
+        self, batch: Batch, upto: Timestamp, deadline: Deadline
+    ) -> tuple[BatchResult, bytes | None]:
+        """Latch, evaluate, propose, wait. The second value names a transaction whose record a push has to wait for."""
+        read_at = declare.read_ts_of(batch, self._context.clock.now())
+        latch, granted = self._latch(batch, read_at)
+        if not granted:
+            await self._wait_for(latch, deadline)
+        try:
+            right_stats = await self._prepare(batch) if rq.Split in map(type, batch.requests) else ()
+            evaluation = self._evaluate(batch, read_at, right_stats, upto)
+            if evaluation.read_only:
+                frozen = None if evaluation.bulk is None else self._context.engine.snapshot()
+                self._unlatch(latch)
+                latch = NO_LATCH
+                if evaluation.bulk is not None and frozen is not None:
+                    evaluation.results = await read_bulk(self._context, evaluation.bulk, frozen)
+                return self._read_answer(batch, read_at, evaluation), evaluation.parked
+            command = self._begin(evaluation, latch)
+        except BaseException:
+            self._unlatch(latch)
+            raise
+        return await command.wait(), None
+
+    def _latch(self, batch: Batch, read_at: Timestamp) -> tuple[RequestId, bool]:
+        """Queue for everything the batch will touch; whether it may go ahead at once."""
+        spans = self._touched(batch, read_at)
+        if not spans:
+            return NO_LATCH, True
+        self._next_request += 1
+        request = RequestId(self._next_request)
+        return request, isinstance(self._latches.acquire(request, spans), Latch)
+
+    async def _wait_for(self, request: RequestId, deadline: Deadline) -> None:
+        """Wait for latches that others hold; they are given up if that takes too long."""
+        probe("replica.latch_wait")
+        granted = False
+        try:
+            granted = await self._granted.wait(request, seconds=deadline.pause(LATCH_WAIT_S_MAX))
+        finally:
+            if not granted:
+                self._wake(self._latches.cancel(request))
+        if not granted:
+            raise UnavailableError("waited too long behind other requests on the same keys; nothing was done")
+
+    async def _prepare(self, batch: Batch) -> tuple[int, ...]:
+        """Long computation a request needs, off the loop, while its latches are held: the statistics of a right half."""
+        for request in batch.requests:
+            if isinstance(request, rq.Split):
+                self._replica.check_bounds(batch)
+                end, engine = self._replica.state.descriptor.end, self._context.engine
+                return tuple(await self._context.runtime.offload(recompute_now, engine, request.at, end))
+        return ()
+
+    # --- what both ways do -------------------------------------------------------------------------------------------
+
+    def _touched(self, batch: Batch, read_at: Timestamp) -> list[LatchSpan]:
+        """What the batch needs latches on."""
+        txn = batch.header.txn
+        # Without a transaction, reads move up with the batch's own writes, so they must wait for every write before them.
+        top = MAX if txn is None and declare.writes_versions(batch) else read_at
+        return declare.latches(batch, read_at=top, write_at=txn.write_ts if txn else read_at)
+
+    def _unlatch(self, request: RequestId) -> None:
+        if request != NO_LATCH:
+            self._wake(self._latches.cancel(request))
+
+    def _wake(self, granted: list[RequestId]) -> None:
+        for request in granted:
+            self._granted.tell(request)
+
+    def _evaluate(
+        self, batch: Batch, read_at: Timestamp, right_stats: tuple[int, ...], uncertain_upto: Timestamp
+    ) -> Evaluation:
+        """Check and act: no await between here and `Replica.propose`."""
+        replica, context = self._replica, self._context
+        replica.check_alive()
+        context.trusted()
+        now = context.clock.now()
+        lease_end = replica.leasing.check(now)
+        tap("replica.serving", replica, now)
+        replica.check_bounds(batch)
+        replica.closing.catch_up()
+        view = View(
+            reader=context.engine,
+            state=replica.state,
+            now=now,
+            read_at=read_at,
+            floor=replica.pipeline.buffer.floor,
+            lease_end=lease_end,
+            tscache=replica.tscache,
+            txn_expiration_s=context.settings["txn.expiration"],
+            right_stats=right_stats,
+            neighbors=context.hooks,
+            furthest=replica.closing.furthest,
+            uncertain_upto=uncertain_upto,
+            resolve_bytes_max=int(context.settings["log.entry_bytes_max"]) // 4,
+        )
+        evaluation = evaluate(batch, view)
+        if isinstance(evaluation.transfer_to, int):
+            evaluation.trigger = replica.leasing.transfer(evaluation.transfer_to, served=replica.tscache.highest)
+        return evaluation
+
+    def _read_answer(self, batch: Batch, read_at: Timestamp, evaluation: Evaluation) -> BatchResult:
+        header = batch.header
+        served = served_here(self._replica, evaluation.ts) if header.follower_ok or header.ts else ()
+        answer = self._answer(evaluation, self._replica.state, served)
+        tap("replica.read_served", self._replica, batch, read_at, answer)
+        return answer
+
+    def _begin(self, evaluation: Evaluation, latch: RequestId) -> Later[BatchResult]:
+        """Hand a command to the log. From here on the latch is the command's: a cancelled caller must not let others in."""
+        waiter = self._replica.propose(evaluation)
+        waiter.when_decided(lambda _: self._command_decided(latch, evaluation.records))
+        return waiter.map(lambda state: self._answer(evaluation, state))
+
+    def _command_decided(self, latch: RequestId, records: tuple[bytes, ...]) -> None:
+        self._unlatch(latch)
+        for txn_id in records:
+            self._records.tell(txn_id)
+
+    def _answer(self, evaluation: Evaluation, state: RangeState, served: tuple[Served, ...] = ()) -> BatchResult:
+        now = self._context.clock.now() if evaluation.finishers else MIN
+        return evaluation.result(state, self._context.node_id, now=now, served=served)
