@@ -20,6 +20,7 @@
     ├── TooStale                   the nearest replica is behind what a read insists on; wait, or allow others
     ├── BelowGcThreshold           history is gone; pick a later timestamp (permanent)
     ├── NotClosing                 a table's closing is off: nothing of it is resolved; give it a policy that closes
+    ├── ClaimLost                  a job was taken over, paused or cancelled: stop working on it; nothing was changed
     ├── FeedExpired                a change feed lagged for too long and was to fail then; start it anew
     ├── ClockError                 a clock is beyond the maximum offset
     ├── NodeFenced                 another process runs as this node, from a copy of its store: stop this one
@@ -196,6 +197,12 @@ class BelowGcThreshold(SlackwaterError):
 
 class NotClosing(SlackwaterError):
     """A table, or a part of it, closes nothing by policy, so nothing of it is ever resolved; facts: `table`, `policy`."""
+
+    sqlstate = "55000"
+
+
+class ClaimLost(SlackwaterError):
+    """A job is not this claimant's any more: it was taken over, paused or cancelled. Nothing was changed; facts: `job`."""
 
     sqlstate = "55000"
 

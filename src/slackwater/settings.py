@@ -114,6 +114,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("gateway.page_bytes", 3 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),
     Setting("staging.rows_max", 1_000_000, "rows", (1, 100_000_000), (10, 10_000), "Rows that one publish of staged writes may hold: they are one transaction."),
     Setting("staging.ttl", 86400.0, "s", (60, 30 * 86400), (1, 3600), "Staged rows older than this belong to a job that died, and are removed."),
+    # jobs
+    Setting("jobs.poll_interval", 5.0, "s", (0.05, 300), (0.1, 5), "How often a node looks for jobs to claim or to take over; what changes is also announced."),
+    Setting("jobs.running_max", 8, "jobs", (0, 1024), (1, 4), "Jobs that one node runs at the same time; 0: it runs none."),
+    Setting("jobs.attempts_max", 20, "attempts", (1, 10_000), (2, 20), "Attempts at a job without progress before it fails and is reverted."),
+    Setting("jobs.retry_pause_min", 1.0, "s", (0.01, 3600), (0.05, 2), "Pause before a job is tried again after an error; doubles with each attempt."),
+    Setting("jobs.retry_pause_max", 300.0, "s", (0.1, 86400), (0.2, 10), "Longest pause before a job is tried again."),
+    Setting("jobs.lease_duration", 60.0, "s", (1, 86400), (1, 20), "How long an application outside of the cluster keeps its claim on a job without renewing it."),
+    Setting("jobs.retention", 14 * 86400.0, "s", (60, 3650 * 86400), (2, 60), "How long jobs that ended are kept in system.jobs."),
     # closed timestamps
     Setting("closed_timestamp.target_duration", 3.0, "s", (0, 600), (0.01, 10), "How far behind now a range closes; 0 switches closing off."),
     Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),

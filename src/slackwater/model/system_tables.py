@@ -68,6 +68,7 @@ JOBS = _table(
         "next_attempt": (TIMESTAMPTZ, ""),
         "attempts": (INT4, NOT_NULL),
         "error": (STRING, ""),
+        "ending": (STRING, ""),
         "owns": (JSON, NOT_NULL),
         "name": (STRING, ""),
     },

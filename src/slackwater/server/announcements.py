@@ -4,6 +4,7 @@
     span config      SpanWatch is nudged and reads
     settings         ClusterSettings puts them into force
     descriptors      the catalog's bell rings, and it reads what is new
+    jobs             the driver of jobs looks for what has changed
 
 Each of them works without a feed, only later: nothing that must be right depends on an announcement (pitfall 44).
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from slackwater.catalog.records import descriptors_span
 from slackwater.config.zones import zones_span
 from slackwater.feeds.watch import Bell, SystemWatch, Topic
+from slackwater.jobs.record import open_span
 from slackwater.model.spans import Span
 from slackwater.replica.driver.liveness import liveness_span
 from slackwater.server.cluster_settings import ClusterSettings, settings_span
@@ -33,6 +35,7 @@ def announcements(node: Node, liveness: NodeLiveness) -> SystemWatch:
         Topic("span config", zones_span(), lambda _, __: node.span_watch.nudge(), poll=False),
         Topic("settings", settings_span(), ClusterSettings(node.settings).heard),
         Topic("descriptors", descriptors_span(), bell.ring, poll=False),
+        Topic("jobs", open_span(), node.jobs.ring, poll=False),
     ]
     watch = SystemWatch(topics, client=node.feed_client, kv=node.kv)
     node.scope.spawn(watch.follow(), name="announcements")

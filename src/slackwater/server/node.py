@@ -8,6 +8,7 @@
     ├── RangeSender ── KV                 requests to any range, transactions
     ├── TableCatalog, Gateway             tables, and what clients ask for
     ├── NodeFeeds, FeedClient             change feeds: served and read
+    ├── Jobs                              durable jobs: claims and runs them
     └── Queues                            split, merge, replicate, lease, trim, check
 
 A store without identity is no node yet: it either becomes the first of a new cluster (`init`) or joins one. From then on
@@ -24,6 +25,7 @@ from slackwater.clock import HybridClock, OffsetMonitor, SteadyWall, StepGuard
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import LogIdentityMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.gateway.service import Gateway, table_catalog
+from slackwater.jobs import JobTypes
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.replica.driver import NodeLiveness, Store
@@ -56,6 +58,7 @@ from slackwater.server.identity import (
     read_identity,
     write_identity,
 )
+from slackwater.server.jobs import node_jobs
 from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
@@ -140,6 +143,8 @@ class Node:
         self.liveness: NodeLiveness | None = None
         self.fitness = Fitness(self)
         self.feeds: NodeFeeds | None = None
+        self.job_types = JobTypes()
+        """What this node can do for jobs; the parts of the node that have work of this kind add theirs."""
         self._initializing = False
         self._serve()
 
@@ -275,6 +280,7 @@ class Node:
         self.feed_client = feed_client(self, self.feeds)
         self._administer(self.store, self.liveness)
         self.catalog = table_catalog(self)
+        self.jobs = node_jobs(self, self.liveness)
         self.store.start()
         self.feeds.resume()
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
@@ -320,6 +326,7 @@ class Node:
     async def stop(self) -> None:
         """Stop gracefully: nothing more is served, what was applied is durable, and nobody has to wait for our leases."""
         if self.liveness is not None and self.store is not None:
+            await self.jobs.stop()
             await self.drain()
         await self.server.close()
         if self.liveness is not None and self.store is not None:

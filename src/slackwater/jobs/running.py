@@ -1,0 +1,53 @@
+"""A job in the hands of its claimant on a node: what a resumer is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from slackwater.jobs.transitions import ticket_of
+
+if TYPE_CHECKING:
+    from slackwater.jobs.store import JobStore, Work
+    from slackwater.model.jobs import Job, Progress
+    from slackwater.txn.coordinator import Transaction
+
+T = TypeVar("T")
+
+
+class RunningJob:
+    """One claim on one job. Everything it writes is written only while the claim holds (I-36)."""
+
+    def __init__(self, store: JobStore, job: Job) -> None:
+        self._store = store
+        self.ticket = ticket_of(job)
+        self.job = job
+        """As of the last step."""
+
+    def payload(self, shape: type[T]) -> T:
+        """What to do."""
+        return msgspec.json.decode(self.job.payload, type=shape)
+
+    def checkpoint(self, shape: type[T]) -> T:
+        """How far it is; fields that the checkpoint lacks take their defaults."""
+        return msgspec.json.decode(self.job.checkpoint, type=shape)
+
+    async def step(self, work: Work) -> None:
+        """Run `work` in a transaction that also compares the claim and writes the progress that `work` returns.
+
+        `ClaimLost` when the job is not this claimant's any more; then nothing of it was written. `work` may run several times.
+        """
+        self.job = await self._store.run(lambda txn: self._store.step(txn, self.ticket, work))
+
+    async def said(self, progress: Progress) -> None:
+        """Write progress alone."""
+
+        async def work(_: Transaction) -> Progress:
+            return progress
+
+        await self.step(work)
+
+    async def succeed(self, work: Work | None = None) -> None:
+        """End the job, with what `work` writes, in one transaction; `resume` returns afterwards."""
+        self.job = await self._store.run(lambda txn: self._store.succeed(txn, self.ticket, work))

@@ -1,0 +1,230 @@
+"""Jobs in the store: every change of one is a transaction that reads its row first.
+
+create, take        a new row; another claim
+step, succeed, …    what a claimant does, with the number of its claim compared in the same transaction (I-36)
+end                 the last write of a job; what it owns is released with it
+collect             rows of jobs that ended are removed once nobody needs them as history
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
+
+from slackwater.errors import AccessDenied, UsageError, invariant
+from slackwater.hooks import probe
+from slackwater.jobs import transitions as to
+from slackwater.jobs.record import (
+    JOB_ID_KEY,
+    decode_id,
+    encode_id,
+    id_of_open,
+    job_of,
+    name_key,
+    open_key,
+    open_span,
+    row_of,
+)
+from slackwater.model.jobs import Job, Owned, Status, instant
+from slackwater.model.system_tables import JOBS
+from slackwater.protocol.range.requests import Get, Value
+from slackwater.txn.system_rows import Reader, SystemRows
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from slackwater.jobs.registry import JobTypes
+    from slackwater.model.jobs import Progress
+    from slackwater.txn.coordinator import Transaction
+    from slackwater.txn.kv import KV
+
+    Work = Callable[[Transaction], Awaitable[Progress | None]]
+    T = TypeVar("T")
+
+OPEN_MAX = 10_000
+"""Jobs that have not ended; more cannot be made."""
+COLLECTED_AT_ONCE = 256
+NAME_CHARS_MAX = 512
+TEXT_CHARS_MAX = 4000
+
+
+class JobStore:
+    """The jobs of a cluster."""
+
+    def __init__(self, kv: KV, types: JobTypes) -> None:
+        self._kv = kv
+        self.types = types
+        self.rows = SystemRows(JOBS)
+
+    def now(self) -> dt.datetime:
+        """What times in rows are taken from."""
+        return instant(self._kv.kernel.clock.now())
+
+    # --- reading
+
+    async def get(self, reader: Reader, job_id: int) -> Job:
+        """A job by its id."""
+        found = await self.rows.get(reader, job_id) if 0 <= job_id < 1 << 63 else None
+        if found is None:
+            raise UsageError(f"there is no job {job_id}; `slackwater jobs list` shows those that are kept", job=job_id)
+        return job_of(found)
+
+    async def all(self, *, timeout: float | None = None) -> list[Job]:
+        """Every job that is kept, by id."""
+        span = self.rows.span()
+        found = await self._kv.scan(span.start, span.end, timeout=timeout)
+        return [job_of(self.rows.codec.decode(value)) for value in found.values]
+
+    async def open(self) -> list[Job]:
+        """Every job that has not ended, by id."""
+        span = open_span()
+        ids = [id_of_open(key) for key in (await self._kv.scan(span.start, span.end, max_keys=OPEN_MAX)).keys]
+        if not ids:
+            return []
+        found = await self._kv.batch([Get(self.rows.key(job_id)) for job_id in ids])
+        values = [value.value for value in found if isinstance(value, Value) and value.value is not None]
+        return [job for job in (job_of(self.rows.codec.decode(value)) for value in values) if not job.status.ended]
+
+    async def named(self, txn: Transaction, name: str) -> Job | None:
+        """The job that has this name."""
+        found = await txn.get(name_key(name))
+        return None if found is None else await self.get(txn, decode_id(found))
+
+    # --- making
+
+    async def create(
+        self,
+        txn: Transaction,
+        kind: str,
+        *,
+        description: str,
+        payload: str = "{}",
+        creator: str = "",
+        name: str = "",
+        owns: Sequence[Owned] = (),
+        claimant: to.Claimant | None = None,
+    ) -> Job:
+        """Make a job in the caller's transaction; one that has the same name already is returned instead."""
+        if self.types.find(kind) is None:
+            raise UsageError(f"there are no jobs of type {kind!r}", type=kind)
+        if len(name) > NAME_CHARS_MAX or len(description) > TEXT_CHARS_MAX:
+            raise UsageError(
+                f"a job's name has at most {NAME_CHARS_MAX} characters and its description {TEXT_CHARS_MAX}",
+                name=name[:NAME_CHARS_MAX],
+            )
+        if name and (found := await self.named(txn, name)) is not None:
+            probe("jobs.made_already")
+            return found
+        # outside of the transaction: creators do not wait for one another, and an id that is not used is no loss
+        job_id = await self._kv.increment(JOB_ID_KEY)
+        now = self.now()
+        job = Job(
+            id=job_id,
+            type=kind,
+            description=description,
+            creator=creator,
+            created=now,
+            payload=payload,
+            name=name,
+            owns=tuple(owns),
+        )
+        if claimant is not None:
+            job = to.taken(job, claimant, now=now, attempts_max=1)
+        await self.write(txn, job, before=None)
+        if name:
+            await txn.put(name_key(name), encode_id(job_id))
+        return job
+
+    # --- changing
+
+    async def write(self, txn: Transaction, job: Job, *, before: Job | None) -> None:
+        """Write a job's row and the note that it has not ended. Every change of a job passes here."""
+        if before is not None:
+            invariant(not before.status.ended, "I-36", job=job.id, status=before.status.value)
+            invariant(job.claim_number >= before.claim_number, "I-36", job=job.id, claim=job.claim_number)
+        await self.rows.put(txn, row_of(job))
+        if job.status.ended:
+            await txn.delete(open_key(job.id))
+        elif before is None or before.status is not job.status or before.claim_number != job.claim_number:
+            await txn.put(open_key(job.id), job.status.value.encode())
+
+    async def end(self, txn: Transaction, job: Job, *, before: Job) -> Job:
+        """Write the last state of a job and release what it owns."""
+        invariant(job.status.ended, "I-36", job=job.id, status=job.status.value)
+        await self.types.release(txn, job)
+        done = replace(job, owns=())
+        await self.write(txn, done, before=before)
+        return done
+
+    async def step(self, txn: Transaction, ticket: to.Ticket, work: Work) -> Job:
+        """One step of a claimant in its transaction: the claim is compared, `work` done, and what it says written."""
+        before = to.held(await self.get(txn, ticket.job_id), ticket)
+        said = await work(txn)
+        if said is None:
+            return before
+        job = to.checkpointed(before, said)
+        await self.write(txn, job, before=before)
+        return job
+
+    async def succeed(self, txn: Transaction, ticket: to.Ticket, work: Work | None = None) -> Job:
+        """End a job that is done, with the last things it does."""
+        before = to.held(await self.get(txn, ticket.job_id), ticket)
+        to.succeeded(before, self.now())  # what cannot succeed is told before it writes
+        said = None if work is None else await work(txn)
+        job = before if said is None else to.checkpointed(before, said)
+        return await self.end(txn, to.succeeded(job, self.now()), before=before)
+
+    async def change(self, txn: Transaction, ticket: to.Ticket, how: Callable[[Job], Job]) -> Job:
+        """Any other change by a claimant; one that ends the job releases what it owns."""
+        before = to.held(await self.get(txn, ticket.job_id), ticket)
+        job = how(before)
+        if job.status.ended:
+            return await self.end(txn, job, before=before)
+        await self.write(txn, job, before=before)
+        return job
+
+    async def ask(self, txn: Transaction, job_id: int, how: Callable[[Job], Job], *, by: str | None) -> Job:
+        """A user's pause, resume or cancel; `by` None is for those who may do it to every job."""
+        before = await self.get(txn, job_id)
+        if by is not None and before.creator != by:
+            whose = before.creator or "the operators"
+            raise AccessDenied(f"job {job_id} belongs to {whose}; its creator or an operator may change it", job=job_id)
+        job = how(before)
+        await self.write(txn, job, before=before)
+        return job
+
+    async def take(self, txn: Transaction, seen: Job, claimant: to.Claimant, *, attempts_max: int) -> Job | None:
+        """Claim a job whose claimant, as of `seen`, is gone or was never there; None if it has changed since."""
+        before = await self.get(txn, seen.id)
+        if before.claim_number != seen.claim_number or before.status.ended or before.status is Status.PAUSED:
+            return None
+        job = to.taken(before, claimant, now=self.now(), attempts_max=attempts_max)
+        await self.write(txn, job, before=before)
+        return job
+
+    async def collect(self, start: bytes, *, older_than: dt.datetime) -> bytes:
+        """Remove rows of jobs that ended before a time, of some rows from `start` on; returns where to go on."""
+        span = self.rows.span()
+        found = await self._kv.scan(max(start, span.start), span.end, max_keys=COLLECTED_AT_ONCE)
+        old = [job for job in map(job_of, map(self.rows.codec.decode, found.values)) if _is_old(job, older_than)]
+        if old:
+            probe("jobs.collected")
+
+            async def work(txn: Transaction) -> None:
+                for job in old:  # it has ended, so it is what it was
+                    await self.rows.delete(txn, job.id)
+                    if job.name:
+                        await txn.delete(name_key(job.name))
+
+            await self._kv.run(work)
+        return b"" if found.resume is None else found.resume
+
+    async def run(self, function: Callable[[Transaction], Awaitable[T]], *, timeout: float | None = None) -> T:
+        """Run a function of these in a transaction of its own."""
+        return await self._kv.run(function, timeout=timeout)
+
+
+def _is_old(job: Job, older_than: dt.datetime) -> bool:
+    return job.status.ended and job.finished is not None and job.finished < older_than
