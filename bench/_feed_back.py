@@ -32,7 +32,7 @@ from slackwater.storage.rocks import RocksDisk
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slackwater.runtime.seam import Snapshot
+    from slackwater.runtime.seam import EngineSnapshot
     from slackwater.server.remote import Remote
 
 VALUE = b"v" * 90
@@ -132,7 +132,7 @@ async def _scan(directory: Path, rows: int) -> tuple[float, float]:
     return rates["new"], rates["all"]
 
 
-def _pass(frozen: Snapshot, after: Timestamp, rows: int) -> int:
+def _pass(frozen: EngineSnapshot, after: Timestamp, rows: int) -> int:
     span, start = prefix_span(KV), KV
     while True:
         found = scan_versions(

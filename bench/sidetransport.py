@@ -21,7 +21,7 @@ import msgspec
 
 from bench.harness import Figure, figure, interleaved
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, from_us
-from slackwater.closedts.policy import Policy, Terms, target
+from slackwater.closedts.policy import ClosingPolicy, Terms, target
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import ASKED_PER_TICK_MAX, CannotClose, Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
@@ -37,7 +37,7 @@ TICK_MS_MAX = 50.0
 EPOCH = Epoch(1)
 TERMS = Terms(interval_s=INTERVAL_S)
 LEASE = NodeLease(EPOCH, from_us(1 << 52))
-POLICY = Policy()
+POLICY = ClosingPolicy()
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -56,7 +56,7 @@ class IdleRange:
         self.lowest: Timestamp | None = None
         self.upto = LEASE.upto
 
-    def policy(self) -> Policy:
+    def policy(self) -> ClosingPolicy:
         """The cluster's lag."""
         return POLICY
 

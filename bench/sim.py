@@ -23,7 +23,7 @@ from slackwater.runtime.rpc import Context, Dialer, Identity, Method, RpcServer
 from slackwater.settings import Settings
 from slackwater.sim.handles import NS
 from slackwater.sim.loop import SimLoop
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.schedule import SchedulePolicy, scheduler_for
 from slackwater.sim.tape import Tape
 from slackwater.sim.world import World
@@ -111,7 +111,7 @@ def _pings_speed(sim_seconds: int) -> float:
 
 
 def _kernel_speed(seeds: range) -> float:
-    results = [run_job(Job(seed=seed)) for seed in seeds]
+    results = [run_job(SimJob(seed=seed)) for seed in seeds]
     return sum(r.sim_seconds for r in results) / sum(r.real_seconds for r in results)
 
 

@@ -28,7 +28,7 @@ from bench.harness import Figure, figure
 from slackwater.clock.timestamp import add_seconds, seconds_between
 from slackwater.closedts.policy import lead_s, terms_of
 from slackwater.codec.layout import KV, kv
-from slackwater.config.zones import Kind, ZoneConfig
+from slackwater.config.zones import PolicyKind, ZoneConfig
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty
 from slackwater.log.memory import MemoryLog
 from slackwater.model.ids import RangeId
@@ -276,7 +276,7 @@ async def _on_demand(*, rounds: int) -> list[Figure]:
 async def _leading(*, rounds: int) -> list[Figure]:
     """The range of IDLE leads; the one of BUSY goes on as before."""
     async with two_nodes(closed_timestamp__target_duration=1.0, span_config__poll_interval=0.1) as (first, second):
-        await write_zone(first.kv, ZoneConfig(KV, kv(b"m"), policy=Kind.LEAD))
+        await write_zone(first.kv, ZoneConfig(KV, kv(b"m"), policy=PolicyKind.LEAD))
         replica = _follower(second, IDLE)
         assert replica is not None
         await _until(

@@ -25,7 +25,7 @@ from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.codec.rows_arrow import BlockDecoder
-from slackwater.model.kinds import ColumnType, Kind
+from slackwater.model.kinds import ColumnKind, ColumnType
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.runtime.seam import Family
 from slackwater.storage import reads, writes
@@ -39,7 +39,16 @@ if TYPE_CHECKING:
     from bench.harness import Figure
     from slackwater.storage.rocks import RocksEngine
 
-KINDS = [Kind.INT, Kind.INT, Kind.FLOAT, Kind.STRING, Kind.BOOL, Kind.TIMESTAMPTZ, Kind.INT4, Kind.STRING]
+KINDS = [
+    ColumnKind.INT,
+    ColumnKind.INT,
+    ColumnKind.FLOAT,
+    ColumnKind.STRING,
+    ColumnKind.BOOL,
+    ColumnKind.TIMESTAMPTZ,
+    ColumnKind.INT4,
+    ColumnKind.STRING,
+]
 SCHEMA = TableSchema(
     9,
     "bench",

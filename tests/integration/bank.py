@@ -28,9 +28,9 @@ from slackwater.protocol.range.requests import Export, Header
 from slackwater.protocol.range.requests import Versions as ExportedVersions
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.checkers import (
-    Outcome,
+    ObservedVersion,
+    OperationOutcome,
     Recorder,
-    Version,
     VersionHistory,
     check_bank,
     check_bank_versions,
@@ -153,7 +153,7 @@ class Bank:
 
     async def versions(self, remote: Remote) -> VersionHistory:
         """Every version of every key of the bank, and no intent left over."""
-        found: dict[bytes, list[Version]] = {}
+        found: dict[bytes, list[ObservedVersion]] = {}
         start, end = self.accounts[0], kv(LEDGER + b"~")
         upto = remote.clock.now()
         while start is not None:
@@ -162,7 +162,7 @@ class Bank:
             (page,) = answer.results
             assert isinstance(page, ExportedVersions)
             for key, ts, value in zip(page.keys, page.timestamps, page.values, strict=True):
-                found.setdefault(key, []).append(Version(ts, value or None))
+                found.setdefault(key, []).append(ObservedVersion(ts, value or None))
             start = page.resume
         return VersionHistory.of(found, loaded_upto=self.loaded_upto)
 
@@ -188,9 +188,9 @@ class Bank:
             balances[target] += int(amount)
         for txn in txns:
             wrote = [w.key for w in txn.writes if w.key.startswith(kv(LEDGER)[:-2])]
-            if txn.outcome is Outcome.OK and any(key not in rows for key in wrote):
+            if txn.outcome is OperationOutcome.OK and any(key not in rows for key in wrote):
                 problems.append(f"acknowledged transfer {txn.txn_id} is not in the ledger")
-            if txn.outcome is Outcome.FAILED and any(key in rows for key in wrote):
+            if txn.outcome is OperationOutcome.FAILED and any(key in rows for key in wrote):
                 problems.append(f"failed transfer {txn.txn_id} is in the ledger")
         for key, expected in zip(self.accounts, balances, strict=True):
             held = balance_of(versions.value_at(key, ts=MAX))
@@ -201,6 +201,6 @@ class Bank:
     def summary(self) -> str:
         """One line for people."""
         txns = self.recorder.history().txns
-        counts = {o.value: sum(t.outcome is o for t in txns) for o in Outcome}
+        counts = {o.value: sum(t.outcome is o for t in txns) for o in OperationOutcome}
         longest = " ".join(f"{pause:.1f}" for pause in sorted(self.pauses, reverse=True)[:8])
         return f"bank txns={len(txns)} {counts} errors={self.errors} longest pauses {longest} s"

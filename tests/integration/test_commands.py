@@ -292,7 +292,7 @@ def test_what_commands_refuse_without_a_node(shell):
         refused(shell.inside(*command.split(), "--host", "db.example:7400"), "with")
     refused(shell.inside("settings", "nope"), "no setting has 'nope' in its name")
     refused(shell.inside("bench", "nope"), "there is no benchmark nope")
-    refused(shell.inside("demo", "--picture", "no/where.svg"), "no directory no")
+    refused(shell.inside("demo", "--view", "no/where.svg"), "no directory no")
     refused(
         shell.inside("cert", "create-node", "--certs", "certs", "localhost"),
         "ca.key is missing; run `slackwater cert create-ca` first",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import permutations, product
 
-from slackwater.sim.checkers import ListTxn, OpKind, Outcome, RegisterOp, Txn, VersionHistory
+from slackwater.sim.checkers import ListTxn, OperationOutcome, OpKind, RegisterOp, TxnOp, VersionHistory
 
-OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
+OK, FAILED, UNKNOWN = OperationOutcome.OK, OperationOutcome.FAILED, OperationOutcome.UNKNOWN
 
 
 def before(a, b) -> bool:
@@ -104,7 +104,7 @@ def _conflict(one, other) -> bool:
 # --- transactions against V ----------------------------------------------------------------------------------------
 
 
-def intervals_ok(txns: list[Txn], versions: VersionHistory) -> bool:
+def intervals_ok(txns: list[TxnOp], versions: VersionHistory) -> bool:
     """Some assignment of timestamps to transactions satisfies every rule, checked rule by rule."""
     table = {row.key: {v.ts: v for v in row.versions} for row in versions.keys}
     times = sorted({0} | {v.ts for row in versions.keys for v in row.versions})
@@ -205,7 +205,7 @@ def _sources_first(order) -> bool:
     return True
 
 
-def serial_order_exists(txns: list[Txn], loaded: dict[bytes, bytes]) -> bool:
+def serial_order_exists(txns: list[TxnOp], loaded: dict[bytes, bytes]) -> bool:
     """Plain serializability of the acknowledged and any of the unknown transactions, timestamps ignored."""
     sure = [txn for txn in txns if txn.outcome is OK]
     unsure = [txn for txn in txns if txn.outcome is UNKNOWN]

@@ -8,7 +8,7 @@ from decimal import Context, Decimal
 from hypothesis import strategies as st
 
 from slackwater.model import kinds
-from slackwater.model.kinds import INTEGERS, ColumnType, Kind, decimal_type
+from slackwater.model.kinds import INTEGERS, ColumnKind, ColumnType, decimal_type
 from slackwater.model.schema import Column, KeyColumn, TableSchema, can_retype
 
 EXACT = Context(prec=50)  # the default context would round what decimal(38, s) holds
@@ -32,21 +32,21 @@ def values(ctype: ColumnType):
     kind = ctype.kind
     if kind in INTEGERS:
         return integers(INTEGERS[kind])
-    if kind is Kind.DECIMAL:
+    if kind is ColumnKind.DECIMAL:
         limit = 10**ctype.precision - 1
         return (st.integers(-limit, limit) | st.sampled_from([-limit, 0, limit])).map(
             lambda n: Decimal(n).scaleb(-ctype.scale, EXACT)
         )
     return {
-        Kind.BOOL: st.booleans(),
-        Kind.FLOAT: st.floats(),
-        Kind.STRING: text,
-        Kind.JSON: text,
-        Kind.BYTES: binary,
-        Kind.DATE: st.dates(),
-        Kind.TIMESTAMP: st.datetimes(),
-        Kind.TIMESTAMPTZ: st.datetimes(timezones=st.just(dt.UTC)),
-        Kind.UUID: st.binary(min_size=16, max_size=16),
+        ColumnKind.BOOL: st.booleans(),
+        ColumnKind.FLOAT: st.floats(),
+        ColumnKind.STRING: text,
+        ColumnKind.JSON: text,
+        ColumnKind.BYTES: binary,
+        ColumnKind.DATE: st.dates(),
+        ColumnKind.TIMESTAMP: st.datetimes(),
+        ColumnKind.TIMESTAMPTZ: st.datetimes(timezones=st.just(dt.UTC)),
+        ColumnKind.UUID: st.binary(min_size=16, max_size=16),
     }[kind]
 
 
@@ -54,7 +54,7 @@ def values(ctype: ColumnType):
 def schemas(draw, *, columns_max: int = 10):
     """A table with any columns; the first one or two are its primary key."""
     types = draw(st.lists(column_types, min_size=0, max_size=columns_max))
-    key_types = draw(st.lists(column_types.filter(lambda t: t.kind is not Kind.JSON), min_size=1, max_size=2))
+    key_types = draw(st.lists(column_types.filter(lambda t: t.kind is not ColumnKind.JSON), min_size=1, max_size=2))
     columns = [Column(i + 1, f"k{i + 1}", t, nullable=False) for i, t in enumerate(key_types)]
     keys = tuple(KeyColumn(c.id, draw(st.booleans())) for c in columns)
     for i, ctype in enumerate(types, len(columns) + 1):

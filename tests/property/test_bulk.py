@@ -14,7 +14,7 @@ from slackwater.codec.bulk_arrow import change_schema, plan_schema, stream, unpa
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConflictError, DecodeError, ReadWithinUncertainty, UsageError
-from slackwater.model.kinds import ColumnType, Kind
+from slackwater.model.kinds import ColumnKind, ColumnType
 from slackwater.model.predicates import Op, Predicate, predicate
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.txns import Txn
@@ -25,10 +25,10 @@ from slackwater.storage import reads, writes
 from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.versions import suffix
 
-ID = Column(1, "id", ColumnType(Kind.INT), nullable=False)
-NAME = Column(2, "name", ColumnType(Kind.STRING), nullable=False)
-SCORE = Column(3, "score", ColumnType(Kind.FLOAT))
-ADDED = Column(4, "added", ColumnType(Kind.STRING), default="new")
+ID = Column(1, "id", ColumnType(ColumnKind.INT), nullable=False)
+NAME = Column(2, "name", ColumnType(ColumnKind.STRING), nullable=False)
+SCORE = Column(3, "score", ColumnType(ColumnKind.FLOAT))
+ADDED = Column(4, "added", ColumnType(ColumnKind.STRING), default="new")
 
 
 def versions_of(*, by_name):
@@ -233,9 +233,9 @@ def test_a_version_within_uncertainty_stops_the_scan(by_name, depth):
 
 def test_an_intent_in_the_window_is_a_conflict_and_decimals_and_dates_are_keys_too():
     columns = (
-        Column(1, "d", ColumnType(Kind.DATE), nullable=False),
-        Column(2, "p", ColumnType(Kind.DECIMAL, precision=10, scale=2), nullable=False),
-        Column(3, "v", ColumnType(Kind.INT4)),
+        Column(1, "d", ColumnType(ColumnKind.DATE), nullable=False),
+        Column(2, "p", ColumnType(ColumnKind.DECIMAL, precision=10, scale=2), nullable=False),
+        Column(3, "v", ColumnType(ColumnKind.INT4)),
     )
     schema = TableSchema(9, "u", 1, columns, (KeyColumn(1, descending=True), KeyColumn(2)))
     codec, engine, span = RowCodec(schema), MemoryEngine(), schema_span(schema)

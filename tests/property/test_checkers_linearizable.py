@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from slackwater.sim.checkers import OpKind, Outcome, RegisterOp, check_registers
+from slackwater.sim.checkers import OperationOutcome, OpKind, RegisterOp, check_registers
 from tests.property import checkers_brute as brute
 
 HISTORIES = 12_000
@@ -19,20 +19,20 @@ def history(rng: random.Random) -> list[RegisterOp]:
     state, ops = None, {}
     for _, at in points:
         kind = rng.choice([OpKind.READ, OpKind.READ, OpKind.WRITE, OpKind.CAS])
-        outcome = rng.choices([Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED], [8, 2, 1])[0]
-        happens = outcome is Outcome.OK or (outcome is Outcome.UNKNOWN and rng.random() < 0.5)
+        outcome = rng.choices([OperationOutcome.OK, OperationOutcome.UNKNOWN, OperationOutcome.FAILED], [8, 2, 1])[0]
+        happens = outcome is OperationOutcome.OK or (outcome is OperationOutcome.UNKNOWN and rng.random() < 0.5)
         value, expected, swapped = rng.choice(VALUES), rng.choice(VALUES), True
         if kind is OpKind.READ:
             value = state
         elif kind is OpKind.CAS and expected != state:
-            if outcome is Outcome.OK:
+            if outcome is OperationOutcome.OK:
                 value, swapped = state, False
         elif happens:
             state = value
         begin, end = spans[at]
         ops[at] = RegisterOp(
             op_id=at, client=at % 3, key=b"k", kind=kind, invoked_ns=begin, outcome=outcome, swapped=swapped,
-            returned_ns=None if outcome is Outcome.UNKNOWN else end, value=value,
+            returned_ns=None if outcome is OperationOutcome.UNKNOWN else end, value=value,
             expected=expected if kind is OpKind.CAS else None,
         )  # fmt: skip
     return [spoil(rng, op) if rng.random() < 0.12 else op for op in ops.values()]
@@ -78,7 +78,7 @@ def _open(op: RegisterOp, end: int) -> RegisterOp:
     if op.returned_ns is None or op.returned_ns <= end or op.kind is OpKind.READ or not op.swapped:
         return op
     fields = {name: getattr(op, name) for name in op.__struct_fields__}
-    return RegisterOp(**{**fields, "returned_ns": None, "outcome": Outcome.UNKNOWN})
+    return RegisterOp(**{**fields, "returned_ns": None, "outcome": OperationOutcome.UNKNOWN})
 
 
 def test_long_histories_with_many_unknown_outcomes_stay_small():
@@ -100,7 +100,7 @@ def test_long_histories_with_many_unknown_outcomes_stay_small():
                 invoked_ns=at - rng.randint(0, 5),
                 value=value,
                 returned_ns=None if unknown else at + rng.randint(0, 5),
-                outcome=Outcome.UNKNOWN if unknown else Outcome.OK,
+                outcome=OperationOutcome.UNKNOWN if unknown else OperationOutcome.OK,
             )
         )
     assert check_registers(ops, configurations_max=20_000) == []
@@ -114,13 +114,13 @@ def unique_history(rng: random.Random) -> list[RegisterOp]:
     state, ops, put = None, {}, [None]
     for _, at in points:
         kind = rng.choice([OpKind.READ, OpKind.READ, OpKind.WRITE, OpKind.CAS])
-        outcome = rng.choices([Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED], [8, 2, 1])[0]
-        happens = outcome is Outcome.OK or (outcome is Outcome.UNKNOWN and rng.random() < 0.5)
+        outcome = rng.choices([OperationOutcome.OK, OperationOutcome.UNKNOWN, OperationOutcome.FAILED], [8, 2, 1])[0]
+        happens = outcome is OperationOutcome.OK or (outcome is OperationOutcome.UNKNOWN and rng.random() < 0.5)
         value, expected, swapped = b"%d" % at, rng.choice([state, state, *put]), True
         if kind is OpKind.READ:
             value = state if rng.random() < 0.9 else rng.choice(put)
         elif kind is OpKind.CAS and expected != state and rng.random() < 0.9:
-            if outcome is Outcome.OK:
+            if outcome is OperationOutcome.OK:
                 value, swapped = state, False
         elif happens:
             state = value
@@ -129,7 +129,7 @@ def unique_history(rng: random.Random) -> list[RegisterOp]:
         begin, end = spans[at]
         ops[at] = RegisterOp(
             op_id=at, client=at % 3, key=b"k", kind=kind, invoked_ns=begin + late, outcome=outcome, swapped=swapped,
-            returned_ns=None if outcome is Outcome.UNKNOWN else end + late, value=value,
+            returned_ns=None if outcome is OperationOutcome.UNKNOWN else end + late, value=value,
             expected=expected if kind is OpKind.CAS else None,
         )  # fmt: skip
     return list(ops.values())
@@ -152,7 +152,7 @@ def test_fifty_operations_at_once_are_judged():
     """Seed 550720786: while a clock is beyond its bound, whatever happens in 14 s counts as concurrent."""
     ops = [
         RegisterOp(
-            op_id=at, client=at % 5, key=b"k", kind=kind, invoked_ns=0, returned_ns=100, outcome=Outcome.OK,
+            op_id=at, client=at % 5, key=b"k", kind=kind, invoked_ns=0, returned_ns=100, outcome=OperationOutcome.OK,
             value=b"%d" % (at // 2),
         )
         for at in range(50)
@@ -160,7 +160,14 @@ def test_fifty_operations_at_once_are_judged():
     ]  # fmt: skip
     assert check_registers(ops) == []
     late = RegisterOp(
-        op_id=99, client=1, key=b"k", kind=OpKind.READ, invoked_ns=200, returned_ns=210, outcome=Outcome.OK, value=None
+        op_id=99,
+        client=1,
+        key=b"k",
+        kind=OpKind.READ,
+        invoked_ns=200,
+        returned_ns=210,
+        outcome=OperationOutcome.OK,
+        value=None,
     )
     (violation,) = check_registers([*ops, late])
     assert (violation.kind, violation.conclusive) == ("not-linearizable", True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from slackwater.sim.checkers import ListOp, ListTxn, Outcome, check_list_append
+from slackwater.sim.checkers import ListOp, ListTxn, OperationOutcome, check_list_append
 from tests.property import checkers_brute as brute
 
 HISTORIES = 14_000
@@ -19,8 +19,8 @@ def history(rng: random.Random) -> tuple[list[ListTxn], dict[bytes, tuple[int, .
     states: list[dict[bytes, tuple[int, ...]]] = [{}]
     txns, element = [], 0
     for at in range(rng.randint(3, 6)):
-        outcome = rng.choices([Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED], [8, 2, 1])[0]
-        happens = outcome is Outcome.OK or (outcome is Outcome.UNKNOWN and rng.random() < 0.5)
+        outcome = rng.choices([OperationOutcome.OK, OperationOutcome.UNKNOWN, OperationOutcome.FAILED], [8, 2, 1])[0]
+        happens = outcome is OperationOutcome.OK or (outcome is OperationOutcome.UNKNOWN and rng.random() < 0.5)
         base = rng.choice(states) if rng.random() < weakness else states[-1]
         view, mine, ops = dict(base), [], []
         for _ in range(rng.randint(1, 4)):
@@ -47,7 +47,7 @@ def history(rng: random.Random) -> tuple[list[ListTxn], dict[bytes, tuple[int, .
                 txn_id=at,
                 client=at % 2,
                 invoked_ns=begin,
-                returned_ns=None if outcome is Outcome.UNKNOWN else end,
+                returned_ns=None if outcome is OperationOutcome.UNKNOWN else end,
                 outcome=outcome,
                 ops=tuple(ops),
             )
@@ -61,15 +61,15 @@ def spoil(rng: random.Random, txn: ListTxn, top: int) -> ListTxn:
     fields = {name: getattr(txn, name) for name in txn.__struct_fields__}
     trick = rng.randint(0, 3)
     if trick == 0:
-        fields["outcome"], fields["returned_ns"] = Outcome.FAILED, txn.invoked_ns + 3
+        fields["outcome"], fields["returned_ns"] = OperationOutcome.FAILED, txn.invoked_ns + 3
     elif trick == 1:
         fields["ops"] = tuple(spoil_read(rng, op, top) if op.elements is not None else op for op in txn.ops)
     elif trick == 2 and txn.returned_ns is not None:
         shift = rng.choice([-12, 12])
         fields["invoked_ns"] += shift
         fields["returned_ns"] += shift
-    elif txn.outcome is Outcome.OK:
-        fields["outcome"], fields["returned_ns"] = Outcome.UNKNOWN, None
+    elif txn.outcome is OperationOutcome.OK:
+        fields["outcome"], fields["returned_ns"] = OperationOutcome.UNKNOWN, None
     return ListTxn(**fields)
 
 

@@ -6,11 +6,11 @@ import random
 from itertools import permutations
 
 from slackwater.sim.checkers import (
-    Outcome,
+    ObservedVersion,
+    OperationOutcome,
     Read,
-    Scan,
-    Txn,
-    Version,
+    ScanOp,
+    TxnOp,
     VersionHistory,
     check_bank,
     check_bank_versions,
@@ -21,17 +21,19 @@ from slackwater.sim.checkers import (
 HISTORIES = 10_000
 
 
-def reader(number: int, seen: dict[bytes, bytes | None], *, scan: bool = False, outcome: Outcome = Outcome.OK) -> Txn:
+def reader(
+    number: int, seen: dict[bytes, bytes | None], *, scan: bool = False, outcome: OperationOutcome = OperationOutcome.OK
+) -> TxnOp:
     """A transaction that read these keys, one by one or by a scan over all of them."""
     rows = tuple(sorted((key, value) for key, value in seen.items() if value is not None))
-    return Txn(
+    return TxnOp(
         txn_id=number,
         client=1,
         invoked_ns=number,
-        returned_ns=None if outcome is Outcome.UNKNOWN else number + 1,
+        returned_ns=None if outcome is OperationOutcome.UNKNOWN else number + 1,
         outcome=outcome,
         reads=() if scan else tuple(Read(key, value) for key, value in seen.items()),
-        scans=(Scan(b"\x00", b"\xff", rows),) if scan else (),
+        scans=(ScanOp(b"\x00", b"\xff", rows),) if scan else (),
     )
 
 
@@ -75,12 +77,12 @@ def test_bank_versions_agree_with_reading_every_instant():
     for seed in range(HISTORIES):
         rng = random.Random(seed)
         states = bank(rng)
-        table: dict[bytes, list[Version]] = {key: [] for key in ACCOUNTS}
+        table: dict[bytes, list[ObservedVersion]] = {key: [] for key in ACCOUNTS}
         for ts, state in enumerate(states, start=1):
             for key in ACCOUNTS:
                 if ts == 1 or state[key] != states[ts - 2][key]:
                     late = ts > 1 and rng.random() < 0.02
-                    table[key].append(Version(2 * ts + late, b"%d" % state[key]))
+                    table[key].append(ObservedVersion(2 * ts + late, b"%d" % state[key]))
         versions = VersionHistory.of(table, loaded_upto=2)
         healthy = all(
             sum(int(versions.value_at(key, ts=ts) or 0) for key in ACCOUNTS) == 30

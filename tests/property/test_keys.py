@@ -14,7 +14,7 @@ from slackwater.codec.keys import TAGS, KeyType, decode_key, encode_key, escape,
 from slackwater.codec.keys_arrow import encode_keys
 from slackwater.codec.layout import meta, meta_after, prefix_span, split_version, versioned
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.kinds import INTEGERS, ColumnType, Kind, decimal_type
+from slackwater.model.kinds import INTEGERS, ColumnKind, ColumnType, decimal_type
 from tests.property.model_strategies import values
 
 wide_decimals = st.decimals(allow_nan=False, allow_infinity=False) | st.decimals("-2", "2", places=3) | st.sampled_from(
@@ -22,8 +22,8 @@ wide_decimals = st.decimals(allow_nan=False, allow_infinity=False) | st.decimals
 )  # fmt: skip
 
 
-def key_values(kind: Kind):
-    return wide_decimals if kind is Kind.DECIMAL else values(ColumnType(kind))
+def key_values(kind: ColumnKind):
+    return wide_decimals if kind is ColumnKind.DECIMAL else values(ColumnType(kind))
 
 
 key_types = st.builds(KeyType, st.sampled_from(list(TAGS)), st.booleans(), st.booleans())
@@ -39,9 +39,9 @@ def two_tuples(draw):
 
 
 def compare_values(a, b, kind):
-    if kind is Kind.FLOAT:
+    if kind is ColumnKind.FLOAT:
         a, b = ((math.isnan(v), 0.0 if math.isnan(v) else v) for v in (a, b))
-    elif kind is Kind.STRING:
+    elif kind is ColumnKind.STRING:
         a, b = a.encode(), b.encode()
     return (a > b) - (a < b)
 
@@ -109,7 +109,7 @@ def test_damaged_keys_decode_or_raise_one_error(case, data):
 
 @given(st.lists(st.integers(-(10**9), 10**9).map(lambda n: Decimal(n).scaleb(-(n % 13))), max_size=30))
 def test_decimals_sort_by_value(numbers):
-    types = [KeyType(Kind.DECIMAL)]
+    types = [KeyType(ColumnKind.DECIMAL)]
     assert sorted(numbers, key=lambda n: encode_key([n], types)) == sorted(numbers)
 
 
@@ -138,7 +138,7 @@ def test_prefix_spans_hold_exactly_what_starts_so(prefix, key):
 @st.composite
 def columns(draw):
     types = draw(st.lists(key_types, min_size=1, max_size=3))
-    stored = [decimal_type(20, 5) if t.kind is Kind.DECIMAL else ColumnType(t.kind) for t in types]
+    stored = [decimal_type(20, 5) if t.kind is ColumnKind.DECIMAL else ColumnType(t.kind) for t in types]
     size = draw(st.integers(0, 8))
     nulls = draw(st.booleans())
     lists = [
@@ -156,13 +156,13 @@ def test_vectorised_keys_equal_those_made_one_by_one(case, prefix):
     assert encode_keys(prefix, types, arrays) == expected
 
 
-@given(st.sampled_from([k for k in TAGS if k in INTEGERS]), values(ColumnType(Kind.INT2)))
+@given(st.sampled_from([k for k in TAGS if k in INTEGERS]), values(ColumnType(ColumnKind.INT2)))
 def test_integer_widths_share_their_keys(kind, value):
-    assert encode_key([value], [KeyType(kind)]) == encode_key([value], [KeyType(Kind.INT)])
+    assert encode_key([value], [KeyType(kind)]) == encode_key([value], [KeyType(ColumnKind.INT)])
 
 
 def test_sorting_a_mixed_bag():
-    types = [KeyType(Kind.FLOAT)]
+    types = [KeyType(ColumnKind.FLOAT)]
     floats = [math.nan, math.inf, 1e300, 1.0, 5e-324, 0.0, -0.0, -5e-324, -1.0, -math.inf, None]
     ordered = sorted(floats, key=lambda f: encode_key([f], types))
     oracle = sorted(floats, key=cmp_to_key(lambda a, b: compare([a], [b], types)))
@@ -171,4 +171,4 @@ def test_sorting_a_mixed_bag():
 
 def test_more_values_than_columns_are_refused():
     with pytest.raises(UsageError):
-        encode_key([1, 2], [KeyType(Kind.INT)])
+        encode_key([1, 2], [KeyType(ColumnKind.INT)])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.replica.latches import LatchManager, LatchSpan, RequestId, Waiting, read_latch, write_latch
+from slackwater.replica.latches import LatchManager, LatchSpan, RequestId, WaitingLatch, read_latch, write_latch
 from slackwater.replica.latches_naive import NaiveLatches, conflict
 
 keys = st.integers(0, 7).map(lambda n: bytes([97 + n]))
@@ -38,9 +38,9 @@ class Pair:
         self.next += 1
         request = RequestId(self.next)
         answer = self.real.acquire(request, spans)
-        assert self.twin.acquire(request, spans) == (not isinstance(answer, Waiting))
+        assert self.twin.acquire(request, spans) == (not isinstance(answer, WaitingLatch))
         self.inside[request] = spans
-        if isinstance(answer, Waiting):
+        if isinstance(answer, WaitingLatch):
             assert answer.behind, "somebody must be named"
             assert all(other < request for other in answer.behind), "edges point to earlier arrivals: no deadlock"
         self.check()

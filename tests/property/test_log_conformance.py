@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from slackwater.errors import AppendUnknown, EntryTooLarge, LogError, LogTrimmed, SlackwaterError, UsageError
-from slackwater.log import Fault, MemoryLog, check_identity, open_log
+from slackwater.log import LogFault, MemoryLog, check_identity, open_log
 from slackwater.log.contract import OrderedLog
 from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.clock import RealClock
@@ -351,7 +351,7 @@ class MemoryMachine(LogMachine):
         return self.log.handle(settings=self.settings)
 
     async def append_and_lose(self, handle: OrderedLog, range_id: RangeId, payloads: list[bytes], how: int) -> None:
-        handle.arm(list(Fault)[how % len(Fault)])
+        handle.arm(list(LogFault)[how % len(LogFault)])
         with pytest.raises(AppendUnknown):
             await handle.append(range_id, payloads)
 

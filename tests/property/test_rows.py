@@ -12,7 +12,7 @@ from slackwater.codec.arrow import arrow_schema
 from slackwater.codec.rows import RowCodec
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.kinds import Kind
+from slackwater.model.kinds import ColumnKind
 from slackwater.model.predicates import Op, Predicate
 from tests.property.model_strategies import exact, next_version, rows, schemas, values
 
@@ -106,7 +106,7 @@ def filtered(draw):
         op = draw(st.sampled_from(list(Op)))
         present = [r[column.name] for r in given_rows if r[column.name] is not None]
         literal = values(column.type) | st.sampled_from(present) if present else values(column.type)
-        if column.type.kind in (Kind.INT, Kind.INT2, Kind.INT4, Kind.DECIMAL, Kind.FLOAT):
+        if column.type.kind in (ColumnKind.INT, ColumnKind.INT2, ColumnKind.INT4, ColumnKind.DECIMAL, ColumnKind.FLOAT):
             literal |= st.integers() | st.floats() | st.decimals(allow_nan=False, allow_infinity=False)
         literal = st.none() | literal
         predicates.append(Predicate(column.name, op, draw(st.lists(literal, max_size=3) if op is Op.IN else literal)))

@@ -11,7 +11,7 @@ from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import ConflictError
-from slackwater.model.kinds import ColumnType, Kind
+from slackwater.model.kinds import ColumnKind, ColumnType
 from slackwater.model.predicates import predicate
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.txns import Txn
@@ -22,9 +22,9 @@ from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.versions import suffix
 
 COLUMNS = (
-    Column(1, "id", ColumnType(Kind.INT), nullable=False),
-    Column(2, "name", ColumnType(Kind.STRING), nullable=False),
-    Column(3, "score", ColumnType(Kind.FLOAT)),
+    Column(1, "id", ColumnType(ColumnKind.INT), nullable=False),
+    Column(2, "name", ColumnType(ColumnKind.STRING), nullable=False),
+    Column(3, "score", ColumnType(ColumnKind.FLOAT)),
 )
 BY_INT = TableSchema(7, "t", 1, COLUMNS, (KeyColumn(1),))
 BY_NAME = TableSchema(8, "u", 1, COLUMNS, (KeyColumn(2), KeyColumn(1)))

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
-from slackwater.closedts.policy import Policy, Terms
+from slackwater.closedts.policy import ClosingPolicy, Terms
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.receiver_naive import NaiveReceiver
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.sim.mutants import applied
@@ -35,7 +35,12 @@ NODES = (NodeId(1), NodeId(2))
 RANGES = tuple(RangeId(n) for n in range(1, 4))
 EPOCH = Epoch(1)
 TERMS = Terms(target_duration_s=2.0, lead_override_s=1.0)
-POLICIES = (Policy(), Policy(duration_ms=500), Policy(Kind.LEAD), Policy(Kind.OFF))
+POLICIES = (
+    ClosingPolicy(),
+    ClosingPolicy(duration_ms=500),
+    ClosingPolicy(PolicyKind.LEAD),
+    ClosingPolicy(PolicyKind.OFF),
+)
 
 
 class RangeOnNode:
@@ -45,7 +50,7 @@ class RangeOnNode:
         self.world, self.node, self.range_id = world, node, range_id
         self.closed = MIN
 
-    def policy(self) -> Policy:
+    def policy(self) -> ClosingPolicy:
         return self.world.policies[self.range_id]
 
     def try_close(self, ts: Timestamp) -> Closed | CannotClose:

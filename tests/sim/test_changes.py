@@ -15,7 +15,7 @@ from slackwater.catalog import definition
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.arrow import settle_pandas
 from slackwater.codec.layout import schema_span, table_span
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import NotClosing, SlackwaterError
 from slackwater.model.kinds import INT
 from slackwater.protect.zone_changes import change_zone, unset_zone
@@ -181,7 +181,7 @@ def test_a_feed_of_a_table_that_closes_nothing_says_why_and_what_to_do() -> None
             ),
         )
         for start, end, why in cases:
-            await change_zone(c.kv, start, end, policy=Kind.OFF)
+            await change_zone(c.kv, start, end, policy=PolicyKind.OFF)
             await c.settle(3)
             with pytest.raises(NotClosing, match=rf"^table accounts closes nothing: {why}.*span-config.*again") as told:
                 await first_resolved(db)
@@ -206,7 +206,7 @@ def test_a_feed_that_runs_says_so_when_its_table_stops_closing() -> None:
             nonlocal began, resolved
             async for batch in db.changes("accounts", resolved=0.1):
                 if batch.kind == "resolved" and batch.resolved and not began:
-                    await change_zone(c.kv, span.start, span.end, policy=Kind.OFF)
+                    await change_zone(c.kv, span.start, span.end, policy=PolicyKind.OFF)
                     began = c.world.seconds
                     await db.upsert("accounts", [{"id": 1, "balance": 7}])
                 resolved = max(resolved, batch.resolved)

@@ -10,7 +10,7 @@ from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.clock.timestamp import seconds_between
 from slackwater.codec.layout import table_span
-from slackwater.config.zones import Kind, ZoneConfig
+from slackwater.config.zones import PolicyKind, ZoneConfig
 from slackwater.errors import ConnectionLost, SlackwaterError, TooStale, UsageError
 from slackwater.protect.zone_changes import write_zone
 from slackwater.protocol.client import calls as nt
@@ -119,7 +119,11 @@ def test_tables_and_rows_survive_a_crash() -> None:
 def test_follower_read_timestamps_follow_the_policies_of_the_tables() -> None:
     async def story(c: Cluster) -> None:
         db = await table(c)
-        for name, kind, duration_ms in (("fast", Kind.LAG, 100), ("global", Kind.LEAD, 0), ("silent", Kind.OFF, 0)):
+        for name, kind, duration_ms in (
+            ("fast", PolicyKind.LAG, 100),
+            ("global", PolicyKind.LEAD, 0),
+            ("silent", PolicyKind.OFF, 0),
+        ):
             made = await db.create_table(name, {"id": "int8"}, primary_key=["id"])
             span = table_span(made.table_id)
             await write_zone(c.kv, ZoneConfig(span.start, span.end, policy=kind, duration_ms=duration_ms))
@@ -182,7 +186,7 @@ def test_a_leading_table_is_read_at_present_time_on_every_replica() -> None:
         span = table_span((await db.table("accounts")).table_id)
         await c.node.admin.split(span.start)
         await c.node.admin.split(span.end)
-        await write_zone(c.kv, ZoneConfig(span.start, span.end, policy=Kind.LEAD))
+        await write_zone(c.kv, ZoneConfig(span.start, span.end, policy=PolicyKind.LEAD))
         await c.settle(10)
         far = AsyncDatabase(
             Gateways(c.runtime, c.scope.child("n2"), ["n2:7400"], settings=c.settings, timeout_s=60.0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from slackwater.clock.timestamp import seconds_between
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import MIX, PLANTED, PLAYS, default_play, find_play, load
 from tests.sim.cluster import Cluster, play
 
@@ -19,20 +19,20 @@ SHORT_S = 24.0
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cluster_holds_its_promises(seed: int) -> None:
-    result = run_job(Job(seed=seed, play="cluster", duration_s=SHORT_S))
+    result = run_job(SimJob(seed=seed, play="cluster", duration_s=SHORT_S))
     assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
     assert result.probes.get("cluster.ok", 0) >= 1, "something must have succeeded, or nothing was tested"
 
 
 def test_the_standard_scenario_does_everything_it_is_for() -> None:
-    result = run_job(Job(seed=1, play="standard"))
+    result = run_job(SimJob(seed=1, play="standard"))
     assert result.passed, f"{result.oracle} {result.kind}: {result.summary}"
     reached = {"cluster.ok", "cluster.audited", "cluster.transferred", "cluster.split", "lease.acquire"}
     assert reached <= set(result.probes), reached - set(result.probes)
 
 
 def test_replicas_that_are_filled_twice_at_once_lose_nothing() -> None:
-    result = run_job(Job(seed=1, play="snapshots", duration_s=SHORT_S))
+    result = run_job(SimJob(seed=1, play="snapshots", duration_s=SHORT_S))
     assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
     reached = {"snapshots.filled", "snapshots.moved", "store.replica_removed"}
     assert reached <= set(result.probes), reached - set(result.probes)
@@ -56,13 +56,13 @@ def test_leases_shorter_than_the_clock_bound_are_of_use_all_the_same(settings: d
 
 @pytest.mark.parametrize("seed", [0, 4])
 def test_a_leaseholder_that_is_cut_off_or_full_is_replaced_while_it_lives(seed: int) -> None:
-    result = run_job(Job(seed=seed, play="gray"))
+    result = run_job(SimJob(seed=seed, play="gray"))
     assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
     assert result.probes.get("fitness.step_down", 0) >= 1, "nobody gave anything up, so nothing was tested"
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    job = Job(seed=2, play="leases", duration_s=12.0)
+    job = SimJob(seed=2, play="leases", duration_s=12.0)
     assert run_job(job).trace_hash == run_job(job).trace_hash
 
 
@@ -72,7 +72,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 def test_a_planted_bug_is_killed_by_its_oracle(name: str, seeds: int) -> None:
     bug = PLANTED[name]
     for seed in range(seeds):
-        result = run_job(Job(seed=seed, play=bug.play, planted=(name,)))
+        result = run_job(SimJob(seed=seed, play=bug.play, planted=(name,)))
         if not result.passed:
             assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
             return

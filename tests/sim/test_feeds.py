@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import PLANTED, load
 
 load()
@@ -15,7 +15,7 @@ SHORT_S = 24.0
 
 @pytest.mark.parametrize("seed", range(3))
 def test_feeds_deliver_what_was_committed(seed: int) -> None:
-    result = run_job(Job(seed=seed, play="feeds", duration_s=SHORT_S))
+    result = run_job(SimJob(seed=seed, play="feeds", duration_s=SHORT_S))
     assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
     assert result.probes.get("feeds.restarted", 0) >= 1, "something must have been resumed, or nothing was tested"
 
@@ -24,7 +24,7 @@ def test_feeds_deliver_what_was_committed(seed: int) -> None:
 def test_a_planted_bug_is_killed_by_its_oracle(name: str) -> None:
     bug = PLANTED[name]
     for seed in range(8):
-        result = run_job(Job(seed=seed, play=bug.play, planted=(name,), duration_s=40.0))
+        result = run_job(SimJob(seed=seed, play=bug.play, planted=(name,), duration_s=40.0))
         if not result.passed:
             assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
             return
@@ -34,7 +34,7 @@ def test_a_planted_bug_is_killed_by_its_oracle(name: str) -> None:
 def test_what_a_consumer_keeps_is_the_tables_whenever_it_dies() -> None:
     done: Counter[str] = Counter()
     for seed in range(3):
-        result = run_job(Job(seed=seed, play="feeds_tables", duration_s=SHORT_S))
+        result = run_job(SimJob(seed=seed, play="feeds_tables", duration_s=SHORT_S))
         assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
         done.update(result.probes)
     for what in ("feeds.keeper_died", "feeds.keeper_compared"):

@@ -13,7 +13,7 @@ from slackwater.errors import InvariantViolation, NotLeaseholder, TooStale, Unav
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.range import requests as rq
 from slackwater.runtime.sync import Event
-from slackwater.server.closing import FRONTIER, FrontierRequest
+from slackwater.server.closing import FRONTIER, ReplicaFrontiersRequest
 from slackwater.txn.staleness import Staleness
 from tests.sim.cluster import Cluster, play
 
@@ -412,7 +412,7 @@ def test_the_frontier_is_explained_over_rpc() -> None:
         await txn.put(a, b"2")
         await c.settle(5)
         for address in ("n1:7400", "n2:7400"):
-            reply = await c.node.dialer.call(address, FRONTIER, FrontierRequest([range_id]), timeout=5.0)
+            reply = await c.node.dialer.call(address, FRONTIER, ReplicaFrontiersRequest([range_id]), timeout=5.0)
             (found,) = reply.replicas
             assert found.leaseholder == N1
             assert found.held_by is not None
@@ -421,7 +421,7 @@ def test_the_frontier_is_explained_over_rpc() -> None:
         await txn.rollback()
         first = c.node.store
         assert first is not None
-        everything = await c.node.dialer.call("n1:7400", FRONTIER, FrontierRequest(), timeout=5.0)
+        everything = await c.node.dialer.call("n1:7400", FRONTIER, ReplicaFrontiersRequest(), timeout=5.0)
         assert [r.range_id for r in everything.replicas] == sorted(first.replicas)
 
     play(story, settings={**SETTINGS, "txn.buffer_bytes_max": 0})

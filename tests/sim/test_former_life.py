@@ -13,7 +13,7 @@ from slackwater.model.ids import NodeId
 from slackwater.protocol.range import requests as rq
 from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.sim.handles import NS
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import PLANTED, load
 from tests.sim.cluster import Cluster, play
 
@@ -154,7 +154,7 @@ def test_what_a_follower_was_promised_outlives_all_but_a_crash(how: str) -> None
 def test_a_planted_bug_is_killed_by_its_oracle(name: str, seeds: int) -> None:
     bug = PLANTED[name]
     for seed in range(seeds):
-        result = run_job(Job(seed=seed, play=bug.play, planted=(name,)))
+        result = run_job(SimJob(seed=seed, play=bug.play, planted=(name,)))
         if not result.passed:
             assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import PLANTED, load
 
 load()
@@ -27,7 +27,7 @@ def test_the_frontier_holds_and_every_kind_of_read_is_served() -> None:
         "frontier.merged",
     }
     for seed in range(1, 5):
-        result = run_job(Job(seed=seed, play="frontier", duration_s=30.0))
+        result = run_job(SimJob(seed=seed, play="frontier", duration_s=30.0))
         assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
         missing -= set(result.probes)
         if not missing:
@@ -39,7 +39,7 @@ def test_the_frontier_holds_and_every_kind_of_read_is_served() -> None:
 def test_a_planted_bug_of_closing_is_killed_by_its_oracle(name: str) -> None:
     bug = PLANTED[name]
     for seed in range(4):
-        result = run_job(Job(seed=seed, play=bug.play, planted=(name,), duration_s=SHORT_S))
+        result = run_job(SimJob(seed=seed, play=bug.play, planted=(name,), duration_s=SHORT_S))
         if not result.passed:
             assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import find_planted
 
 SEEDS = {"X-SETTLE-EARLY": range(20, 32), "X-TIMEOUT-ANEW": range(24), "M27": range(24)}
@@ -12,7 +12,7 @@ SEEDS = {"X-SETTLE-EARLY": range(20, 32), "X-TIMEOUT-ANEW": range(24), "M27": ra
 
 
 def test_a_settled_write_is_seen_by_every_later_read() -> None:
-    result = run_job(Job(seed=3, play="gateways"))
+    result = run_job(SimJob(seed=3, play="gateways"))
     assert result.passed, result.summary
     assert result.probes.get("txn.settle"), "no commit was settled: the play does not show what it is for"
     assert result.probes.get("txn.commit_wait")
@@ -23,5 +23,5 @@ def test_a_settled_write_is_seen_by_every_later_read() -> None:
 @pytest.mark.parametrize("name", SEEDS)
 def test_planted_bugs_are_killed_by_name(name: str) -> None:
     bug = find_planted(name)
-    killers = (run_job(Job(seed=seed, play=bug.play, planted=(bug.name,))).oracle for seed in SEEDS[name])
+    killers = (run_job(SimJob(seed=seed, play=bug.play, planted=(bug.name,))).oracle for seed in SEEDS[name])
     assert next((killer for killer in killers if killer), "") in bug.expected

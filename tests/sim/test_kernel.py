@@ -18,7 +18,7 @@ from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc import Dialer, Identity, Method, RpcServer
 from slackwater.sim.command import main
 from slackwater.sim.report import failure_report
-from slackwater.sim.run import EXIT_CORRECTNESS, EXIT_CRASH, EXIT_LIVENESS, EXIT_NONDETERMINISM, Job, Result, run_job
+from slackwater.sim.run import EXIT_CORRECTNESS, EXIT_CRASH, EXIT_LIVENESS, EXIT_NONDETERMINISM, Result, SimJob, run_job
 from slackwater.sim.runner import Runner
 from slackwater.sim.scenario import PLANTED, Play, find_play, load, register
 from slackwater.sim.tape import Tape
@@ -33,7 +33,7 @@ def runner():
         yield made
 
 
-def run_alone(job: Job, *, hash_seed: str, perturbation: int) -> Result:
+def run_alone(job: SimJob, *, hash_seed: str, perturbation: int) -> Result:
     """One job in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "slackwater.sim.worker", str(perturbation)],
@@ -47,7 +47,7 @@ def run_alone(job: Job, *, hash_seed: str, perturbation: int) -> Result:
 
 @pytest.mark.slow
 def test_one_seed_in_nine_processes_has_one_trace_hash():
-    job = Job(seed=3, duration_s=SHORT_S)
+    job = SimJob(seed=3, duration_s=SHORT_S)
     runs = [run_alone(job, hash_seed=str(i * 7919 % 4_000_000), perturbation=i) for i in range(9)]
     assert len({r.trace_hash for r in runs}) == 1
     assert len({r.steps for r in runs}) == 1
@@ -55,14 +55,14 @@ def test_one_seed_in_nine_processes_has_one_trace_hash():
 
 
 def test_the_same_seed_twice_in_one_process_has_one_trace_hash():
-    jobs = [Job(seed=s, duration_s=SHORT_S) for s in (4, 5, 4, 5)]
+    jobs = [SimJob(seed=s, duration_s=SHORT_S) for s in (4, 5, 4, 5)]
     a, b, c, d = (run_job(job).trace_hash for job in jobs)
     assert (a, b) == (c, d)
     assert a != b
 
 
 def test_a_recorded_tape_plays_back_to_the_same_trace():
-    job = Job(seed=6, duration_s=SHORT_S)
+    job = SimJob(seed=6, duration_s=SHORT_S)
     tape = Tape(job.seed, record=True)
     recorded = run_job(job, tape=tape)
     played = run_job(job, tape=Tape.load(tape.save()))
@@ -71,7 +71,7 @@ def test_a_recorded_tape_plays_back_to_the_same_trace():
 
 
 def test_an_edited_tape_is_another_run_and_still_judged():
-    job = Job(seed=6, duration_s=SHORT_S)
+    job = SimJob(seed=6, duration_s=SHORT_S)
     tape = Tape(job.seed, record=True)
     recorded = run_job(job, tape=tape)
     content = json.loads(tape.save())
@@ -86,7 +86,7 @@ def test_an_edited_tape_is_another_run_and_still_judged():
 @pytest.mark.slow
 def test_seeds_pass_and_reach_what_they_are_for(runner):
     """Guards against "all requests failed, test passed": every probe is hit, every enabled fault fires."""
-    summary = runner.campaign([Job(seed=s) for s in range(24)])
+    summary = runner.campaign([SimJob(seed=s) for s in range(24)])
     assert (summary.failed, summary.mismatches) == (0, 0), summary
     assert summary.doubled == 2
     assert summary.probes["kernel.acknowledged"] == 24, "every seed acknowledges something"
@@ -105,7 +105,7 @@ def test_seeds_pass_and_reach_what_they_are_for(runner):
 @pytest.mark.parametrize("name", sorted(name for name, bug in PLANTED.items() if bug.play == "kernel"))
 def test_a_planted_bug_is_killed_by_its_oracle(name, runner):
     bug = PLANTED[name]
-    jobs = [Job(seed=s, play=bug.play, planted=(name,)) for s in range(8)]
+    jobs = [SimJob(seed=s, play=bug.play, planted=(name,)) for s in range(8)]
     killers = {result.oracle for result, _ in runner.map(jobs) if not result.passed}
     assert killers, "it survived"
     assert killers <= set(bug.expected)
@@ -185,7 +185,7 @@ def _play(name, workload):
         return replace(find_play("kernel").draw(tape, duration_s), faults=frozenset())
 
     register(Play(name=name, summary="", draw=draw, workloads=lambda: [workload], oracles=list, settle_s=5.0))
-    return Job(seed=1, play=name, duration_s=5)
+    return SimJob(seed=1, play=name, duration_s=5)
 
 
 def test_a_world_that_does_not_recover_is_a_liveness_failure():
@@ -284,14 +284,14 @@ def test_runs_that_disagree_are_reported_as_nondeterminism(monkeypatch, runner):
     monkeypatch.setattr(runner, "map", lying)
     reports = []
     summary = runner.campaign(
-        [Job(seed=1, duration_s=3)], on_failure=lambda r, again: reports.append(failure_report(r, again))
+        [SimJob(seed=1, duration_s=3)], on_failure=lambda r, again: reports.append(failure_report(r, again))
     )
     assert (summary.exit_code, summary.mismatches, len(calls)) == (EXIT_NONDETERMINISM, 1, 3)
     assert "NONDETERMINISM" in reports[0]
 
 
 def test_doubled_seeds_run_in_another_process(runner):
-    jobs = [Job(seed=s, duration_s=2) for s in range(6)]
+    jobs = [SimJob(seed=s, duration_s=2) for s in range(6)]
     first = runner.map(jobs)
     second = runner.map(jobs, avoiding={i: worker for i, (_, worker) in enumerate(first)})
     for (one, here), (two, there) in zip(first, second, strict=True):

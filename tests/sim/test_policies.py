@@ -8,13 +8,13 @@ import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.codec.layout import kv, prefix_end
-from slackwater.config.zones import Kind, ZoneConfig
+from slackwater.config.zones import PolicyKind, ZoneConfig
 from slackwater.errors import ConditionFailed, UsageError
 from slackwater.model.ids import NodeId
 from slackwater.protect.zone_changes import change_zone, read_zones, unset_zone, write_zone
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import load
 from tests.sim.cluster import Cluster, play
 
@@ -35,7 +35,7 @@ async def global_span(c: Cluster) -> tuple[Replica, Replica]:
     await c.node.admin.split(SPAN[0])
     await c.node.admin.split(SPAN[1])
     await c.second_node(b"ga")
-    await write_zone(c.kv, ZoneConfig(*SPAN, policy=Kind.LEAD))
+    await write_zone(c.kv, ZoneConfig(*SPAN, policy=PolicyKind.LEAD))
     await c.settle(5)
     return replicas(c)
 
@@ -188,13 +188,13 @@ def test_policies_are_switched_online_and_nothing_closed_moves_back() -> None:
                 await c.kv.put(A, b"%d" % len(highest))
 
         tasks = [c.scope.spawn(watch(), name="watch"), c.scope.spawn(write(), name="write")]
-        expected = {Kind.LEAD: (-2.0, -0.3), Kind.LAG: (0.5, 2.0)}
-        for kind in (Kind.LAG, Kind.LEAD, Kind.LAG, Kind.OFF, Kind.LEAD):
+        expected = {PolicyKind.LEAD: (-2.0, -0.3), PolicyKind.LAG: (0.5, 2.0)}
+        for kind in (PolicyKind.LAG, PolicyKind.LEAD, PolicyKind.LAG, PolicyKind.OFF, PolicyKind.LEAD):
             await change_zone(c.kv, *SPAN, policy=kind)
             await c.settle(6)
             assert leader.closing.policy().kind is kind
             behind = seconds_between(follower.closing.closed(), c.clock.now())
-            if kind is Kind.OFF:
+            if kind is PolicyKind.OFF:
                 assert behind > 3, "nothing may be closed any more"
             else:
                 low, high = expected[kind]
@@ -204,7 +204,7 @@ def test_policies_are_switched_online_and_nothing_closed_moves_back() -> None:
             await task
         assert await unset_zone(c.kv, *SPAN)
         await c.settle(3)
-        assert leader.closing.policy().kind is Kind.LAG
+        assert leader.closing.policy().kind is PolicyKind.LAG
 
     play(story, settings=SETTINGS)
 
@@ -212,8 +212,8 @@ def test_policies_are_switched_online_and_nothing_closed_moves_back() -> None:
 def test_the_cluster_and_a_span_may_close_nothing_or_at_another_pace() -> None:
     async def story(c: Cluster) -> None:
         leader, _ = await global_span(c)
-        await change_zone(c.kv, *SPAN, policy=Kind.LAG, duration_ms=250)
-        await write_zone(c.kv, ZoneConfig(policy=Kind.OFF))
+        await change_zone(c.kv, *SPAN, policy=PolicyKind.LAG, duration_ms=250)
+        await write_zone(c.kv, ZoneConfig(policy=PolicyKind.OFF))
         other = c.node.store.holding(kv(b"z"))
         assert other is not None
         await c.settle(4)
@@ -233,7 +233,7 @@ def test_the_cluster_and_a_span_may_close_nothing_or_at_another_pace() -> None:
 def test_ranges_are_split_at_the_bounds_of_spans_and_never_merge_across_one() -> None:
     async def story(c: Cluster) -> None:
         await c.kv.put(A, b"0")
-        await write_zone(c.kv, ZoneConfig(*SPAN, policy=Kind.LEAD))
+        await write_zone(c.kv, ZoneConfig(*SPAN, policy=PolicyKind.LEAD))
         await c.settle(1)
         for _ in range(3):
             await c.node.queues.sweep("split")
@@ -252,7 +252,7 @@ def test_ranges_are_split_at_the_bounds_of_spans_and_never_merge_across_one() ->
 def test_the_left_side_of_a_merge_writes_above_what_its_right_side_had_closed_ahead() -> None:
     async def story(c: Cluster) -> None:
         _, follower = await global_span(c)
-        await change_zone(c.kv, *SPAN, policy=Kind.LEAD)
+        await change_zone(c.kv, *SPAN, policy=PolicyKind.LEAD)
         await c.node.admin.split(B)
         await c.settle(2)
         right = c.nodes["n2"].store.holding(B)
@@ -270,11 +270,11 @@ def test_the_left_side_of_a_merge_writes_above_what_its_right_side_had_closed_ah
 @pytest.mark.parametrize(
     "config",
     [
-        ZoneConfig(policy=Kind.LEAD),
-        ZoneConfig(b"\x03", b"\x04", policy=Kind.LEAD),
-        ZoneConfig(b"\x03p", b"\x04", policy=Kind.OFF),
-        ZoneConfig(b"\x03p", kv(b"f"), policy=Kind.LAG, duration_ms=100),
-        ZoneConfig(*SPAN, policy=Kind.LEAD, duration_ms=5),
+        ZoneConfig(policy=PolicyKind.LEAD),
+        ZoneConfig(b"\x03", b"\x04", policy=PolicyKind.LEAD),
+        ZoneConfig(b"\x03p", b"\x04", policy=PolicyKind.OFF),
+        ZoneConfig(b"\x03p", kv(b"f"), policy=PolicyKind.LAG, duration_ms=100),
+        ZoneConfig(*SPAN, policy=PolicyKind.LEAD, duration_ms=5),
         ZoneConfig(*SPAN, replication_factor=10),
         ZoneConfig(SPAN[1], SPAN[0]),
         ZoneConfig(kv(b"ga"), kv(b"z")),
@@ -296,7 +296,7 @@ def test_two_operators_do_not_both_set_overlapping_spans() -> None:
 
         async def operate(span: tuple[bytes, bytes]) -> None:
             try:
-                await write_zone(c.new_client()[1], ZoneConfig(*span, policy=Kind.LAG, duration_ms=100))
+                await write_zone(c.new_client()[1], ZoneConfig(*span, policy=PolicyKind.LAG, duration_ms=100))
             except UsageError:
                 done.append(False)
             else:
@@ -410,6 +410,6 @@ def test_a_replica_that_was_replaced_leads_again_above_what_it_had_closed_ahead(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_policies_switched_under_load_and_faults_break_no_promise(seed: int) -> None:
-    result = run_job(Job(seed=seed, play="policies", duration_s=24.0))
+    result = run_job(SimJob(seed=seed, play="policies", duration_s=24.0))
     assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
     assert result.probes.get("span_config.changed", 0) >= 1, "no policy was ever switched"

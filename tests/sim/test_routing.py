@@ -5,7 +5,7 @@ from __future__ import annotations
 from slackwater.clock import add_seconds
 from slackwater.model.ids import NodeId
 from slackwater.protocol.range import requests as rq
-from slackwater.routing.nodes import Health, NodeView
+from slackwater.routing.nodes import NodeHealth, NodeView
 from slackwater.routing.sender import NO_RANGE
 from tests.sim.cluster import Cluster, play
 
@@ -83,7 +83,7 @@ def test_draining_and_dead_nodes_are_asked_last() -> None:
         await c.settle(8)
         await c.kv.put(a, b"2")  # carries what is closed by now
         old = add_seconds(c.clock.now(), -4)
-        health = {N1: Health.LIVE, N2: Health.DRAINING}
+        health = {N1: NodeHealth.LIVE, N2: NodeHealth.DRAINING}
         c.sender._view = lambda node: NodeView(health[node])
         del c.tap.sent[:]
         for _ in range(10):

@@ -11,7 +11,7 @@ from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.clock.timestamp import Timestamp, add_seconds
 from slackwater.errors import ClockError, UsageError
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import PLANTED, load
 from tests.sim.cluster import NODE, Cluster, play
 
@@ -166,7 +166,7 @@ def test_the_floor_only_rises() -> None:
 def test_sessions_that_change_gateways_read_what_they_wrote() -> None:
     done: Counter[str] = Counter()
     for seed in range(4):  # of some the cluster is ready only when they are nearly over
-        result = run_job(Job(seed=seed, play="sessions", duration_s=30.0))
+        result = run_job(SimJob(seed=seed, play="sessions", duration_s=30.0))
         assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
         done.update(result.probes)
     for what in ("sessions.wrote", "sessions.read", "sessions.handed_on"):
@@ -175,7 +175,7 @@ def test_sessions_that_change_gateways_read_what_they_wrote() -> None:
 
 def test_a_session_that_forgets_what_it_was_told_is_found_out() -> None:
     for seed in range(8):
-        result = run_job(Job(seed=seed, play="sessions", planted=("X-NO-FLOOR",), duration_s=40.0))
+        result = run_job(SimJob(seed=seed, play="sessions", planted=("X-NO-FLOOR",), duration_s=40.0))
         if not result.passed:
             assert result.oracle in PLANTED["X-NO-FLOOR"].expected, result.summary
             return

@@ -9,7 +9,7 @@ import msgspec
 from slackwater.sim import timeline
 from slackwater.sim.command import main
 from slackwater.sim.edits import Edits
-from slackwater.sim.run import Job, Result, run_job
+from slackwater.sim.run import Result, SimJob, run_job
 from slackwater.sim.scenario import load
 from slackwater.sim.shrink import Shrinker
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 load()
 
 
-def run(jobs: Sequence[Job]) -> list[Result]:
+def run(jobs: Sequence[SimJob]) -> list[Result]:
     return [run_job(job) for job in jobs]
 
 
 def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
     oracle = "I-18"
-    jobs = (Job(seed=seed, play="cluster", planted=("X-NO-REFRESH",), duration_s=24.0) for seed in range(8))
+    jobs = (SimJob(seed=seed, play="cluster", planted=("X-NO-REFRESH",), duration_s=24.0) for seed in range(8))
     failure = next(result for job in jobs if not (result := run_job(job)).passed)
     assert failure.oracle == oracle
     shrunk = Shrinker(failure, run, runs_max=60, seconds_max=1e9).shrink()
@@ -44,7 +44,7 @@ def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
 
 
 def test_a_run_keeps_what_is_not_left_out() -> None:
-    job = Job(seed=3, play="kernel", duration_s=12.0)
+    job = SimJob(seed=3, play="kernel", duration_s=12.0)
     whole = run_job(job)
     kept = whole.operations[::3]
     part = run_job(msgspec.structs.replace(job, edits=Edits(operations=kept, faults=())))
@@ -57,7 +57,7 @@ def test_a_run_keeps_what_is_not_left_out() -> None:
 
 def test_the_shrinker_stops_at_its_budget_and_takes_only_the_same_oracle() -> None:
     failure = msgspec.structs.replace(
-        run_job(Job(seed=1, play="kernel", duration_s=8.0)),
+        run_job(SimJob(seed=1, play="kernel", duration_s=8.0)),
         exit_code=4,
         oracle="I-18",
         operations=tuple(f"c1/{i}" for i in range(64)),
@@ -66,9 +66,9 @@ def test_the_shrinker_stops_at_its_budget_and_takes_only_the_same_oracle() -> No
         settings=(),
         nodes=1,
     )
-    asked: list[Job] = []
+    asked: list[SimJob] = []
 
-    def pretend(jobs: Sequence[Job]) -> list[Result]:
+    def pretend(jobs: Sequence[SimJob]) -> list[Result]:
         """Fails with I-18 as long as operation 40 is there, and with another oracle when it is not."""
         asked.extend(jobs)
         out = []
@@ -91,7 +91,7 @@ def test_the_shrinker_stops_at_its_budget_and_takes_only_the_same_oracle() -> No
 
 def test_the_command_saves_a_case_and_a_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["--scenario", "kernel", "--planted", "K01", "--duration", "8", "--save", str(tmp_path), "--runs", "8"]
-    seed = next(s for s in range(8) if not run_job(Job(seed=s, planted=("K01",), duration_s=8.0)).passed)
+    seed = next(s for s in range(8) if not run_job(SimJob(seed=s, planted=("K01",), duration_s=8.0)).passed)
     assert main(["--replay", str(seed), "--shrink", *common]) != 0
     out = capsys.readouterr().out
     assert "shrunk   " in out
@@ -107,7 +107,7 @@ def test_the_command_saves_a_case_and_a_timeline(tmp_path: Path, capsys: pytest.
 
 
 def test_a_timeline_tells_every_event_of_every_machine() -> None:
-    result = run_job(Job(seed=3, play="kernel", duration_s=12.0, story=True))
+    result = run_job(SimJob(seed=3, play="kernel", duration_s=12.0, story=True))
     told = timeline.rows(result)
     assert {machine for _, machine, _ in told} >= {"n1", "c1", "world"}
     assert [float(at) for at, _, _ in told] == sorted(float(at) for at, _, _ in told)

@@ -249,7 +249,7 @@ def test_rows_written_at_once_are_one_command_with_a_record() -> None:
     async def story(c: Cluster) -> None:
         await c.split(b"m")
         a, b, z = c.key(b"a"), c.key(b"b"), c.key(b"z")
-        kernel = c.kv.kernel
+        kernel = c.kv.context
         assert await write_at_once(kernel, ID, [a], [b"0"], timeout=5.0) is None, "its range is not known yet"
         assert await c.kv.get(a) is None
         del c.tap.sent[:]
@@ -271,7 +271,7 @@ def test_rows_are_not_written_at_once_where_somebody_is_in_the_way_or_it_was_rul
     async def story(c: Cluster) -> None:
         a, b = c.key(b"a"), c.key(b"b")
         await c.kv.put(a, b"0")
-        kernel = c.kv.kernel
+        kernel = c.kv.context
         txn = c.kv.begin()
         await txn.put(a, b"mine")
         assert await txn.get(a) == b"mine"  # now there is an intent
@@ -292,7 +292,7 @@ def test_rows_written_at_once_whose_answer_is_lost_are_in_doubt_and_their_record
     async def story(c: Cluster) -> None:
         a = c.key(b"a")
         await c.kv.put(a, b"0")
-        kernel = c.kv.kernel
+        kernel = c.kv.context
 
         async def lose(_: object, batch: rq.Batch, result: rq.BatchResult) -> None:
             if isinstance(batch.requests[-1], rq.EndTxn):
@@ -780,10 +780,10 @@ def test_commit_wait_ends_when_the_clock_has_passed() -> None:
 
         future = add_seconds(c.clock.now(), 2.0)
         before = c.world.seconds
-        await c.kv.kernel.wait_past(future)
+        await c.kv.context.wait_past(future)
         assert c.clock.now() > future
         assert c.world.seconds - before > 1.5
-        await c.kv.kernel.wait_past(c.clock.now())
+        await c.kv.context.wait_past(c.clock.now())
 
     world = play(story)
     assert world.probes["txn.commit_wait"] >= 1

@@ -18,7 +18,7 @@ from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.faults import FaultKind, inject
 from slackwater.sim.loop import NS
-from slackwater.txn.state import Phase
+from slackwater.txn.state import TxnPhase
 from tests.sim.cluster import Cluster, play
 from tests.sim.test_txn import add, number
 
@@ -106,7 +106,7 @@ def test_a_commit_whose_record_cannot_be_reached_is_ambiguous() -> None:
         await txn.put(a, b"1")
         with pytest.raises(AmbiguousResult):
             await txn.commit()
-        assert txn.phase is Phase.UNKNOWN
+        assert txn.phase is TxnPhase.UNKNOWN
         c.tap.after = None
         assert await c.kv.get(a) in (b"1", None)
 

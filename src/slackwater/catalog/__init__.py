@@ -13,7 +13,7 @@ Every node keeps all descriptors in memory (`Tables`), complete up to a timestam
 
     node ──► TableCatalog ──► Tables            name, id, timestamp → descriptor: no message
                  │ not found, or a value of an unknown version met: read what is new
-                 └ every `catalog.poll_interval`, or when a `Watch` rings (a feed): read what is new
+                 └ every `catalog.poll_interval`, or when a `CatalogWatch` rings (a feed): read what is new
 
 How far a node may lag. A table made through another gateway is found at once: a name that is not known is looked for
 before it is refused. A version published through another gateway is seen after at most the poll interval; until then this
@@ -34,7 +34,7 @@ Files. Pure: `records` (keys and codec), `tables` (the cache), `definition` (wha
 `driver` (transactions, polling).
 """
 
-from slackwater.catalog.driver import TableCatalog, Watch
+from slackwater.catalog.driver import CatalogWatch, TableCatalog
 from slackwater.catalog.tables import Tables
 
-__all__ = ["TableCatalog", "Tables", "Watch"]
+__all__ = ["CatalogWatch", "TableCatalog", "Tables"]

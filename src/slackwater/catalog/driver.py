@@ -59,7 +59,7 @@ READ_VERSIONS = 1_000
 """Records read by one request."""
 
 
-class Watch(Protocol):
+class CatalogWatch(Protocol):
     """Tells when the catalog may have changed: a feed over its span. Without one, polling finds out."""
 
     async def changed(self) -> None:
@@ -78,7 +78,7 @@ class TableCatalog:
         runtime: Runtime,
         settings: Settings,
         scope: TaskScope,
-        watch: Watch | None = None,
+        watch: CatalogWatch | None = None,
     ) -> None:
         self._kv = kv
         self._clock = clock
@@ -169,7 +169,7 @@ class TableCatalog:
             return record
 
         check_not_system(name, what="drop")
-        deadline = self._kv.kernel.deadline(timeout)
+        deadline = self._kv.context.deadline(timeout)
         await self._fence(name, by=by, deadline=deadline)
         return await self._change(work, timeout=deadline.remaining())
 
@@ -185,7 +185,7 @@ class TableCatalog:
         noted: list[Transaction] = []
         table_id = await self._kv.run(note, timeout=deadline.remaining())
         self.tables.dropping.add(table_id)
-        await self._kv.kernel.wait_past(self._trusted_upto(noted[0].commit_ts))
+        await self._kv.context.wait_past(self._trusted_upto(noted[0].commit_ts))
 
     async def _droppable(self, txn: Transaction, name: str, by: str | None) -> TableDescriptor:
         """The table of that name, if `by` may drop it."""

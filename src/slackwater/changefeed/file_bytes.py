@@ -19,7 +19,7 @@ import pyarrow
 import pyarrow.parquet as pq
 
 from slackwater.errors import UsageError
-from slackwater.model.kinds import Kind
+from slackwater.model.kinds import ColumnKind
 from slackwater.model.reserved import BEFORE, COMMIT_TS, OP, VERSION
 
 if TYPE_CHECKING:
@@ -98,5 +98,5 @@ def _float(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-_TEXTS: dict[Kind, Callable[[Any], object]] = {Kind.UUID: _uuid, Kind.FLOAT: _float}
+_TEXTS: dict[ColumnKind, Callable[[Any], object]] = {ColumnKind.UUID: _uuid, ColumnKind.FLOAT: _float}
 """Kinds whose values are not written as JSON writes what Python has for them."""

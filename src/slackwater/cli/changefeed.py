@@ -57,7 +57,7 @@ examples:
 """
 
 
-class Summary(msgspec.Struct, frozen=True):
+class FollowSummary(msgspec.Struct, frozen=True):
     """What `--json` prints at the end."""
 
     rows: int
@@ -114,7 +114,7 @@ async def _follow(options: argparse.Namespace) -> int:
                 await feed.run(db, tell=progress.tell)
         progress.end()
     if options.json:
-        print(msgspec.json.encode(Summary(feed.rows, feed.files, int(feed.resolved), feed.ended)).decode())
+        print(msgspec.json.encode(FollowSummary(feed.rows, feed.files, int(feed.resolved), feed.ended)).decode())
     elif not options.quiet:
         upto = f"final up to {show(feed.resolved)}" if feed.resolved else "nothing is final yet"
         more = "" if feed.ended else "; the same command goes on"

@@ -17,13 +17,13 @@ import msgspec
 from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.cli.status import ASK_TIMEOUT_S, ask_all, print_table
 from slackwater.clock.timestamp import MIN, seconds_between, show
-from slackwater.closedts.explain import Kind, ReplicaFrontier
+from slackwater.closedts.explain import HoldKind, ReplicaFrontier
 from slackwater.codec.layout import KEY_MAX, kv, show_key, table_span
 from slackwater.errors import UsageError
 from slackwater.protocol.client import calls as native
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments, is_table_id
-from slackwater.server.closing import FRONTIER, FrontierRequest
+from slackwater.server.closing import FRONTIER, ReplicaFrontiersRequest
 from slackwater.server.services import REPORT, ReportRequest
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ examples:
 """
 
 
-class Row(msgspec.Struct, frozen=True):
+class FrontierLine(msgspec.Struct, frozen=True):
     """One replica."""
 
     range_id: int
@@ -78,7 +78,7 @@ class Report(msgspec.Struct, frozen=True):
     """What `--json` prints."""
 
     now: str
-    replicas: list[Row]
+    replicas: list[FrontierLine]
     unreachable: list[int]
 
 
@@ -148,7 +148,7 @@ async def table_id_of(table: str, host: str, dialer: Dialer) -> int:
 
 async def _replicas_of(dialer: Dialer, node: NodeDescriptor, start: bytes, end: bytes) -> list[ReplicaFrontier]:
     found: list[ReplicaFrontier] = []
-    request = FrontierRequest(start=start, end=end)
+    request = ReplicaFrontiersRequest(start=start, end=end)
     while True:
         reply = await dialer.call(node.address, FRONTIER, request, timeout=ASK_TIMEOUT_S)
         found += reply.replicas
@@ -157,9 +157,9 @@ async def _replicas_of(dialer: Dialer, node: NodeDescriptor, start: bytes, end: 
         request = msgspec.structs.replace(request, beyond=found[-1].range_id)
 
 
-def _row(replica: ReplicaFrontier, now: Timestamp) -> Row:
+def _row(replica: ReplicaFrontier, now: Timestamp) -> FrontierLine:
     held = replica.holding()
-    return Row(
+    return FrontierLine(
         range_id=replica.range_id,
         node=replica.node_id,
         leads=replica.leads,
@@ -189,7 +189,7 @@ def _print(report: Report) -> None:
         last = row.range_id
         role = "leads" if row.leads else "follows"
         lags = [_shown(row.closed_lag_s), _shown(row.resolved_lag_s)]
-        held = f"{row.kind}: {row.what}" if row.kind != Kind.NOTHING.value else "-"
+        held = f"{row.kind}: {row.what}" if row.kind != HoldKind.NOTHING.value else "-"
         since = "-" if row.for_s is None else f"{max(0.0, row.for_s):.1f} s"
         table.append([head, f"n{row.node}", role, *lags, held, since, row.policy, span])
     print_table(table)

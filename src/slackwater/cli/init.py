@@ -93,7 +93,7 @@ async def _main(options: argparse.Namespace) -> None:
     if options.no_wait:
         return
     async with calling(options) as dialer:
-        said = await _Waiting(dialer, options.host, expects=reply.joins).done()
+        said = await _WaitingNote(dialer, options.host, expects=reply.joins).done()
     print(said, file=sys.stderr if options.json else sys.stdout, flush=True)
 
 
@@ -110,7 +110,7 @@ async def _init(options: argparse.Namespace) -> InitReply:
         await clock.sleep(PAUSE_S)
 
 
-class _Waiting:
+class _WaitingNote:
     """Follows a new cluster until it is replicated, or nobody else comes. Progress goes to standard error."""
 
     def __init__(self, dialer: Dialer, host: str, *, expects: bool) -> None:

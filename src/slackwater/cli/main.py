@@ -23,38 +23,42 @@ from typing import NamedTuple
 from slackwater.errors import SlackwaterError
 
 
-class Command(NamedTuple):
+class CliCommand(NamedTuple):
     """Where a subcommand lives, and its line in the help."""
 
     target: str
     help: str
 
 
-COMMANDS: dict[str, Command] = {
-    "start": Command("slackwater.cli.start:main", "run one node"),
-    "init": Command("slackwater.cli.init:main", "make a new cluster of a started node"),
-    "status": Command("slackwater.cli.status:status_main", "list the nodes of a cluster"),
-    "ranges": Command("slackwater.cli.status:ranges_main", "list the ranges of a cluster and their replicas"),
-    "frontier": Command(
+COMMANDS: dict[str, CliCommand] = {
+    "start": CliCommand("slackwater.cli.start:main", "run one node"),
+    "init": CliCommand("slackwater.cli.init:main", "make a new cluster of a started node"),
+    "status": CliCommand("slackwater.cli.status:status_main", "list the nodes of a cluster"),
+    "ranges": CliCommand("slackwater.cli.status:ranges_main", "list the ranges of a cluster and their replicas"),
+    "frontier": CliCommand(
         "slackwater.cli.frontier:main", "explain how far ranges are closed and resolved, and what holds them"
     ),
-    "changefeed": Command("slackwater.cli.changefeed:main", "follow tables into files, with markers of what is final"),
-    "drain": Command("slackwater.cli.drain:drain_main", "hand over a node's leases before it is stopped"),
-    "decommission": Command("slackwater.cli.drain:decommission_main", "take a node out of service for good"),
-    "refetch": Command("slackwater.cli.refetch:main", "discard a wrong replica and fetch it anew from a healthy one"),
-    "kv": Command("slackwater.cli.kv:main", "read and write plain keys, for trying and debugging"),
-    "nats": Command("slackwater.cli.nats:main", "run a local NATS JetStream to use as the log, for trying"),
-    "demo": Command(
+    "changefeed": CliCommand(
+        "slackwater.cli.changefeed:main", "follow tables into files, with markers of what is final"
+    ),
+    "drain": CliCommand("slackwater.cli.drain:drain_main", "hand over a node's leases before it is stopped"),
+    "decommission": CliCommand("slackwater.cli.drain:decommission_main", "take a node out of service for good"),
+    "refetch": CliCommand(
+        "slackwater.cli.refetch:main", "discard a wrong replica and fetch it anew from a healthy one"
+    ),
+    "kv": CliCommand("slackwater.cli.kv:main", "read and write plain keys, for trying and debugging"),
+    "nats": CliCommand("slackwater.cli.nats:main", "run a local NATS JetStream to use as the log, for trying"),
+    "demo": CliCommand(
         "slackwater.demo.command:main", "a shop on three nodes: see follower reads, feeds and Spark at work"
     ),
-    "cert": Command("slackwater.cli.cert:main", "create certificates"),
-    "bench": Command("slackwater.cli.bench:main", "measure throughput and latency against peers in the same run"),
-    "sim": Command("slackwater.sim.command:main", "run the deterministic simulator: seeds, replay, planted bugs"),
-    "span-config": Command(
+    "cert": CliCommand("slackwater.cli.cert:main", "create certificates"),
+    "bench": CliCommand("slackwater.cli.bench:main", "measure throughput and latency against peers in the same run"),
+    "sim": CliCommand("slackwater.sim.command:main", "run the deterministic simulator: seeds, replay, planted bugs"),
+    "span-config": CliCommand(
         "slackwater.cli.span_config:main", "give a span of keys its own closing policy or replicas, online"
     ),
-    "settings": Command("slackwater.cli.settings:main", "list every setting with its default, unit and range"),
-    "version": Command("slackwater.cli.main:print_version", "print the version"),
+    "settings": CliCommand("slackwater.cli.settings:main", "list every setting with its default, unit and range"),
+    "version": CliCommand("slackwater.cli.main:print_version", "print the version"),
 }
 
 

@@ -11,7 +11,7 @@ import msgspec
 from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.cli.frontier import table_id_of
 from slackwater.codec.layout import kv, show_key, table_span
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import UsageError
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
@@ -52,7 +52,7 @@ examples:
 """
 
 
-class Row(msgspec.Struct, frozen=True):
+class SpanConfigRow(msgspec.Struct, frozen=True):
     """One record for people and programs."""
 
     start: str
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--from", dest="start", metavar="KEY", help="the first plain key of the span")
         verb.add_argument("--to", dest="end", metavar="KEY", help="the span ends before this plain key")
         verb.add_argument("--rest", action="store_true", help="everything that has no record of its own")
-    change.add_argument("--policy", choices=[kind.value for kind in Kind], help="which timestamps are closed")
+    change.add_argument("--policy", choices=[kind.value for kind in PolicyKind], help="which timestamps are closed")
     change.add_argument("--duration-ms", type=int, metavar="MS", help="of the policy lag; 0: the cluster's setting")
     change.add_argument("--replicas", type=int, metavar="N", help="replicas of each range; 0: as many as elsewhere")
     for verb in (show, change, unset):
@@ -137,7 +137,7 @@ async def _set(dialer: Dialer, options: argparse.Namespace) -> SpanConfigsReply:
     change = ChangeSpanConfig(
         *await span_of(dialer, options),
         replication_factor=options.replicas,
-        policy=Kind(options.policy) if options.policy else None,
+        policy=PolicyKind(options.policy) if options.policy else None,
         duration_ms=options.duration_ms,
     )
     return await dialer.call(options.host, CHANGE_SPAN_CONFIG, change, timeout=CHANGE_TIMEOUT_S)
@@ -148,17 +148,17 @@ async def _unset(dialer: Dialer, options: argparse.Namespace) -> SpanConfigsRepl
     return await dialer.call(options.host, REMOVE_SPAN_CONFIG, remove, timeout=CHANGE_TIMEOUT_S)
 
 
-def _row(config: ZoneConfig) -> Row:
+def _row(config: ZoneConfig) -> SpanConfigRow:
     start, end = ("rest", "") if config.is_rest else (show_key(config.start), show_key(config.end))
     policy = config.policy.value if config.policy else None
-    return Row(start, end, policy, config.duration_ms or None, config.replication_factor or None)
+    return SpanConfigRow(start, end, policy, config.duration_ms or None, config.replication_factor or None)
 
 
-def _shown(row: Row) -> str:
+def _shown(row: SpanConfigRow) -> str:
     return "the rest" if row.start == "rest" else f"[{row.start}, {row.end})"
 
 
-def _print(rows: list[Row]) -> None:
+def _print(rows: list[SpanConfigRow]) -> None:
     if not rows:
         print("no span has a configuration of its own")
     for row in rows:

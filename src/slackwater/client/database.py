@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.gateways import Gateways
     from slackwater.protocol.client.changes import ChangesItem, OpenChanges
-    from slackwater.protocol.client.staging import Job, PartRef, Published
+    from slackwater.protocol.client.staging import PartRef, Published, StagingJob
     from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.seam import TaskScope
 
@@ -389,7 +389,7 @@ class AsyncDatabase(TableOperations):
 
     # --- one commit from many processes
 
-    async def staging(self, table: str, operation: str = "upsert", *, job: Job | None = None) -> AsyncPart:
+    async def staging(self, table: str, operation: str = "upsert", *, job: StagingJob | None = None) -> AsyncPart:
         """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""
         history = await self.history(table)
         return AsyncPart(self._gateways, self._tables.codec(history), staged_kind(operation), job)

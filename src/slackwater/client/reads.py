@@ -152,10 +152,10 @@ async def scan(
     table, plan = asked.history.latest, asked.plan.encode()
     wait_ms = policy.wait_ms
 
-    def request(start: bytes, ts: Timestamp) -> calls.Scan:
+    def request(start: bytes, ts: Timestamp) -> calls.ScanTable:
         at = msgspec.structs.replace(policy, at=ts, wait_ms=wait_ms)
         assert asked.span is not None
-        return calls.Scan(table.table_id, table.version, plan, start, asked.span.end, at, asked.limit)
+        return calls.ScanTable(table.table_id, table.version, plan, start, asked.span.end, at, asked.limit)
 
     left = asked.limit
     stream = _pages(gateways, calls.SCAN, request, asked.span, policy.at, near=near, deadline=deadline)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.codec.rows import RowCodec
     from slackwater.model.schema import TableSchema
-    from slackwater.protocol.client.staging import Job, Published
+    from slackwater.protocol.client.staging import Published, StagingJob
     from slackwater.runtime.retry import RetryBudget
 
 PUBLISH_TIMEOUT_S = 600.0
@@ -65,7 +65,7 @@ def staged_kind(operation: str) -> StagedKind:
 class AsyncPart:
     """One part on its way into the cluster."""
 
-    def __init__(self, gateways: Gateways, codec: RowCodec, kind: StagedKind, job: Job | None = None) -> None:
+    def __init__(self, gateways: Gateways, codec: RowCodec, kind: StagedKind, job: StagingJob | None = None) -> None:
         self._gateways = gateways
         self._codec = codec
         self._job = job

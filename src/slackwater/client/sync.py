@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.client import calls
-    from slackwater.protocol.client.staging import Job, PartRef, Published
+    from slackwater.protocol.client.staging import PartRef, Published, StagingJob
 
 T = TypeVar("T")
 
@@ -350,7 +350,7 @@ class Database(Session):
             )
         )
 
-    def staging(self, table: str, operation: str = "upsert", *, job: Job | None = None) -> Part:
+    def staging(self, table: str, operation: str = "upsert", *, job: StagingJob | None = None) -> Part:
         """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""
         return Part(self._loop, self._loop.run(self._twin.staging(table, operation, job=job)))
 

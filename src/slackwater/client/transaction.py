@@ -89,7 +89,7 @@ class AsyncTransaction:
         self._name = b""
         """What it is called on its gateway; empty before the first message and after the end."""
         self._gateway = ""
-        self._mark: calls.TxnMark | None = None
+        self._mark: calls.TxnHandle | None = None
         self._opened = False
         """Whether the gateway surely knows it: until then every message opens it."""
         self._ended = False
@@ -110,7 +110,7 @@ class AsyncTransaction:
         self._ended = True
         before, deadline = self._take_held(), self._patience()
         try:
-            ended = await self._to_gateway(calls.COMMIT, calls.EndTxn(b"", before), deadline, sparing=True)
+            ended = await self._to_gateway(calls.COMMIT, calls.EndClientTxn(b"", before), deadline, sparing=True)
         except RetryableError as error:
             self._ended = False  # it can be restarted
             self._changed(error, before)
@@ -150,7 +150,7 @@ class AsyncTransaction:
 
     async def _roll_back(self, name: bytes, deadline: RetryBudget) -> None:
         try:
-            await self._gateways.call(calls.ROLLBACK, calls.EndTxn(name), deadline=deadline, at=self._gateway)
+            await self._gateways.call(calls.ROLLBACK, calls.EndClientTxn(name), deadline=deadline, at=self._gateway)
         except SlackwaterError as error:
             self._lost = error
 
@@ -161,7 +161,7 @@ class AsyncTransaction:
         if self._name and not self._ended and self._lost is None:
             try:
                 reply = await self._gateways.call(
-                    calls.RESTART, calls.EndTxn(self._name), deadline=self._patience(), at=self._gateway
+                    calls.RESTART, calls.EndClientTxn(self._name), deadline=self._patience(), at=self._gateway
                 )
             except SlackwaterError:
                 pass  # it is not there any more: the next message opens another one
@@ -352,10 +352,10 @@ class AsyncTransaction:
         self._gateway = address
         self._name = self._gateways.runtime.rng.bytes(TXN_ID_BYTES)
         start = self._gateways.clock.now()
-        self._mark = calls.TxnMark(self._name, b"", start, 0, start)
+        self._mark = calls.TxnHandle(self._name, b"", start, 0, start)
         return msgspec.structs.replace(request, txn=self._name, opens=True)
 
-    def _committing(self, name: bytes, before: Sequence[calls.Write]) -> calls.TxnMark:
+    def _committing(self, name: bytes, before: Sequence[calls.Write]) -> calls.TxnHandle:
         """How the ranges know the transaction whose commit was lost. Its record lives with its first key."""
         mark = self._mark
         invariant(mark is not None and bool(name), "A-commit-mark", name=name)

@@ -137,7 +137,7 @@ class Writer:
                 if not lost(error):
                     raise
                 refused = error
-                mark = calls.TxnMark(txn_id, request.keys[0], start, 0, start)
+                mark = calls.TxnHandle(txn_id, request.keys[0], start, 0, start)
                 settled = await settle(self._gateways, mark, error, deadline=deadline)
                 if settled.committed:
                     return WriteResult(len(request.keys), settled.ts)
@@ -170,7 +170,7 @@ class _Bulk:
     async def run(self) -> WriteResult:
         """Send everything; on an error, wait for what is on its way and say how much was written."""
         size = BULK_ROWS if self._kind is WriteKind.UPSERT else BULK_CHECKED_ROWS
-        under_way: deque[TaskHandle[calls.Written | SlackwaterError]] = deque()
+        under_way: deque[TaskHandle[calls.WriteReply | SlackwaterError]] = deque()
         try:
             for low in range(0, self._given.count, size):
                 keys, values = await self._gateways.runtime.offload(self._given.piece, low, size)
@@ -190,7 +190,7 @@ class _Bulk:
                 sent.cancel()
         return WriteResult(self._written, self._ts)
 
-    async def _send(self, keys: list[bytes], values: list[bytes]) -> calls.Written | SlackwaterError:
+    async def _send(self, keys: list[bytes], values: list[bytes]) -> calls.WriteReply | SlackwaterError:
         request = calls.Write(self._table.table_id, self._table.version, self._kind, keys, values, bulk=True)
         resend = Resend.IF_UNSENT if self._kind is WriteKind.INSERT else Resend.ALWAYS
         deadline = self._gateways.deadline()  # a block is an operation of its own
@@ -209,7 +209,7 @@ class _Bulk:
                 return AmbiguousResult(f"a block may or may not have been written: {error.message}")
             return error
 
-    def _landed(self, outcome: calls.Written | SlackwaterError) -> None:
+    def _landed(self, outcome: calls.WriteReply | SlackwaterError) -> None:
         if isinstance(outcome, SlackwaterError):
             raise outcome
         self._written += outcome.rows
@@ -226,7 +226,7 @@ def unique(codec: RowCodec, keys: list[bytes], values: list[bytes], kind: WriteK
 
 
 async def settle(
-    gateways: Gateways, mark: calls.TxnMark, cause: SlackwaterError, *, deadline: RetryBudget
+    gateways: Gateways, mark: calls.TxnHandle, cause: SlackwaterError, *, deadline: RetryBudget
 ) -> calls.Settled:
     """What became of a transaction whose answer was lost; `AmbiguousResult` if no gateway can tell within the deadline."""
     try:

@@ -7,7 +7,7 @@
 Pure: the wall clock comes in as a function, nothing here sleeps or does I/O.
 """
 
-from slackwater.clock.hlc import HybridClock, Offset, OffsetMonitor, SteadyWall, StepGuard
+from slackwater.clock.hlc import HybridClock, OffsetMonitor, PeerOffset, SteadyWall, StepGuard
 from slackwater.clock.timestamp import (
     MAX,
     MIN,
@@ -26,8 +26,8 @@ __all__ = [
     "MAX",
     "MIN",
     "HybridClock",
-    "Offset",
     "OffsetMonitor",
+    "PeerOffset",
     "SteadyWall",
     "StepGuard",
     "Timestamp",

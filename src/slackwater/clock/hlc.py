@@ -165,7 +165,7 @@ class StepGuard:
             )
 
 
-class Offset(msgspec.Struct, frozen=True):
+class PeerOffset(msgspec.Struct, frozen=True):
     """A measured clock offset: the peer's clock minus ours, give or take `error_us`."""
 
     offset_us: int
@@ -182,10 +182,10 @@ class OffsetMonitor:
 
     def __init__(self, *, max_offset_s: float) -> None:
         self.max_offset_us = round(max_offset_s * 1_000_000)
-        self._peers: dict[str, Offset] = {}
+        self._peers: dict[str, PeerOffset] = {}
         self._all_well = True
 
-    def record(self, peer: str, offset: Offset) -> None:
+    def record(self, peer: str, offset: PeerOffset) -> None:
         """Keep the latest measurement of one peer, unless a recent one is more exact and the two agree.
 
         Two that cannot both be right mean that a clock was set in between: then only the newer one counts.
@@ -227,6 +227,6 @@ class OffsetMonitor:
         ]
         return 2 * len(right) > len(fresh)
 
-    def _beyond(self, offset: Offset) -> bool:
+    def _beyond(self, offset: PeerOffset) -> bool:
         """Whether a measurement proves more than the bound."""
         return abs(offset.offset_us) - offset.error_us > self.max_offset_us

@@ -34,7 +34,7 @@ from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Intent
 
 
-class Kind(enum.Enum):
+class HoldKind(enum.Enum):
     """What sort of thing holds a frontier back."""
 
     NOTHING = ""
@@ -51,22 +51,22 @@ class Kind(enum.Enum):
 BEHIND_S = 0.5
 """A leaseholder that is less than this behind its policy's target is not held back by its requests."""
 _KINDS = {
-    CannotClose.NO_VALID_LEASE.value: Kind.LEASE,
-    CannotClose.LEASE_MOVING.value: Kind.LEASE,
-    CannotClose.OVER_LEASE_END.value: Kind.LEASE,
-    CannotClose.MERGE_IN_PROGRESS.value: Kind.MERGE,
-    CannotClose.PROPOSALS_IN_FLIGHT.value: Kind.REQUEST,
-    CannotClose.EVALUATING_BELOW.value: Kind.REQUEST,
-    CannotClose.REPLICA_GONE.value: Kind.REPLICA,
-    CannotClose.POLICY_OFF.value: Kind.POLICY,
-    CannotClose.TOO_MANY_POLICIES.value: Kind.POLICY,
+    CannotClose.NO_VALID_LEASE.value: HoldKind.LEASE,
+    CannotClose.LEASE_MOVING.value: HoldKind.LEASE,
+    CannotClose.OVER_LEASE_END.value: HoldKind.LEASE,
+    CannotClose.MERGE_IN_PROGRESS.value: HoldKind.MERGE,
+    CannotClose.PROPOSALS_IN_FLIGHT.value: HoldKind.REQUEST,
+    CannotClose.EVALUATING_BELOW.value: HoldKind.REQUEST,
+    CannotClose.REPLICA_GONE.value: HoldKind.REPLICA,
+    CannotClose.POLICY_OFF.value: HoldKind.POLICY,
+    CannotClose.TOO_MANY_POLICIES.value: HoldKind.POLICY,
 }
 
 
 class Holding(msgspec.Struct, frozen=True):
     """What holds a frontier back, and since when (MIN: not known)."""
 
-    kind: Kind
+    kind: HoldKind
     what: str = ""
     since: Timestamp = MIN
 
@@ -110,34 +110,34 @@ class ReplicaFrontier(msgspec.Struct, frozen=True):
     def holding(self) -> Holding:
         """What holds it back."""
         if self.failure:
-            return Holding(Kind.REPLICA, f"this replica is quarantined: {self.failure}")
+            return Holding(HoldKind.REPLICA, f"this replica is quarantined: {self.failure}")
         if self.held_by is not None:
             who = self.held_by.txn_id.hex()[:8]
             return Holding(
-                Kind.TRANSACTION,
+                HoldKind.TRANSACTION,
                 f"transaction {who} has had an intent on {show_key(self.held_by.key)}",
                 self.held_by.ts,
             )
         if self.offered_lai > self.applied:
             what = f"index {self.offered_lai} is closed further on but only {self.applied} is applied here"
-            return Holding(Kind.APPLY, what, self.closed)
+            return Holding(HoldKind.APPLY, what, self.closed)
         return self._of_the_range()
 
     def _of_the_range(self) -> Holding:
         if not self.leaseholder:
-            return Holding(Kind.LEASE, "nobody holds the lease, so nobody closes")
+            return Holding(HoldKind.LEASE, "nobody holds the lease, so nobody closes")
         if self.leaseholder_ended:
             what = f"n{self.leaseholder}, which holds the lease, has not been alive"
-            return Holding(Kind.NODE, what, self.leaseholder_ended)
+            return Holding(HoldKind.NODE, what, self.leaseholder_ended)
         if self.refusal and self.leads:
-            kind = _KINDS.get(self.refusal, Kind.REQUEST)
-            if kind is Kind.REQUEST and self.target and seconds_between(self.closed, self.target) < BEHIND_S:
-                return Holding(Kind.NOTHING)  # a busy range closes with its commands, not at ticks
-            more = f" ({self.in_flight} commands)" if kind is Kind.REQUEST and self.in_flight else ""
+            kind = _KINDS.get(self.refusal, HoldKind.REQUEST)
+            if kind is HoldKind.REQUEST and self.target and seconds_between(self.closed, self.target) < BEHIND_S:
+                return Holding(HoldKind.NOTHING)  # a busy range closes with its commands, not at ticks
+            more = f" ({self.in_flight} commands)" if kind is HoldKind.REQUEST and self.in_flight else ""
             return Holding(kind, f"{self.refusal}{more}", self.refused_since)
         if self.frozen:
-            return Holding(Kind.MERGE, "the range is frozen by a merge")
-        return Holding(Kind.NOTHING)
+            return Holding(HoldKind.MERGE, "the range is frozen by a merge")
+        return Holding(HoldKind.NOTHING)
 
     def status(self, now: Timestamp) -> str:
         """One line for people."""
@@ -149,10 +149,10 @@ class ReplicaFrontier(msgspec.Struct, frozen=True):
     def reason(self, now: Timestamp) -> str:
         """What holds it back, in words; empty when nothing unusual does."""
         found = self.holding()
-        if found.kind is Kind.APPLY:
+        if found.kind is HoldKind.APPLY:
             offer = ago(self.offered_ts, now)
             return f"the side transport offers {offer} at index {self.offered_lai}, applied {self.applied}"
-        return f"{found.what} {lasting(found.since, now)}".rstrip() if found.kind is not Kind.NOTHING else ""
+        return f"{found.what} {lasting(found.since, now)}".rstrip() if found.kind is not HoldKind.NOTHING else ""
 
 
 def ago(ts: Timestamp, now: Timestamp) -> str:

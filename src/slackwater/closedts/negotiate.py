@@ -44,7 +44,7 @@ SPANS_MAX = 10_000
 """Spans of one negotiation."""
 
 
-class Resolved(NamedTuple):
+class ResolvedSpan(NamedTuple):
     """How far a span can be read without meeting an intent, and who is in the way of more."""
 
     ts: Timestamp
@@ -60,7 +60,7 @@ def resolve(
     *,
     closed: Timestamp,
     fate: Callable[[StoredIntent], Resolution | None] = lambda _: None,
-) -> Resolved:
+) -> ResolvedSpan:
     """The resolved timestamp of `[start, end)`. Take `closed` first, then the snapshot behind `reader` (pitfall 16).
 
     `fate` tells what is known of an intent's transaction, for ever true; it is asked once for each transaction.
@@ -79,7 +79,7 @@ def resolve(
         earliest = Timestamp(max(intent.ts, least[txn_id]))
         if earliest <= upto:
             upto, oldest = Timestamp(earliest - 1), intent.named(key)
-    return Resolved(upto, closed, oldest)
+    return ResolvedSpan(upto, closed, oldest)
 
 
 def bound_of_staleness(now: Timestamp, max_staleness_s: float) -> Timestamp:

@@ -15,7 +15,7 @@ LEAD   A table that is read everywhere at *present* time: its writers write into
 
 OFF    Nothing is closed.
 
-A policy is a *name*, not a number: `Policy(LAG)` follows the cluster's setting as it changes, so changing the setting
+A policy is a *name*, not a number: `ClosingPolicy(LAG)` follows the cluster's setting as it changes, so changing the setting
 moves no range from one group of the side transport to another. A span may have its own duration, and a lead has the
 round trip it was made for, in steps: neighbors in the same group then close the same timestamp, which is what makes
 an idle tick cheap. The step is left only when the round trip is clearly outside of it, or ranges would flap.
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds, floor
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ LEASE_GAP_S = 0.1
 _GAP = round(LEASE_GAP_S * 1_000_000) << LOGICAL_BITS
 
 
-class Policy(msgspec.Struct, frozen=True, array_like=True):
+class ClosingPolicy(msgspec.Struct, frozen=True, array_like=True):
     """Which timestamps a range closes. Equal policies close equal timestamps."""
 
-    kind: Kind = Kind.LAG
+    kind: PolicyKind = PolicyKind.LAG
     duration_ms: int = 0
     """Of a lag, when the span has its own; 0: the cluster's."""
     rtt_step: int = 0
@@ -74,9 +74,9 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
 
     def status(self) -> str:
         """One word for logs and scripts."""
-        if self.kind is Kind.LAG:
+        if self.kind is PolicyKind.LAG:
             return f"lag={self.duration_ms}ms" if self.duration_ms else "lag"
-        return f"lead@{self.rtt_step}" if self.kind is Kind.LEAD else "off"
+        return f"lead@{self.rtt_step}" if self.kind is PolicyKind.LEAD else "off"
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -123,12 +123,12 @@ def lead_s(rtt_step: int, terms: Terms) -> float:
     return terms.max_offset_s + SLACK_S + max(command, side_transport)
 
 
-def target(policy: Policy, now: Timestamp, terms: Terms) -> Timestamp | None:
+def target(policy: ClosingPolicy, now: Timestamp, terms: Terms) -> Timestamp | None:
     """What the policy wants closed at `now`; None: nothing."""
-    if policy.kind is Kind.LAG:
+    if policy.kind is PolicyKind.LAG:
         lag = policy.duration_ms / 1000 or terms.target_duration_s
         return floor(add_seconds(now, -lag)) if lag > 0 else None
-    if policy.kind is Kind.LEAD:
+    if policy.kind is PolicyKind.LEAD:
         return floor(add_seconds(now, lead_s(policy.rtt_step, terms)))
     return None
 
@@ -144,7 +144,7 @@ def rtt_step(rtt_s: float, *, before: int | None = None) -> int:
 
 
 def follower_read_timestamp(
-    now: Timestamp, terms: Terms, *, slack_s: float, policies: Sequence[Policy] = (Policy(),)
+    now: Timestamp, terms: Terms, *, slack_s: float, policies: Sequence[ClosingPolicy] = (ClosingPolicy(),)
 ) -> Timestamp:
     """A timestamp that every follower of ranges with these policies has very likely closed.
 
@@ -155,13 +155,13 @@ def follower_read_timestamp(
     return min(_served_by_followers(policy, now, terms, slack_s) for policy in policies)
 
 
-def _served_by_followers(policy: Policy, now: Timestamp, terms: Terms, slack_s: float) -> Timestamp:
-    if policy.kind is Kind.LEAD:
+def _served_by_followers(policy: ClosingPolicy, now: Timestamp, terms: Terms, slack_s: float) -> Timestamp:
+    if policy.kind is PolicyKind.LEAD:
         computed = msgspec.structs.replace(terms, lead_override_s=0.0)
         short_s = lead_s(policy.rtt_step, computed) - terms.max_offset_s - lead_s(policy.rtt_step, terms)
         return now if short_s <= 0 else floor(add_seconds(now, -short_s))
     lag_s = policy.duration_ms / 1000 or terms.target_duration_s
-    if policy.kind is Kind.OFF:
+    if policy.kind is PolicyKind.OFF:
         raise UsageError("closing is off for this span (policy off), so followers serve no reads of it")
     if lag_s <= 0:
         raise UsageError("closing is off (closed_timestamp.target_duration = 0), so followers serve no reads")
@@ -171,7 +171,9 @@ def _served_by_followers(policy: Policy, now: Timestamp, terms: Terms, slack_s: 
 class SpanPolicies:
     """Which policy holds where: disjoint spans, and a default between them."""
 
-    def __init__(self, spans: Sequence[tuple[bytes, bytes, Policy]] = (), *, default: Policy | None = None) -> None:
+    def __init__(
+        self, spans: Sequence[tuple[bytes, bytes, ClosingPolicy]] = (), *, default: ClosingPolicy | None = None
+    ) -> None:
         if len(spans) > SPANS_MAX:
             raise UsageError("too many spans have a policy of their own; give neighbors one span", limit=SPANS_MAX)
         self._spans = sorted(spans, key=lambda span: span[0])
@@ -179,12 +181,12 @@ class SpanPolicies:
         for (_, end, _), (start, _, _) in zip(self._spans, self._spans[1:], strict=False):
             if start < end:
                 raise UsageError("two spans with a policy overlap; split them first", start=start, end=end)
-        self.default = default or Policy()
+        self.default = default or ClosingPolicy()
 
-    def of(self, start: bytes, end: bytes, terms: Terms) -> Policy:
+    def of(self, start: bytes, end: bytes, terms: Terms) -> ClosingPolicy:
         """The policy of a range: where several hold, the one that promises least."""
         first = max(bisect_right(self._starts, start) - 1, 0)
-        found: list[Policy] = []
+        found: list[ClosingPolicy] = []
         covered = start
         for low, high, policy in self._spans[first:]:
             if low >= end:
@@ -219,18 +221,18 @@ class PolicyBook:
         self.steps = steps or {}
         self.version += 1
 
-    def of(self, start: bytes, end: bytes, terms: Terms, *, followers: Iterable[NodeId]) -> Policy:
+    def of(self, start: bytes, end: bytes, terms: Terms, *, followers: Iterable[NodeId]) -> ClosingPolicy:
         """The policy of a range that is led here and followed there."""
         policy = self.spans.of(start, end, terms)
-        if policy.kind is not Kind.LEAD:
+        if policy.kind is not PolicyKind.LEAD:
             return policy
         far = [self.steps.get(node, policy.rtt_step) for node in followers]
-        return Policy(Kind.LEAD, 0, max(far, default=0))
+        return ClosingPolicy(PolicyKind.LEAD, 0, max(far, default=0))
 
 
-def _promise_s(policy: Policy, terms: Terms) -> float:
+def _promise_s(policy: ClosingPolicy, terms: Terms) -> float:
     """How much a policy promises: the distance of its target from now, in seconds."""
-    if policy.kind is Kind.LEAD:
+    if policy.kind is PolicyKind.LEAD:
         return lead_s(policy.rtt_step, terms)
     lag = policy.duration_ms / 1000 or terms.target_duration_s
-    return -lag if policy.kind is Kind.LAG and lag > 0 else -math.inf
+    return -lag if policy.kind is PolicyKind.LAG and lag > 0 else -math.inf

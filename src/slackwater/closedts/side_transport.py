@@ -34,7 +34,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.closedts.policy import Policy, Terms, target
+from slackwater.closedts.policy import ClosingPolicy, Terms, target
 from slackwater.errors import UsageError, invariant
 from slackwater.hooks import buggify, probe, tap
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
@@ -83,7 +83,7 @@ class Closed(NamedTuple):
 class Closable(Protocol):
     """A range as the side transport sees it. None of these may wait."""
 
-    def policy(self) -> Policy:
+    def policy(self) -> ClosingPolicy:
         """What this range should close."""
         ...
 
@@ -116,7 +116,7 @@ class _Group:
 
     __slots__ = ("aim", "id", "members", "off", "policy", "ts")
 
-    def __init__(self, group_id: GroupId, policy: Policy) -> None:
+    def __init__(self, group_id: GroupId, policy: ClosingPolicy) -> None:
         self.id = group_id
         self.policy = policy
         self.ts = MIN  # published
@@ -138,7 +138,7 @@ class Sender:
         self._dirty: dict[RangeId, None] = {}
         self._members: dict[RangeId, tuple[LeaseAppliedIndex, _Group]] = {}
         self._refused: dict[RangeId, Refusal] = {}
-        self._groups: dict[Policy, _Group] = {}
+        self._groups: dict[ClosingPolicy, _Group] = {}
         self._groups_made = 0
         self._epoch = Epoch(0)
         self._terms: Terms | None = None
@@ -247,7 +247,7 @@ class Sender:
             return CannotClose.NO_VALID_LEASE
         return group, closed
 
-    def _make(self, policy: Policy, now: Timestamp, terms: Terms, lease: NodeLease) -> _Group | CannotClose:
+    def _make(self, policy: ClosingPolicy, now: Timestamp, terms: Terms, lease: NodeLease) -> _Group | CannotClose:
         group = _Group(self._groups_made + 1, policy)
         self._aim(group, now, terms, lease)
         if group.off:
@@ -341,7 +341,7 @@ class Sender:
         """Why a range did not close at the last tick at which it was asked."""
         return self._refused.get(range_id)
 
-    def promises(self) -> list[tuple[RangeId, LeaseAppliedIndex, Timestamp, Policy]]:
+    def promises(self) -> list[tuple[RangeId, LeaseAppliedIndex, Timestamp, ClosingPolicy]]:
         """What streams were told about every standing member: range, index, timestamp, and under which policy."""
         return [(r, lai, group.ts, group.policy) for r, (lai, group) in self._members.items()]
 

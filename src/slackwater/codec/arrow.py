@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from slackwater.errors import UsageError
-from slackwater.model.kinds import Kind
+from slackwater.model.kinds import ColumnKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,25 +51,25 @@ def settle_pandas() -> None:
     pa.array([0])
 
 
-_TYPES: dict[Kind, Any] = {
-    Kind.INT2: pa.int16(),
-    Kind.INT4: pa.int32(),
-    Kind.INT: pa.int64(),
-    Kind.BOOL: pa.bool_(),
-    Kind.FLOAT: pa.float64(),
-    Kind.STRING: pa.string(),
-    Kind.JSON: pa.string(),
-    Kind.BYTES: pa.binary(),
-    Kind.DATE: pa.date32(),
-    Kind.TIMESTAMP: pa.timestamp("us"),
-    Kind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
-    Kind.UUID: pa.binary(16),
+_TYPES: dict[ColumnKind, Any] = {
+    ColumnKind.INT2: pa.int16(),
+    ColumnKind.INT4: pa.int32(),
+    ColumnKind.INT: pa.int64(),
+    ColumnKind.BOOL: pa.bool_(),
+    ColumnKind.FLOAT: pa.float64(),
+    ColumnKind.STRING: pa.string(),
+    ColumnKind.JSON: pa.string(),
+    ColumnKind.BYTES: pa.binary(),
+    ColumnKind.DATE: pa.date32(),
+    ColumnKind.TIMESTAMP: pa.timestamp("us"),
+    ColumnKind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
+    ColumnKind.UUID: pa.binary(16),
 }
 
 
 def arrow_type(ctype: ColumnType) -> Any:
     """The Arrow type of a column type."""
-    if ctype.kind is Kind.DECIMAL:
+    if ctype.kind is ColumnKind.DECIMAL:
         return pa.decimal128(ctype.precision, ctype.scale)
     return _TYPES[ctype.kind]
 
@@ -102,5 +102,5 @@ def literal_array(value: object, ctype: ColumnType, *, size: int) -> Any:
     target = arrow_type(ctype)
     if value is None:
         return pa.nulls(size, target)
-    raw = getattr(value, "bytes", value) if ctype.kind is Kind.UUID else value
+    raw = getattr(value, "bytes", value) if ctype.kind is ColumnKind.UUID else value
     return pa.repeat(pa.scalar(raw, target), size)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slackwater.errors import DecodeError
-from slackwater.model.kinds import INSTANTS, Kind
+from slackwater.model.kinds import INSTANTS, ColumnKind
 from slackwater.model.values import DAY_MAX, DAY_MIN, INSTANT_US_MAX, INSTANT_US_MIN
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ def check_range(values: np.ndarray[Any, Any], ctype: ColumnType) -> None:
     """Refuse a column (zero where NULL) that holds what its type cannot mean."""
     if not len(values):
         return
-    if ctype.kind is Kind.DATE:
+    if ctype.kind is ColumnKind.DATE:
         _check_between(values, DAY_MIN, DAY_MAX, "date is outside the years 1 to 9999")
     elif ctype.kind in INSTANTS:
         _check_between(values, INSTANT_US_MIN, INSTANT_US_MAX, "timestamp is outside the years 1 to 9999")
-    elif ctype.kind is Kind.DECIMAL:
+    elif ctype.kind is ColumnKind.DECIMAL:
         _check_decimals(values, ctype)
 
 

@@ -29,7 +29,7 @@ from slackwater.codec.keys_arrow import (
 )
 from slackwater.codec.rows import HEADER_BYTES, VALUE_BYTES_MAX
 from slackwater.errors import DecodeError, EntryTooLarge, UsageError
-from slackwater.model.kinds import TEXTS, Kind
+from slackwater.model.kinds import TEXTS, ColumnKind
 
 if TYPE_CHECKING:
     from slackwater.codec.rows import RowCodec, RowLayout
@@ -40,15 +40,15 @@ BLOCK_BYTES_MAX = 1 << 30
 """Bytes of values that one join may produce: Arrow's binary offsets are 32-bit."""
 
 DTYPES = {
-    Kind.INT2: "<i2",
-    Kind.INT4: "<i4",
-    Kind.INT: "<i8",
-    Kind.FLOAT: "<f8",
-    Kind.DECIMAL: "V16",
-    Kind.DATE: "<i4",
-    Kind.TIMESTAMP: "<i8",
-    Kind.TIMESTAMPTZ: "<i8",
-    Kind.UUID: "V16",
+    ColumnKind.INT2: "<i2",
+    ColumnKind.INT4: "<i4",
+    ColumnKind.INT: "<i8",
+    ColumnKind.FLOAT: "<f8",
+    ColumnKind.DECIMAL: "V16",
+    ColumnKind.DATE: "<i4",
+    ColumnKind.TIMESTAMP: "<i8",
+    ColumnKind.TIMESTAMPTZ: "<i8",
+    ColumnKind.UUID: "V16",
 }
 """How the fixed-width kinds other than bool are seen by numpy."""
 
@@ -123,7 +123,7 @@ def _tail(array: Any) -> Any:
 
 
 def _fill(matrix: np.ndarray[Any, Any], array: Any, at: int, column: Column) -> None:
-    if column.type.kind is Kind.BOOL:
+    if column.type.kind is ColumnKind.BOOL:
         matrix[:, at] = bool_values(array)
         return
     values = fixed_values(array, DTYPES[column.type.kind])

@@ -32,7 +32,7 @@ import pyarrow.compute as pac
 from slackwater.codec.arrow import arrow_type
 from slackwater.codec.keys_arrow import fixed_values, sortable_floats
 from slackwater.errors import UsageError
-from slackwater.model.kinds import INTEGERS, Kind
+from slackwater.model.kinds import INTEGERS, ColumnKind
 from slackwater.model.predicates import Op, literals
 from slackwater.model.values import logical, physical
 
@@ -87,9 +87,9 @@ def bind(predicate: Predicate, column: Column) -> Bound:
 
 
 def _bind_one(ctype: ColumnType, op: Op, literal: object) -> Bound:
-    if ctype.kind in INTEGERS or ctype.kind is Kind.DECIMAL:
+    if ctype.kind in INTEGERS or ctype.kind is ColumnKind.DECIMAL:
         return _bind_exact(ctype, op, literal)
-    if ctype.kind is Kind.FLOAT:
+    if ctype.kind is ColumnKind.FLOAT:
         return _bind_float(op, literal)
     return _kernel(ctype, op, logical(ctype, physical(ctype, literal)))
 
@@ -115,10 +115,10 @@ def _unless_null(array: Any) -> Mask:
 
 def _bind_in(ctype: ColumnType, values: Sequence[object]) -> Bound:
     """One pass over the column however long the list is; literals that no value can equal are left out."""
-    if ctype.kind is Kind.FLOAT:
+    if ctype.kind is ColumnKind.FLOAT:
         wanted = sortable_floats(np.array([f for v in values if (f := _as_float(v)) is not None], dtype=np.float64))
         return lambda array: np.isin(sortable_floats(fixed_values(array, "<f8")), wanted) & _unless_null(array)
-    if ctype.kind in INTEGERS or ctype.kind is Kind.DECIMAL:
+    if ctype.kind in INTEGERS or ctype.kind is ColumnKind.DECIMAL:
         return _bind_in_exact(ctype, values)
     chosen = pa.array([logical(ctype, physical(ctype, v)) for v in values], arrow_type(ctype))
     return lambda array: _mask(pc.is_in(array, value_set=chosen))
@@ -156,7 +156,7 @@ def _as_float(literal: object) -> float | None:
 
 def _limits(ctype: ColumnType) -> tuple[int, int]:
     """The lowest and highest stored integer of an integer or decimal type."""
-    if ctype.kind is Kind.DECIMAL:
+    if ctype.kind is ColumnKind.DECIMAL:
         return 1 - 10**ctype.precision, 10**ctype.precision - 1
     half = 1 << INTEGERS[ctype.kind] - 1
     return -half, half - 1

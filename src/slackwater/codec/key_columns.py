@@ -20,7 +20,7 @@ from slackwater.codec.arrow import arrow_type
 from slackwater.codec.keys import TAGS, WIDTHS
 from slackwater.codec.rows import RowCodec, key_types
 from slackwater.errors import DecodeError
-from slackwater.model.kinds import INTEGERS, Kind
+from slackwater.model.kinds import INTEGERS, ColumnKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 pa: Any = pyarrow  # its stubs do not know numpy buffers
-_FAST = frozenset(WIDTHS) - {Kind.FLOAT}
-_DTYPES = {Kind.INT2: np.int16, Kind.INT4: np.int32}
+_FAST = frozenset(WIDTHS) - {ColumnKind.FLOAT}
+_DTYPES = {ColumnKind.INT2: np.int16, ColumnKind.INT4: np.int32}
 
 
 def key_columns(keys: Sequence[bytes], schema: TableSchema) -> dict[str, Any]:
@@ -68,13 +68,13 @@ def _from_matrix(
 
 def _payload(payload: Array, column: Column) -> Any:
     kind, target = column.type.kind, arrow_type(column.type)
-    if kind is Kind.UUID:
+    if kind is ColumnKind.UUID:
         return pa.Array.from_buffers(target, len(payload), [None, pa.py_buffer(payload)])
-    if kind is Kind.BOOL:
+    if kind is ColumnKind.BOOL:
         if payload.size and payload.max() > 1:
             raise DecodeError("a boolean is 0 or 1")
         return pa.array(payload[:, 0].astype(bool))
-    if kind is Kind.DATE:
+    if kind is ColumnKind.DATE:
         days = (payload.view(">u4").ravel() ^ np.uint32(1 << 31)).astype(np.uint32).view(np.int32)
         return pa.Array.from_buffers(target, len(payload), [None, pa.py_buffer(days)])
     numbers = (payload.view(">u8").ravel() ^ np.uint64(1 << 63)).astype(np.uint64).view(np.int64)

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.kinds import INTEGERS, ColumnType, Kind
+from slackwater.model.kinds import INTEGERS, ColumnKind, ColumnType
 from slackwater.model.values import logical, storer
 
 if TYPE_CHECKING:
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
 NULL_FIRST = 0x05
 NULL_LAST = 0xF5
 TAGS = {
-    Kind.BOOL: 0x10,
-    Kind.INT2: 0x20,
-    Kind.INT4: 0x20,
-    Kind.INT: 0x20,
-    Kind.FLOAT: 0x28,
-    Kind.DECIMAL: 0x30,
-    Kind.STRING: 0x40,
-    Kind.BYTES: 0x48,
-    Kind.DATE: 0x50,
-    Kind.TIMESTAMP: 0x58,
-    Kind.TIMESTAMPTZ: 0x5A,
-    Kind.UUID: 0x60,
+    ColumnKind.BOOL: 0x10,
+    ColumnKind.INT2: 0x20,
+    ColumnKind.INT4: 0x20,
+    ColumnKind.INT: 0x20,
+    ColumnKind.FLOAT: 0x28,
+    ColumnKind.DECIMAL: 0x30,
+    ColumnKind.STRING: 0x40,
+    ColumnKind.BYTES: 0x48,
+    ColumnKind.DATE: 0x50,
+    ColumnKind.TIMESTAMP: 0x58,
+    ColumnKind.TIMESTAMPTZ: 0x5A,
+    ColumnKind.UUID: 0x60,
 }
 WIDTHS = {
-    Kind.BOOL: 1,
-    Kind.INT2: 8,
-    Kind.INT4: 8,
-    Kind.INT: 8,
-    Kind.FLOAT: 8,
-    Kind.DATE: 4,
-    Kind.TIMESTAMP: 8,
-    Kind.TIMESTAMPTZ: 8,
-    Kind.UUID: 16,
+    ColumnKind.BOOL: 1,
+    ColumnKind.INT2: 8,
+    ColumnKind.INT4: 8,
+    ColumnKind.INT: 8,
+    ColumnKind.FLOAT: 8,
+    ColumnKind.DATE: 4,
+    ColumnKind.TIMESTAMP: 8,
+    ColumnKind.TIMESTAMPTZ: 8,
+    ColumnKind.UUID: 16,
 }
 """Payload bytes of the kinds whose payload never varies."""
 TERMINATOR = b"\x00\x01"
@@ -81,7 +81,7 @@ _NEGATIVE, _ZERO, _POSITIVE = 1, 2, 3
 class KeyType(msgspec.Struct, frozen=True):
     """How one element of a key is encoded."""
 
-    kind: Kind
+    kind: ColumnKind
     descending: bool = False
     nulls_last: bool = False
 
@@ -142,7 +142,7 @@ def decode_element(data: bytes, offset: int, key_type: KeyType) -> tuple[Any, in
         return None, offset + 1
     if tag != TAGS[kind]:
         raise DecodeError(f"expected a key element of type {kind.value}", tag=tag, offset=offset)
-    if kind is Kind.DECIMAL:
+    if kind is ColumnKind.DECIMAL:
         return _decode_decimal(data, offset + 1)
     if kind in WIDTHS:
         end = offset + 1 + WIDTHS[kind]
@@ -172,30 +172,30 @@ def unescape(data: bytes, offset: int) -> tuple[bytes, int]:
         at += 2
 
 
-def _payload_encoder(kind: Kind) -> Callable[[Any], bytes]:
-    if kind is Kind.DECIMAL:
+def _payload_encoder(kind: ColumnKind) -> Callable[[Any], bytes]:
+    if kind is ColumnKind.DECIMAL:
         return _encode_decimal
-    store: Callable[[Any], Any] = storer(ColumnType(Kind.INT if kind in INTEGERS else kind))
-    if kind is Kind.FLOAT:
+    store: Callable[[Any], Any] = storer(ColumnType(ColumnKind.INT if kind in INTEGERS else kind))
+    if kind is ColumnKind.FLOAT:
         return lambda value: _encode_float(store(value))
-    if kind is Kind.UUID:
+    if kind is ColumnKind.UUID:
         return store
     if kind not in WIDTHS:
         return lambda value: escape(store(value))
-    if kind is Kind.BOOL:
+    if kind is ColumnKind.BOOL:
         return lambda value: bytes([store(value)])
     width = WIDTHS[kind]
     bias = 1 << 8 * width - 1
     return lambda value: (store(value) + bias).to_bytes(width, "big")
 
 
-def _decode_fixed(raw: bytes, kind: Kind) -> Any:
-    if kind is Kind.UUID:
+def _decode_fixed(raw: bytes, kind: ColumnKind) -> Any:
+    if kind is ColumnKind.UUID:
         return raw
-    if kind is Kind.FLOAT:
+    if kind is ColumnKind.FLOAT:
         return _decode_float(raw)
     stored = int.from_bytes(raw, "big")
-    if kind is not Kind.BOOL:
+    if kind is not ColumnKind.BOOL:
         stored -= 1 << 8 * len(raw) - 1
     return stored if kind in INTEGERS else logical(ColumnType(kind), stored)
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pac
 from slackwater.codec.arrow import arrow_type
 from slackwater.codec.keys import TAGS, TERMINATOR, WIDTHS, encode_element
 from slackwater.errors import UsageError
-from slackwater.model.kinds import ColumnType, Kind
+from slackwater.model.kinds import ColumnKind, ColumnType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,16 +106,16 @@ def sortable_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def element_matrix(array: Any, key_type: KeyType) -> np.ndarray[Any, Any]:
     """Tag and payload of a column of fixed-width elements; NULLs come out as zeros."""
     kind, size = key_type.kind, len(array)
-    if kind is Kind.BOOL:
+    if kind is ColumnKind.BOOL:
         payload = bool_values(array).reshape(size, 1)
-    elif kind is Kind.UUID:
+    elif kind is ColumnKind.UUID:
         payload = fixed_values(array, "V16").view(np.uint8).reshape(size, 16)
-    elif kind is Kind.FLOAT:
+    elif kind is ColumnKind.FLOAT:
         payload = _big_endian(sortable_floats(fixed_values(array, "<f8")))
-    elif kind is Kind.DATE:
+    elif kind is ColumnKind.DATE:
         payload = _big_endian(fixed_values(array, "<i4").view(np.uint32) ^ np.uint32(1 << 31))
     else:
-        dtype = {Kind.INT2: "<i2", Kind.INT4: "<i4"}.get(kind, "<i8")
+        dtype = {ColumnKind.INT2: "<i2", ColumnKind.INT4: "<i4"}.get(kind, "<i8")
         payload = _big_endian(fixed_values(array, dtype).astype(np.int64).view(np.uint64) ^ _SIGN)
     matrix = np.empty((size, 1 + payload.shape[1]), np.uint8)
     matrix[:, 0] = TAGS[kind]
@@ -138,7 +138,7 @@ def matrix_array(matrix: np.ndarray[Any, Any]) -> Any:
 
 
 def _element_array(array: Any, key_type: KeyType) -> Any:
-    if key_type.kind is Kind.DECIMAL:
+    if key_type.kind is ColumnKind.DECIMAL:
         return pa.array(list(map(encode_element, array.to_pylist(), repeat(key_type))), pa.binary())
     null = bytes([key_type.null ^ 0xFF if key_type.descending else key_type.null])
     elements = (

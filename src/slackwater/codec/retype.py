@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.errors import DecodeError
-from slackwater.model.kinds import INTEGERS, ColumnType, Kind
+from slackwater.model.kinds import INTEGERS, ColumnKind, ColumnType
 from slackwater.model.schema import can_retype
 from slackwater.model.values import FLOAT_EXACT_INT_MAX
 
@@ -43,18 +43,18 @@ def check_retype(*, old: ColumnType, new: ColumnType) -> None:
 
 
 def _widen_int(stored: int, *, old: ColumnType, new: ColumnType) -> Physical:
-    if new.kind is Kind.FLOAT:
+    if new.kind is ColumnKind.FLOAT:
         if abs(stored) > FLOAT_EXACT_INT_MAX:
             raise unfit(new, stored)
         return float(stored)
-    if new.kind is Kind.DECIMAL:
+    if new.kind is ColumnKind.DECIMAL:
         widened: int = stored * 10 ** (new.scale - old.scale)
         if abs(widened) >= 10**new.precision:
             raise unfit(new, stored)
         return widened
-    if new.kind is Kind.STRING and old.kind in INTEGERS:
+    if new.kind is ColumnKind.STRING and old.kind in INTEGERS:
         return str(stored).encode()
-    if new.kind is Kind.TIMESTAMP and old.kind is Kind.DATE:
+    if new.kind is ColumnKind.TIMESTAMP and old.kind is ColumnKind.DATE:
         return stored * DAY_US
     return stored
 

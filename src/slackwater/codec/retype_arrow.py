@@ -12,7 +12,7 @@ import pyarrow.compute as pac
 from slackwater.codec.arrow import arrow_type
 from slackwater.codec.keys_arrow import fixed_values
 from slackwater.codec.retype import check_retype, unfit
-from slackwater.model.kinds import DECIMAL_PRECISION_MAX, INTEGERS, ColumnType, Kind
+from slackwater.model.kinds import DECIMAL_PRECISION_MAX, INTEGERS, ColumnKind, ColumnType
 from slackwater.model.values import FLOAT_EXACT_INT_MAX
 
 pc: Any = pac
@@ -29,9 +29,9 @@ def widen_array(array: Any, *, old: ColumnType, new: ColumnType) -> Any:
     if array.type == target:
         return array
     try:
-        if old.kind in INTEGERS and new.kind is Kind.DECIMAL:
+        if old.kind in INTEGERS and new.kind is ColumnKind.DECIMAL:
             return _ints_to_decimals(array, new)
-        if old.kind in INTEGERS and new.kind is Kind.FLOAT:
+        if old.kind in INTEGERS and new.kind is ColumnKind.FLOAT:
             values = fixed_values(array.cast(pa.int64()), "<i8")
             # not np.abs: the lowest integer has no positive twin
             if len(values) and (int(values.min()) < -FLOAT_EXACT_INT_MAX or int(values.max()) > FLOAT_EXACT_INT_MAX):

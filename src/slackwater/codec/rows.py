@@ -29,7 +29,7 @@ from slackwater.codec.keys import KeyType, decode_key, element_encoder
 from slackwater.codec.layout import split_table_key, table_prefix
 from slackwater.codec.retype import widen
 from slackwater.errors import DecodeError, EntryTooLarge, UsageError
-from slackwater.model.kinds import VARIABLE, Kind
+from slackwater.model.kinds import VARIABLE, ColumnKind
 from slackwater.model.values import loader, storer
 
 if TYPE_CHECKING:
@@ -47,16 +47,16 @@ HEADER_BYTES = 5
 VALUE_BYTES_MAX = 1 << 28
 
 _CODES = {
-    Kind.INT2: "h",
-    Kind.INT4: "i",
-    Kind.INT: "q",
-    Kind.BOOL: "B",
-    Kind.FLOAT: "d",
-    Kind.DECIMAL: "16s",
-    Kind.DATE: "i",
-    Kind.TIMESTAMP: "q",
-    Kind.TIMESTAMPTZ: "q",
-    Kind.UUID: "16s",
+    ColumnKind.INT2: "h",
+    ColumnKind.INT4: "i",
+    ColumnKind.INT: "q",
+    ColumnKind.BOOL: "B",
+    ColumnKind.FLOAT: "d",
+    ColumnKind.DECIMAL: "16s",
+    ColumnKind.DATE: "i",
+    ColumnKind.TIMESTAMP: "q",
+    ColumnKind.TIMESTAMPTZ: "q",
+    ColumnKind.UUID: "16s",
 }
 
 
@@ -103,8 +103,10 @@ class RowLayout:
         self.not_null = sum(1 << i for i, c in enumerate(schema.columns) if not c.nullable)
         self.header = struct.pack("<BI", FORMAT, schema.version)
         kinds = [schema.columns[i].type.kind for i in self.fixed]
-        self._wide = [place for place, kind in enumerate(kinds) if kind is Kind.DECIMAL]
-        self._zeros = [(i, bytes(16) if kind is Kind.UUID else 0) for i, kind in zip(self.fixed, kinds, strict=True)]
+        self._wide = [place for place, kind in enumerate(kinds) if kind is ColumnKind.DECIMAL]
+        self._zeros = [
+            (i, bytes(16) if kind is ColumnKind.UUID else 0) for i, kind in zip(self.fixed, kinds, strict=True)
+        ]
         self._no_nulls = bytes(self.bitmap_bytes)
 
     def pack(self, stored: Sequence[Physical | None]) -> bytes:

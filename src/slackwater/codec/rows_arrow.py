@@ -44,7 +44,7 @@ from slackwater.codec.rows import (
     version_of,
 )
 from slackwater.errors import DecodeError, EntryTooLarge
-from slackwater.model.kinds import TEXTS, Kind
+from slackwater.model.kinds import TEXTS, ColumnKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -243,7 +243,7 @@ class _Rows:
         raw = self._raw(index)
         if nulls is not None:
             raw[nulls] = np.zeros((), raw.dtype)
-        if ctype.kind is Kind.BOOL:
+        if ctype.kind is ColumnKind.BOOL:
             if raw.size and raw.max() > 1:
                 raise DecodeError("a boolean is 0 or 1")
             raw = np.packbits(raw, bitorder="little")

@@ -60,7 +60,7 @@ SYSTEM_SPAN = Span(KEY_MIN, KV_PREFIX)
 """The system's own keys: one zone, whatever other records say."""
 
 
-class Kind(enum.Enum):
+class PolicyKind(enum.Enum):
     """What a closing policy is relative to."""
 
     OFF = "off"
@@ -75,7 +75,7 @@ class ZoneConfig(msgspec.Struct, frozen=True):
     end: bytes = b""
     replication_factor: int = 0
     """0: as many as elsewhere."""
-    policy: Kind | None = None
+    policy: PolicyKind | None = None
     """None: as elsewhere."""
     duration_ms: int = 0
     """How far a lagging span lags; 0: `closed_timestamp.target_duration`."""
@@ -230,11 +230,11 @@ class Zones:
             "replicas": _first((c.replication_factor, w) for c, w in chain) or Sourced(int(settings[factor]), factor),
             "policy": _first((c.policy.value if c.policy else "", w) for c, w in chain) or Sourced("lag", "default"),
         }
-        lag = _first((c.duration_ms if c.policy is Kind.LAG else 0, w) for c, w in chain if c.policy is not None)
-        if found["policy"].value == Kind.LAG.value:
+        lag = _first((c.duration_ms if c.policy is PolicyKind.LAG else 0, w) for c, w in chain if c.policy is not None)
+        if found["policy"].value == PolicyKind.LAG.value:
             found["duration_ms"] = lag or Sourced(round(settings[target] * 1000), target)
         if key < KV_PREFIX:
-            found["policy"] = Sourced(Kind.LAG.value, "always for the system's keys")
+            found["policy"] = Sourced(PolicyKind.LAG.value, "always for the system's keys")
             found["duration_ms"] = Sourced(round(settings[target] * 1000), target)
             ttl_s, own_s = self._of_system().gc_ttl_s, own.config.gc_ttl_s if own else 0.0
             why = "this zone" if own_s == ttl_s else "default" if ttl_s == GC_TTL_S_DEFAULT else "the longest zone"
@@ -361,11 +361,11 @@ def check_zone(config: ZoneConfig) -> None:
         raise UsageError(
             f"a range has 1 to {FACTOR_MAX} replicas; 0 is as many as elsewhere", replicas=config.replication_factor
         )
-    if not 0 <= config.duration_ms <= DURATION_MS_MAX or (config.duration_ms and config.policy is not Kind.LAG):
+    if not 0 <= config.duration_ms <= DURATION_MS_MAX or (config.duration_ms and config.policy is not PolicyKind.LAG):
         raise UsageError(
             f"a duration of 1 to {DURATION_MS_MAX} ms belongs to the policy `lag`", duration_ms=config.duration_ms
         )
-    if config.policy is Kind.LEAD and config.start < KV_PREFIX:
+    if config.policy is PolicyKind.LEAD and config.start < KV_PREFIX:
         raise UsageError("the system's own keys cannot lead, so name the spans that should", start=config.start)
     if config.policy is not None and in_system:
         raise UsageError(

@@ -27,7 +27,7 @@ LABEL_WIDTH = 70
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 34, 44
 
 
-class Sample(NamedTuple):
+class LagSample(NamedTuple):
     """How far the least closed live replica of a range was behind, at one moment."""
 
     at: float
@@ -39,7 +39,7 @@ class Sampler:
     """Asks for the frontier twice a second, from a thread of its own; what cannot be asked is a gap."""
 
     def __init__(self, db: Database, tables: Sequence[str], seconds: Callable[[], float]) -> None:
-        self.samples: list[Sample] = []
+        self.samples: list[LagSample] = []
         self.events: list[tuple[float, str]] = []
         self._db = db
         self._tables = list(tables)
@@ -69,7 +69,7 @@ class Sampler:
             lags: dict[int, float] = {}
             for row in rows:
                 lags[row.range_id] = max(lags.get(row.range_id, 0.0), row.closed_lag_s)
-            self.samples += [Sample(now, range_id, lag) for range_id, lag in sorted(lags.items())]
+            self.samples += [LagSample(now, range_id, lag) for range_id, lag in sorted(lags.items())]
 
 
 def draw(sampler: Sampler, path: Path, *, target_s: float) -> None:
@@ -77,7 +77,7 @@ def draw(sampler: Sampler, path: Path, *, target_s: float) -> None:
     path.write_text(svg(sampler.samples, sampler.events, target_s=target_s))
 
 
-def svg(samples: Sequence[Sample], events: Sequence[tuple[float, str]], *, target_s: float) -> str:
+def svg(samples: Sequence[LagSample], events: Sequence[tuple[float, str]], *, target_s: float) -> str:
     """The picture as text."""
     first = min((s.at for s in samples), default=0.0)
     last = max((s.at for s in samples), default=1.0)

@@ -16,7 +16,7 @@ from slackwater.demo.shop import MONEY, TABLES, Books
 from slackwater.demo.steps import (
     RECOVERY_S,
     WAIT_S,
-    Mirror,
+    MirrorCheck,
     Stage,
     independent_reads,
     kill_a_node,
@@ -80,7 +80,7 @@ def _sum(frame: DataFrame, column: str) -> int:
 
 def mirror_by_streams(stage: Stage, spark: SparkSession, checkpoints: Path) -> list[Check]:
     """Two streams keep two mirrors, compared at resolved timestamps, while a node dies and comes back."""
-    mirrors = [Mirror(stage.db, "wallets"), Mirror(stage.db, "tills")]
+    mirrors = [MirrorCheck(stage.db, "wallets"), MirrorCheck(stage.db, "tills")]
     queries = [_stream(stage, spark, mirror, checkpoints / mirror.table) for mirror in mirrors]
     try:
         with stage.screen.waiting(lambda: progress_of(mirrors)):
@@ -103,7 +103,7 @@ def _stop(query: StreamingQuery) -> None:
     query.stop()
 
 
-def _stream(stage: Stage, spark: SparkSession, mirror: Mirror, checkpoint: Path) -> StreamingQuery:
+def _stream(stage: Stage, spark: SparkSession, mirror: MirrorCheck, checkpoint: Path) -> StreamingQuery:
     changes = (
         spark.readStream.format("slackwater")
         .option("endpoint", stage.cluster.url)
@@ -133,7 +133,7 @@ def _alive(queries: list[StreamingQuery]) -> None:
             raise error
 
 
-def _wait(queries: list[StreamingQuery], mirrors: list[Mirror], *, rounds: int) -> None:
+def _wait(queries: list[StreamingQuery], mirrors: list[MirrorCheck], *, rounds: int) -> None:
     """Until every mirror was compared so many times from now on."""
     wanted = [mirror.compared + rounds for mirror in mirrors]
     deadline = time.monotonic() + RECOVERY_S

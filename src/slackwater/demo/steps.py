@@ -184,7 +184,7 @@ def parallel_snapshot(stage: Stage) -> list[Check]:
     return [Check("a parallel snapshot balances", books.balanced, f"{books.number} orders, {books.off:+d} off")]
 
 
-class Mirror:
+class MirrorCheck:
     """A copy of one table's balances, kept by changes alone."""
 
     def __init__(self, db: Database, table: str) -> None:
@@ -229,9 +229,9 @@ class Mirror:
 
 def mirror_by_changes(stage: Stage) -> list[Check]:
     """Rebuild two tables from their changes, between resolved timestamps, while a node dies and comes back."""
-    mirrors = [Mirror(stage.db, "wallets"), Mirror(stage.db, "tills")]
+    mirrors = [MirrorCheck(stage.db, "wallets"), MirrorCheck(stage.db, "tills")]
 
-    def advance(mirror: Mirror) -> None:
+    def advance(mirror: MirrorCheck) -> None:
         upto = stage.db.resolved(mirror.table)
         if mirror.upto == MIN:
             mirror.begin(upto)
@@ -250,7 +250,7 @@ def mirror_by_changes(stage: Stage) -> list[Check]:
     return mirror_checks(stage, mirrors)
 
 
-def progress_of(mirrors: list[Mirror]) -> str:
+def progress_of(mirrors: list[MirrorCheck]) -> str:
     """How far the mirrors are."""
     return "; ".join(f"{m.table}: {m.changes:,} changes, compared {m.compared} times" for m in mirrors)
 
@@ -272,7 +272,7 @@ def kill_a_node(stage: Stage, during: Any) -> None:
     during()
 
 
-def mirror_checks(stage: Stage, mirrors: list[Mirror]) -> list[Check]:
+def mirror_checks(stage: Stage, mirrors: list[MirrorCheck]) -> list[Check]:
     """Every mirror was compared, and never differed."""
     checks = []
     for mirror in mirrors:

@@ -44,10 +44,11 @@ Everything here is pure: events in, effects out, no clock, no tasks. Worked exam
 from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
 from slackwater.feeds.rangefeed import RangeFeed
 from slackwater.feeds.slots import CatchUpSlots
-from slackwater.protocol.feeds.events import Changes, Ended, EndReason, Event, Resolved, Value
+from slackwater.protocol.feeds.events import ChangedValue, Changes, Ended, EndReason, Event, Resolved
 
 __all__ = [
     "CatchUpSlots",
+    "ChangedValue",
     "Changes",
     "EndReason",
     "Ended",
@@ -56,7 +57,6 @@ __all__ = [
     "RangeFeed",
     "Resolved",
     "Token",
-    "Value",
     "decode_token",
     "frontier_from",
     "token_of",

@@ -38,14 +38,14 @@ from slackwater.feeds.rangefeed import RangeFeed
 from slackwater.hooks import level, probe, tap
 from slackwater.model.spans import Span
 from slackwater.protocol.feeds.events import EndReason
-from slackwater.replica.driver import Gone
+from slackwater.replica.driver import DetachReason
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
     from slackwater.feeds.driver import NodeFeeds
     from slackwater.feeds.history import Reading
-    from slackwater.feeds.rangefeed import Effect, History
+    from slackwater.feeds.rangefeed import CatchUpScan, Effect
     from slackwater.model.ids import Position
     from slackwater.protocol.feeds.events import Event as FeedEvent
     from slackwater.replica.apply import Applied
@@ -59,10 +59,10 @@ WAITING_RUNS_MAX = 64
 WAITING_ROWS_MAX = 512
 
 _ENDS = {
-    Gone.REMOVED: EndReason.REPLICA_GONE,
-    Gone.ABSORBED: EndReason.RANGE_MERGED,
-    Gone.REPLACED: EndReason.LOG_TRIMMED,
-    Gone.FAILED: EndReason.REPLICA_GONE,
+    DetachReason.REMOVED: EndReason.REPLICA_GONE,
+    DetachReason.ABSORBED: EndReason.RANGE_MERGED,
+    DetachReason.REPLACED: EndReason.LOG_TRIMMED,
+    DetachReason.FAILED: EndReason.REPLICA_GONE,
 }
 
 
@@ -92,7 +92,7 @@ class _Waiting:
 
 
 class Attached:
-    """A replica somebody listens to. Implements `ReplicaFollower` and `session.Source`."""
+    """A replica somebody listens to. Implements `ApplySubscriber` and `session.EventSource`."""
 
     def __init__(self, owner: NodeFeeds, replica: Replica) -> None:
         state, settings = replica.state, replica.context.settings
@@ -196,7 +196,7 @@ class Attached:
             effects += feed.end_all(EndReason.RANGE_MERGED)
         return effects
 
-    def gone(self, why: Gone, detail: str) -> None:
+    def gone(self, why: DetachReason, detail: str) -> None:
         """The replica is no more, and whatever comes in its place may have another history."""
         self.end(_ENDS[why], detail)
         self.forget_index()
@@ -232,7 +232,7 @@ class Attached:
             self._owner.forget(registration)
         return events, found is not None and found.pending()
 
-    def reading(self, history: History) -> Reading:
+    def reading(self, history: CatchUpScan) -> Reading:
         """How to read what a consumer has missed; from a snapshot taken in this very step."""
         if self.index is not None and not history.befores:
             lookup = self.index.lookup(history.span, history.after)

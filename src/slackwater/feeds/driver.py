@@ -1,9 +1,9 @@
 """The change feeds of one node, alive: replicas that somebody listens to, sessions, catch-up scans, pushes.
 
-    Replica.follower ─► Attached ── RangeFeed (pure) ── effects ─► ScanLocks   a snapshot, read off the loop
+    Replica.apply_subscriber ─► Attached ── RangeFeed (pure) ── effects ─► ScanLocks   a snapshot, read off the loop
                             ▲                                      WantSlot    CatchUpSlots ─► a snapshot, read off the loop
      side transport ────────┘ closed                               Wake        the consumer's Session
-                                                                   Resolve, NeedBarrier     `pushing.Pusher`
+                                                                   Resolve, NeedBarrier     `pushing.FeedPusher`
 
 A replica is attached while at least one consumer is registered, and for `feed.keep_attached` after the last has gone: it
 may come back, and what is recent is then at hand (`recent.py`, `index.py`); after a restart, too, where the store remembers.
@@ -36,10 +36,10 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.feeds.attached import Attached, stored_index
-from slackwater.feeds.pushing import Pusher
+from slackwater.feeds.pushing import FeedPusher
 from slackwater.feeds.rangefeed import NeedBarrier, Resolve, ScanLocks, Wake, WantSlot
 from slackwater.feeds.registration import HISTORY_SHARE
-from slackwater.feeds.session import Session
+from slackwater.feeds.session import FeedSession
 from slackwater.feeds.slots import CatchUpSlots
 from slackwater.hooks import level, probe
 from slackwater.model.spans import Span
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from slackwater.model.ids import RangeId
     from slackwater.protocol.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
     from slackwater.replica.driver import Replica, Store
-    from slackwater.runtime.seam import Snapshot, TaskScope
-    from slackwater.txn.kernel import Kernel
+    from slackwater.runtime.seam import EngineSnapshot, TaskScope
+    from slackwater.txn.context import TxnContext
 
 SESSIONS_MAX = 1_024
 QUIET_INTERVALS = 16
@@ -73,23 +73,23 @@ HINTED_MAX = 16
 class NodeFeeds:
     """All feeds that a node serves."""
 
-    def __init__(self, store: Store, kernel: Kernel, scope: TaskScope) -> None:
+    def __init__(self, store: Store, txn_context: TxnContext, scope: TaskScope) -> None:
         self.attached: dict[RangeId, Attached] = {}
-        self.sessions: dict[bytes, Session] = {}
+        self.sessions: dict[bytes, FeedSession] = {}
         self._store = store
-        self._kernel = kernel
+        self._txn_context = txn_context
         self._scope = scope
-        self._runtime = kernel.runtime
-        self._settings = kernel.settings
+        self._runtime = txn_context.runtime
+        self._settings = txn_context.settings
         self._numbers = 0
-        self._owners: dict[int, tuple[Attached, Session]] = {}
-        self._slots: CatchUpSlots[int] = CatchUpSlots(int(kernel.settings["feed.catch_up_slots"]))
+        self._owners: dict[int, tuple[Attached, FeedSession]] = {}
+        self._slots: CatchUpSlots[int] = CatchUpSlots(int(txn_context.settings["feed.catch_up_slots"]))
         self._eager: set[int] = set()
         """Registrations that want to know soon how far they have everything."""
         self._closed = Event()
         self._busy = Event()
         self._running = False
-        self._pusher = Pusher(self, kernel, scope)
+        self._pusher = FeedPusher(self, txn_context, scope)
         transport = store.context.transport
         if transport is not None:
             transport.on_update = self._closed.set
@@ -127,12 +127,12 @@ class NodeFeeds:
             for number in list(session.registrations):
                 self._drop(number)
 
-    def _open(self, request: OpenFeed) -> Session:
+    def _open(self, request: OpenFeed) -> FeedSession:
         if len(request.session) != SESSION_BYTES or request.session in self.sessions:
             raise UsageError("a feed session has a random name of its own", bytes=SESSION_BYTES)
         if len(self.sessions) >= SESSIONS_MAX:
             raise Overloaded("too many consumers of feeds on this node; ask another replica", limit=SESSIONS_MAX)
-        session = Session(request.session, clock=self._runtime.clock, settings=self._settings)
+        session = FeedSession(request.session, clock=self._runtime.clock, settings=self._settings)
         self.sessions[request.session] = session
         level("feeds.sessions", len(self.sessions), SESSIONS_MAX)
         return session
@@ -196,7 +196,7 @@ class NodeFeeds:
                 attached = self.attached[range_id] = Attached(self, replica)
             except StorageError as error:
                 raise self._store.read_failed(range_id, error) from error
-            replica.follower = attached
+            replica.apply_subscriber = attached
             self._busy.set()
             if not self._running:
                 self._running = True
@@ -228,8 +228,8 @@ class NodeFeeds:
         if self.attached.get(attached.range_id) is attached:
             del self.attached[attached.range_id]
             attached.forget_index()
-        if attached.replica.follower is attached:
-            attached.replica.follower = None
+        if attached.replica.apply_subscriber is attached:
+            attached.replica.apply_subscriber = None
 
     # --- what the pure core asks for -------------------------------------------------------------------------------
 
@@ -262,14 +262,14 @@ class NodeFeeds:
         if wants:
             self._grant()
 
-    def _read(self, work: Coroutine[Any, Any, None], frozen: Snapshot, *, name: str) -> None:
+    def _read(self, work: Coroutine[Any, Any, None], frozen: EngineSnapshot, *, name: str) -> None:
         """Start a task that reads a snapshot; a node that is stopping starts none."""
         try:
             self._scope.spawn(work, name=name)
         except UsageError:
             frozen.close()
 
-    async def _scan_locks(self, attached: Attached, frozen: Snapshot, span: Span) -> None:
+    async def _scan_locks(self, attached: Attached, frozen: EngineSnapshot, span: Span) -> None:
         """Every lock of the range, from the moment the live stream was joined."""
         try:
             cursor = frozen.cursor(Family.LOCK, start=span.start, end=span.end)
@@ -300,7 +300,7 @@ class NodeFeeds:
             self._read(work, frozen, name=f"catch up r{attached.range_id}")
 
     async def _catch_up(
-        self, attached: Attached, number: int, reading: Reading, frozen: Snapshot, *, size: int
+        self, attached: Attached, number: int, reading: Reading, frozen: EngineSnapshot, *, size: int
     ) -> None:
         """Read history for one registration, no faster than it is taken. Its consumer may be gone before this begins."""
         feed, room = attached.feed, attached.room[number]
@@ -363,7 +363,7 @@ class NodeFeeds:
 
     def now(self) -> Timestamp:
         """This node's clock."""
-        return self._kernel.clock.now()
+        return self._txn_context.clock.now()
 
     def status(self) -> str:
         """A few lines for people."""

@@ -20,15 +20,15 @@ from slackwater.storage.reads import scan_versions
 
 if TYPE_CHECKING:
     from slackwater.feeds.index import Lookup
-    from slackwater.feeds.rangefeed import History
-    from slackwater.runtime.seam import Snapshot
+    from slackwater.feeds.rangefeed import CatchUpScan
+    from slackwater.runtime.seam import EngineSnapshot
 
 HISTORY_ROWS = 4_096
 """Versions read at a time."""
 FIRST_ROWS = 64
 
 
-class Block(NamedTuple):
+class HistoryBlock(NamedTuple):
     """The next part of a history, and whether it was the last."""
 
     changes: Changes
@@ -38,7 +38,7 @@ class Block(NamedTuple):
 class Reading(Protocol):
     """A history that is being read."""
 
-    def next(self, frozen: Snapshot, *, bytes_max: int) -> Block:
+    def next(self, frozen: EngineSnapshot, *, bytes_max: int) -> HistoryBlock:
         """The next block, of about so many bytes."""
         ...
 
@@ -46,11 +46,11 @@ class Reading(Protocol):
 class Scanning:
     """Passes every key. A key's versions stay together."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: CatchUpScan) -> None:
         self._history = history
         self._start = history.span.start
 
-    def next(self, frozen: Snapshot, *, bytes_max: int) -> Block:
+    def next(self, frozen: EngineSnapshot, *, bytes_max: int) -> HistoryBlock:
         """The next block; intents are watched elsewhere."""
         rows = scan_versions(
             frozen,
@@ -64,7 +64,7 @@ class Scanning:
             ignore_intents=True,
         )
         self._start = rows.resume or self._start
-        return Block(Changes(rows.keys, list(rows.timestamps), rows.values, rows.befores), rows.resume is None)
+        return HistoryBlock(Changes(rows.keys, list(rows.timestamps), rows.values, rows.befores), rows.resume is None)
 
 
 class Indexed:
@@ -76,7 +76,7 @@ class Indexed:
         self._at = 0
         self._rows = FIRST_ROWS
 
-    def next(self, frozen: Snapshot, *, bytes_max: int) -> Block:
+    def next(self, frozen: EngineSnapshot, *, bytes_max: int) -> HistoryBlock:
         """The next block."""
         if self._versions is None:
             self._versions = self._lookup.versions(frozen)
@@ -89,4 +89,4 @@ class Indexed:
             probe("feeds.indexed_was_collected")
         changes = Changes([key for key, _, _ in found], [ts for _, ts, _ in found], [value for _, _, value in found])
         self._rows = max(1, min(HISTORY_ROWS, 2 * self._rows, self._rows * bytes_max // max(1, changes.size())))
-        return Block(changes, self._at >= len(self._versions))
+        return HistoryBlock(changes, self._at >= len(self._versions))

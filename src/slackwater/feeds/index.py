@@ -51,7 +51,7 @@ PENDING_ROWS_MAX = 4_096
 CHUNKS_MAX = 4_096
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
+class IndexChunk(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a chunk without reading it."""
 
     number: int
@@ -63,17 +63,17 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     position: int
     gone: int
     floors: list[tuple[bytes, bytes, int]]
-    chunks: list[Chunk]
+    chunks: list[IndexChunk]
 
 
-class _Rows(msgspec.Struct, frozen=True, array_like=True):
+class _IndexRows(msgspec.Struct, frozen=True, array_like=True):
     keys: list[bytes]
     timestamps: list[int]
 
 
 _encoder = msgspec.msgpack.Encoder()
 _heads = msgspec.msgpack.Decoder(_Head)
-_chunks = msgspec.msgpack.Decoder(_Rows)
+_chunks = msgspec.msgpack.Decoder(_IndexRows)
 
 
 class TimeIndex:
@@ -83,17 +83,17 @@ class TimeIndex:
         self.coverage = Coverage()
         self._range_id = range_id
         self._limit = limit
-        self._chunks: list[Chunk] = []
+        self._chunks: list[IndexChunk] = []
         """Sealed ones, oldest first."""
         self._number = 1
         """Of the open chunk."""
-        self._last: Chunk | None = None
+        self._last: IndexChunk | None = None
         """The open chunk, as far as it is on disk."""
         self._open = 0
         """How many of the rows in memory that is."""
         self._keys: list[bytes] = []
         self._timestamps: list[int] = []
-        self._stale: list[Chunk] = []
+        self._stale: list[IndexChunk] = []
         """Chunks on disk that mean nothing any more."""
         self._written = False
         """Whether there is a head."""
@@ -147,7 +147,7 @@ class TimeIndex:
 
     def clear(self, batch: WriteBatch) -> None:
         """Leave nothing on disk."""
-        for chunk in [*self._stale, *self._chunks, Chunk(self._number, 0, 0)]:
+        for chunk in [*self._stale, *self._chunks, IndexChunk(self._number, 0, 0)]:
             batch.delete(Family.LOCAL, replica_index(self._range_id, chunk.number))
         batch.delete(Family.LOCAL, replica_index(self._range_id))
         self._written = False
@@ -164,10 +164,10 @@ class TimeIndex:
         """All rows in memory: whole chunks are sealed, what remains is the open one."""
         sealed = 0
         for low in range(0, len(self._keys), CHUNK_ROWS):
-            rows = _Rows(self._keys[low : low + CHUNK_ROWS], self._timestamps[low : low + CHUNK_ROWS])
+            rows = _IndexRows(self._keys[low : low + CHUNK_ROWS], self._timestamps[low : low + CHUNK_ROWS])
             raw = _encoder.encode(rows)
             batch.put(Family.LOCAL, replica_index(self._range_id, self._number), raw)
-            self._last = Chunk(self._number, max(rows.timestamps), len(raw))
+            self._last = IndexChunk(self._number, max(rows.timestamps), len(raw))
             if len(rows.keys) == CHUNK_ROWS:
                 self._chunks.append(self._last)
                 self._number, self._last, sealed = self._number + 1, None, low + CHUNK_ROWS

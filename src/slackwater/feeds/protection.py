@@ -36,7 +36,7 @@ ALARM_SHARE = 0.5
 """The alarm goes off when this part of the time until expiry has passed."""
 
 
-class Policy(enum.Enum):
+class ProtectionPolicy(enum.Enum):
     """What happens to a feed that lags for too long."""
 
     KEEP = "keep"
@@ -83,7 +83,7 @@ class FeedProtection:
         *,
         owner: str,
         clock: HybridClock,
-        policy: Policy = Policy.KEEP,
+        policy: ProtectionPolicy = ProtectionPolicy.KEEP,
         expires_after_s: float = 0.0,
     ) -> None:
         """`expires_after_s` is `gc_protect_expires_after`; 0: never."""
@@ -128,7 +128,7 @@ class FeedProtection:
         if self.alarming and not self._alarmed:
             probe("feeds.protection_alarm")
         self._alarmed = self.alarming
-        if self.policy is Policy.FAIL and self._expires_after_s and self.lag_s > self._expires_after_s:
+        if self.policy is ProtectionPolicy.FAIL and self._expires_after_s and self.lag_s > self._expires_after_s:
             probe("feeds.protection_expired")
             await self.end()
             raise FeedExpired(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from slackwater.feeds.rangefeed import Resolve
     from slackwater.model.txns import Intent
     from slackwater.runtime.seam import TaskScope
-    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.context import TxnContext
 
 TIMEOUT_S = 5.0
 AT_ONCE_MAX = 16
@@ -48,12 +48,12 @@ LAG_SLACK_S = 3.0
 """A range whose closed timestamp lags by more than twice its target and this is looked after."""
 
 
-class Pusher:
+class FeedPusher:
     """The asking side of a node's feeds."""
 
-    def __init__(self, feeds: NodeFeeds, kernel: Kernel, scope: TaskScope) -> None:
+    def __init__(self, feeds: NodeFeeds, txn_context: TxnContext, scope: TaskScope) -> None:
         self._feeds = feeds
-        self._kernel = kernel
+        self._txn_context = txn_context
         self._scope = scope
         self._resolves: list[Resolve] = []
         self._barriers: dict[int, tuple[Attached, list[bytes]]] = {}
@@ -72,10 +72,10 @@ class Pusher:
 
     async def run(self) -> None:
         """Push for as long as the node lives, while somebody listens."""
-        kernel = self._kernel
+        txn_context = self._txn_context
         while True:
             await self._feeds.until_busy()
-            await kernel.runtime.clock.sleep(kernel.settings["feed.push_interval"])
+            await txn_context.runtime.clock.sleep(txn_context.settings["feed.push_interval"])
             works: list[Callable[[], Coroutine[Any, Any, None]]] = []
             for attached in list(self._feeds.attached.values()):
                 works += self._round(attached)
@@ -90,7 +90,7 @@ class Pusher:
             await in_parallel(self._scope, works, limit=AT_ONCE_MAX, name="feeds push")
 
     def _round(self, attached: Attached) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        settings, feed, now = self._kernel.settings, attached.feed, self._kernel.clock.now()
+        settings, feed, now = self._txn_context.settings, attached.feed, self._txn_context.clock.now()
         if feed.over or feed.idle:
             return []
         works: list[Callable[[], Coroutine[Any, Any, None]]] = [
@@ -103,10 +103,10 @@ class Pusher:
         return works
 
     async def _push(self, attached: Attached, intent: Intent) -> None:
-        above = self._kernel.clock.now()
+        above = self._txn_context.clock.now()
         request = PushTxn(pushee=intent, pusher_start=MIN, pusher_id=b"", above=above, abort=False)
         try:
-            answer = await self._kernel.ask([request], deadline=self._kernel.deadline(TIMEOUT_S))
+            answer = await self._txn_context.ask([request], deadline=self._txn_context.deadline(TIMEOUT_S))
         except SlackwaterError:
             probe("feeds.push_failed")
             return
@@ -118,8 +118,8 @@ class Pusher:
     async def _barrier(self, attached: Attached, txn_ids: list[bytes]) -> None:
         lai = None
         try:
-            answer = await self._kernel.ask(
-                [Barrier()], deadline=self._kernel.deadline(TIMEOUT_S), at=attached.feed.span.start
+            answer = await self._txn_context.ask(
+                [Barrier()], deadline=self._txn_context.deadline(TIMEOUT_S), at=attached.feed.span.start
             )
             passed = answer.results[0]
             if isinstance(passed, Passed) and passed.range_id == attached.range_id:
@@ -134,14 +134,14 @@ class Pusher:
         if len(effect.keys) > KEYS_PER_REQUEST:
             try:
                 last = effect.keys[-1] + b"\x00"
-                await resolve_span(self._kernel, effect.outcome, effect.keys[0], last, timeout=TIMEOUT_S)
+                await resolve_span(self._txn_context, effect.outcome, effect.keys[0], last, timeout=TIMEOUT_S)
             except SlackwaterError:
                 probe("feeds.resolve_failed")
             return
         for at in range(0, len(effect.keys), KEYS_PER_REQUEST):
             request = ResolveIntents(effect.outcome, keys=tuple(effect.keys[at : at + KEYS_PER_REQUEST]))
             try:
-                await self._kernel.ask([request], deadline=self._kernel.deadline(TIMEOUT_S))
+                await self._txn_context.ask([request], deadline=self._txn_context.deadline(TIMEOUT_S))
             except SlackwaterError:
                 probe("feeds.resolve_failed")
                 return
@@ -150,8 +150,8 @@ class Pusher:
         """Nobody closes: perhaps nobody has the lease. Whoever is asked as its holder takes it."""
         probe("feeds.nudged")
         try:
-            await self._kernel.ask(
-                [LeaseInfo(by_holder=True)], deadline=self._kernel.deadline(TIMEOUT_S), at=attached.feed.span.start
+            await self._txn_context.ask(
+                [LeaseInfo(by_holder=True)], deadline=self._txn_context.deadline(TIMEOUT_S), at=attached.feed.span.start
             )
         except SlackwaterError:
             probe("feeds.nudge_failed")

@@ -41,7 +41,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import Overloaded, UsageError, invariant
 from slackwater.feeds.effects import LOCKS_TRACKED_MAX, LockMap, read_effects, with_befores
 from slackwater.feeds.recent import RECENT_BYTES_DEFAULT, Recent
-from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Account, Phase, Registration
+from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Account, FeedPhase, Registration
 from slackwater.feeds.resolved import ResolvedTimestamp
 from slackwater.feeds.unresolved import UnresolvedQueue
 from slackwater.hooks import level, probe
@@ -98,7 +98,7 @@ class NeedBarrier(msgspec.Struct, frozen=True):
 Effect: TypeAlias = ScanLocks | WantSlot | Wake | Resolve | NeedBarrier
 
 
-class History(msgspec.Struct, frozen=True):
+class CatchUpScan(msgspec.Struct, frozen=True):
     """What to read for a catch-up scan: every version of `span` with ts > `after`, intents ignored."""
 
     span: Span
@@ -189,13 +189,13 @@ class RangeFeed:
         registration.end(EndReason.BELOW_GC_THRESHOLD, f"history begins above {self.gc_threshold}")
         return True
 
-    def open(self, registration: int) -> History | None:
+    def open(self, registration: int) -> CatchUpScan | None:
         """The slot is granted: take the snapshot in this very step. None: it has ended meanwhile; give the slot back."""
         found = self.registrations.get(registration)
-        if found is None or found.phase is not Phase.WAITING or self._too_old(found):
+        if found is None or found.phase is not FeedPhase.WAITING or self._too_old(found):
             return None
         found.open(resolved=self.resolved.value)
-        return History(found.span, found.after, found.befores, found.budget_bytes)
+        return CatchUpScan(found.span, found.after, found.befores, found.budget_bytes)
 
     def wants_history(self, registration: int) -> bool:
         """Whether the next block of history may be read; False also when nobody waits for it any more."""
@@ -205,7 +205,7 @@ class RangeFeed:
     def scanning(self, registration: int) -> bool:
         """Whether its history is still being read, at once or once there is room."""
         found = self.registrations.get(registration)
-        return found is not None and found.phase is Phase.SCANNING
+        return found is not None and found.phase is FeedPhase.SCANNING
 
     def history(self, registration: int, changes: Changes, *, done: bool) -> list[Effect]:
         """A block that the catch-up scan has read."""
@@ -225,7 +225,7 @@ class RangeFeed:
         if found is None:
             return []
         events = found.take(bytes_max=bytes_max)
-        if found.phase is Phase.ENDED and not found.pending():
+        if found.phase is FeedPhase.ENDED and not found.pending():
             del self.registrations[registration]
         return events
 
@@ -258,7 +258,7 @@ class RangeFeed:
             return []
         self.locks.finish_scan()
         self.resolved.advance()
-        return [WantSlot(id_) for id_, r in self.registrations.items() if r.phase is Phase.WAITING]
+        return [WantSlot(id_) for id_, r in self.registrations.items() if r.phase is FeedPhase.WAITING]
 
     # --- the live stream -------------------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class RangeFeed:
         value = self.resolved.value
         woken = []
         for id_, registration in self.registrations.items():
-            if registration.phase is Phase.LIVE and (quiet or not registration.quiet):
+            if registration.phase is FeedPhase.LIVE and (quiet or not registration.quiet):
                 registration.resolve(value)
                 woken.append(id_)
         return self._wakes(woken)
@@ -374,7 +374,7 @@ class RangeFeed:
             ids = [went.get(key, b"") for key in changes.keys]
             changes = msgspec.structs.replace(changes, txn_ids=ids)
         if self.wants_befores and any(
-            r.befores and r.phase in (Phase.SCANNING, Phase.LIVE) for r in self.registrations.values()
+            r.befores and r.phase in (FeedPhase.SCANNING, FeedPhase.LIVE) for r in self.registrations.values()
         ):
             if reader is None:
                 raise UsageError("a consumer wants before-images; pass the engine to applied()")

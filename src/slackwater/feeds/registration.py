@@ -59,7 +59,7 @@ class Account:
         self.limit = limit
 
 
-class Phase(enum.Enum):
+class FeedPhase(enum.Enum):
     """Where a registration stands."""
 
     WAITING = "waiting"
@@ -68,7 +68,7 @@ class Phase(enum.Enum):
     ENDED = "ended"
 
 
-_SILENT = (Phase.WAITING, Phase.ENDED)
+_SILENT = (FeedPhase.WAITING, FeedPhase.ENDED)
 
 
 class Registration:
@@ -88,7 +88,7 @@ class Registration:
         self.befores = befores
         self.quiet = False
         """Whether resolved timestamps hardly matter to it."""
-        self.phase = Phase.WAITING
+        self.phase = FeedPhase.WAITING
         self.budget_bytes = max(budget_bytes, BUFFER_BYTES_MIN)
         self.bytes = 0
         """Of everything buffered."""
@@ -110,31 +110,31 @@ class Registration:
 
     def open(self, *, resolved: Timestamp) -> None:
         """The snapshot of history is taken in this very step, and the live stream joined."""
-        invariant(self.phase is Phase.WAITING, "A-feed-phase", phase=self.phase.value)
-        self.phase = Phase.SCANNING
+        invariant(self.phase is FeedPhase.WAITING, "A-feed-phase", phase=self.phase.value)
+        self.phase = FeedPhase.SCANNING
         self.opened_at = resolved
 
     def wants_history(self) -> bool:
         """Whether the next block of history may be read."""
         # Only what can be taken counts: live events wait for history to end, so history must not wait for them.
-        return self.phase is Phase.SCANNING and (self.bytes - self._live_bytes) * HISTORY_SHARE < self.budget_bytes
+        return self.phase is FeedPhase.SCANNING and (self.bytes - self._live_bytes) * HISTORY_SHARE < self.budget_bytes
 
     def history(self, changes: Changes, *, done: bool, resolved: Timestamp) -> None:
         """A block of history; with the last one, what waited follows and the registration is live."""
         if changes.timestamps:
             self.highest = Timestamp(max(self.highest, max(changes.timestamps)))
-        if self.phase is Phase.ENDED:
+        if self.phase is FeedPhase.ENDED:
             return
-        invariant(self.phase is Phase.SCANNING, "A-feed-phase", phase=self.phase.value)
+        invariant(self.phase is FeedPhase.SCANNING, "A-feed-phase", phase=self.phase.value)
         if len(changes):
             self._append(changes)
         if not done:
             return
-        self.phase = Phase.LIVE
+        self.phase = FeedPhase.LIVE
         if self._overflowed:
             self.resolve(self.opened_at)
             self._append(Ended(EndReason.SLOW_CONSUMER, self._resolved, "writes outran the reading of history"))
-            self.phase = Phase.ENDED
+            self.phase = FeedPhase.ENDED
             return
         self._out.extend(self._live)
         self._live, self._live_bytes = [], 0
@@ -160,7 +160,7 @@ class Registration:
         if self.bytes + size > self.budget_bytes or self._account.bytes + size > self._account.limit:
             self._overflow()
             return
-        if self.phase is Phase.SCANNING:
+        if self.phase is FeedPhase.SCANNING:
             self._live.append((changes, size))
             self._live_bytes += size
         else:
@@ -171,7 +171,7 @@ class Registration:
 
     def resolve(self, ts: Timestamp) -> None:
         """Everything at or below `ts` is in the buffer or taken."""
-        if self.phase is not Phase.LIVE or ts <= self._resolved:
+        if self.phase is not FeedPhase.LIVE or ts <= self._resolved:
             return
         self._resolved = ts
         if self._out and isinstance(self._out[-1][0], Resolved):
@@ -181,10 +181,10 @@ class Registration:
 
     def end(self, reason: EndReason, detail: str = "") -> None:
         """The last word. What is buffered stays to be taken; after half a history nothing is known to be whole."""
-        if self.phase is Phase.ENDED:
+        if self.phase is FeedPhase.ENDED:
             return
         self._forget_live()
-        self.phase = Phase.ENDED
+        self.phase = FeedPhase.ENDED
         self._append(Ended(reason, self._resolved, detail))
 
     # --- what goes out ---------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Registration:
         self._out.clear()
         self._live, self._live_bytes = [], 0
         self._charge(-self.bytes)
-        self.phase = Phase.ENDED
+        self.phase = FeedPhase.ENDED
 
     def status(self) -> str:
         """One line for logs, scripts, console and simulator."""
@@ -244,7 +244,7 @@ class Registration:
 
     def _overflow(self) -> None:
         """The live stream does not fit. Never leave anything out: end, and say where to go on."""
-        if self.phase is Phase.SCANNING:
+        if self.phase is FeedPhase.SCANNING:
             probe("feeds.overflow_in_catch_up")
             self._overflowed = True
             self._forget_live()

@@ -30,7 +30,7 @@ FRAME_SHARE = 4
 """A message's rows stay below this part of the largest frame."""
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Where a registration's events are taken from."""
 
     def take(self, registration: int, *, bytes_max: int) -> tuple[list[FeedEvent], bool]:
@@ -38,13 +38,13 @@ class Source(Protocol):
         ...
 
 
-class Session:
+class FeedSession:
     """One consumer. Registrations are known by the node's own numbers here, and by the consumer's in what is sent."""
 
     def __init__(self, name: bytes, *, clock: Clock, settings: Settings) -> None:
         self.name = name
         self.account = Account(int(settings["feed.consumer_bytes_max"]))
-        self.registrations: dict[int, tuple[int, Source]] = {}
+        self.registrations: dict[int, tuple[int, EventSource]] = {}
         """By the node's number: the consumer's number, and where to take from."""
         self.numbers: dict[int, int] = {}
         """By the consumer's number."""
@@ -53,7 +53,7 @@ class Session:
         self._clock = clock
         self._settings = settings
 
-    def add(self, number: int, *, named: int, source: Source) -> None:
+    def add(self, number: int, *, named: int, source: EventSource) -> None:
         """A registration begins."""
         self.registrations[number] = (named, source)
         self.numbers[named] = number

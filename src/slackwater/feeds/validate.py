@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from slackwater.model.spans import Span
-    from slackwater.protocol.feeds.events import Event, Value
+    from slackwater.protocol.feeds.events import ChangedValue, Event
 
 BREACHES_MAX = 100
 """Kept per validator: the first ones tell the story."""
@@ -67,7 +67,7 @@ class Mirror:
         self.versions: dict[bytes, dict[Timestamp, bytes]] = {key: {after: value} for key, value in base}
         self._times: dict[bytes, list[Timestamp]] = {key: [after] for key in self.versions}
 
-    def add(self, value: Value) -> None:
+    def add(self, value: ChangedValue) -> None:
         """One delivery."""
         known = self.versions.setdefault(value.key, {})
         if value.ts not in known:
@@ -102,7 +102,7 @@ class Validator(Protocol):
 
     breaches: list[Breach]
 
-    def value(self, value: Value) -> None:
+    def value(self, value: ChangedValue) -> None:
         """One version arrives."""
         ...
 
@@ -119,7 +119,7 @@ class _Base:
     def __init__(self) -> None:
         self.breaches: list[Breach] = []
 
-    def value(self, value: Value) -> None:
+    def value(self, value: ChangedValue) -> None:
         """Nothing to check."""
 
     def resolved(self, ts: Timestamp, span: Span) -> None:
@@ -140,7 +140,7 @@ class OrderPerKey(_Base):
         super().__init__()
         self._mirror = mirror
 
-    def value(self, value: Value) -> None:
+    def value(self, value: ChangedValue) -> None:
         """One version arrives."""
         known = self._mirror.delivered(value.key, value.ts)
         if known is None:
@@ -163,7 +163,7 @@ class ResolvedHolds(_Base):
         """All that was ever promised."""
         self._session = Frontier(spans, after=MIN)
 
-    def value(self, value: Value) -> None:
+    def value(self, value: ChangedValue) -> None:
         """One version arrives."""
         promised = self.frontier.at(value.key)
         if promised is None:
@@ -193,7 +193,7 @@ class BeforeAndAfter(_Base):
         self._mirror = mirror
         self._read = read
 
-    def value(self, value: Value) -> None:
+    def value(self, value: ChangedValue) -> None:
         """One version arrives."""
         if value.before is not None and value.key in self._mirror.versions:
             expected = self._mirror.read(value.key, upto=Timestamp(value.ts - 1))

@@ -49,7 +49,7 @@ class Topic(msgspec.Struct, frozen=True):
     poll: bool = True
 
 
-class Bell:
+class CatalogBell:
     """Rings when something may have changed; for whoever reads by himself (`catalog.Watch`)."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class SystemWatch:
         """Records that reading brought before, or instead of, their announcement."""
         self._client = client
         self._kv = kv
-        self._clock = kv.kernel.clock
+        self._clock = kv.context.clock
         self._runtime = client.runtime
         self._settings = client.settings
         self._known: list[dict[bytes, tuple[Timestamp, bytes]]] = [{} for _ in self.topics]

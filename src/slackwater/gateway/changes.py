@@ -34,7 +34,7 @@ from slackwater.errors import Overloaded, UsageError
 from slackwater.feeds.client import Checkpoint, SpanFeed
 from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
 from slackwater.feeds.initial import InitialScan
-from slackwater.feeds.protection import FeedProtection, Policy, Protector, Unprotected
+from slackwater.feeds.protection import FeedProtection, ProtectionPolicy, Protector, Unprotected
 from slackwater.gateway.closing import check_closing
 from slackwater.hooks import probe
 from slackwater.model.changes import Changes, joined
@@ -113,7 +113,7 @@ class ChangeFeeds:
         return found
 
     def _protection(self, request: OpenChanges, feed: TableFeed, context: Context) -> FeedProtection:
-        policy = Policy.FAIL if request.expires_after_s else Policy.KEEP
+        policy = ProtectionPolicy.FAIL if request.expires_after_s else ProtectionPolicy.KEEP
         return FeedProtection(
             self.protector,
             list(feed.spans),

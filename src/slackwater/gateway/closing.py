@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.closedts.policy import Policy, terms_of
+from slackwater.closedts.policy import ClosingPolicy, terms_of
 from slackwater.codec.layout import schema_span, show_key
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import NotClosing
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def check_closing(node: Node, tables: Iterable[TableHistory]) -> None:
                 f"table {name} closes nothing: {why}, so nothing of it is ever resolved, and a change feed of it would wait"
                 f" for ever; {remedy}, and open the feed again (`slackwater frontier` shows what closes)",
                 table=name,
-                policy=Kind.OFF.value,
+                policy=PolicyKind.OFF.value,
             )
 
 
@@ -45,9 +45,9 @@ def _is_off(node: Node, span: Span) -> bool:
     return _closes_nothing(node.policies.spans.of(span.start, span.end, terms), terms.target_duration_s)
 
 
-def _closes_nothing(policy: Policy, target_duration_s: float) -> bool:
-    lags = policy.kind is Kind.LAG and not policy.duration_ms
-    return policy.kind is Kind.OFF or (lags and target_duration_s <= 0)
+def _closes_nothing(policy: ClosingPolicy, target_duration_s: float) -> bool:
+    lags = policy.kind is PolicyKind.LAG and not policy.duration_ms
+    return policy.kind is PolicyKind.OFF or (lags and target_duration_s <= 0)
 
 
 def _why(node: Node, name: str, span: Span) -> tuple[str, str]:
@@ -56,15 +56,15 @@ def _why(node: Node, name: str, span: Span) -> tuple[str, str]:
     configs = node.span_watch.configs
     own = [c for c in configs if not c.is_rest and c.start < span.end and span.start < c.end]
     for config in own:
-        if config.policy is Kind.OFF and config.start <= span.start and span.end <= config.end:
+        if config.policy is PolicyKind.OFF and config.start <= span.start and span.end <= config.end:
             return "its policy is `off`", remedy
-        if config.policy is Kind.OFF:
+        if config.policy is PolicyKind.OFF:
             part = f"[{show_key(config.start)}, {show_key(config.end)})"
             return (
                 f"the policy of its part {part} is `off`",
                 "give that part the policy `lag` with slackwater span-config",
             )
-    if any(config.is_rest and config.policy is Kind.OFF for config in configs):
+    if any(config.is_rest and config.policy is PolicyKind.OFF for config in configs):
         return "it has no policy of its own, and that of the rest of the keys is `off` (span-config --rest)", remedy
     return (
         "it lags by the cluster's setting, and closed_timestamp.target_duration is 0",

@@ -28,7 +28,7 @@ from slackwater.runtime.sync import CancelledError
 from slackwater.txn.at_once import write_at_once
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import rows_ok
-from slackwater.txn.state import Phase
+from slackwater.txn.state import TxnPhase
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
@@ -45,20 +45,20 @@ _HEADER = itemgetter(slice(HEADER_BYTES))
 """What a value begins with."""
 
 
-class Rows:
+class RowService:
     """Writes and point reads of one gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def write(self, request: nt.Write, context: Context) -> nt.Written:
+    async def write(self, request: nt.Write, context: Context) -> nt.WriteReply:
         """Write rows of one table."""
         if request.txn:
             return await self._in_txn(request, context)
         await self._checked(request)
         if request.bulk:
-            return nt.Written(len(request.keys), await self._bulk(request, context))
-        return nt.Written(len(request.keys), await self._alone(request, context))
+            return nt.WriteReply(len(request.keys), await self._bulk(request, context))
+        return nt.WriteReply(len(request.keys), await self._alone(request, context))
 
     async def get(self, request: nt.GetRows, context: Context) -> nt.RowsReply:
         """Values by key."""
@@ -98,16 +98,16 @@ class Rows:
 
     # --- writes
 
-    async def _in_txn(self, request: nt.Write, context: Context) -> nt.Written:
+    async def _in_txn(self, request: nt.Write, context: Context) -> nt.WriteReply:
         async with self._gateway.txns.using(request, context) as open_txn:
             await self.take(open_txn, request)
-            return nt.Written(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
+            return nt.WriteReply(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
 
     async def take(self, open_txn: OpenTxn, request: nt.Write) -> None:
         """Give an open transaction a client's write, if it fits the table."""
         await self._checked(request)
         open_txn.tables[request.table_id] = request.version
-        await lay_down(open_txn.txn, request, block_bytes=self._block_bytes())
+        await write_intents(open_txn.txn, request, block_bytes=self._block_bytes())
 
     async def _checked(self, request: nt.Write) -> None:
         history = await self._gateway.current(request.table_id, request.version)
@@ -130,7 +130,7 @@ class Rows:
             rows_ok(request.keys, request.values)
             below = await self._gateway.writable(request.table_id, request.version)
             written = await write_at_once(
-                kv.kernel, request.txn_id, request.keys, request.values, below=below, timeout=context.remaining()
+                kv.context, request.txn_id, request.keys, request.values, below=below, timeout=context.remaining()
             )
             if written is not None:
                 return written
@@ -138,7 +138,7 @@ class Rows:
         try:
             return await self._until_done(txn, request)
         except SlackwaterError:
-            if txn.phase is Phase.OPEN:
+            if txn.phase is TxnPhase.OPEN:
                 await txn.rollback()
             raise
         except CancelledError:
@@ -146,29 +146,29 @@ class Rows:
             raise
 
     async def _until_done(self, txn: Transaction, request: nt.Write) -> Timestamp:
-        kernel = self._gateway.node.kv.kernel
-        backoff = kernel.backoff()
-        left = int(kernel.settings["txn.max_retries"])
+        txn_context = self._gateway.node.kv.context
+        backoff = txn_context.backoff()
+        left = int(txn_context.settings["txn.max_retries"])
         while True:
             try:
-                await lay_down(txn, request, block_bytes=self._block_bytes())
+                await write_intents(txn, request, block_bytes=self._block_bytes())
                 txn.deadline = await self._gateway.writable(request.table_id, request.version)
                 return await txn.commit()
             except TransactionAborted:
                 raise
             except RetryableError:
                 out_of_time = txn.until is not None and txn.until.passed
-                if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0 or out_of_time:
+                if txn.phase is not TxnPhase.OPEN or txn.spoiled is None or left <= 0 or out_of_time:
                     raise
             left -= 1
-            await kernel.runtime.clock.sleep(backoff.next())
+            await txn_context.runtime.clock.sleep(backoff.next())
             await txn.restart()
 
     def _block_bytes(self) -> int:
         return max(1, int(self._gateway.node.settings["log.entry_bytes_max"]) // 4)
 
 
-async def lay_down(txn: Transaction, request: nt.Write, *, block_bytes: int) -> None:
+async def write_intents(txn: Transaction, request: nt.Write, *, block_bytes: int) -> None:
     """Give a transaction the rows of a request, in blocks that fit a log entry. Its record lives with its first key."""
     if not txn.state.anchor:
         txn.state.anchor = request.keys[0]

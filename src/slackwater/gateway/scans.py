@@ -45,7 +45,7 @@ class Scans:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def scan(self, request: nt.Scan, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+    async def scan(self, request: nt.ScanTable, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
         """Rows of a span."""
         await self._gateway.inside(request.table_id, request.start, request.end)
         node, policy = self._gateway.node, request.policy

@@ -12,7 +12,7 @@ from slackwater.codec.rows import row_bytes_max
 from slackwater.errors import ClockError, SchemaChanged, UnavailableError, UsageError
 from slackwater.gateway.changes import ChangeFeeds
 from slackwater.gateway.partitions import Partitions
-from slackwater.gateway.rows import Rows
+from slackwater.gateway.rows import RowService
 from slackwater.gateway.scans import Scans
 from slackwater.gateway.staging import Staging
 from slackwater.gateway.tables import TableService
@@ -52,7 +52,7 @@ class Gateway:
         self.node = node
         self.checkers = RowCheckers()
         self.tables = TableService(self)
-        self.rows = Rows(self)
+        self.rows = RowService(self)
         self.scans = Scans(self)
         self.txns = Txns(self)
         self.times = Times(self)

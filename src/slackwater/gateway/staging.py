@@ -103,7 +103,7 @@ class Staging:
             await self._count(request.job, request.rows, context)
         return nt.NativeOk()
 
-    async def _count(self, job: ns.Job, rows: int, context: Context) -> None:
+    async def _count(self, job: ns.StagingJob, rows: int, context: Context) -> None:
         """Count the rows of a job's tasks together; a job that was over the bound once stays refused.
 
         An attempt of a task replaces the count of an earlier one. So a retry would lower the sum and go on for a while; the
@@ -221,7 +221,7 @@ class _Publish:
         self._staging = staging
         self._request = request
         self._table = history.latest
-        self._merge = Merge(history, request.keep) if request.keep else None
+        self._merge = StagedMerge(history, request.keep) if request.keep else None
         self._context = context
         self.commit_ts = MIN
 
@@ -289,7 +289,7 @@ class _Publish:
             await txn.put_rows(chunk.keys, chunk.values, must_be_new=kind is StagedKind.INSERT)
 
 
-class Merge:
+class StagedMerge:
     """Puts rows that lack some columns together with those that are there."""
 
     def __init__(self, history: TableHistory, keep: Sequence[int]) -> None:

@@ -20,7 +20,7 @@ from slackwater.errors import SlackwaterError, UsageError
 from slackwater.gateway.closing import check_closing
 from slackwater.protocol.client import calls as nt
 from slackwater.routing.parallel import in_parallel
-from slackwater.server.closing import FRONTIER, FrontierRequest
+from slackwater.server.closing import FRONTIER, ReplicaFrontiersRequest
 from slackwater.txn.staleness import Staleness
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Times:
         address = node.book.resolve(holder)
         if address is None:
             raise UsageError(f"the address of n{holder} is not known")
-        request = FrontierRequest(ranges)
+        request = ReplicaFrontiersRequest(ranges)
         reply = await node.dialer.call(address, FRONTIER, request, timeout=ASK_TIMEOUT_S, node_id=holder)
         return reply.replicas
 

@@ -27,7 +27,7 @@ from slackwater.hooks import probe
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
 from slackwater.protocol.client import calls as nt
 from slackwater.txn.settle import settle
-from slackwater.txn.state import Phase
+from slackwater.txn.state import TxnPhase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,10 +50,10 @@ class OpenTxn:
         self.tables: dict[int, int] = {}
         """The tables it has written to, and in which version."""
 
-    def mark(self) -> nt.TxnMark:
+    def mark(self) -> nt.TxnHandle:
         """How the ranges know it."""
         state = self.txn.state
-        return nt.TxnMark(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
+        return nt.TxnHandle(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
 
 
 class _Use:
@@ -107,32 +107,32 @@ class Txns:
             rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
             return nt.TxnRows(rows.values, rows.resume, open_txn.mark())
 
-    async def commit(self, request: nt.EndTxn, context: Context) -> nt.Ended:
+    async def commit(self, request: nt.EndClientTxn, context: Context) -> nt.CommitReply:
         """Commit. On an error that can be mended by running it again the transaction stays open, to be restarted."""
         async with self.using(request, context) as open_txn:
             txn = open_txn.txn
             try:
                 below = [await self._gateway.writable(*table) for table in open_txn.tables.items()]
                 txn.deadline = min(below, default=None)
-                return nt.Ended(await txn.commit())
+                return nt.CommitReply(await txn.commit())
             except RetryableError:
                 raise
             except SlackwaterError:
                 txn.abandon()  # the client gives up on it
                 raise
             finally:
-                if txn.phase is not Phase.OPEN:
+                if txn.phase is not TxnPhase.OPEN:
                     self._open.pop(request.txn, None)
 
-    async def rollback(self, request: nt.EndTxn, context: Context) -> nt.NativeOk:
+    async def rollback(self, request: nt.EndClientTxn, context: Context) -> nt.NativeOk:
         """Roll back. One that is not here any more was rolled back already, or never will commit."""
         found = self._open.pop(request.txn, None)
-        if found is not None and found.txn.phase is Phase.OPEN:
+        if found is not None and found.txn.phase is TxnPhase.OPEN:
             found.txn.until = self._gateway.deadline(context)
             await found.txn.rollback()
         return nt.NativeOk()
 
-    async def restart(self, request: nt.EndTxn, context: Context) -> nt.TxnReply:
+    async def restart(self, request: nt.EndClientTxn, context: Context) -> nt.TxnReply:
         """Begin again, with the age of the first try."""
         async with self.using(request, context) as open_txn:
             open_txn.tables.clear()
@@ -141,12 +141,12 @@ class Txns:
 
     async def settle(self, request: nt.Settle, context: Context) -> nt.Settled:
         """Find out whether a transaction committed; if it did not, make sure that it never will."""
-        mark, kernel = request.mark, self._gateway.kv.kernel
+        mark, txn_context = request.mark, self._gateway.kv.context
         if not mark.anchor:
             # It wrote nothing: there is nothing to decide. What it read may still lie in the future.
-            return nt.Settled(committed=True, ts=await kernel.acknowledged(mark.write_ts))
+            return nt.Settled(committed=True, ts=await txn_context.acknowledged(mark.write_ts))
         known = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
-        pushed = await settle(kernel, known, deadline=self._gateway.deadline(context))
+        pushed = await settle(txn_context, known, deadline=self._gateway.deadline(context))
         if pushed is None:
             raise AmbiguousResult("the commit may or may not have happened; its record gives no answer")
         if pushed.ambiguous:
@@ -170,7 +170,7 @@ class Txns:
         opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self.now_ns())
         return opened
 
-    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndTxn, context: Context) -> _Use:
+    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndClientTxn, context: Context) -> _Use:
         """A client's transaction, for the length of one operation and no longer than that has time.
 
         Writes that came with the operation are taken first.
@@ -183,7 +183,7 @@ class Txns:
                 "the transaction is not open on this gateway: it ended, was idle for too long, or the node was"
                 " restarted; run it again"
             )
-        if found.txn.phase is not Phase.OPEN:
+        if found.txn.phase is not TxnPhase.OPEN:
             raise UsageError(f"the transaction is {found.txn.phase.value}; begin another one")
         found.txn.until = self._gateway.deadline(context)
         return _Use(self, found, request.before)

@@ -213,7 +213,7 @@ class Jobs:
         record = self._liveness.get(NodeId(int(job.claimed_by.removeprefix(_NODE))))
         if record is None:
             return False  # unknown is not dead
-        if record.epoch == job.claim_epoch and not record.live_at(self._kv.kernel.clock.now()):
+        if record.epoch == job.claim_epoch and not record.live_at(self._kv.context.clock.now()):
             try:
                 record = await self._liveness.end_epoch(record)
             except UnavailableError:

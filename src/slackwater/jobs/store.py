@@ -60,7 +60,7 @@ class JobStore:
 
     def now(self) -> dt.datetime:
         """What times in rows are taken from."""
-        return instant(self._kv.kernel.clock.now())
+        return instant(self._kv.context.clock.now())
 
     # --- reading
 

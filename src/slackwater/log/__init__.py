@@ -41,7 +41,7 @@ All of them pass one conformance suite, `tests/property/test_log_conformance.py`
 """
 
 from slackwater.log.identity import check_identity
-from slackwater.log.memory import Fault, MemoryLog
+from slackwater.log.memory import LogFault, MemoryLog
 from slackwater.log.urls import open_log
 
-__all__ = ["Fault", "MemoryLog", "check_identity", "open_log"]
+__all__ = ["LogFault", "MemoryLog", "check_identity", "open_log"]

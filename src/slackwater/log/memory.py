@@ -39,7 +39,7 @@ TAIL_ENTRIES_MAX = 1024
 """Entries in one batch of a tail."""
 
 
-class Fault(enum.Enum):
+class LogFault(enum.Enum):
     """What can go wrong with one append; see the module docstring."""
 
     LOST_ACK = "lost_ack"
@@ -134,10 +134,10 @@ class MemoryHandle:
     def __init__(self, log: MemoryLog, settings: Settings) -> None:
         self._log = log
         self._settings = settings
-        self._faults: deque[Fault] = deque()
+        self._faults: deque[LogFault] = deque()
         self._closed = False
 
-    def arm(self, *faults: Fault) -> None:
+    def arm(self, *faults: LogFault) -> None:
         """Let the next appends of this handle fail, one fault each, in order."""
         self._faults.extend(faults)
 
@@ -153,10 +153,10 @@ class MemoryHandle:
         if not self._faults:
             return self._log.write(range_id, payloads)
         fault = self._faults.popleft()
-        if fault is Fault.LATE:
+        if fault is LogFault.LATE:
             self._log.delay(range_id, payloads)
-        elif fault is not Fault.DROPPED:
-            for _ in range(2 if fault is Fault.DUPLICATE else 1):
+        elif fault is not LogFault.DROPPED:
+            for _ in range(2 if fault is LogFault.DUPLICATE else 1):
                 self._log.write(range_id, payloads)
         raise AppendUnknown("the log did not acknowledge the append; read the log to find out", range_id=range_id)
 

@@ -35,7 +35,7 @@ from slackwater.log import nats_wire as wire
 from slackwater.log.blocks import check_payloads
 from slackwater.log.contract import Entry, LogIdentity
 from slackwater.log.nats_api import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, Api, Line, Stored
-from slackwater.log.nats_publish import Publisher
+from slackwater.log.nats_publish import NatsPublisher
 from slackwater.log.nats_reader import LiveReader, RangeReader, incarnation_of
 from slackwater.log.tails import Tail, TailHub
 from slackwater.runtime.sync import timeout
@@ -91,7 +91,7 @@ class NatsLog:
             give_up=self._fail,
         )
         self._ranges = RangeReader(client, api, self.live, clock=clock, rng=rng)
-        self._publisher = Publisher(
+        self._publisher = NatsPublisher(
             line,
             stream=api.stream,
             token=rng.bytes(12).hex(),
@@ -118,7 +118,7 @@ class NatsLog:
         return self._hub.tail(range_id, after=after)
 
     async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
-        """See `tails.Source`. An unavailable log is waited for, as a tail waits for entries."""
+        """See `tails.TailSource`. An unavailable log is waited for, as a tail waits for entries."""
         try:
             return await self._ranges.read(range_id, after=after)
         except UnavailableError:

@@ -74,7 +74,7 @@ class _Piece:
             self.future.set_exception(error)
 
 
-class Publisher:
+class NatsPublisher:
     """The appends of one handle."""
 
     def __init__(

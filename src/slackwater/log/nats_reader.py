@@ -238,7 +238,7 @@ class RangeReader:
         self._rng = rng
 
     async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
-        """See `tails.Source`."""
+        """See `tails.TailSource`."""
         seen_live = self._live.dispatched.get(range_id, Position(0))
         newest = await self._api.last(wire.entry_subject(self._api.stream, range_id))
         target = max(seen_live, wire.last_position(newest.sequence, newest.data) if newest else Position(0))

@@ -37,9 +37,9 @@ from slackwater.hooks import probe
 from slackwater.log.blocks import check_payloads
 from slackwater.log.contract import Entry, LogIdentity
 from slackwater.log.sqlite_bell import Bell
-from slackwater.log.sqlite_file import Block, LogFile
+from slackwater.log.sqlite_file import LogBlock, LogFile
 from slackwater.log.tails import Tail, TailHub
-from slackwater.log.threads import Job, JobThread, Worker
+from slackwater.log.threads import JobThread, ThreadJob, ThreadWorker
 from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.sync import Future, get_running_loop
 from slackwater.settings import Settings
@@ -89,7 +89,7 @@ class SqliteLog:
         self._closed = False
         self._refreshing = self._refresh_again = False
         self._expiry: Any = None
-        self._writer: Worker[_Append | Job[Any]] = Worker("slackwater-log-writer", self._serve)
+        self._writer: ThreadWorker[_Append | ThreadJob[Any]] = ThreadWorker("slackwater-log-writer", self._serve)
         self._reader = JobThread("slackwater-log-reader")
         self._loop.add_reader(bell.fileno(), self._rung)
         self._repair = self._loop.call_later(settings["log.repair_interval"], self._repair_due)
@@ -117,7 +117,7 @@ class SqliteLog:
         return self._hub.tail(range_id, after=after)
 
     async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
-        """See `tails.Source`."""
+        """See `tails.TailSource`."""
         return await self._reader.submit(partial(self._reading.read_range, range_id, after=after))
 
     async def trim(self, range_id: RangeId, *, upto: Position) -> None:
@@ -126,7 +126,7 @@ class SqliteLog:
         while more:
             if self._failure is not None:
                 raise self._failure
-            job = Job(partial(self._writing.trim_some, range_id, upto=upto))
+            job = ThreadJob(partial(self._writing.trim_some, range_id, upto=upto))
             self._writer.submit(job)
             more = await job.future
 
@@ -170,7 +170,7 @@ class SqliteLog:
 
     # --- the writer thread ---
 
-    def _serve(self, queue: deque[_Append | Job[Any]]) -> None:
+    def _serve(self, queue: deque[_Append | ThreadJob[Any]]) -> None:
         """In the thread: one job, or one group of appends."""
         group, job = self._gather(queue)
         if job is not None:
@@ -192,13 +192,13 @@ class SqliteLog:
             with contextlib.suppress(OSError):  # a lost ring costs the others a repair interval
                 self._bell.ring()
 
-    def _gather(self, queue: deque[_Append | Job[Any]]) -> tuple[list[_Append], Job[Any] | None]:
+    def _gather(self, queue: deque[_Append | ThreadJob[Any]]) -> tuple[list[_Append], ThreadJob[Any] | None]:
         group: list[_Append] = []
         room = int(self._settings["log.group_commit_bytes_max"])
         try:
             while len(group) < GROUP_APPENDS_MAX:
                 item = queue[0]
-                if isinstance(item, Job):
+                if isinstance(item, ThreadJob):
                     if group:
                         break
                     queue.popleft()
@@ -288,7 +288,7 @@ class SqliteLog:
         job = self._reader.submit(partial(_fetch, self._reading, self._seen, payloads=self._hub.busy))
         job.add_done_callback(self._refreshed)
 
-    def _refreshed(self, done: Future[tuple[list[Block], int, bool]]) -> None:
+    def _refreshed(self, done: Future[tuple[list[LogBlock], int, bool]]) -> None:
         self._refreshing = False
         again, self._refresh_again = self._refresh_again, False
         error = done.exception()
@@ -305,7 +305,7 @@ class SqliteLog:
         if again or more:
             self._refresh()
 
-    def _arrived(self, block: Block) -> None:
+    def _arrived(self, block: LogBlock) -> None:
         if block.first != self._seen + 1:
             probe("log.sqlite_hole")  # tests/unit/log/test_sqlite.py
             self._hub.demote()
@@ -322,7 +322,7 @@ class SqliteLog:
             self._hub.fail(error)
 
 
-def _fetch(file: LogFile, seen: int, *, payloads: bool) -> tuple[list[Block], int, bool]:
+def _fetch(file: LogFile, seen: int, *, payloads: bool) -> tuple[list[LogBlock], int, bool]:
     """In the reader thread: new blocks, or else the newest position; and whether there are more."""
     found, exhausted = file.read_all(after=seen) if payloads else ([], True)
     return found, (0 if found else file.last()), not exhausted

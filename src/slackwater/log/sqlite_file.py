@@ -75,7 +75,7 @@ ON CONFLICT (range_id) DO UPDATE SET head = max(head, excluded.head), trimmed = 
 """
 
 
-class Block(NamedTuple):
+class LogBlock(NamedTuple):
     """A row of `blocks`, still encoded."""
 
     position: int
@@ -139,7 +139,7 @@ class LogFile:
         entries = [entry for block in found for entry in block.entries() if entry.position > after]
         return entries, exhausted
 
-    def read_all(self, *, after: int) -> tuple[list[Block], bool]:
+    def read_all(self, *, after: int) -> tuple[list[LogBlock], bool]:
         """A bounded batch of all ranges' blocks > after, and whether that is all there is."""
         sql = f"SELECT {_COLUMNS} FROM blocks WHERE position > ? ORDER BY position"
         try:
@@ -194,12 +194,12 @@ class LogFile:
         """Close the connection."""
         self._db.close()
 
-    def _blocks(self, sql: str, args: tuple[int, ...]) -> tuple[list[Block], bool]:
-        found: list[Block] = []
+    def _blocks(self, sql: str, args: tuple[int, ...]) -> tuple[list[LogBlock], bool]:
+        found: list[LogBlock] = []
         size = 0
         cursor = self._db.execute(sql, args)
         for row in cursor:
-            found.append(Block(*row))
+            found.append(LogBlock(*row))
             size += len(row[3])
             if size >= READ_BYTES_MAX or len(found) >= READ_BLOCKS_MAX:
                 cursor.close()

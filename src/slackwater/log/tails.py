@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slackwater.model.ids import Position, RangeId
 
 
-class Source(Protocol):
+class TailSource(Protocol):
     """Where a tail catches up from."""
 
     async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
@@ -54,7 +54,7 @@ class Source(Protocol):
 class TailHub:
     """Hands new entries to the tails of one log handle. Belongs to one loop."""
 
-    def __init__(self, source: Source, *, buffer_bytes_max: int) -> None:
+    def __init__(self, source: TailSource, *, buffer_bytes_max: int) -> None:
         self._source = source
         self._buffer_bytes_max = buffer_bytes_max
         self._tails: dict[RangeId, weakref.WeakSet[Tail]] = {}

@@ -30,7 +30,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Worker(Generic[T]):
+class ThreadWorker(Generic[T]):
     """A thread that serves items in order. Made, fed and stopped on one loop."""
 
     def __init__(self, name: str, serve: Callable[[deque[T]], None]) -> None:
@@ -98,7 +98,7 @@ class Worker(Generic[T]):
             self._ended.set_result(None)
 
 
-class Job(Generic[R]):
+class ThreadJob(Generic[R]):
     """A call to make in the thread, and the future of its result."""
 
     __slots__ = ("call", "future")
@@ -121,11 +121,11 @@ class JobThread:
     """A worker that makes calls one by one."""
 
     def __init__(self, name: str) -> None:
-        self._worker: Worker[Job[Any]] = Worker(name, self._serve)
+        self._worker: ThreadWorker[ThreadJob[Any]] = ThreadWorker(name, self._serve)
 
     def submit(self, call: Callable[[], R]) -> Future[R]:
         """Make the call in the thread; the future of its result."""
-        job = Job(call)
+        job = ThreadJob(call)
         self._worker.submit(job)
         return job.future
 
@@ -133,7 +133,7 @@ class JobThread:
         """End the thread after what is queued."""
         await self._worker.stop()
 
-    def _serve(self, jobs: deque[Job[Any]]) -> None:
+    def _serve(self, jobs: deque[ThreadJob[Any]]) -> None:
         jobs.popleft().run(self._worker.post)
 
 

@@ -7,8 +7,8 @@
     txn_ids     …                      whose they are, where the serving replica knew
 
 Versions travel as parallel columns, not as objects: one flush of a busy range is one `Changes`, and it goes from the replica
-to the application's machine without being touched; there `codec.envelope` makes Arrow of it. `Value` is the view of one row,
-for validators, scripts and people.
+to the application's machine without being touched; there `codec.envelope` makes Arrow of it. `ChangedValue` is the view of one
+row, for validators, scripts and people.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EVENT_BYTES = 32
 """What one version costs in a buffer besides its key and values: list slots and the timestamp."""
 
 
-class Value(msgspec.Struct, frozen=True):
+class ChangedValue(msgspec.Struct, frozen=True):
     """One committed version of one key."""
 
     key: bytes
@@ -68,12 +68,12 @@ class Changes(FeedItem, frozen=True, dict=True):
             self.__dict__["_size"] = known
         return known
 
-    def rows(self) -> Iterator[Value]:
-        """One `Value` per version."""
+    def rows(self) -> Iterator[ChangedValue]:
+        """One `ChangedValue` per version."""
         for at, key in enumerate(self.keys):
             before = None if self.befores is None else self.befores[at]
             txn_id = b"" if self.txn_ids is None else self.txn_ids[at]
-            yield Value(key, Timestamp(self.timestamps[at]), self.values[at], before, txn_id)
+            yield ChangedValue(key, Timestamp(self.timestamps[at]), self.values[at], before, txn_id)
 
     def pick(self, places: list[int]) -> Changes:
         """Only the rows at these places, in their order."""
@@ -116,7 +116,7 @@ class Changes(FeedItem, frozen=True, dict=True):
                 raise DecodeError("the columns of a block of changes differ in length", keys=len(self.keys))
 
 
-def changes_of(values: list[Value], *, befores: bool = False) -> Changes:
+def changes_of(values: list[ChangedValue], *, befores: bool = False) -> Changes:
     """The block of some values; for tests and scripts."""
     invariant(not befores or all(v.before is not None for v in values), "A-feed-befores")
     return Changes(

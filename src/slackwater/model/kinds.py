@@ -30,7 +30,7 @@ from slackwater.errors import UsageError
 DECIMAL_PRECISION_MAX = 38
 
 
-class Kind(enum.Enum):
+class ColumnKind(enum.Enum):
     """What a column holds."""
 
     INT2 = "int2"
@@ -48,26 +48,26 @@ class Kind(enum.Enum):
     UUID = "uuid"
 
 
-INTEGERS = {Kind.INT2: 16, Kind.INT4: 32, Kind.INT: 64}
+INTEGERS = {ColumnKind.INT2: 16, ColumnKind.INT4: 32, ColumnKind.INT: 64}
 """Integer kinds and their bits."""
-TEXTS = frozenset({Kind.STRING, Kind.JSON})
+TEXTS = frozenset({ColumnKind.STRING, ColumnKind.JSON})
 """Kinds stored as UTF-8."""
-VARIABLE = frozenset({Kind.STRING, Kind.JSON, Kind.BYTES})
+VARIABLE = frozenset({ColumnKind.STRING, ColumnKind.JSON, ColumnKind.BYTES})
 """Kinds that live in the tail of a row."""
-INSTANTS = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+INSTANTS = frozenset({ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ})
 """Kinds stored as microseconds since 1970."""
 
 _WIDTHS = {
-    Kind.INT2: 2,
-    Kind.INT4: 4,
-    Kind.INT: 8,
-    Kind.BOOL: 1,
-    Kind.FLOAT: 8,
-    Kind.DECIMAL: 16,
-    Kind.DATE: 4,
-    Kind.TIMESTAMP: 8,
-    Kind.TIMESTAMPTZ: 8,
-    Kind.UUID: 16,
+    ColumnKind.INT2: 2,
+    ColumnKind.INT4: 4,
+    ColumnKind.INT: 8,
+    ColumnKind.BOOL: 1,
+    ColumnKind.FLOAT: 8,
+    ColumnKind.DECIMAL: 16,
+    ColumnKind.DATE: 4,
+    ColumnKind.TIMESTAMP: 8,
+    ColumnKind.TIMESTAMPTZ: 8,
+    ColumnKind.UUID: 16,
 }
 _TEXT = re.compile(r"([a-z0-9]+)(?:\((\d+),\s*(-?\d+)\))?")
 
@@ -75,12 +75,12 @@ _TEXT = re.compile(r"([a-z0-9]+)(?:\((\d+),\s*(-?\d+)\))?")
 class ColumnType(msgspec.Struct, frozen=True):
     """A kind, with precision and scale when it is a decimal."""
 
-    kind: Kind
+    kind: ColumnKind
     precision: int = 0
     scale: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind is Kind.DECIMAL:
+        if self.kind is ColumnKind.DECIMAL:
             if not 1 <= self.precision <= DECIMAL_PRECISION_MAX:
                 raise UsageError(
                     f"a decimal needs a precision from 1 to {DECIMAL_PRECISION_MAX}", precision=self.precision
@@ -101,7 +101,7 @@ class ColumnType(msgspec.Struct, frozen=True):
         return _WIDTHS.get(self.kind, 0)
 
     def __str__(self) -> str:
-        if self.kind is Kind.DECIMAL:
+        if self.kind is ColumnKind.DECIMAL:
             return f"decimal({self.precision},{self.scale})"
         return str(self.kind.value)
 
@@ -109,7 +109,7 @@ class ColumnType(msgspec.Struct, frozen=True):
 def parse_type(text: str) -> ColumnType:
     """Read what `str(ColumnType)` prints, such as `int` or `decimal(10,2)`."""
     match = _TEXT.fullmatch(text.strip().lower())
-    names = {k.value: k for k in Kind}
+    names = {k.value: k for k in ColumnKind}
     if not match or match.group(1) not in names:
         raise UsageError(f"unknown type {text!r}; known types: {', '.join(names)}")
     kind = names[match.group(1)]
@@ -120,18 +120,18 @@ def parse_type(text: str) -> ColumnType:
 
 def decimal_type(precision: int, scale: int) -> ColumnType:
     """`decimal(precision, scale)`."""
-    return ColumnType(Kind.DECIMAL, precision, scale)
+    return ColumnType(ColumnKind.DECIMAL, precision, scale)
 
 
-INT2 = ColumnType(Kind.INT2)
-INT4 = ColumnType(Kind.INT4)
-INT = ColumnType(Kind.INT)
-BOOL = ColumnType(Kind.BOOL)
-FLOAT = ColumnType(Kind.FLOAT)
-STRING = ColumnType(Kind.STRING)
-JSON = ColumnType(Kind.JSON)
-BYTES = ColumnType(Kind.BYTES)
-DATE = ColumnType(Kind.DATE)
-TIMESTAMP = ColumnType(Kind.TIMESTAMP)
-TIMESTAMPTZ = ColumnType(Kind.TIMESTAMPTZ)
-UUID = ColumnType(Kind.UUID)
+INT2 = ColumnType(ColumnKind.INT2)
+INT4 = ColumnType(ColumnKind.INT4)
+INT = ColumnType(ColumnKind.INT)
+BOOL = ColumnType(ColumnKind.BOOL)
+FLOAT = ColumnType(ColumnKind.FLOAT)
+STRING = ColumnType(ColumnKind.STRING)
+JSON = ColumnType(ColumnKind.JSON)
+BYTES = ColumnType(ColumnKind.BYTES)
+DATE = ColumnType(ColumnKind.DATE)
+TIMESTAMP = ColumnType(ColumnKind.TIMESTAMP)
+TIMESTAMPTZ = ColumnType(ColumnKind.TIMESTAMPTZ)
+UUID = ColumnType(ColumnKind.UUID)

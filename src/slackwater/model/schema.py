@@ -20,7 +20,7 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.errors import UsageError
-from slackwater.model.kinds import INTEGERS, ColumnType, Kind
+from slackwater.model.kinds import INTEGERS, ColumnKind, ColumnType
 from slackwater.model.values import logical, parse_default, physical
 
 COLUMNS_MAX = 1600
@@ -28,9 +28,9 @@ VERSION_MAX = (1 << 32) - 1
 TABLE_ID_MAX = (1 << 32) - 1
 
 _RETYPES = {
-    (Kind.DATE, Kind.TIMESTAMP),
-    (Kind.JSON, Kind.STRING),
-    *((i, k) for i in INTEGERS for k in (Kind.FLOAT, Kind.DECIMAL, Kind.STRING)),
+    (ColumnKind.DATE, ColumnKind.TIMESTAMP),
+    (ColumnKind.JSON, ColumnKind.STRING),
+    *((i, k) for i in INTEGERS for k in (ColumnKind.FLOAT, ColumnKind.DECIMAL, ColumnKind.STRING)),
 }
 
 
@@ -105,7 +105,7 @@ def can_retype(old: ColumnType, new: ColumnType) -> bool:
         return True
     if old.kind in INTEGERS and new.kind in INTEGERS:
         return INTEGERS[new.kind] >= INTEGERS[old.kind]
-    if old.kind is new.kind is Kind.DECIMAL:
+    if old.kind is new.kind is ColumnKind.DECIMAL:
         return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
     return False
 
@@ -133,7 +133,7 @@ def _check_primary_key(schema: TableSchema) -> None:
             )
         if column.nullable:
             raise UsageError("a primary-key column must be NOT NULL", table=schema.name, column=column.name)
-        if column.type.kind is Kind.JSON:
+        if column.type.kind is ColumnKind.JSON:
             raise UsageError("json has no order and cannot be in a primary key", table=schema.name, column=column.name)
         if part.column_id in seen:
             raise UsageError("a column is in the primary key twice", table=schema.name, column=column.name)

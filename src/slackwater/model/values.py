@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.kinds import DECIMAL_PRECISION_MAX, INSTANTS, INTEGERS, TEXTS, ColumnType, Kind
+from slackwater.model.kinds import DECIMAL_PRECISION_MAX, INSTANTS, INTEGERS, TEXTS, ColumnKind, ColumnType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,18 +58,18 @@ def storer(ctype: ColumnType) -> Callable[[Any], Physical]:
     kind = ctype.kind
     if kind in INTEGERS:
         return _int_storer(INTEGERS[kind])
-    if kind is Kind.DECIMAL:
+    if kind is ColumnKind.DECIMAL:
         return _decimal_storer(ctype)
     if kind in INSTANTS:
-        return partial(instant_us, aware=kind is Kind.TIMESTAMPTZ)
+        return partial(instant_us, aware=kind is ColumnKind.TIMESTAMPTZ)
     if kind in TEXTS:
         return text_bytes
-    storers: dict[Kind, Callable[[Any], Physical]] = {
-        Kind.BOOL: _store_bool,
-        Kind.FLOAT: _store_float,
-        Kind.BYTES: _store_bytes,
-        Kind.DATE: _store_date,
-        Kind.UUID: uuid_bytes,
+    storers: dict[ColumnKind, Callable[[Any], Physical]] = {
+        ColumnKind.BOOL: _store_bool,
+        ColumnKind.FLOAT: _store_float,
+        ColumnKind.BYTES: _store_bytes,
+        ColumnKind.DATE: _store_date,
+        ColumnKind.UUID: uuid_bytes,
     }
     return storers[kind]
 
@@ -77,13 +77,13 @@ def storer(ctype: ColumnType) -> Callable[[Any], Physical]:
 def loader(ctype: ColumnType) -> Callable[[Any], Any]:
     """`logical` for one type."""
     kind = ctype.kind
-    if kind is Kind.DECIMAL:
+    if kind is ColumnKind.DECIMAL:
         return _decimal_loader(ctype)
     if kind in INSTANTS:
-        return partial(_load_instant, epoch=_EPOCH_UTC if kind is Kind.TIMESTAMPTZ else _EPOCH)
+        return partial(_load_instant, epoch=_EPOCH_UTC if kind is ColumnKind.TIMESTAMPTZ else _EPOCH)
     if kind in TEXTS:
         return _load_text
-    loaders: dict[Kind, Callable[[Any], Any]] = {Kind.BOOL: _load_bool, Kind.DATE: _load_date}
+    loaders: dict[ColumnKind, Callable[[Any], Any]] = {ColumnKind.BOOL: _load_bool, ColumnKind.DATE: _load_date}
     return loaders.get(kind, _load_as_is)
 
 
@@ -228,15 +228,15 @@ def parse_default(ctype: ColumnType, value: object) -> object:
     if not isinstance(value, str) or ctype.kind in TEXTS:
         return value
     try:
-        if ctype.kind is Kind.UUID:
+        if ctype.kind is ColumnKind.UUID:
             return binascii.a2b_base64(value) if len(value) == 24 else uuid_bytes(value)
-        if ctype.kind is Kind.DECIMAL:
+        if ctype.kind is ColumnKind.DECIMAL:
             return Decimal(value)
-        if ctype.kind is Kind.DATE:
+        if ctype.kind is ColumnKind.DATE:
             return dt.date.fromisoformat(value)
         if ctype.kind in INSTANTS:
             return dt.datetime.fromisoformat(value)
-        if ctype.kind is Kind.BYTES:
+        if ctype.kind is ColumnKind.BYTES:
             return binascii.a2b_base64(value)
     except (ValueError, InvalidOperation, binascii.Error):
         pass

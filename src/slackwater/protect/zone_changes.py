@@ -12,7 +12,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN
 from slackwater.config.zones import (
-    Kind,
+    PolicyKind,
     Zone,
     ZoneConfig,
     Zones,
@@ -78,7 +78,7 @@ async def change_zone(
     end: bytes,
     *,
     replication_factor: int | None = None,
-    policy: Kind | None = None,
+    policy: PolicyKind | None = None,
     duration_ms: int | None = None,
     gc_ttl_s: float | None = None,
     timeout: float | None = None,
@@ -88,7 +88,7 @@ async def change_zone(
     async def write(txn: Transaction) -> ZoneConfig:
         zones = await zones_in(txn)
         old = _of_bounds(zones, start, end) or ZoneConfig(start, end)
-        if policy is not None and policy is not Kind.LAG and duration_ms is None:
+        if policy is not None and policy is not PolicyKind.LAG and duration_ms is None:
             old = msgspec.structs.replace(old, duration_ms=0)
         new = ZoneConfig(
             start,

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from slackwater.protocol.range.requests import SubsumeResult
 
 
-class Verdict(enum.Enum):
+class ApplyVerdict(enum.Enum):
     """Whether a command applies, and if not, why."""
 
     ACCEPTED = "accepted"
@@ -68,11 +68,11 @@ class Verdict(enum.Enum):
     """A complaint: nothing is changed by it, whoever holds the lease."""
 
 
-class Outcome(NamedTuple):
+class ApplyOutcome(NamedTuple):
     """What became of one command."""
 
     command: Command
-    verdict: Verdict
+    verdict: ApplyVerdict
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -110,56 +110,56 @@ class Applied(NamedTuple):
 
     state: RangeState
     batch: WriteBatch
-    outcomes: list[Outcome]
+    outcomes: list[ApplyOutcome]
     aftermath: list[Aftermath]
 
 
-def verdict(state: RangeState, command: Command) -> Verdict:
+def verdict(state: RangeState, command: Command) -> ApplyVerdict:
     """The single acceptance rule (pitfall 53: copies of a fence check drift apart)."""
     if isinstance(command.trigger, ComplaintTrigger):
-        return Verdict.NOTED
+        return ApplyVerdict.NOTED
     if command.lease_sequence != state.lease.sequence:
-        return Verdict.WRONG_LEASE
+        return ApplyVerdict.WRONG_LEASE
     if isinstance(command.trigger, AdoptTrigger):
         return _adoption_verdict(state, command, command.trigger)
     if command.lai == NO_LAI:
         return _lease_request_verdict(state, command)
     if command.lai <= state.lai:
-        return Verdict.STALE_INDEX
+        return ApplyVerdict.STALE_INDEX
     if state.frozen is not None and not isinstance(command.trigger, ThawTrigger | LeaseTrigger | LeaseExtension):
-        return Verdict.FROZEN
+        return ApplyVerdict.FROZEN
     if command.generation and command.generation != state.descriptor.generation:
-        return Verdict.STALE_GENERATION
+        return ApplyVerdict.STALE_GENERATION
     if command.min_write_ts and command.min_write_ts <= state.closed:
-        return Verdict.BELOW_CLOSED
-    return Verdict.ACCEPTED
+        return ApplyVerdict.BELOW_CLOSED
+    return ApplyVerdict.ACCEPTED
 
 
-def _lease_request_verdict(state: RangeState, command: Command) -> Verdict:
+def _lease_request_verdict(state: RangeState, command: Command) -> ApplyVerdict:
     trigger = command.trigger
     if not isinstance(trigger, LeaseTrigger) or command.effects:
-        return Verdict.BAD_LEASE
+        return ApplyVerdict.BAD_LEASE
     lease, held = trigger.lease, state.lease
     if lease.sequence != held.sequence + 1 or lease.holder not in state.descriptor.replicas:
-        return Verdict.BAD_LEASE
+        return ApplyVerdict.BAD_LEASE
     # An expiration-based lease ends by itself; the next one starts only after that (I-07). The end of an epoch-based
     # one is not in the log: whoever requests has ended the epoch in the liveness record first.
     # Two lives of one node are two holders: the other one may be a process that still runs, from a copy of the store.
     same = (lease.holder, lease.life) == (held.holder, held.life)
     if held.holder and not held.by_epoch and lease.start <= held.expiration and not same:
-        return Verdict.BAD_LEASE
-    return Verdict.ACCEPTED
+        return ApplyVerdict.BAD_LEASE
+    return ApplyVerdict.ACCEPTED
 
 
-def _adoption_verdict(state: RangeState, command: Command, trigger: AdoptTrigger) -> Verdict:
+def _adoption_verdict(state: RangeState, command: Command, trigger: AdoptTrigger) -> ApplyVerdict:
     """A frozen range is left alone: whether it still is a range is for its left neighbour's log to say."""
     if state.frozen is not None:
-        return Verdict.FROZEN
+        return ApplyVerdict.FROZEN
     replicas, bare = state.descriptor.replicas, command.lai == NO_LAI and not (command.effects or command.stats)
     bare = bare and command.closed == command.min_write_ts == MIN
     if not bare or trigger.node in replicas or len(replicas) >= REPLICAS_MAX:
-        return Verdict.BAD_ADOPTION
-    return Verdict.ACCEPTED if command.generation == state.descriptor.generation else Verdict.STALE_GENERATION
+        return ApplyVerdict.BAD_ADOPTION
+    return ApplyVerdict.ACCEPTED if command.generation == state.descriptor.generation else ApplyVerdict.STALE_GENERATION
 
 
 def apply_packet(state: RangeState, position: Position, packet: Packet) -> Applied:
@@ -169,12 +169,12 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
     )
     invariant(position > state.position, "I-04", position=position, applied=state.position)
     batch = WriteBatch()
-    outcomes: list[Outcome] = []
+    outcomes: list[ApplyOutcome] = []
     aftermath: list[Aftermath] = []
     for command in packet.commands:
         judged = verdict(state, command)
-        outcomes.append(Outcome(command, judged))
-        if judged is not Verdict.ACCEPTED:
+        outcomes.append(ApplyOutcome(command, judged))
+        if judged is not ApplyVerdict.ACCEPTED:
             probe(f"apply.{judged.name.lower()}")
             continue
         if (

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluation import Work
     from slackwater.runtime.seam import Reader
-    from slackwater.storage.column_cache import ColumnCache, Fill, Found, KeptBlock
+    from slackwater.storage.column_cache import CachedBlocks, ColumnCache, Fill, KeptBlock
 
 PLANS_KNOWN_MAX = 256
 
@@ -57,7 +57,7 @@ class Filling(NamedTuple):
 
     plan: bytes
     fill: Fill
-    found: Found
+    found: CachedBlocks
     made: list[KeptBlock]
 
 

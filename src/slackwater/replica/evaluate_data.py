@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluation import Work
-    from slackwater.storage.reads import Rows
-    from slackwater.storage.writes import Written
+    from slackwater.storage.reads import ScannedRows
+    from slackwater.storage.writes import WrittenVersion
 
 ALLOCATED_AT_ONCE_MAX = 1_000_000
 """Ids that one request may take."""
@@ -56,9 +56,9 @@ def reverse_scan(work: Work, request: rq.ReverseScan) -> Result:
     return rq.Rows(rows.keys, rows.values, rows.resume)
 
 
-def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> Rows:
+def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> ScannedRows:
     if work.header.max_keys and work.keys_left <= 0:
-        return reads.Rows([], [], [], end if reverse else start)
+        return reads.ScannedRows([], [], [], end if reverse else start)
     rows = reads.scan(
         work.reader,
         start,
@@ -229,7 +229,7 @@ def _check_record(work: Work, request: rq.Put | rq.ConditionalPut | rq.InitPut) 
         work.view.neighbors.check_record(request.key, request.value)
 
 
-def _wrote(work: Work, written: Written) -> Result:
+def _wrote(work: Work, written: WrittenVersion) -> Result:
     work.evaluation.write_at(work.write_ts)
     work.evaluation.add_stats(written.stats)
     if written.ts > work.write_ts:

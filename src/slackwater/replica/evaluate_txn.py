@@ -18,7 +18,7 @@ from slackwater.replica import records
 from slackwater.replica.declare import txn_key
 from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime.seam import Family
-from slackwater.storage.intents import Resolved, resolve, resolve_span
+from slackwater.storage.intents import ResolvedIntent, resolve, resolve_span
 from slackwater.storage.stats import ZERO
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class _Done(NamedTuple):
 def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tuple[bytes, bytes]]) -> _Done:
     """Resolve intents until they fill a command. Resolving makes no new promise, so it is exempt from closing (I-10)."""
     budget = work.resolve_left
-    done: list[Resolved] = []
+    done: list[ResolvedIntent] = []
     once: set[bytes] = set()  # keys may be named twice, and spans may cover them: each intent counts once (I-34)
     looked_at = size = 0
     for key in keys:

@@ -97,7 +97,7 @@ class Latch:
         return self.waits_for is None
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingLatch(msgspec.Struct, frozen=True):
     """Not yet: `behind` must leave first. On a hot key the last in the queue stands for all before it."""
 
     request: RequestId
@@ -160,7 +160,7 @@ class LatchManager:
         """Requests inside, waiting or granted."""
         return len(self._latches)
 
-    def acquire(self, request: RequestId, spans: Sequence[LatchSpan]) -> Latch | Waiting:
+    def acquire(self, request: RequestId, spans: Sequence[LatchSpan]) -> Latch | WaitingLatch:
         """Queue a request with everything it will touch; `Latch` if it may go ahead at once."""
         latch = self._arrival(request, spans)
         free = self._take_free_points(latch)
@@ -171,7 +171,7 @@ class LatchManager:
         latch.waits_for = behind
         for other in behind.values():
             _add_dependent(other, latch)
-        return Waiting(request, self.behind(request))
+        return WaitingLatch(request, self.behind(request))
 
     def acquire_free(self, request: RequestId, spans: Sequence[LatchSpan]) -> bool:
         """Like `acquire`, for a request that will not wait: whether it got everything; if not, nothing was queued."""

@@ -32,7 +32,7 @@ TOLD_MAX = 256
 """Ranges kept with one call."""
 
 
-class RoundOver(Exception):
+class AllReplicasTried(Exception):
     """Every replica was tried once."""
 
 

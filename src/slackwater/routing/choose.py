@@ -18,7 +18,7 @@ import msgspec
 
 from slackwater.model.ids import NodeId
 from slackwater.model.locality import shared
-from slackwater.routing.nodes import Health, NodeView
+from slackwater.routing.nodes import NodeHealth, NodeView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,9 @@ class Candidate(msgspec.Struct, frozen=True):
     suspect: bool = False
 
     @property
-    def health(self) -> Health:
+    def health(self) -> NodeHealth:
         """The worse of what the cluster says and what the sender saw."""
-        return max(self.view.health, Health.SUSPECT) if self.suspect else self.view.health
+        return max(self.view.health, NodeHealth.SUSPECT) if self.suspect else self.view.health
 
 
 def order(
@@ -63,7 +63,7 @@ def order(
     ranked = [c.node_id for c in sorted(candidates, key=rank)]
     if by_follower or leaseholder == 0:
         return ranked
-    dead = any(c.node_id == leaseholder and c.view.health is Health.DEAD for c in candidates)
+    dead = any(c.node_id == leaseholder and c.view.health is NodeHealth.DEAD for c in candidates)
     if dead:
         return ranked
     # The hint may name a node that this descriptor does not list yet: it is asked all the same.

@@ -24,7 +24,7 @@ from slackwater.errors import ConflictError, RangeMismatch, SlackwaterError, Una
 from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import FIRST_RANGE, RangeDescriptor
 from slackwater.protocol.range.requests import Header, Rows, Scan
-from slackwater.routing.call import RoundOver
+from slackwater.routing.call import AllReplicasTried
 from slackwater.runtime.sync import Semaphore, timeout
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Directory:
                 self.forget_first_range()
                 await call.next_round(pause=True)
                 continue
-            except RoundOver:
+            except AllReplicasTried:
                 await call.next_round(pause=True)
                 if call.looks_again:
                     self.forget_first_range()

@@ -22,7 +22,7 @@ _WEIGHT = 8
 """One answer moves the average by an eighth."""
 
 
-class Health(enum.IntEnum):
+class NodeHealth(enum.IntEnum):
     """In the order in which nodes are tried."""
 
     LIVE = 0
@@ -34,7 +34,7 @@ class Health(enum.IntEnum):
 class NodeView(msgspec.Struct, frozen=True):
     """What the cluster says of a node."""
 
-    health: Health = Health.LIVE
+    health: NodeHealth = NodeHealth.LIVE
     locality: tuple[tuple[str, str], ...] = ()
 
 

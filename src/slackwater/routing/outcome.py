@@ -153,7 +153,7 @@ def lost(error: SlackwaterError) -> bool:
     return isinstance(error, ProtocolError) or not isinstance(error, _DEFINITE)
 
 
-def try_on(error: SlackwaterError) -> bool:
+def should_try_next_replica(error: SlackwaterError) -> bool:
     """Whether another replica, or the same one later, may answer."""
     return isinstance(error, UnavailableError) and not isinstance(error, Overloaded)
 

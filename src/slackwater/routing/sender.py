@@ -42,12 +42,12 @@ from slackwater.protocol.range.bulk import BULK_BYTES_DEFAULT
 from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
 from slackwater.protocol.range.served import explained
 from slackwater.routing import outcome
-from slackwater.routing.call import Call, RoundOver
+from slackwater.routing.call import AllReplicasTried, Call
 from slackwater.routing.choose import Candidate, order
 from slackwater.routing.directory import Directory
 from slackwater.routing.facts import descriptors_of, hint_of
 from slackwater.routing.merge import Budget, combine, join, merge_division, resume_of, stopped_at, unread
-from slackwater.routing.nodes import UNKNOWN, Health, NodeTable, NodeView
+from slackwater.routing.nodes import UNKNOWN, NodeHealth, NodeTable, NodeView
 from slackwater.routing.parallel import in_parallel
 from slackwater.routing.range_cache import NOBODY, RangeCache
 from slackwater.routing.route import Route
@@ -160,7 +160,7 @@ class RangeSender:
                     return await self._send_range(first, requests, header, call)
                 except RangeMismatch as error:
                     await self._learn(first, error, requests[0], call)
-                except RoundOver:
+                except AllReplicasTried:
                     await self._look_again(first, call)
                 continue
             header = self._spread(requests, header, call)
@@ -274,7 +274,7 @@ class RangeSender:
         except RangeMismatch as error:
             probe("routing.asked_neighbour")
             return descriptors_of(error)
-        except (RoundOver, SlackwaterError):
+        except (AllReplicasTried, SlackwaterError):
             return []
         return []
 
@@ -312,7 +312,9 @@ class RangeSender:
                 if isinstance(error, Overloaded):
                     call.last = error
                     break
-                if not outcome.try_on(error) and not (outcome.lost(error) and isinstance(error, AmbiguousResult)):
+                if not outcome.should_try_next_replica(error) and not (
+                    outcome.lost(error) and isinstance(error, AmbiguousResult)
+                ):
                     raise
                 if batch.header.follower_ok:
                     call.why = call.why or outcome.why_no_follower(error, header)
@@ -324,14 +326,14 @@ class RangeSender:
                     return answer
                 why = outcome.why_leaseholder(requests, header, call.why)
                 return structs.replace(answer, served=tuple(explained(served, why) for served in answer.served))
-        raise RoundOver
+        raise AllReplicasTried
 
     def _route(self, descriptor: RangeDescriptor, *, by_follower: bool) -> Route:
         leaseholder = self.cache.leaseholder(descriptor.range_id)
         candidates = partial(self._in_order, descriptor, by_follower=by_follower)
         if by_follower or not leaseholder or buggify("routing.try_other_replica_first"):
             return Route(candidates, by_follower=by_follower)
-        if self._view(leaseholder).health is Health.DEAD:
+        if self._view(leaseholder).health is NodeHealth.DEAD:
             return Route(candidates, by_follower=by_follower)
         return Route(candidates, by_follower=by_follower, first=leaseholder)
 
@@ -368,7 +370,7 @@ class RangeSender:
 
     def _failed(self, descriptor: RangeDescriptor, node_id: NodeId, error: SlackwaterError, started_ns: int) -> None:
         """Keep what the failure says about the node; a lost connection also says that its lease may move."""
-        if outcome.try_on(error):
+        if outcome.should_try_next_replica(error):
             self.nodes.failed(node_id, now_ns=self._runtime.clock.monotonic_ns())
             self.cache.forget_leaseholder(descriptor.range_id, node_id)
         else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.catalog.records import descriptors_span
 from slackwater.config.zones import zones_span
-from slackwater.feeds.watch import Bell, SystemWatch, Topic
+from slackwater.feeds.watch import CatalogBell, SystemWatch, Topic
 from slackwater.jobs.record import open_span
 from slackwater.model.spans import Span
 from slackwater.replica.driver.liveness import liveness_span
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def announcements(node: Node, liveness: NodeLiveness) -> SystemWatch:
     """The watch of a node that belongs to a cluster; its two loops run with the node."""
-    bell = Bell()
+    bell = CatalogBell()
     node.catalog.watch = bell
     topics = [
         Topic("liveness", Span(*liveness_span()), lambda _, raw: liveness.heard(raw), poll=False),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.clock import HybridClock, Offset, OffsetMonitor
+from slackwater.clock import HybridClock, OffsetMonitor, PeerOffset
 from slackwater.clock.hlc import PEERS_MAX
 from slackwater.clock.timestamp import Timestamp
 from slackwater.model.ids import NodeId
@@ -55,7 +55,7 @@ class HybridClockHook:
         # One slow heartbeat is no longer way; a way that is longer shows in a few.
         known = self._rtt_ns.get(peer, measurement.rtt_ns)
         self._rtt_ns[peer] = known + (measurement.rtt_ns - known) // RTT_WEIGHT
-        self._monitor.record(peer, Offset(measurement.offset_us, measurement.error_us, measurement.measured_at_ns))
+        self._monitor.record(peer, PeerOffset(measurement.offset_us, measurement.error_us, measurement.measured_at_ns))
 
     def round_trips_s(self) -> dict[NodeId, float]:
         """The round trip to every node that was measured, smoothed."""

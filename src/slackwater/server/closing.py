@@ -36,7 +36,7 @@ FRONTIERS_MAX = 1_000
 """Replicas in one reply."""
 
 
-class FrontierRequest(msgspec.Struct, frozen=True):
+class ReplicaFrontiersRequest(msgspec.Struct, frozen=True):
     """How far replicas here are closed and resolved: of these ranges, or of those that meet a span, by id."""
 
     ranges: list[RangeId] = []
@@ -46,7 +46,7 @@ class FrontierRequest(msgspec.Struct, frozen=True):
     """Only ranges with a higher id: where the last reply ended."""
 
 
-class FrontierReply(msgspec.Struct, frozen=True):
+class ReplicaFrontiersReply(msgspec.Struct, frozen=True):
     """One per replica that is here, by id, and the clock of the node."""
 
     replicas: list[ReplicaFrontier]
@@ -55,12 +55,12 @@ class FrontierReply(msgspec.Struct, frozen=True):
     """Whether there are others beyond the last."""
 
 
-FRONTIER: Method[FrontierRequest, FrontierReply] = Method(
-    "closedts.frontier", FrontierRequest, FrontierReply, callers=NODES_AND_OPERATORS
+FRONTIER: Method[ReplicaFrontiersRequest, ReplicaFrontiersReply] = Method(
+    "closedts.frontier", ReplicaFrontiersRequest, ReplicaFrontiersReply, callers=NODES_AND_OPERATORS
 )
 
 
-def _meeting(here: Store, request: FrontierRequest) -> list[RangeId]:
+def _meeting(here: Store, request: ReplicaFrontiersRequest) -> list[RangeId]:
     return sorted(
         range_id
         for range_id, replica in here.replicas.items()
@@ -100,12 +100,12 @@ def serve_updates(server: RpcServer, store: Callable[[], Store]) -> None:
             async for update in stream:
                 yield update
 
-    def frontier(request: FrontierRequest, context: Context) -> FrontierReply:
+    def frontier(request: ReplicaFrontiersRequest, context: Context) -> ReplicaFrontiersReply:
         here = store()
         wanted = request.ranges or _meeting(here, request)
         replicas = [here.replicas[r] for r in wanted[:FRONTIERS_MAX] if r in here.replicas]
         found = [replica.closing.explain() for replica in replicas]
-        return FrontierReply(found, here.context.clock.peek(), more=len(wanted) > FRONTIERS_MAX)
+        return ReplicaFrontiersReply(found, here.context.clock.peek(), more=len(wanted) > FRONTIERS_MAX)
 
     server.handle_stream(UPDATES, updates)
     server.handle_sync(FRONTIER, frontier)

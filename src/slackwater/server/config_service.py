@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.config.zones import Kind, ZoneConfig
+from slackwater.config.zones import PolicyKind, ZoneConfig
 from slackwater.errors import UnavailableError, UsageError
 from slackwater.protect.zone_changes import change_zone, read_zones, unset_zone
 from slackwater.runtime.access import OPERATORS
@@ -59,7 +59,7 @@ class ChangeSpanConfig(msgspec.Struct, frozen=True):
     start: bytes
     end: bytes
     replication_factor: int | None = None
-    policy: Kind | None = None
+    policy: PolicyKind | None = None
     duration_ms: int | None = None
 
 

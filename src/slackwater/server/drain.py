@@ -17,46 +17,46 @@ from slackwater.hooks import probe
 from slackwater.replica.allocator import lease_target
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.sync import timeout
-from slackwater.server.queues.desk import Visit, look
+from slackwater.server.queues.context import Visit, view_cluster
 
 if TYPE_CHECKING:
     from slackwater.replica.driver import Replica
-    from slackwater.server.queues.desk import Desk, Picture
+    from slackwater.server.queues.context import ClusterView, QueueContext
 
 TRANSFERS_AT_ONCE = 8
 
 
-async def drain(desk: Desk) -> int:
+async def drain(context: QueueContext) -> int:
     """Hand over every lease this node holds; returns how many it still has."""
-    seconds = desk.settings["drain.timeout"]
+    seconds = context.settings["drain.timeout"]
     try:
         async with timeout(seconds):
-            await desk.liveness.drain()
-            await _hand_over(desk, await look(desk))
+            await context.liveness.drain()
+            await _hand_over(context, await view_cluster(context))
     except TimeoutError:
         probe("drain.timeout")
     except SlackwaterError:
         probe("drain.failed")
-    return len(_led(desk))
+    return len(_led(context))
 
 
-def _led(desk: Desk) -> list[Replica]:
-    return [r for r in desk.store.replicas.values() if r.state.lease.holder == desk.node_id]
+def _led(context: QueueContext) -> list[Replica]:
+    return [r for r in context.store.replicas.values() if r.state.lease.holder == context.node_id]
 
 
-async def _hand_over(desk: Desk, picture: Picture) -> None:
+async def _hand_over(context: QueueContext, view: ClusterView) -> None:
     # The first range last: moving the others' leases and this node's own record depend on it.
-    led = sorted(_led(desk), key=lambda r: -r.state.descriptor.range_id)
-    works = [partial(_move, desk, picture, r) for r in led]
-    await in_parallel(desk.scope, works[:-1], limit=TRANSFERS_AT_ONCE, name="drain")
-    await in_parallel(desk.scope, works[-1:], limit=1, name="drain")
+    led = sorted(_led(context), key=lambda r: -r.state.descriptor.range_id)
+    works = [partial(_move, context, view, r) for r in led]
+    await in_parallel(context.scope, works[:-1], limit=TRANSFERS_AT_ONCE, name="drain")
+    await in_parallel(context.scope, works[-1:], limit=1, name="drain")
 
 
-async def _move(desk: Desk, picture: Picture, replica: Replica) -> None:
-    if not Visit(desk, replica, picture).leading:
+async def _move(context: QueueContext, view: ClusterView, replica: Replica) -> None:
+    if not Visit(context, replica, view).leading:
         return
     here = replica.state.descriptor
-    target = lease_target(here.replicas, picture.nodes, holder=desk.node_id)
+    target = lease_target(here.replicas, view.nodes, holder=context.node_id)
     if target is not None:
-        picture.moved_lease(away=desk.node_id, to=target)
-        await desk.admin.transfer_lease(here.start, target)
+        view.moved_lease(away=context.node_id, to=target)
+        await context.admin.transfer_lease(here.start, target)

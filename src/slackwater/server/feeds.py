@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def node_feeds(node: Node, store: Store) -> NodeFeeds:
     """What a node serves."""
-    return NodeFeeds(store, node.kv.kernel, node.scope.child("feeds"))
+    return NodeFeeds(store, node.kv.context, node.scope.child("feeds"))
 
 
 def feed_client(node: Node, feeds: NodeFeeds) -> FeedClient:

@@ -171,7 +171,7 @@ class Fitness:
         """Answer `node.reach`."""
         server.handle_sync(sv.REACH, self._on_reach)
 
-    def _on_reach(self, statement: sv.Reach, context: Context) -> sv.Reach:
+    def _on_reach(self, statement: sv.ReachStatement, context: Context) -> sv.ReachStatement:
         """A peer calls: note what it says, and say the same of this node."""
         if self._node.liveness is None:
             raise UnavailableError("this node belongs to no cluster yet; run `slackwater init` or start it with --join")
@@ -180,14 +180,14 @@ class Fitness:
         self._told(statement)
         return self._statement(statement.node_id)
 
-    def _told(self, said: sv.Reach) -> None:
+    def _told(self, said: sv.ReachStatement) -> None:
         now_ns = self._clock.monotonic_ns()
         self.reach.told(said.node_id, said.misses, said.cut_off, now_ns=now_ns)
 
-    def _statement(self, to: NodeId) -> sv.Reach:
+    def _statement(self, to: NodeId) -> sv.ReachStatement:
         now_ns, window_ns = self._clock.monotonic_ns(), self._window_ns
         record = None if self._node.liveness is None else self._node.liveness.get(to)
-        return sv.Reach(
+        return sv.ReachStatement(
             self._node.node_id,
             self.reach.misses(now_ns=now_ns, window_ns=window_ns),
             self.reach.cut_off(self._members(), now_ns=now_ns, window_ns=window_ns),

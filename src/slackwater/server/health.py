@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 
 
-class Health(msgspec.Struct, frozen=True):
+class HealthReport(msgspec.Struct, frozen=True):
     """The state of a node as others should treat it."""
 
     live: bool
@@ -41,14 +41,14 @@ class Health(msgspec.Struct, frozen=True):
     version: str = __version__
 
 
-def health(node: Node) -> Health:
+def health(node: Node) -> HealthReport:
     """What a node says of itself now."""
     reasons = _why_unready(node)
     quarantined = node.store.quarantined if node.store else {}
-    questions = node.queues.desk.open_questions() if node.store else {}
-    lost = node.queues.desk.lost if node.store else {}
+    questions = node.queues.context.open_questions() if node.store else {}
+    lost = node.queues.context.lost if node.store else {}
     warnings = [f"r{range_id} is quarantined: {why}" for range_id, why in sorted(quarantined.items())]
-    return Health(
+    return HealthReport(
         live=True,
         ready=not reasons,
         reasons=reasons,

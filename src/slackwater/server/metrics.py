@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from slackwater.feeds.driver import NodeFeeds
     from slackwater.replica.driver import Store
-    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.context import ReplicaContext
     from slackwater.server.node import Node
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -122,7 +122,7 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     failures = store.context.writes.failures
     yield counter("slackwater_store_failures_total", "Writes and flushes that the store refused.", failures)
     yield gauge("slackwater_ranges_quarantined", "Replicas that serve nothing.", len(store.quarantined))
-    damage, questions = store.damage, node.queues.desk.open_questions()
+    damage, questions = store.damage, node.queues.context.open_questions()
     yield counter("slackwater_read_errors_total", "Reads of this store that failed.", damage.read_errors)
     yield counter("slackwater_damaged_total", "Replicas quarantined because the disk lost bytes.", damage.damaged)
     yield counter("slackwater_snapshots_refused_total", "Replica snapshots that were not whole.", damage.refused)
@@ -149,7 +149,7 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     yield from _of_closing(store.context)
 
 
-def _of_closing(context: Context) -> Iterator[Metric]:
+def _of_closing(context: ReplicaContext) -> Iterator[Metric]:
     counts = context.closing
     refusals = {} if context.transport is None else context.transport.refusals
     samples = [Sample(refusals.get(reason, 0), (("reason", reason.value),)) for reason in CannotClose]

@@ -29,7 +29,7 @@ from slackwater.jobs import JobTypes
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.replica.driver import NodeLiveness, Store
-from slackwater.routing.nodes import Health, NodeView
+from slackwater.routing.nodes import NodeHealth, NodeView
 from slackwater.routing.sender import RangeSender
 from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport
 from slackwater.runtime.rpc.dialer import Dialer
@@ -62,7 +62,7 @@ from slackwater.server.jobs import node_jobs
 from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
 from slackwater.server.queues import Queues
-from slackwater.server.queues.desk import Desk
+from slackwater.server.queues.context import QueueContext
 from slackwater.server.raw_writes import WRITES, check_raw, known_plain
 from slackwater.server.records import check_record
 from slackwater.server.refetch import refetch
@@ -305,7 +305,7 @@ class Node:
             new_range_id=self.new_range_id,
         )
         self.queues = Queues(
-            Desk(
+            QueueContext(
                 node_id=self.node_id,
                 store=store,
                 admin=self.admin,
@@ -341,7 +341,7 @@ class Node:
 
     async def drain(self) -> int:
         """Hand every lease over, within `drain.timeout`; returns how many are left. The node still serves."""
-        return await drain(self.queues.desk)
+        return await drain(self.queues.context)
 
     async def _release_first_range(self) -> None:
         """Its lease does not end with our liveness record: end it, so that the next holder need not wait for it."""
@@ -482,9 +482,9 @@ class Node:
     def _view(self, node_id: NodeId) -> NodeView:
         record: Liveness | None = self.liveness.get(node_id) if self.liveness else None
         if record is None:
-            return NodeView(Health.SUSPECT, self.book.locality(node_id))
+            return NodeView(NodeHealth.SUSPECT, self.book.locality(node_id))
         now = self.clock.peek()
-        health = Health.DRAINING if record.draining else Health.LIVE if record.live_at(now) else Health.DEAD
+        health = NodeHealth.DRAINING if record.draining else NodeHealth.LIVE if record.live_at(now) else NodeHealth.DEAD
         return NodeView(health, self.book.locality(node_id))
 
     async def new_range_id(self) -> RangeId:

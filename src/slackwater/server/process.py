@@ -41,7 +41,7 @@ from slackwater.server.identity import check_log, read_identity
 from slackwater.server.journal import Format, Journal, Level
 from slackwater.server.node import Node
 from slackwater.server.rebuild import rebuild_if_damaged
-from slackwater.server.watch import Watch
+from slackwater.server.watch import JournalWatch
 from slackwater.storage.rocks import RocksDisk
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ async def _run(
             journal.info("waiting", hint=f"make a cluster: slackwater init --host {node.address}")
         if identity is not None:
             scope.spawn(_check_cluster(node, options.join), name="check cluster")
-        scope.spawn(Watch(node, journal).run(), name="watch")
+        scope.spawn(JournalWatch(node, journal).run(), name="watch")
         scope.spawn(doors.run(), name="doors")
         if options.store.stat().st_mode & OTHERS:
             journal.warn("store.open", store=options.store, hint=f"others may read it; run chmod 700 {options.store}")

@@ -28,9 +28,9 @@ def report(node: Node) -> sv.ReportReply:
         leases=sum(1 for r in replicas if r.state.lease.holder == node.node_id),
         quarantined=dict(node.store.quarantined) if node.store else {},
         offsets_us=node.offsets.latest(),
-        questions=node.queues.desk.open_questions() if node.store else {},
+        questions=node.queues.context.open_questions() if node.store else {},
         unfit=node.fitness.why_unfit(),
-        warnings=[*certificate_warnings(node), *(node.queues.desk.lost.values() if node.store else ())],
+        warnings=[*certificate_warnings(node), *(node.queues.context.lost.values() if node.store else ())],
     )
 
 

@@ -176,7 +176,7 @@ class QuarantineRequest(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Reach(msgspec.Struct, frozen=True):
+class ReachStatement(msgspec.Struct, frozen=True):
     """What a node says, when it calls and when it is called, of whom it can call (`server.reach`)."""
 
     node_id: NodeId
@@ -195,7 +195,7 @@ INIT: Method[InitRequest, InitReply] = Method("node.init", InitRequest, InitRepl
 REPORT: Method[ReportRequest, ReportReply] = Method(
     "node.report", ReportRequest, ReportReply, callers=NODES_AND_OPERATORS
 )
-REACH: Method[Reach, Reach] = Method("node.reach", Reach, Reach, callers=NODES)
+REACH: Method[ReachStatement, ReachStatement] = Method("node.reach", ReachStatement, ReachStatement, callers=NODES)
 JOIN: Method[JoinRequest, JoinReply] = Method("node.join", JoinRequest, JoinReply, callers=NEWCOMERS)
 STATUS: Method[StatusRequest, StatusReply] = Method(
     "store.status", StatusRequest, StatusReply, callers=NODES_AND_OPERATORS

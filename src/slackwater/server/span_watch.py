@@ -20,9 +20,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from slackwater.closedts.policy import Policy, SpanPolicies, rtt_step
+from slackwater.closedts.policy import ClosingPolicy, SpanPolicies, rtt_step
 from slackwater.codec.layout import KV as KV_PREFIX
-from slackwater.config.zones import Kind, ZoneConfig, Zones, factor_of
+from slackwater.config.zones import PolicyKind, ZoneConfig, Zones, factor_of
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.protect.zone_changes import read_zones
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from slackwater.server.node import Node
     from slackwater.settings import Settings
 
-SYSTEM_POLICY = Policy()
+SYSTEM_POLICY = ClosingPolicy()
 """Of the keys below `layout.KV`, whatever records say."""
 READ_TIMEOUT_S = 4.0
 """The copy is read again soon anyway."""
@@ -108,7 +108,7 @@ class SpanWatch:
             return  # a later read overtook this one
         before, self.zones = self.configs, zones.since(self.zones)
         configs = self.configs
-        if configs != before or (steps != self._steps and any(c.policy is Kind.LEAD for c in configs)):
+        if configs != before or (steps != self._steps and any(c.policy is PolicyKind.LEAD for c in configs)):
             self._steps = steps
             self._book.replace(policies_of(configs, rtt_step=max(steps.values(), default=0)), steps=steps)
             self._changed()
@@ -122,15 +122,17 @@ class SpanWatch:
 def policies_of(configs: Sequence[ZoneConfig], *, rtt_step: int) -> SpanPolicies:
     """Which policy holds where; leads are made for a round trip of that step."""
 
-    def stepped(config: ZoneConfig) -> Policy | None:
+    def stepped(config: ZoneConfig) -> ClosingPolicy | None:
         if config.policy is None:
             return None
         return (
-            Policy(Kind.LEAD, 0, rtt_step) if config.policy is Kind.LEAD else Policy(config.policy, config.duration_ms)
+            ClosingPolicy(PolicyKind.LEAD, 0, rtt_step)
+            if config.policy is PolicyKind.LEAD
+            else ClosingPolicy(config.policy, config.duration_ms)
         )
 
     rest = next((c for c in configs if c.is_rest), ZoneConfig())
-    default = Policy() if rest.policy is None else Policy(rest.policy, rest.duration_ms)
+    default = ClosingPolicy() if rest.policy is None else ClosingPolicy(rest.policy, rest.duration_ms)
     named = [(c.start, c.end, p) for c in configs if not c.is_rest and (p := stepped(c)) is not None]
     users = [(max(start, KV_PREFIX), end, policy) for start, end, policy in named if end > KV_PREFIX]
     return SpanPolicies([(b"", KV_PREFIX, SYSTEM_POLICY), *users], default=default)

@@ -18,7 +18,7 @@ LEASES_TOLD_MAX = 16
 """Lease changes named one by one in one look; more are only counted."""
 
 
-class Watch:
+class JournalWatch:
     """What was last seen of a node."""
 
     def __init__(self, node: Node, journal: Journal) -> None:
@@ -94,11 +94,11 @@ class Watch:
                 event = "storage.damage" if incident.damage else "storage.read_failed"
                 self._journal.error(event, range=f"r{incident.range_id}", why=incident.why)
         self._incidents = store.damage.read_errors
-        questions = self._node.queues.desk.open_questions()
+        questions = self._node.queues.context.open_questions()
         for range_id, question in questions.items():
             if self._questions.get(range_id) != question:
                 self._journal.error("replicas.differ", range=f"r{range_id}", why=question, act="slackwater refetch")
-        lost = self._node.queues.desk.lost
+        lost = self._node.queues.context.lost
         for range_id, why in lost.items():
             if self._lost.get(range_id) != why:
                 self._journal.error("range.lost", range=f"r{range_id}", why=why)

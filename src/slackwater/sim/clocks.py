@@ -17,7 +17,7 @@ from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
     from slackwater.sim.loop import SimLoop
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
 
 
 class Shadow:
@@ -65,7 +65,7 @@ def wave(phase: int, period: int, amplitude: int) -> int:
 class SimClock:
     """Implements `seam.Clock` for one node, across its incarnations."""
 
-    def __init__(self, loop: SimLoop, stream: Stream, *, max_offset_ns: int) -> None:
+    def __init__(self, loop: SimLoop, stream: TapeStream, *, max_offset_ns: int) -> None:
         self._loop = loop
         self.max_offset_ns = max_offset_ns
         self.band_ns = max_offset_ns * BAND_PERCENT // 200  # half of 80 %: two nodes may err in opposite directions

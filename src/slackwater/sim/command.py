@@ -14,8 +14,8 @@ import msgspec
 
 from slackwater.errors import UsageError
 from slackwater.sim.report import failure_report, headline
-from slackwater.sim.run import DEFAULT_DURATION_S, EXIT_NONDETERMINISM, Job, Result, run_job
-from slackwater.sim.runner import Runner, Summary
+from slackwater.sim.run import DEFAULT_DURATION_S, EXIT_NONDETERMINISM, Result, SimJob, run_job
+from slackwater.sim.runner import Runner, RunSummary
 from slackwater.sim.scenario import PLANTED, PLAYS, PlantedBug, default_play, find_planted, load
 from slackwater.sim.shrink import RUNS_MAX, Shrinker
 from slackwater.sim.tape import Tape
@@ -111,8 +111,8 @@ def main(argv: list[str]) -> int:
         return EXIT_USAGE
 
 
-def _job(options: argparse.Namespace, seed: int, planted: tuple[str, ...] = ()) -> Job:
-    return Job(
+def _job(options: argparse.Namespace, seed: int, planted: tuple[str, ...] = ()) -> SimJob:
+    return SimJob(
         seed=seed,
         play=options.scenario or default_play(seed),
         planted=planted,
@@ -154,18 +154,18 @@ def _one(options: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _case(path: Path) -> Job:
+def _case(path: Path) -> SimJob:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Job)
+        return msgspec.json.decode(path.read_bytes(), type=SimJob)
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path} is no saved case: {error}") from error
 
 
-def _shrink(options: argparse.Namespace, job: Job) -> int:
+def _shrink(options: argparse.Namespace, job: SimJob) -> int:
     """Make a failing seed small, and save what is left of it."""
     with Runner(workers=options.workers) as runner:
 
-        def run(jobs: Sequence[Job]) -> list[Result]:
+        def run(jobs: Sequence[SimJob]) -> list[Result]:
             return [result for result, _ in runner.map(jobs)]
 
         failure = run([job])[0]
@@ -224,7 +224,7 @@ def _many(options: argparse.Namespace) -> int:
     return summary.exit_code
 
 
-def _sentence(summary: Summary) -> str:
+def _sentence(summary: RunSummary) -> str:
     hours = summary.sim_seconds / 3600
     speed = summary.sim_seconds / summary.real_seconds if summary.real_seconds else 0.0
     per_100_s = 100 * summary.faults / summary.sim_seconds if summary.sim_seconds else 0.0
@@ -277,7 +277,7 @@ def _hunt(runner: Runner, bug: PlantedBug, options: argparse.Namespace, limit: i
     expected = " ".join(bug.expected)
     for begin in range(0, limit, PLANTED_BATCH):
         seeds = range(options.start + begin, options.start + min(begin + PLANTED_BATCH, limit))
-        jobs = [Job(seed=s, play=bug.play, planted=(bug.name,), duration_s=options.duration) for s in seeds]
+        jobs = [SimJob(seed=s, play=bug.play, planted=(bug.name,), duration_s=options.duration) for s in seeds]
         for at, (result, _) in enumerate(runner.map(jobs)):
             if not result.passed:
                 return Kill(

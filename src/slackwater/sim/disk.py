@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from slackwater.runtime.seam import Batch, Cursor, Family, Snapshot
+    from slackwater.runtime.seam import Cursor, EngineBatch, EngineSnapshot, Family
     from slackwater.sim.loop import SimLoop
     from slackwater.sim.rot import Rotten
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
     from slackwater.storage.memory import MemoryEngine
 
 FLUSH_MIN_NS = 50_000
@@ -51,7 +51,7 @@ STORED_MAX = 1 << 20
 class SimDisk:
     """The hardware of one node. `open` implements `seam.Disk`."""
 
-    def __init__(self, loop: SimLoop, stream: Stream, *, name: str) -> None:
+    def __init__(self, loop: SimLoop, stream: TapeStream, *, name: str) -> None:
         self.name = name
         self.loop = loop
         self.stream = stream
@@ -156,7 +156,7 @@ class SimEngine:
         """What is underneath, for oracles."""
         return self._engine
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: EngineBatch) -> None:
         """Apply atomically, unless the disk is full."""
         if self._disk.full:
             self._refuse_full()
@@ -222,7 +222,7 @@ class SimEngine:
         self._check()
         return self._damaged.cursor(family, start=start, end=end, reverse=reverse)
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> EngineSnapshot:
         self._check()
         disk = self._disk
         return RottenSnapshot(disk.name, self._engine.snapshot(), disk.rot, disk.short_after)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.sim.link import Link
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
     from slackwater.sim.world import Machine, World
 
 MS = NS // 1000
@@ -87,7 +87,7 @@ CLUSTER_KINDS = frozenset(
 """Kinds that need programs which can take them."""
 
 
-class Fault:
+class InjectedFault:
     """One fault: what, where, from when to when, and how to undo it."""
 
     def __init__(
@@ -121,7 +121,7 @@ Injection = tuple[str, "Callable[[], None] | None", int]
 """Where, how to undo it, and for how long (ns)."""
 
 
-def _node(world: World, draw: Stream) -> Machine:
+def _node(world: World, draw: TapeStream) -> Machine:
     focus = world.focus()
     if focus is not None and draw.chance(1, 3):
         return world.machines[focus]
@@ -129,7 +129,7 @@ def _node(world: World, draw: Stream) -> Machine:
     return node
 
 
-def _crash(world: World, draw: Stream, *, kernel_lives: bool) -> Injection | None:
+def _crash(world: World, draw: TapeStream, *, kernel_lives: bool) -> Injection | None:
     node = _node(world, draw)
     if not node.up:
         return None
@@ -137,15 +137,15 @@ def _crash(world: World, draw: Stream, *, kernel_lives: bool) -> Injection | Non
     return node.name, node.start, draw.between(10 * MS, 8 * NS)
 
 
-def _power_cut(world: World, draw: Stream) -> Injection | None:
+def _power_cut(world: World, draw: TapeStream) -> Injection | None:
     return _crash(world, draw, kernel_lives=False)
 
 
-def _kill(world: World, draw: Stream) -> Injection | None:
+def _kill(world: World, draw: TapeStream) -> Injection | None:
     return _crash(world, draw, kernel_lives=True)
 
 
-def _pause(world: World, draw: Stream) -> Injection | None:
+def _pause(world: World, draw: TapeStream) -> Injection | None:
     node = _node(world, draw)
     if not node.up or node.paused:
         return None
@@ -154,7 +154,7 @@ def _pause(world: World, draw: Stream) -> Injection | None:
     return node.name, node.resume, lasts_ns
 
 
-def _slow_node(world: World, draw: Stream) -> Injection | None:
+def _slow_node(world: World, draw: TapeStream) -> Injection | None:
     node = _node(world, draw)
     node.slow_down(draw.between(MS, 50 * MS))
     return node.name, lambda: node.slow_down(0), draw.between(NS, 10 * NS)
@@ -179,7 +179,7 @@ def _between(world: World, some: list[str], others: list[str], *, both_ways: boo
     return [world.net.link(a, b) for a, b in pairs]
 
 
-def _partition(world: World, draw: Stream) -> Injection | None:
+def _partition(world: World, draw: TapeStream) -> Injection | None:
     names = draw.shuffled(list(world.machines))
     size = draw.between(1, max(1, len(names) // 2))
     some, others = sorted(names[:size]), sorted(names[size:])
@@ -187,7 +187,7 @@ def _partition(world: World, draw: Stream) -> Injection | None:
     return f"{' '.join(some)}|{' '.join(others)}", heal, draw.between(100 * MS, 15 * NS)
 
 
-def _one_way(world: World, draw: Stream) -> Injection | None:
+def _one_way(world: World, draw: TapeStream) -> Injection | None:
     node = _node(world, draw).name
     others = [name for name in world.machines if name != node]
     inward = draw.chance(1, 2)
@@ -198,13 +198,13 @@ def _one_way(world: World, draw: Stream) -> Injection | None:
     return where, _cut_all(world, links), draw.between(100 * MS, 15 * NS)
 
 
-def _isolate(world: World, draw: Stream) -> Injection | None:
+def _isolate(world: World, draw: TapeStream) -> Injection | None:
     node = world.focus() or _node(world, draw).name
     heal = _cut_all(world, _between(world, [node], [name for name in world.machines if name != node]))
     return node, heal, draw.between(100 * MS, 15 * NS)
 
 
-def _swizzle(world: World, draw: Stream) -> Injection | None:
+def _swizzle(world: World, draw: TapeStream) -> Injection | None:
     """Clog nodes one after another, then unclog them in another order."""
     names = [m.name for m in world.nodes]
     step_ns = draw.between(50 * MS, NS)
@@ -232,10 +232,10 @@ def _swizzle(world: World, draw: Stream) -> Injection | None:
     return " ".join(names), unclog_all, 2 * len(names) * step_ns
 
 
-def _bad_link(knob: str, low: int, high: int) -> Callable[[World, Stream], Injection | None]:
+def _bad_link(knob: str, low: int, high: int) -> Callable[[World, TapeStream], Injection | None]:
     """Turn one knob of both directions between two machines."""
 
-    def inject(world: World, draw: Stream) -> Injection | None:
+    def inject(world: World, draw: TapeStream) -> Injection | None:
         if len(world.machines) < 2:
             return None
         a, b = draw.shuffled(list(world.machines))[:2]
@@ -253,7 +253,7 @@ def _bad_link(knob: str, low: int, high: int) -> Callable[[World, Stream], Injec
     return inject
 
 
-def _reset(world: World, draw: Stream) -> Injection | None:
+def _reset(world: World, draw: TapeStream) -> Injection | None:
     connections = world.net.open_connections()
     if not connections:
         return None
@@ -262,26 +262,26 @@ def _reset(world: World, draw: Stream) -> Injection | None:
     return end.name, None, 0
 
 
-def _disk_slow(world: World, draw: Stream) -> Injection | None:
+def _disk_slow(world: World, draw: TapeStream) -> Injection | None:
     disk = _node(world, draw).disk
     disk.slow_max_ns = draw.between(10 * MS, SLOW_FLUSH_MAX_NS)
     return disk.name, lambda: setattr(disk, "slow_max_ns", 0), draw.between(NS, 20 * NS)
 
 
-def _disk_stall(world: World, draw: Stream) -> Injection | None:
+def _disk_stall(world: World, draw: TapeStream) -> Injection | None:
     disk = _node(world, draw).disk
     lasts_ns = draw.between(100 * MS, 10 * NS)
     disk.stalled_upto_ns = world.loop.now_ns + lasts_ns
     return disk.name, lambda: setattr(disk, "stalled_upto_ns", 0), lasts_ns
 
 
-def _disk_full(world: World, draw: Stream) -> Injection | None:
+def _disk_full(world: World, draw: TapeStream) -> Injection | None:
     disk = _node(world, draw).disk
     disk.full = True
     return disk.name, lambda: setattr(disk, "full", False), draw.between(100 * MS, 5 * NS)
 
 
-def _disk_read(world: World, draw: Stream) -> Injection | None:
+def _disk_read(world: World, draw: TapeStream) -> Injection | None:
     if any(node.disk.spoiled for node in world.nodes):
         return None
     disk = _node(world, draw).disk
@@ -289,7 +289,7 @@ def _disk_read(world: World, draw: Stream) -> Injection | None:
     return disk.name, lambda: setattr(disk, "bad_reads", 0), draw.between(100 * MS, 5 * NS)
 
 
-def _disk_short(world: World, draw: Stream) -> Injection | None:
+def _disk_short(world: World, draw: TapeStream) -> Injection | None:
     """Streams end early now and then: whoever trusts the end loses rows."""
     if any(node.disk.spoiled for node in world.nodes):
         return None
@@ -300,7 +300,7 @@ def _disk_short(world: World, draw: Stream) -> Injection | None:
     return node.disk.name, node.disk.spoil, draw.between(100 * MS, 5 * NS)
 
 
-def _disk_rot(world: World, draw: Stream) -> Injection | None:
+def _disk_rot(world: World, draw: TapeStream) -> Injection | None:
     """A block of one node goes bad, where others have good copies; it stays so until the replica is fetched anew."""
     if any(node.disk.spoiled for node in world.nodes):
         return None
@@ -315,10 +315,10 @@ def _disk_rot(world: World, draw: Stream) -> Injection | None:
     return node.disk.name, node.disk.spoil, draw.between(NS, 30 * NS)
 
 
-def _log_knob(knob: str, low: int, high: int) -> Callable[[World, Stream], Injection | None]:
+def _log_knob(knob: str, low: int, high: int) -> Callable[[World, TapeStream], Injection | None]:
     """Turn one knob of one node's connection to the log."""
 
-    def inject(world: World, draw: Stream) -> Injection | None:
+    def inject(world: World, draw: TapeStream) -> Injection | None:
         name = _node(world, draw).name
         link = world.log.link(name)
         setattr(link, knob, draw.between(low, high))
@@ -327,19 +327,19 @@ def _log_knob(knob: str, low: int, high: int) -> Callable[[World, Stream], Injec
     return inject
 
 
-def _log_cut(world: World, draw: Stream) -> Injection | None:
+def _log_cut(world: World, draw: TapeStream) -> Injection | None:
     name = _node(world, draw).name
     world.log.link(name).cut = True
     return name, lambda: world.log.heal(name), draw.between(100 * MS, 10 * NS)
 
 
-def _reader_restart(world: World, draw: Stream) -> Injection | None:
+def _reader_restart(world: World, draw: TapeStream) -> Injection | None:
     name = _node(world, draw).name
     world.log.restart_readers(name)
     return name, None, 0
 
 
-def _clock_jump(world: World, draw: Stream) -> Injection | None:
+def _clock_jump(world: World, draw: TapeStream) -> Injection | None:
     """A step back inside the band: rude but allowed."""
     node = _node(world, draw)
     if node.clock.step_ns:
@@ -349,7 +349,7 @@ def _clock_jump(world: World, draw: Stream) -> Injection | None:
     return f"{node.name} −{step_ns / MS:.0f}ms", lambda: setattr(node.clock, "step_ns", 0), draw.between(NS, 20 * NS)
 
 
-def _clock_beyond(world: World, draw: Stream) -> Injection | None:
+def _clock_beyond(world: World, draw: TapeStream) -> Injection | None:
     """A clock that is simply wrong: its node must fence itself and nobody may follow it (I-01)."""
     if len(world.nodes) < NODES_NEEDED[FaultKind.CLOCK_BEYOND] or any(
         node.clock_broken and node.clock.step_ns for node in world.nodes
@@ -370,7 +370,7 @@ def _clock_beyond(world: World, draw: Stream) -> Injection | None:
     return f"{node.name} {step_ns / NS:+.1f}s", mend, draw.between(NS, 10 * NS)
 
 
-def _stop(world: World, draw: Stream) -> Injection | None:
+def _stop(world: World, draw: TapeStream) -> Injection | None:
     """An operator restarts a node in good manners, in the middle of everything else."""
     node = _node(world, draw)
     if node.paused or not node.stop(rest_ns=draw.between(10 * MS, 8 * NS), stopped=world.stopped):
@@ -378,13 +378,13 @@ def _stop(world: World, draw: Stream) -> Injection | None:
     return node.name, None, 0
 
 
-def _quarantine(world: World, draw: Stream) -> Injection | None:
+def _quarantine(world: World, draw: TapeStream) -> Injection | None:
     """A replica meets something it must not go on from, a leaseholder's most often: its node fetches it anew."""
     where = world.spoil(draw)
     return None if where is None else (where, None, 0)
 
 
-def _client_crash(world: World, draw: Stream) -> Injection | None:
+def _client_crash(world: World, draw: TapeStream) -> Injection | None:
     """A client dies in the middle of whatever it does, and comes back with no memory of it."""
     up = [client for client in world.clients if client.up]
     if world.calm_clients() or not up:
@@ -394,7 +394,7 @@ def _client_crash(world: World, draw: Stream) -> Injection | None:
     return client.name, client.start, draw.between(10 * MS, 15 * NS)
 
 
-def _client_pause(world: World, draw: Stream) -> Injection | None:
+def _client_pause(world: World, draw: TapeStream) -> Injection | None:
     """A client stands still in the middle of a transaction, and then goes on as if nothing had been."""
     up = [client for client in world.clients if client.up and not client.paused]
     if world.calm_clients() or not up:
@@ -404,7 +404,7 @@ def _client_pause(world: World, draw: Stream) -> Injection | None:
     return client.name, client.resume, draw.between(MS, 20 * NS)
 
 
-INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
+INJECTORS: dict[FaultKind, Callable[[World, TapeStream], Injection | None]] = {
     FaultKind.CRASH: _power_cut,
     FaultKind.KILL: _kill,
     FaultKind.PAUSE: _pause,
@@ -439,14 +439,14 @@ INJECTORS: dict[FaultKind, Callable[[World, Stream], Injection | None]] = {
 }
 
 
-def inject(world: World, kind: FaultKind, *, name: str | None = None) -> Fault | None:
+def inject(world: World, kind: FaultKind, *, name: str | None = None) -> InjectedFault | None:
     """Begin one fault now; it ends by itself. None where it makes no sense at this moment."""
     name = name or f"hand/{len(world.faults) + 1}"
     injection = INJECTORS[kind](world, world.tape.stream(f"faults/{name}"))
     if injection is None:
         return None
     where, undo, lasts_ns = injection
-    fault = Fault(kind, where, begin_ns=world.loop.now_ns, undo=undo, name=name)
+    fault = InjectedFault(kind, where, begin_ns=world.loop.now_ns, undo=undo, name=name)
     world.faults.append(fault)
     world.event(f"begin {kind.value}({where})")
     if undo is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slackwater.sim.net import Endpoint
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
 
 BYTES_PER_MS = 125_000
 """1 Gbit/s."""
@@ -27,7 +27,7 @@ class Link:
 
     __slots__ = ("_free_ns", "_stream", "cuts", "dst", "loss_percent", "mean_ns", "min_ns", "slow_ns", "src", "stalled")
 
-    def __init__(self, src: str, dst: str, stream: Stream) -> None:
+    def __init__(self, src: str, dst: str, stream: TapeStream) -> None:
         self.src = src
         self.dst = dst
         self._stream = stream

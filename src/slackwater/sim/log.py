@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
     from slackwater.sim.handles import Domain
     from slackwater.sim.loop import SimLoop
-    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.tape import Tape, TapeStream
 
 LEG_MIN_NS, LEG_MEAN_NS = 200_000, 1_000_000
 LATE_NS_MAX = 30 * NS
@@ -79,7 +79,7 @@ class SimLog:
 
     def __init__(self, loop: SimLoop, tape: Tape, settings: Settings, *, name: str = "sim") -> None:
         self.loop = loop
-        self.stream: Stream = tape.stream("log")
+        self.stream: TapeStream = tape.stream("log")
         self.ranges: dict[RangeId, RangeLog] = {}
         self.links: dict[str, LogLink] = {}
         self.incarnation = 1
@@ -154,7 +154,7 @@ class SimLog:
 class NodeLog:
     """`log.contract.OrderedLog` of one node incarnation."""
 
-    def __init__(self, log: SimLog, node: str, domain: Domain, stream: Stream) -> None:
+    def __init__(self, log: SimLog, node: str, domain: Domain, stream: TapeStream) -> None:
         self._log = log
         self._node = node
         self._domain = domain
@@ -250,7 +250,7 @@ class SimTail:
     """A reader of one range. An async iterator; `aclose` ends it."""
 
     def __init__(
-        self, log: SimLog, node: str, range_id: RangeId, after: Position, link: LogLink, stream: Stream
+        self, log: SimLog, node: str, range_id: RangeId, after: Position, link: LogLink, stream: TapeStream
     ) -> None:
         self.node = node
         self._log = log

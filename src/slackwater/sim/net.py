@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
     from slackwater.sim.handles import Domain
     from slackwater.sim.loop import SimLoop
-    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.tape import Tape, TapeStream
 
 GIVE_UP_NS_MIN, GIVE_UP_NS_MAX = 4 * NS, 12 * NS
 """How long a sender waits for acknowledgements before its connection times out (TCP_USER_TIMEOUT)."""
@@ -295,7 +295,7 @@ class SimNet:
 
     def __init__(self, loop: SimLoop, tape: Tape, settings: Settings) -> None:
         self.loop = loop
-        self.stream: Stream = tape.stream("net")
+        self.stream: TapeStream = tape.stream("net")
         self.hosts: dict[str, Host] = {}
         self.links: dict[tuple[str, str], Link] = {}
         self.frame_bytes_max = int(settings["rpc.frame_bytes_max"])

@@ -18,14 +18,14 @@ from slackwater.sim.scenario import default_play
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.sim.run import Job, Result
+    from slackwater.sim.run import Result, SimJob
 
 FAULTS_SHOWN_MAX = 12
 PROBES_SHOWN_MAX = 12
 TRACE_SHOWN = 8
 
 
-def replay_command(job: Job, *, default_duration_s: float = 60.0) -> str:
+def replay_command(job: SimJob, *, default_duration_s: float = 60.0) -> str:
     """How to see it again."""
     extras = []
     if job.play != default_play(job.seed):

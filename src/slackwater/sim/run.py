@@ -50,7 +50,7 @@ DEFAULT_DURATION_S = 60.0
 UNRETRIEVED_MAX = 20
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SimJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What to run."""
 
     seed: int
@@ -67,7 +67,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What happened."""
 
-    job: Job
+    job: SimJob
     exit_code: int
     oracle: str
     kind: str
@@ -122,7 +122,7 @@ class Canary:
         return [Violation("canary", "canary", "the canary always fails on seed 0: failures are reported", {})]
 
 
-def run_job(job: Job, *, tape: Tape | None = None, trace: Callable[[str], None] | None = None) -> Result:
+def run_job(job: SimJob, *, tape: Tape | None = None, trace: Callable[[str], None] | None = None) -> Result:
     """Run one seed behind the fence."""
     play = find_play(job.play)
     bugs = [find_planted(name) for name in job.planted]
@@ -146,7 +146,7 @@ class _Run:
     """The run in progress."""
 
     def __init__(
-        self, job: Job, play: Play, scenario: Scenario, tape: Tape, trace: Callable[[str], None] | None
+        self, job: SimJob, play: Play, scenario: Scenario, tape: Tape, trace: Callable[[str], None] | None
     ) -> None:
         self.job = job
         self.play = play

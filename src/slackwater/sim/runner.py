@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.sim.run import EXIT_NONDETERMINISM, Job, Result
+from slackwater.sim.run import EXIT_NONDETERMINISM, Result, SimJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ WORKERS_MIN = 2
 """Two even on one core: a seed is doubled in another process."""
 
 
-class Worker:
+class WorkerProcess:
     """A worker process and the jobs given to it."""
 
     def __init__(self, number: int) -> None:
@@ -43,7 +43,7 @@ class Worker:
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._decode = msgspec.json.Decoder(Result).decode
 
-    def run(self, job: Job) -> Result:
+    def run(self, job: SimJob) -> Result:
         """Run one job and wait for it."""
         pipe_in, pipe_out = self._process.stdin, self._process.stdout
         assert pipe_in is not None
@@ -65,7 +65,7 @@ class Worker:
         self._process.wait()
 
 
-class Summary(msgspec.Struct, kw_only=True):
+class RunSummary(msgspec.Struct, kw_only=True):
     """The verdict on many seeds."""
 
     seeds: int
@@ -92,7 +92,7 @@ class Runner:
 
     def __init__(self, *, workers: int | None = None) -> None:
         count = max(WORKERS_MIN, workers or len(os.sched_getaffinity(0)))
-        self._workers = [Worker(number) for number in range(count)]
+        self._workers = [WorkerProcess(number) for number in range(count)]
 
     @property
     def width(self) -> int:
@@ -106,7 +106,7 @@ class Runner:
         for worker in self._workers:
             worker.close()
 
-    def map(self, jobs: Sequence[Job], *, avoiding: dict[int, int] | None = None) -> list[tuple[Result, int]]:
+    def map(self, jobs: Sequence[SimJob], *, avoiding: dict[int, int] | None = None) -> list[tuple[Result, int]]:
         """Run jobs on free workers, job i never on worker `avoiding[i]`; results in order, each with its worker."""
         avoiding = avoiding or {}
         queues: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in self._workers]
@@ -119,7 +119,7 @@ class Runner:
         done: list[tuple[Result, int] | None] = [None] * len(jobs)
         errors: list[BaseException] = []
 
-        def serve(worker: Worker) -> None:
+        def serve(worker: WorkerProcess) -> None:
             try:
                 while (index := _next(queues[worker.number], shared)) is not None and not errors:
                     done[index] = (worker.run(jobs[index]), worker.number)
@@ -136,8 +136,11 @@ class Runner:
         return [item for item in done if item is not None]
 
     def campaign(
-        self, jobs: Sequence[Job], *, on_failure: Callable[[Result, list[Result]], None] = lambda _result, _again: None
-    ) -> Summary:
+        self,
+        jobs: Sequence[SimJob],
+        *,
+        on_failure: Callable[[Result, list[Result]], None] = lambda _result, _again: None,
+    ) -> RunSummary:
         """All three rounds."""
         began = perf_counter()
         results: list[Result] = []
@@ -161,7 +164,7 @@ class Runner:
         return _summary(results, doubled=doubled, mismatches=mismatches, took_s=perf_counter() - began)
 
     def _with_doubles(
-        self, jobs: Sequence[Job], chosen: Sequence[int]
+        self, jobs: Sequence[SimJob], chosen: Sequence[int]
     ) -> tuple[list[tuple[Result, int]], list[tuple[Result, int]]]:
         """Every job once, and the chosen ones a second time, each of the two on a worker of its own: nobody waits for it."""
         doubles = [msgspec.structs.replace(jobs[i], attempt=1) for i in chosen]
@@ -170,7 +173,7 @@ class Runner:
         runs = self.map([*jobs, *doubles], avoiding={i: worker % self.width for i, worker in avoiding.items()})
         return runs[: len(jobs)], runs[len(jobs) :]
 
-    def _repeat(self, jobs: Sequence[Job], again: dict[int, list[tuple[Result, int]]], indexes: list[int]) -> None:
+    def _repeat(self, jobs: Sequence[SimJob], again: dict[int, list[tuple[Result, int]]], indexes: list[int]) -> None:
         repeats = [msgspec.structs.replace(jobs[i], attempt=len(again[i])) for i in indexes]
         avoiding = {at: again[i][-1][1] for at, i in enumerate(indexes)}
         for i, run in zip(indexes, self.map(repeats, avoiding=avoiding), strict=True):
@@ -186,7 +189,7 @@ def _next(own: queue.SimpleQueue[int], shared: queue.SimpleQueue[int]) -> int | 
     return None
 
 
-def _summary(results: list[Result], *, doubled: int, mismatches: int, took_s: float) -> Summary:
+def _summary(results: list[Result], *, doubled: int, mismatches: int, took_s: float) -> RunSummary:
     failed = [result for result in results if not result.passed]
     fired: dict[str, int] = {}
     enabled: dict[str, int] = {}
@@ -204,7 +207,7 @@ def _summary(results: list[Result], *, doubled: int, mismatches: int, took_s: fl
         for name, (size, bound) in result.levels.items():
             levels[name] = max(levels.get(name, 0.0), round(size / bound, 3) if bound else 0.0)
     exit_code = failed[0].exit_code if failed else 0
-    return Summary(
+    return RunSummary(
         seeds=len(results),
         failed=len(failed),
         sim_seconds=round(sum(r.sim_seconds for r in results), 3),

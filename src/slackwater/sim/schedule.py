@@ -21,7 +21,7 @@ from slackwater.sim.handles import SimTask
 
 if TYPE_CHECKING:
     from slackwater.sim.handles import SimHandle
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
 
 
 class SchedulePolicy(enum.Enum):
@@ -48,7 +48,7 @@ class Uniform:
 
     __slots__ = ("_below",)
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: TapeStream) -> None:
         self._below = stream.below
 
     def take(self, ready: list[SimHandle]) -> SimHandle:
@@ -79,7 +79,7 @@ PCT_LANES_MAX = 4096
 class Pct:
     """Priorities with `depth - 1` change points."""
 
-    def __init__(self, stream: Stream, *, depth: int) -> None:
+    def __init__(self, stream: TapeStream, *, depth: int) -> None:
         self._stream = stream
         self._priority: dict[int, int] = {}
         self._changes = sorted(stream.below(PCT_STEPS_EXPECTED) for _ in range(depth - 1))
@@ -119,7 +119,7 @@ STARVE_CHOICES = 2_000
 class Starve:
     """One lane goes last."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: TapeStream) -> None:
         self._below = stream.below
         self._victim = -1
         self._left = 0
@@ -134,7 +134,7 @@ class Starve:
         return ready.pop(others[self._below(len(others))] if others else 0)
 
 
-def scheduler_for(policy: SchedulePolicy, stream: Stream) -> Scheduler:
+def scheduler_for(policy: SchedulePolicy, stream: TapeStream) -> Scheduler:
     """The scheduler of a policy, drawing from `stream`."""
     if policy is SchedulePolicy.UNIFORM:
         return Uniform(stream)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from slackwater.sim.run import EXIT_LIVENESS, Job, Result
+from slackwater.sim.run import EXIT_LIVENESS, Result, SimJob
 from slackwater.sim.schedule import SchedulePolicy
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
 
     @property
-    def job(self) -> Job:
+    def job(self) -> SimJob:
         """The smallest run that still fails."""
         return self.last.job
 
@@ -76,7 +76,7 @@ class Shrinker:
     def __init__(
         self,
         failure: Result,
-        run: Callable[[Sequence[Job]], list[Result]],
+        run: Callable[[Sequence[SimJob]], list[Result]],
         *,
         width: int = 1,
         runs_max: int = RUNS_MAX,

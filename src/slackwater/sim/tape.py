@@ -35,7 +35,7 @@ SMALL_BOUND = 1 << 32
 FORMAT = 1
 
 
-class Stream:
+class TapeStream:
     """One subject's choices. Implements `seam.Rng`."""
 
     __slots__ = ("_bits", "_uniform", "name")
@@ -89,7 +89,7 @@ class Stream:
         return mean * ((octave << 16) + ((top - u) << 16) // u) * 739 >> 26
 
 
-class RecordingStream(Stream):
+class RecordingStream(TapeStream):
     """Keeps every choice it makes."""
 
     __slots__ = ("bounds", "values")
@@ -107,7 +107,7 @@ class RecordingStream(Stream):
         return value
 
 
-class ReplayStream(Stream):
+class ReplayStream(TapeStream):
     """Reads choices back."""
 
     __slots__ = ("_bounds", "_next", "_tape", "_values")
@@ -138,21 +138,21 @@ class Tape:
         self.seed = str(seed)
         self.recording = record
         self.strays = 0
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, TapeStream] = {}
         self._played: dict[str, tuple[list[int], list[int]]] | None = None
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> TapeStream:
         """The stream of one subject, made at first use."""
         known = self._streams.get(name)
         if known is None:
             known = self._streams[name] = self._make(name)
         return known
 
-    def _make(self, name: str) -> Stream:
+    def _make(self, name: str) -> TapeStream:
         if self._played is not None:
             bounds, values = self._played.get(name, ([], []))
             return ReplayStream(self, name, bounds, values)
-        return RecordingStream(self.seed, name) if self.recording else Stream(self.seed, name)
+        return RecordingStream(self.seed, name) if self.recording else TapeStream(self.seed, name)
 
     def save(self) -> str:
         """The recorded choices as JSON."""

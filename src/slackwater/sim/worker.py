@@ -13,7 +13,7 @@ import sys
 
 import msgspec
 
-from slackwater.sim.run import Job, run_job
+from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import load
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     kept = perturb(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     gc.collect()
     gc.freeze()  # modules live as long as the process: no run's collections need to look at them again
-    decode, encode = msgspec.json.Decoder(Job).decode, msgspec.json.Encoder().encode
+    decode, encode = msgspec.json.Decoder(SimJob).decode, msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(encode(run_job(decode(line))) + b"\n")
         sys.stdout.buffer.flush()

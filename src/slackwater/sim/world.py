@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from slackwater.log.contract import OrderedLog
     from slackwater.runtime.seam import Clock, Disk, Family, Net, Rng
     from slackwater.settings import Settings
-    from slackwater.sim.faults import Fault
-    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.faults import InjectedFault
+    from slackwater.sim.tape import Tape, TapeStream
     from slackwater.storage.memory import MemoryDisk
 
 T = TypeVar("T")
@@ -296,7 +296,7 @@ class World:
         self.nodes: list[Machine] = []
         self.clients: list[Machine] = []
         self.copied: set[str] = set()  # machines whose store another one has too: only one of each pair may stay
-        self.faults: list[Fault] = []
+        self.faults: list[InjectedFault] = []
         self.shadows: list[Shadow] = []  # when a clock was beyond the bound
         self.operations: list[str] = []  # what clients and operators began, by name
         self.events: list[str] = []
@@ -313,7 +313,7 @@ class World:
         self.spare: Callable[[str, Family, bytes | None], bool] = lambda _node, _family, _key: False
         """Whether a node's copy of a stored key (None: of everything) may be damaged: others have good ones."""
         self.stopped: Callable[[Machine, int], None] = lambda _machine, _took_ns: None  # judges a graceful stop
-        self.spoil: Callable[[Stream], str | None] = lambda _draw: None  # quarantines a replica; says which
+        self.spoil: Callable[[TapeStream], str | None] = lambda _draw: None  # quarantines a replica; says which
         self.taps: dict[str, Callable[..., None]] = {}  # who looks at what code shows with `hooks.tap`
         self.facts: dict[str, Any] = {}  # where workloads and oracles of one scenario meet
         self._buggify_stream = tape.stream("buggify")

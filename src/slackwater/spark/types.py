@@ -28,7 +28,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from slackwater.errors import UsageError
-from slackwater.model.kinds import INTEGERS, TEXTS, Kind
+from slackwater.model.kinds import INTEGERS, TEXTS, ColumnKind
 from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from slackwater.model.values import parse_default
 from slackwater.spark.names import demand_exact, meant
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
     from slackwater.model.schema import TableSchema
     from slackwater.spark.options import Filter
 
-_TYPES: dict[Kind, st.DataType] = {
-    Kind.INT2: st.ShortType(),
-    Kind.INT4: st.IntegerType(),
-    Kind.INT: st.LongType(),
-    Kind.BOOL: st.BooleanType(),
-    Kind.FLOAT: st.DoubleType(),
-    Kind.STRING: st.StringType(),
-    Kind.JSON: st.StringType(),
-    Kind.BYTES: st.BinaryType(),
-    Kind.UUID: st.BinaryType(),
-    Kind.DATE: st.DateType(),
-    Kind.TIMESTAMP: st.TimestampNTZType(),
-    Kind.TIMESTAMPTZ: st.TimestampType(),
+_TYPES: dict[ColumnKind, st.DataType] = {
+    ColumnKind.INT2: st.ShortType(),
+    ColumnKind.INT4: st.IntegerType(),
+    ColumnKind.INT: st.LongType(),
+    ColumnKind.BOOL: st.BooleanType(),
+    ColumnKind.FLOAT: st.DoubleType(),
+    ColumnKind.STRING: st.StringType(),
+    ColumnKind.JSON: st.StringType(),
+    ColumnKind.BYTES: st.BinaryType(),
+    ColumnKind.UUID: st.BinaryType(),
+    ColumnKind.DATE: st.DateType(),
+    ColumnKind.TIMESTAMP: st.TimestampNTZType(),
+    ColumnKind.TIMESTAMPTZ: st.TimestampType(),
 }
-_INTEGER_KINDS = {"short": Kind.INT2, "integer": Kind.INT4, "long": Kind.INT}
+_INTEGER_KINDS = {"short": ColumnKind.INT2, "integer": ColumnKind.INT4, "long": ColumnKind.INT}
 CHANGE_FIELDS = (
     st.StructField(CHANGE_TYPE, st.StringType(), nullable=False),
     st.StructField(COMMIT_VERSION, st.LongType(), nullable=False),
@@ -65,7 +65,7 @@ METADATA_FIELDS = CHANGE_FIELDS[1:]
 
 def spark_type(ctype: ColumnType) -> st.DataType:
     """The Spark type of a column type."""
-    if ctype.kind is Kind.DECIMAL:
+    if ctype.kind is ColumnKind.DECIMAL:
         return st.DecimalType(ctype.precision, ctype.scale)
     return _TYPES[ctype.kind]
 
@@ -134,10 +134,10 @@ def can_store(given: st.DataType, ctype: ColumnType) -> bool:
     if isinstance(given, st.ByteType):
         return ctype.kind in INTEGERS
     if ctype.kind in INTEGERS:
-        return INTEGERS.get(_INTEGER_KINDS.get(given.typeName(), Kind.STRING), 65) <= INTEGERS[ctype.kind]
-    if ctype.kind is Kind.FLOAT:
+        return INTEGERS.get(_INTEGER_KINDS.get(given.typeName(), ColumnKind.STRING), 65) <= INTEGERS[ctype.kind]
+    if ctype.kind is ColumnKind.FLOAT:
         return isinstance(given, st.FloatType | st.DoubleType)
-    if ctype.kind is Kind.DECIMAL and isinstance(given, st.DecimalType):
+    if ctype.kind is ColumnKind.DECIMAL and isinstance(given, st.DecimalType):
         return given.scale <= ctype.scale and given.precision - given.scale <= ctype.precision - ctype.scale
     return given == spark_type(ctype) or (isinstance(given, st.StringType) and ctype.kind in TEXTS)
 
@@ -188,18 +188,18 @@ def _literal(ctype: ColumnType, found: Filter) -> object:
 def _value(ctype: ColumnType, value: object, found: Filter) -> object:
     """JSON has fewer types than tables: dates and times come as text, numbers may, bytes say how they are written."""
     try:
-        if ctype.kind is Kind.BYTES:
+        if ctype.kind is ColumnKind.BYTES:
             return _bytes_of(value)
         if isinstance(value, str) and ctype.kind not in TEXTS:
             return _from_text(ctype, value.strip())
     except (UsageError, ValueError, ArithmeticError):
-        hint = '; write {"hex": "0aff"} or {"base64": "Cv8="}' if ctype.kind is Kind.BYTES else ""
+        hint = '; write {"hex": "0aff"} or {"base64": "Cv8="}' if ctype.kind is ColumnKind.BYTES else ""
         raise UsageError(f"option filters: cannot read {value!r} as {ctype} for column {found.column}{hint}") from None
     return value
 
 
 def _from_text(ctype: ColumnType, text: str) -> object:
-    if ctype.kind is Kind.FLOAT:
+    if ctype.kind is ColumnKind.FLOAT:
         return float(text)
     if ctype.kind in INTEGERS:
         return Decimal(text)

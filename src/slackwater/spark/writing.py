@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from slackwater.clock.timestamp import MIN, us_of
 from slackwater.errors import UsageError
-from slackwater.protocol.client.staging import PART_BYTES, TIME_BYTES, Job, part_id
+from slackwater.protocol.client.staging import PART_BYTES, TIME_BYTES, StagingJob, part_id
 from slackwater.spark.connection import database, wrote
 from slackwater.spark.floors import LOCAL_DIRECTORIES
 from slackwater.spark.names import demand_exact, meant
@@ -74,7 +74,7 @@ class _Writing:
     def _db(self) -> Database:
         return database(self._options)
 
-    def _write(self, batches: Iterator[pa.RecordBatch], job: Job | None = None) -> Staged:
+    def _write(self, batches: Iterator[pa.RecordBatch], job: StagingJob | None = None) -> Staged:
         """In a task."""
         demand_exact(self._names, table=self._table.name)
         named = (
@@ -139,7 +139,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # pyspark's own twist
         """In a task: stage."""
         context = TaskContext.get()
-        return self._write(iterator, Job(self._job, context.partitionId() if context is not None else 0))
+        return self._write(iterator, StagingJob(self._job, context.partitionId() if context is not None else 0))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: publish."""

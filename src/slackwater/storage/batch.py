@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.errors import DecodeError, UsageError
-from slackwater.runtime.seam import Batch, Family
+from slackwater.runtime.seam import EngineBatch, Family
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,7 @@ def decode_batch(data: bytes) -> WriteBatch:
     return batch
 
 
-def own(batch: Batch) -> WriteBatch:
+def own(batch: EngineBatch) -> WriteBatch:
     """The concrete batch behind the Protocol; engines take no other kind."""
     if not isinstance(batch, WriteBatch):
         raise UsageError("make batches with engine.batch() or storage.WriteBatch()", got=type(batch).__name__)

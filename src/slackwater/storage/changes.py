@@ -57,7 +57,7 @@ def scan_changes(
     below `upto`, before it shows anything beyond that: it may yet commit there.
     """
     window = Window(start, end, after, upto)
-    pending = _Pending()
+    pending = _PendingChange()
     rows = size = 0
     looked = start
     for whole in _gathered(in_window(reader, window, below=True)):
@@ -72,7 +72,7 @@ def scan_changes(
             yield pending.block(decoder, whole.resume)
             if full:
                 return
-            pending = _Pending()
+            pending = _PendingChange()
     refuse_conflicts(reader, looked, end, bound=upto)
     if pending.rows:
         yield pending.block(decoder, None)
@@ -93,7 +93,7 @@ def _gathered(blocks: Iterator[WholeKeys]) -> Iterator[WholeKeys]:
         yield WholeKeys(keys, values, None)
 
 
-class _Pending:
+class _PendingChange:
     """Changes on their way to the decoder."""
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class KeptBlock(NamedTuple):
         return len(self.message) + len(self.start) + len(self.end) + BLOCK_OVERHEAD_BYTES
 
 
-class Found(NamedTuple):
+class CachedBlocks(NamedTuple):
     """Blocks that follow one another from where was asked; and, if there are none, where the next one begins."""
 
     blocks: list[KeptBlock]
@@ -150,7 +150,7 @@ class ColumnCache:
     def __len__(self) -> int:
         return len(self._used)
 
-    def find(self, plan: bytes, start: bytes, end: bytes, *, ts: Timestamp, max_bytes: int) -> Found:
+    def find(self, plan: bytes, start: bytes, end: bytes, *, ts: Timestamp, max_bytes: int) -> CachedBlocks:
         """Blocks from `start` on, as many as fit in `max_bytes`, stored and as columns; none beyond `end`.
 
         One block may be a little larger, as limits are soft. One that is much larger was made under another limit; it may
@@ -160,7 +160,7 @@ class ColumnCache:
         held = self._plans.get(plan)
         if held is None:
             self.misses += 1
-            return Found([], end)
+            return CachedBlocks([], end)
         found: list[KeptBlock] = []
         at, room = start, SOFT_FACTOR * max_bytes
         while (block := held.blocks.get(at)) is not None and block.end <= end and block.newest <= ts:
@@ -173,9 +173,9 @@ class ColumnCache:
             at, room = block.end, min(room, max_bytes) - cost
         if found:
             self.hits += 1
-            return Found(found, at)
+            return CachedBlocks(found, at)
         self.misses += 1
-        return Found([], _next_use(held, start, end, ts))
+        return CachedBlocks([], _next_use(held, start, end, ts))
 
     def begin(self, start: bytes, end: bytes) -> Fill:
         """A span is about to be read from a snapshot of this moment."""

@@ -30,7 +30,7 @@ from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, BLOCK_MIN, su
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from slackwater.runtime.seam import Batch, Reader
+    from slackwater.runtime.seam import EngineBatch, Reader
 
 COLLECT_VERSIONS_MAX = 10_000
 """Deletions in one batch when the caller sets no limit of its own."""
@@ -56,7 +56,7 @@ class _Old(NamedTuple):
 
 def collect(
     reader: Reader,
-    batch: Batch,
+    batch: EngineBatch,
     start: bytes,
     end: bytes,
     *,
@@ -85,7 +85,7 @@ def collect(
 
 
 def collect_keys(
-    reader: Reader, batch: Batch, points: Sequence[tuple[bytes, Timestamp]], *, threshold: Timestamp
+    reader: Reader, batch: EngineBatch, points: Sequence[tuple[bytes, Timestamp]], *, threshold: Timestamp
 ) -> Collected:
     """Delete, for each (key, ts), that version and all older ones. Refuses what the rule does not allow (I-26)."""
     count, stats = 0, ZERO

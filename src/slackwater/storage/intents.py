@@ -35,7 +35,7 @@ from slackwater.storage.versions import AFTER_VERSIONS, Version, Walk, newest, s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from slackwater.runtime.seam import Batch, Reader
+    from slackwater.runtime.seam import EngineBatch, Reader
 
 CONFLICTS_MAX = 64
 """Intents that one ConflictError names; the rest will be met on retry."""
@@ -173,7 +173,7 @@ RESOLVED_BYTES = 64
 """What resolving one intent costs in a command besides its keys and value."""
 
 
-class Resolved(NamedTuple):
+class ResolvedIntent(NamedTuple):
     """What resolving did: the change of the statistics, and the version that a commit made."""
 
     stats: Stats = ZERO
@@ -184,15 +184,15 @@ class Resolved(NamedTuple):
     """About how many bytes this adds to a command."""
 
 
-def resolve(reader: Reader, batch: Batch, key: bytes, resolution: Resolution) -> Resolved:
+def resolve(reader: Reader, batch: EngineBatch, key: bytes, resolution: Resolution) -> ResolvedIntent:
     """Apply what became of a transaction to its intent on one key. See the rules above."""
     raw = reader.get(Family.LOCK, key)
-    return Resolved() if raw is None else _resolve(batch, key, raw, resolution, partial(newest, reader))
+    return ResolvedIntent() if raw is None else _resolve(batch, key, raw, resolution, partial(newest, reader))
 
 
 def resolve_span(
     reader: Reader,
-    batch: Batch,
+    batch: EngineBatch,
     start: bytes,
     end: bytes,
     resolution: Resolution,
@@ -200,13 +200,13 @@ def resolve_span(
     max_keys: int = 0,
     max_bytes: int = 0,
     done_before: set[bytes] | None = None,
-) -> tuple[list[Resolved], bytes | None]:
+) -> tuple[list[ResolvedIntent], bytes | None]:
     """Resolve every intent of the transaction in [start, end); (what was done, where to go on or None).
 
     Keys in `done_before` were resolved in the same batch already, and are left out; what is resolved now is added to it.
     One walk over the locks and, beside it, one over the versions: a commit costs no seek per key.
     """
-    done: list[Resolved] = []
+    done: list[ResolvedIntent] = []
     size = 0
     tail = tail_key(start, end)  # its versions sort beyond the end
     walk = Walk(reader.cursor(Family.DATA, start=start, end=end if tail is None else tail + AFTER_VERSIONS))
@@ -225,17 +225,17 @@ def resolve_span(
 
 
 def _resolve(
-    batch: Batch, key: bytes, raw: bytes, resolution: Resolution, newest_of: Callable[[bytes], Version | None]
-) -> Resolved:
+    batch: EngineBatch, key: bytes, raw: bytes, resolution: Resolution, newest_of: Callable[[bytes], Version | None]
+) -> ResolvedIntent:
     intent = decode_intent(raw)
     if intent.txn_id != resolution.txn_id:
-        return Resolved()
+        return ResolvedIntent()
     if resolution.status is TxnStatus.PENDING:
         return _push(batch, key, raw, intent, resolution.ts)
     batch.delete(Family.LOCK, key)
     gone = intent_changed(key, before=raw, after=None)
     if resolution.status is TxnStatus.ABORTED or intent.epoch != resolution.epoch:
-        return Resolved(gone, None, found=True, size=RESOLVED_BYTES + len(key))
+        return ResolvedIntent(gone, None, found=True, size=RESOLVED_BYTES + len(key))
     prior = newest_of(key)
     # The intent kept everybody else from writing above it, so a commit is always the newest version.
     invariant(
@@ -244,13 +244,13 @@ def _resolve(
     batch.put(Family.DATA, key + suffix(resolution.ts), intent.value)
     version = Version(key, resolution.ts, intent.value)
     size = RESOLVED_BYTES + 2 * len(key) + len(intent.value)
-    return Resolved(gone.plus(added(prior, *version)), version, found=True, size=size)
+    return ResolvedIntent(gone.plus(added(prior, *version)), version, found=True, size=size)
 
 
-def _push(batch: Batch, key: bytes, raw: bytes, intent: StoredIntent, ts: Timestamp) -> Resolved:
+def _push(batch: EngineBatch, key: bytes, raw: bytes, intent: StoredIntent, ts: Timestamp) -> ResolvedIntent:
     if intent.ts >= ts:
-        return Resolved(found=True)
+        return ResolvedIntent(found=True)
     moved = encode_intent(msgspec.structs.replace(intent, ts=ts))
     batch.put(Family.LOCK, key, moved)
     size = RESOLVED_BYTES + len(key) + len(moved)
-    return Resolved(intent_changed(key, before=raw, after=moved), None, found=True, size=size)
+    return ResolvedIntent(intent_changed(key, before=raw, after=moved), None, found=True, size=size)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from slackwater.runtime.seam import Batch
+    from slackwater.runtime.seam import EngineBatch
 
 UNFLUSHED_BATCHES_MAX = 4096
 """After this many unflushed batches the oldest half hardens by itself, as RocksDB's full memtables do."""
@@ -150,7 +150,7 @@ class MemoryEngine(_MemoryReader):
         """An empty batch."""
         return WriteBatch()
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: EngineBatch) -> None:
         """Apply atomically. Visible at once; not yet durable. The batch belongs to the engine from here on."""
         self._table(Family.DATA)  # refuses a dead handle
         ours = own(batch)

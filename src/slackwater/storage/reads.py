@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Reader
 
 
-class Found(NamedTuple):
+class FoundVersion(NamedTuple):
     """What a point read found: no value when there is none or it was deleted."""
 
     value: bytes | None
     ts: Timestamp = MIN
 
 
-class Rows(NamedTuple):
+class ScannedRows(NamedTuple):
     """Keys, values and when each was written; `resume` is where to go on, or None at the end."""
 
     keys: list[bytes]
@@ -84,7 +84,7 @@ class Change(NamedTuple):
     intent: Intent | None = None
 
 
-NOTHING = Found(None)
+NOTHING = FoundVersion(None)
 
 
 def get(
@@ -95,7 +95,7 @@ def get(
     txn: Txn | None = None,
     sequence: int | None = None,
     uncertain_upto: Timestamp = MIN,
-) -> Found:
+) -> FoundVersion:
     """The value of one key at `ts`. `sequence` defaults to the transaction's own."""
     raw = reader.get(Family.LOCK, key)
     if raw is not None:
@@ -113,14 +113,14 @@ def multi_get(
     txn: Txn | None = None,
     sequence: int | None = None,
     uncertain_upto: Timestamp = MIN,
-) -> list[Found]:
+) -> list[FoundVersion]:
     """The values of many keys at `ts`, in their order: one walk over the sorted keys."""
     if not keys:
         return []
     order = sorted(set(keys))
     bound = Timestamp(max(ts, uncertain_upto))
     cursor = reader.cursor(Family.DATA, start=order[0], end=order[-1] + AFTER_VERSIONS)
-    found: dict[bytes, Found] = {}
+    found: dict[bytes, FoundVersion] = {}
     met: list[Intent] = []
     for key, raw in zip(order, reader.multi_get(Family.LOCK, order), strict=True):
         if raw is not None:
@@ -152,7 +152,7 @@ def scan(
     reverse: bool = False,
     max_rows: int = 0,
     max_bytes: int = 0,
-) -> Rows:
+) -> ScannedRows:
     """The rows of [start, end) at `ts`. A limit of 0 is none."""
     bound = Timestamp(max(ts, uncertain_upto))
     block = min(max(BLOCK_MIN, max_rows + 1), BLOCK_MAX)
@@ -186,13 +186,13 @@ def scan(
         if keys and ((max_rows and len(keys) >= max_rows) or (max_bytes and size > max_bytes)):
             if met:
                 break
-            return Rows(keys, values, timestamps, keys[-1] if reverse else key)
+            return ScannedRows(keys, values, timestamps, keys[-1] if reverse else key)
         keys.append(key)
         values.append(value)
         timestamps.append(written)
     if met:
         raise conflict(met)
-    return Rows(keys, values, timestamps)
+    return ScannedRows(keys, values, timestamps)
 
 
 def scan_versions(
@@ -244,20 +244,20 @@ def refresh(
     return None if stored is None else Change(stored[:-8], ts_of(stored))
 
 
-def _found(version: Version | None, ts: Timestamp, limit: Timestamp) -> Found:
+def _found(version: Version | None, ts: Timestamp, limit: Timestamp) -> FoundVersion:
     if version is None:
         return NOTHING
     if version.ts > ts:
         raise uncertain(version.key, version.ts, ts, limit)
-    return Found(version.value or None, version.ts)
+    return FoundVersion(version.value or None, version.ts)
 
 
-def _through_intent(key: bytes, raw: bytes, *, ts: int, txn: Txn | None, sequence: int | None) -> Found | None:
+def _through_intent(key: bytes, raw: bytes, *, ts: int, txn: Txn | None, sequence: int | None) -> FoundVersion | None:
     """What an intent makes of a read: its own value, a conflict, or None when it is not in the way."""
     intent = decode_intent(raw)
     if txn is not None and is_own(intent, txn):
         value = own_value(intent, txn, txn.sequence if sequence is None else sequence)
-        return None if value is None else Found(value or None, intent.ts)
+        return None if value is None else FoundVersion(value or None, intent.ts)
     if intent.ts <= ts:
         raise conflict([intent.named(key)])
     return None

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from slackwater.runtime.seam import Batch
+    from slackwater.runtime.seam import EngineBatch
 
 FAMILY_NAMES = {Family.DATA: "default", Family.LOCK: "lock", Family.LOCAL: "local"}
 MEMTABLES_PER_FAMILY_MAX = 4
@@ -197,7 +197,7 @@ class RocksEngine(RocksReader):
         """An empty batch."""
         return WriteBatch()
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: EngineBatch) -> None:
         """Apply atomically. Visible at once; not yet durable."""
         ours = own(batch)
         self.source(Family.DATA)  # refuses a closed engine

@@ -7,7 +7,7 @@ A write looks before it leaps, in this order, so that every replica of a retry s
     3  the condition, if the write has one                  ConditionFailed: carries the actual value
     4  then one pair goes into the batch: a version (DATA) or, in a transaction, an intent (LOCK)
 
-Nothing is written to the engine here: the functions read a `Reader`, add to a `Batch` and return the change of the
+Nothing is written to the engine here: the functions read a `Reader`, add to a `EngineBatch` and return the change of the
 statistics. A request that must see the writes of earlier requests of the same batch reads through
 `storage.overlay.Overlay`; when no two requests touch one key, the plain reader is right and faster.
 
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.model.txns import Intent, Txn
-    from slackwater.runtime.seam import Batch, Reader
+    from slackwater.runtime.seam import EngineBatch, Reader
 
 COUNTER_BYTES = 8
 
 
-class Written(NamedTuple):
+class WrittenVersion(NamedTuple):
     """A write that is in the batch: where it stands in time, and how the statistics change."""
 
     ts: Timestamp
@@ -75,29 +75,35 @@ class _Before(NamedTuple):
 
 def put(
     reader: Reader,
-    batch: Batch,
+    batch: EngineBatch,
     key: bytes,
     value: bytes,
     *,
     ts: Timestamp,
     txn: Txn | None = None,
     sequence: int | None = None,
-) -> Written:
+) -> WrittenVersion:
     """Set a key."""
     check_value(value)
     return _write(batch, key, value, _look(reader, batch, key, ts, txn), ts=ts, txn=txn, sequence=sequence)
 
 
 def delete(
-    reader: Reader, batch: Batch, key: bytes, *, ts: Timestamp, txn: Txn | None = None, sequence: int | None = None
-) -> Written:
+    reader: Reader,
+    batch: EngineBatch,
+    key: bytes,
+    *,
+    ts: Timestamp,
+    txn: Txn | None = None,
+    sequence: int | None = None,
+) -> WrittenVersion:
     """Remove a key: a tombstone, whether or not there is anything to remove."""
     return _write(batch, key, TOMBSTONE, _look(reader, batch, key, ts, txn), ts=ts, txn=txn, sequence=sequence)
 
 
 def conditional_put(
     reader: Reader,
-    batch: Batch,
+    batch: EngineBatch,
     key: bytes,
     value: bytes,
     *,
@@ -105,7 +111,7 @@ def conditional_put(
     ts: Timestamp,
     txn: Txn | None = None,
     sequence: int | None = None,
-) -> Written:
+) -> WrittenVersion:
     """Set a key if it now has `expected` (None: no value); an empty `value` deletes it."""
     before = _look(reader, batch, key, ts, txn)
     repeated = _repeated(before, value, txn, sequence)
@@ -117,20 +123,20 @@ def conditional_put(
 
 def init_put(
     reader: Reader,
-    batch: Batch,
+    batch: EngineBatch,
     key: bytes,
     value: bytes,
     *,
     ts: Timestamp,
     txn: Txn | None = None,
     sequence: int | None = None,
-) -> Written:
+) -> WrittenVersion:
     """Set a key unless it already has another value; the same value is fine and writes nothing."""
     check_value(value)
     before = _look(reader, batch, key, ts, txn)
     actual = _current(before, txn, sequence)
     if actual == value:
-        return Written(ts, ZERO)
+        return WrittenVersion(ts, ZERO)
     if actual is not None:
         raise ConditionFailed("the key already has another value", key=key, actual=actual)
     return _write(batch, key, value, before, ts=ts, txn=txn, sequence=sequence)
@@ -138,20 +144,20 @@ def init_put(
 
 def increment(
     reader: Reader,
-    batch: Batch,
+    batch: EngineBatch,
     key: bytes,
     by: int,
     *,
     ts: Timestamp,
     txn: Txn | None = None,
     sequence: int | None = None,
-) -> tuple[int, Written]:
+) -> tuple[int, WrittenVersion]:
     """Add to a counter; absent counts as 0. Returns its new value."""
     before = _look(reader, batch, key, ts, txn)
     if before.intent is not None and txn is not None and before.intent.epoch == txn.epoch:
         done = before.intent.written_at(txn.sequence if sequence is None else sequence)
         if done is not None:  # this very request, again
-            return counter_of(done), Written(before.intent.ts, ZERO)
+            return counter_of(done), WrittenVersion(before.intent.ts, ZERO)
     number = counter_of(_current(before, txn, sequence)) + by
     if not -(1 << 63) <= number < 1 << 63:
         raise UsageError("the counter would leave 64 bits", key=key, by=by)
@@ -174,7 +180,7 @@ def counter_of(stored: bytes | None) -> int:
 
 def delete_range(
     reader: Reader,
-    batch: Batch,
+    batch: EngineBatch,
     start: bytes,
     end: bytes,
     *,
@@ -196,7 +202,7 @@ def delete_range(
 
 def put_rows(
     reader: Reader,
-    batch: Batch,
+    batch: EngineBatch,
     keys: Sequence[bytes],
     values: Sequence[bytes],
     *,
@@ -204,10 +210,10 @@ def put_rows(
     txn: Txn | None = None,
     sequence: int | None = None,
     must_be_new: bool = False,
-) -> Written:
+) -> WrittenVersion:
     """Set many keys, sorted and unique. With `must_be_new`, a key that has a value fails all."""
     if not keys:
-        return Written(ts, ZERO)
+        return WrittenVersion(ts, ZERO)
     if len(keys) != len(values) or not all(values):
         raise UsageError("put_rows takes as many values as keys, none of them empty", keys=len(keys))
     locks = _locks(reader, keys, ts, txn)
@@ -240,7 +246,7 @@ def put_rows(
         count = len(fresh_keys)
         size += 8 * count
         stats = stats.plus(Stats(size, count, size, count, count))
-    return Written(top, stats)
+    return WrittenVersion(top, stats)
 
 
 def _locks(reader: Reader, keys: Sequence[bytes], ts: Timestamp, txn: Txn | None) -> dict[bytes, bytes]:
@@ -261,7 +267,7 @@ def _locks(reader: Reader, keys: Sequence[bytes], ts: Timestamp, txn: Txn | None
     return locks
 
 
-def _look(reader: Reader, batch: Batch, key: bytes, ts: Timestamp, txn: Txn | None) -> _Before:
+def _look(reader: Reader, batch: EngineBatch, key: bytes, ts: Timestamp, txn: Txn | None) -> _Before:
     raw = reader.get(Family.LOCK, key)
     intent = None if raw is None else decode_intent(raw)
     if intent is not None and not is_own(intent, txn):
@@ -298,7 +304,7 @@ def _repeated(before: _Before, value: bytes, txn: Txn | None, sequence: int | No
 
 
 def _write(
-    batch: Batch,
+    batch: EngineBatch,
     key: bytes,
     value: bytes,
     before: _Before,
@@ -306,17 +312,17 @@ def _write(
     ts: Timestamp,
     txn: Txn | None,
     sequence: int | None,
-) -> Written:
+) -> WrittenVersion:
     if txn is None:
         batch.put(Family.DATA, key + suffix(ts), value)
         if before.prior is not None and before.prior.ts == ts:
             replaced = added(before.below, key, ts, before.prior.value)
-            return Written(ts, added(before.below, key, ts, value).minus(replaced))
-        return Written(ts, added(before.prior, key, ts, value))
+            return WrittenVersion(ts, added(before.below, key, ts, value).minus(replaced))
+        return WrittenVersion(ts, added(before.prior, key, ts, value))
     number = txn.sequence if sequence is None else sequence
     intent = next_intent(before.intent, txn, ts=ts, sequence=number, value=value)
     if intent is before.intent:
-        return Written(intent.ts, ZERO)
+        return WrittenVersion(intent.ts, ZERO)
     after = encode_intent(intent)
     batch.put(Family.LOCK, key, after)
-    return Written(intent.ts, intent_changed(key, before=before.raw, after=after))
+    return WrittenVersion(intent.ts, intent_changed(key, before=before.raw, after=after))

@@ -34,7 +34,7 @@ the record cannot be reached does the caller see `AmbiguousResult`. A *write* wi
 the same epoch: a late copy could arrive after the commit. The epoch goes up, and the copy is void.
 
 Files. Pure: `state`, `spanbook`, `buffer`, `reads`, `pushing`, `check`. Awaiting: `coordinator` with `operations`,
-`heartbeat`, `refresh`, `contention`, `finish`, and `kv`; `kernel` is what they share. Golden scripts:
+`heartbeat`, `refresh`, `contention`, `finish`, and `kv`; `context` is what they share. Golden scripts:
 `tests/scripts/txn/`; against a real node in virtual time: `tests/sim/test_txn.py`, `test_txn_faults.py`.
 """
 

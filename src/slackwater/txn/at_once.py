@@ -23,7 +23,7 @@ from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:
     from slackwater.protocol.range.requests import Request
-    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.context import TxnContext
 
 AT_ONCE_ROWS_MAX = 256
 AT_ONCE_BYTES_MAX = 64 << 10
@@ -31,7 +31,7 @@ AT_ONCE_BYTES_MAX = 64 << 10
 
 
 async def write_at_once(
-    kernel: Kernel,
+    context: TxnContext,
     txn_id: bytes,
     keys: list[bytes],
     values: list[bytes],
@@ -45,19 +45,19 @@ async def write_at_once(
 
     `AmbiguousResult` means what it says: the record of `txn_id`, at the first key, knows.
     """
-    home = kernel.sender.cache.lookup(keys[0])
+    home = context.sender.cache.lookup(keys[0])
     if home is None or not home.contains(keys[-1]) or buggify("txn.write_the_long_way"):
         return None
     if len(keys) > AT_ONCE_ROWS_MAX or sum(map(len, values)) + sum(map(len, keys)) > AT_ONCE_BYTES_MAX:
         return None
     write: Request = Put(keys[0], values[0]) if len(keys) == 1 else PutRows(keys, values)
-    now = kernel.clock.now()
-    limit = Timestamp(now + (kernel.clock.max_offset_us << LOGICAL_BITS))
+    now = context.clock.now()
+    limit = Timestamp(now + (context.clock.max_offset_us << LOGICAL_BITS))
     txn = Txn(txn_id, keys[0], now, 0, now, now, limit, 1)
     header = Header(NO_RANGE, ts=now, txn=txn, uncertainty_limit=limit)
     commit = EndTxn(commit=True, one_phase=True, can_forward=True, deadline=below)
     try:
-        answer = await kernel.sender.send([write, commit], header, timeout=timeout)
+        answer = await context.sender.send([write, commit], header, timeout=timeout)
     except AmbiguousResult:
         raise
     except SlackwaterError:
@@ -66,4 +66,4 @@ async def write_at_once(
     ended = answer.results[-1]
     if not isinstance(ended, Committed):
         raise AmbiguousResult("the range did not answer a commit as one; ask the record", kind=type(ended).__name__)
-    return await kernel.acknowledged(ended.commit_ts)
+    return await context.acknowledged(ended.commit_ts)

@@ -62,15 +62,15 @@ async def read_columns(
         NO_RANGE, ts=ts, follower_ok=follower_ok, wait_ms=wait_ms, max_keys=chunk_rows, max_bytes=chunk_bytes
     )
     if ts == MIN:
-        began = kv.kernel.clock.now()
-        limit = Timestamp(began + (kv.kernel.clock.max_offset_us << LOGICAL_BITS))
+        began = kv.context.clock.now()
+        limit = Timestamp(began + (kv.context.clock.max_offset_us << LOGICAL_BITS))
         soon = structs.replace(header, ts=began, uncertainty_limit=limit)
         answer, soon = await _chunk(kv, request, soon, timeout=timeout, movable=True)
         if resume_of(answer.results[0]) is None:
             yield answer
             return
         probe("columns.waited_out_uncertainty")
-        await kv.kernel.wait_past(limit)
+        await kv.context.wait_past(limit)
         header = structs.replace(header, ts=limit, max_bytes=soon.max_bytes)
     while True:
         answer, header = await _chunk(kv, request, header, timeout=timeout)

@@ -2,7 +2,7 @@
 
 One round of a write: every transaction whose intents were met is pushed, all at the same time, and the intents of those that
 have ended or moved are resolved. One round of a read: the same pushes; their answers go with the next try, which reads
-through the intents wherever they are. What became of transactions is remembered for a while on the node (`Kernel.fates`),
+through the intents wherever they are. What became of transactions is remembered for a while on the node (`TxnContext.fates`),
 so that the next page of the same scan asks nobody.
 
 The caller then simply repeats its batch, whatever the round brought: the intent may
@@ -29,7 +29,7 @@ from slackwater.protocol.range.served import Why, explained
 from slackwater.routing.facts import intents_of
 from slackwater.routing.outcome import read_only
 from slackwater.routing.parallel import in_parallel
-from slackwater.txn.pushing import Pusher, Step, after, insistent, plan, resolve, settles
+from slackwater.txn.pushing import Step, TxnPusher, after, insistent, plan, resolve, settles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from slackwater.routing.call import Call
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.retry import Backoff
-    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.context import TxnContext
     from slackwater.txn.pushing import Push
 
 PUSHES_AT_ONCE_MAX = 16
@@ -53,14 +53,14 @@ FOLLOWER_CONFLICTS_MAX = 8
 """Times a bulk read meets intents on followers before it goes to the leaseholder (pitfall 21)."""
 
 
-class Waiting:
+class ContentionWait:
     """One operation's patience with others: how often it may still meet intents, and until when."""
 
-    def __init__(self, kernel: Kernel, *, deadline: Deadline, alive: Callable[[], None] = lambda: None) -> None:
-        self._kernel = kernel
+    def __init__(self, context: TxnContext, *, deadline: Deadline, alive: Callable[[], None] = lambda: None) -> None:
+        self._context = context
         self._alive = alive
         self._backoff: Backoff | None = None  # made when there is a reason to wait, which is seldom
-        self._left = int(kernel.settings["txn.push_attempts_max"])
+        self._left = int(context.settings["txn.push_attempts_max"])
         self._known: dict[bytes, None] = {}  # transactions that have been given time to end
         self._met_on_followers = 0
         self._rounds = 0
@@ -72,7 +72,7 @@ class Waiting:
         """What became of the transactions that were met: for the header of the next try."""
         return tuple(self._decided.values())
 
-    async def clear(self, error: ConflictError, requests: Sequence[Request], pusher: Pusher) -> None:
+    async def clear(self, error: ConflictError, requests: Sequence[Request], pusher: TxnPusher) -> None:
         """One round; raises when patience has run out: the conflict itself to a write, `UnavailableError` to a read.
 
         Also raises what `alive` raises.
@@ -84,9 +84,9 @@ class Waiting:
         intents = intents_of(error)
         if reading and self._rounds and not pusher.holds_locks:
             pusher = insistent(pusher)
-            if seconds_between(self._kernel.clock.peek(), pusher.read_ts) > self.deadline.remaining():
+            if seconds_between(self._context.clock.peek(), pusher.read_ts) > self.deadline.remaining():
                 raise self._gave_up(error, reading=True)
-            await self._kernel.wait_past(pusher.read_ts)
+            await self._context.wait_past(pusher.read_ts)
         self._rounds += 1
         if reading and self._knew(intents, pusher):
             probe("txn.fate_known")
@@ -94,7 +94,7 @@ class Waiting:
         pushes = plan(intents, requests, pusher, known=self._known)
         self._known.update(dict.fromkeys(intent.txn_id for intent in intents))
         works = [partial(self._push, push, reading=reading) for push in pushes]
-        outcomes = await in_parallel(self._kernel.scope, works, limit=PUSHES_AT_ONCE_MAX, name="push")
+        outcomes = await in_parallel(self._context.scope, works, limit=PUSHES_AT_ONCE_MAX, name="push")
         self._alive()
         for outcome in outcomes:
             # A transaction whose record cannot be reached blocks us, not breaks us: the deadline decides.
@@ -117,9 +117,9 @@ class Waiting:
             transactions=ids[:NAMED_MAX],
         )
 
-    def _knew(self, intents: Sequence[Intent], pusher: Pusher) -> bool:
+    def _knew(self, intents: Sequence[Intent], pusher: TxnPusher) -> bool:
         """Take over what this node knows already; whether that is all, and news to this operation."""
-        fates, above = self._kernel.fates, max(pusher.read_ts, pusher.limit)
+        fates, above = self._context.fates, max(pusher.read_ts, pusher.limit)
         news = False
         for txn_id in {intent.txn_id: None for intent in intents}:
             known = fates.get(txn_id)
@@ -153,8 +153,8 @@ class Waiting:
         return header
 
     async def _pause(self) -> None:
-        self._backoff = self._backoff or self._kernel.backoff()
-        await self._kernel.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
+        self._backoff = self._backoff or self._context.backoff()
+        await self._context.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
 
     def explain(self, answer: BatchResult) -> BatchResult:
         """The answer that came in the end; with the reason, if it was the leaseholder's because of intents."""
@@ -163,7 +163,7 @@ class Waiting:
         return structs.replace(answer, served=tuple(explained(served, Why.INTENT) for served in answer.served))
 
     async def _push(self, push: Push, *, reading: bool) -> Step:
-        answer = await self._kernel.ask([push.request], deadline=self.deadline)
+        answer = await self._context.ask([push.request], deadline=self.deadline)
         pushed = answer.results[0]
         if not isinstance(pushed, Pushed):
             raise UnavailableError("a push was answered with something else", kind=type(pushed).__name__)
@@ -172,23 +172,23 @@ class Waiting:
             probe("txn.pushed_" + pushed.resolution.status.name.lower())
             # An abort that a missing record tells may be an old commit that a follower has not heard of (M11).
             if reading and not pushed.ambiguous:
-                self._kernel.remember(pushed.resolution)
+                self._context.remember(pushed.resolution)
                 self._tell(pushed.resolution)
-                self._kernel.resolve_soon(resolve(push, pushed.resolution))
+                self._context.resolve_soon(resolve(push, pushed.resolution))
             else:
-                await self._kernel.ask([resolve(push, pushed.resolution)], deadline=self.deadline)
+                await self._context.ask([resolve(push, pushed.resolution)], deadline=self.deadline)
         return step
 
 
-def plain_reader(now: Timestamp) -> Pusher:
+def plain_reader(now: Timestamp) -> TxnPusher:
     """Somebody who reads the latest there is, outside any transaction."""
-    return Pusher(now, b"", now, uncertain=True, holds_locks=False)
+    return TxnPusher(now, b"", now, uncertain=True, holds_locks=False)
 
 
-def clear_index_conflicts(kernel: Kernel) -> None:
+def clear_index_conflicts(context: TxnContext) -> None:
     """Let lookups of ranges clear intents that they meet in the index, as any other reader would."""
 
     async def clear(error: ConflictError, call: Call) -> None:
-        await Waiting(kernel, deadline=call.deadline).clear(error, [], plain_reader(kernel.clock.now()))
+        await ContentionWait(context, deadline=call.deadline).clear(error, [], plain_reader(context.clock.now()))
 
-    kernel.sender.directory.on_conflict = clear
+    context.sender.directory.on_conflict = clear

@@ -45,23 +45,23 @@ from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.sync import CancelledError, Lock
 from slackwater.txn import reads as saw
 from slackwater.txn.buffer import WriteBuffer
-from slackwater.txn.contention import Waiting
+from slackwater.txn.contention import ContentionWait
 from slackwater.txn.finish import Finished
-from slackwater.txn.heartbeat import Heart
+from slackwater.txn.heartbeat import HeartbeatLoop
 from slackwater.txn.operations import Operations
-from slackwater.txn.pushing import Pusher
+from slackwater.txn.pushing import TxnPusher
 from slackwater.txn.refresh import refresh
 from slackwater.txn.settle import settled_commit
 from slackwater.txn.spanbook import SpanBook
-from slackwater.txn.state import Phase, TxnState
+from slackwater.txn.state import TxnPhase, TxnState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.protocol.range.requests import BatchResult, Request, Result
     from slackwater.runtime.deadline import Deadline
+    from slackwater.txn.context import TxnContext
     from slackwater.txn.finish import Finisher
-    from slackwater.txn.kernel import Kernel
 
 _WRITES = frozenset(VERSION_WRITES)
 CONFIRM_ATTEMPTS_MAX = 4
@@ -73,7 +73,7 @@ class Transaction(Operations):
 
     def __init__(
         self,
-        kernel: Kernel,
+        context: TxnContext,
         finisher: Finisher,
         *,
         timeout: float | None = None,
@@ -81,8 +81,8 @@ class Transaction(Operations):
         nearest: bool = False,
         txn_id: bytes = b"",
     ) -> None:
-        settings = kernel.settings
-        self._kernel = kernel
+        settings = context.settings
+        self._context = context
         self._finisher = finisher
         self._timeout = timeout
         self.until = until
@@ -96,12 +96,12 @@ class Transaction(Operations):
         self._spoiled: SlackwaterError | None = None
         self._intents = False  # whether any epoch of this identity may have left one
         self.state = TxnState(
-            txn_id=txn_id or kernel.runtime.rng.bytes(TXN_ID_BYTES),
-            now=kernel.clock.now(),
-            max_offset_us=kernel.clock.max_offset_us,
+            txn_id=txn_id or context.runtime.rng.bytes(TXN_ID_BYTES),
+            now=context.clock.now(),
+            max_offset_us=context.clock.max_offset_us,
         )
-        self._heart = Heart(kernel, self.state)
-        self.phase = Phase.OPEN
+        self._heart = HeartbeatLoop(context, self.state)
+        self.phase = TxnPhase.OPEN
         self.commit_ts = MIN
         """When it happened; known after `commit`."""
         self.deadline: Timestamp | None = None
@@ -116,7 +116,7 @@ class Transaction(Operations):
             try:
                 committed = await self._commit()
             except CancelledError:
-                self.phase = Phase.UNKNOWN
+                self.phase = TxnPhase.UNKNOWN
                 self._heart.stop()
                 raise
             except SlackwaterError as error:
@@ -129,7 +129,7 @@ class Transaction(Operations):
         """Undo everything. Returns when that is decided; intents vanish soon after."""
         async with self._turn:
             self._open()
-            self.phase = Phase.ROLLED_BACK
+            self.phase = TxnPhase.ROLLED_BACK
             self._heart.stop()
             if self.until is not None and self.until.passed:
                 self._discard()
@@ -139,8 +139,8 @@ class Transaction(Operations):
 
     def abandon(self) -> None:
         """Undo everything in the background; for callers that were cancelled. Does nothing after the end."""
-        if self.phase is Phase.OPEN:
-            self.phase = Phase.ROLLED_BACK
+        if self.phase is TxnPhase.OPEN:
+            self.phase = TxnPhase.ROLLED_BACK
             self._discard()
 
     async def restart(self) -> None:
@@ -151,18 +151,18 @@ class Transaction(Operations):
             self._spoiled = None
             self._buffer.clear()
             self._reads.clear()
-            now = self._kernel.clock.now()
+            now = self._context.clock.now()
             if isinstance(spoiled, TransactionAborted):
                 probe("txn.reborn")
                 self._discard()
                 self._locks.clear()
                 self._intents = False
                 too_old = spoiled.facts.get("collected") is True
-                self.state.reborn(txn_id=self._kernel.runtime.rng.bytes(TXN_ID_BYTES), now=now, too_old=too_old)
+                self.state.reborn(txn_id=self._context.runtime.rng.bytes(TXN_ID_BYTES), now=now, too_old=too_old)
                 if spoiled.facts.get("collected"):
                     # Nothing of this age may have a record there any more: young again, or it never commits.
                     self.state.start = now
-                self._heart = Heart(self._kernel, self.state)
+                self._heart = HeartbeatLoop(self._context, self.state)
             else:
                 probe("txn.restart")
                 self.state.restart(now)
@@ -218,12 +218,12 @@ class Transaction(Operations):
                 if self._buffer.full:
                     await self._flush(self._waiting())
 
-    async def _flush(self, waiting: Waiting) -> None:
+    async def _flush(self, waiting: ContentionWait) -> None:
         if self._buffer:
             await self._lay_down(self._buffer.requests(), waiting)
             self._buffer.clear()
 
-    async def _lay_down(self, writes: Sequence[Request], waiting: Waiting) -> None:
+    async def _lay_down(self, writes: Sequence[Request], waiting: ContentionWait) -> None:
         """Make writes that were held back intents. Nobody could tell their caller of an error, so it ends the epoch."""
         try:
             await self._send(writes, waiting)
@@ -232,7 +232,7 @@ class Transaction(Operations):
             raise
 
     async def _send(
-        self, requests: Sequence[Request], waiting: Waiting, *, max_keys: int = 0, max_bytes: int = 0
+        self, requests: Sequence[Request], waiting: ContentionWait, *, max_keys: int = 0, max_bytes: int = 0
     ) -> BatchResult:
         """Have a batch executed in this epoch, moving timestamps and clearing rivals as needed."""
         writing = any(type(request) in _WRITES for request in requests)
@@ -246,7 +246,7 @@ class Transaction(Operations):
             header = self._header(first, max_keys=max_keys, max_bytes=max_bytes)
             header = structs.replace(header, decided=waiting.decided) if waiting.decided else header
             try:
-                answer = await self._kernel.sender.send(requests, header, timeout=waiting.deadline.remaining())
+                answer = await self._context.sender.send(requests, header, timeout=waiting.deadline.remaining())
             except CancelledError:
                 if writing:
                     self._spoil(RetryableError("a write was cancelled; it may or may not have happened"))
@@ -260,7 +260,7 @@ class Transaction(Operations):
             return answer
 
     async def _recover_or_spoil(
-        self, error: SlackwaterError, requests: Sequence[Request], waiting: Waiting, *, writing: bool
+        self, error: SlackwaterError, requests: Sequence[Request], waiting: ContentionWait, *, writing: bool
     ) -> None:
         """Recover, or leave the transaction unusable if some of the batch may have been carried out."""
         try:
@@ -275,7 +275,7 @@ class Transaction(Operations):
             raise
 
     async def _recover(
-        self, error: SlackwaterError, requests: Sequence[Request], waiting: Waiting, *, writing: bool
+        self, error: SlackwaterError, requests: Sequence[Request], waiting: ContentionWait, *, writing: bool
     ) -> None:
         """Do what the error asks for, so that the batch can be sent again; or raise."""
         self._alive()
@@ -300,7 +300,7 @@ class Transaction(Operations):
             case _:
                 raise error
 
-    async def _confirm(self, error: ConditionFailed, waiting: Waiting) -> None:
+    async def _confirm(self, error: ConditionFailed, waiting: ContentionWait) -> None:
         """Make what a failed condition has told part of this transaction's reads.
 
         The server compared with the newest version, which may be above the read timestamp. Reading the key like any
@@ -314,17 +314,17 @@ class Transaction(Operations):
             if isinstance(found, Value) and found.value == error.facts.get("actual"):
                 return
             probe("txn.condition_saw_the_future")
-            upto = Timestamp(max(self._kernel.clock.now(), timestamp_of(error, "ts")))
+            upto = Timestamp(max(self._context.clock.now(), timestamp_of(error, "ts")))
             await self._move_reads(upto, waiting, cause=error)
         raise self._spoil(RetryableError("the value that failed the condition keeps changing; run it again")) from error
 
-    async def _move_reads(self, upto: Timestamp, waiting: Waiting, *, cause: SlackwaterError) -> None:
+    async def _move_reads(self, upto: Timestamp, waiting: ContentionWait, *, cause: SlackwaterError) -> None:
         """Refresh to `upto`, or spoil the epoch."""
         if upto <= self.state.read_ts and not isinstance(cause, ReadWithinUncertainty | WriteTooOld):
             raise self._spoil(cause)  # nothing a refresh could mend
         self.state.moved(upto)
         upto = max(upto, self.state.write_ts) if buggify("txn.refresh_all_the_way") else upto
-        if not await refresh(self._kernel, self.state, self._reads, upto=upto, waiting=waiting):
+        if not await refresh(self._context, self.state, self._reads, upto=upto, waiting=waiting):
             raise self._spoil(RetryableError("something this transaction read has changed; run it again")) from cause
 
     # --- commit
@@ -338,12 +338,12 @@ class Transaction(Operations):
             if committed is not None:
                 return committed
         await self._flush(waiting)
-        committed = await self._end(waiting, [], attempts=int(self._kernel.settings["txn.commit_attempts_max"]))
+        committed = await self._end(waiting, [], attempts=int(self._context.settings["txn.commit_attempts_max"]))
         if committed is None:
             raise self._spoil(RetryableError("the transaction was moved up again and again; run it again"))
         return committed
 
-    async def _commit_at_once(self, waiting: Waiting) -> Committed | None:
+    async def _commit_at_once(self, waiting: ContentionWait) -> Committed | None:
         """Writes and commit in one batch, as far as the range of the record has them; None if that does not get through.
 
         What other ranges have becomes intents first. Where there are none such, this is the whole transaction: one command.
@@ -351,7 +351,7 @@ class Transaction(Operations):
         above each other for ever. After a few tries all writes are laid down as intents, and one of the two waits.
         """
         anchor = self.state.anchor = self.state.anchor or saw.first_key(self._buffer.requests())
-        sender = self._kernel.sender
+        sender = self._context.sender
         home = sender.cache.lookup(anchor) or await sender.range_of(anchor, timeout=waiting.deadline.remaining())
         here, elsewhere = self._buffer.divided(home.start, home.end)
         if not here:
@@ -367,7 +367,7 @@ class Transaction(Operations):
             probe("txn.one_phase_split")
             return None
 
-    async def _end(self, waiting: Waiting, writes: Sequence[Request], *, attempts: int) -> Committed | None:
+    async def _end(self, waiting: ContentionWait, writes: Sequence[Request], *, attempts: int) -> Committed | None:
         """EndTxn, in one batch with `writes` if there are any, after the reads were brought up to the writes.
 
         Again when the server moved them in between; None when that has happened `attempts` times.
@@ -388,7 +388,7 @@ class Transaction(Operations):
             requests = [*writes, end]
             header = self._header(self.state.take_sequences(len(requests)))
             try:
-                answer = await self._kernel.sender.send(requests, header, timeout=waiting.deadline.sparing())
+                answer = await self._context.sender.send(requests, header, timeout=waiting.deadline.sparing())
             except AmbiguousResult as error:
                 return await self._settle(error, waiting.deadline)
             except SlackwaterError as error:
@@ -404,25 +404,25 @@ class Transaction(Operations):
     async def _settle(self, error: AmbiguousResult, deadline: Deadline) -> Committed:
         """Find out whether the commit happened; if it did not, make sure that it never will."""
         try:
-            return await settled_commit(self._kernel, self.state.as_intent(), error, deadline=deadline)
+            return await settled_commit(self._context, self.state.as_intent(), error, deadline=deadline)
         except AmbiguousResult:
-            self.phase = Phase.UNKNOWN
+            self.phase = TxnPhase.UNKNOWN
             raise
 
     async def _committed(self, committed: Committed) -> None:
         self._heart.stop()
         invariant(committed.status is TxnStatus.COMMITTED, "I-20", status=committed.status.name)
-        self.phase = Phase.COMMITTED
+        self.phase = TxnPhase.COMMITTED
         self.commit_ts = committed.commit_ts
         if not committed.resolved:
             finished = self._finished(TxnStatus.COMMITTED, committed.commit_ts)
             if committed.left_keys or committed.left_spans:
                 finished = structs.replace(finished, keys=committed.left_keys, spans=committed.left_spans)
             await self._finisher.enqueue(finished, deadline=self.until)
-        await self._kernel.acknowledged(committed.commit_ts)
+        await self._context.acknowledged(committed.commit_ts)
 
     def _commit_failed(self, error: SlackwaterError) -> None:
-        if self.phase is Phase.UNKNOWN:
+        if self.phase is TxnPhase.UNKNOWN:
             self._heart.stop()
         else:
             self._spoil(error)
@@ -449,15 +449,15 @@ class Transaction(Operations):
             follower_ok=self._nearest and not self._intents,
         )
 
-    def _pusher(self) -> Pusher:
+    def _pusher(self) -> TxnPusher:
         state = self.state
         limit, locks = state.uncertainty_limit, self._intents
         uncertain = limit > state.read_ts
-        return Pusher(state.start, state.txn_id, state.read_ts, uncertain=uncertain, holds_locks=locks, limit=limit)
+        return TxnPusher(state.start, state.txn_id, state.read_ts, uncertain=uncertain, holds_locks=locks, limit=limit)
 
-    def _waiting(self) -> Waiting:
-        deadline = self.until or self._kernel.deadline(self._timeout)
-        return Waiting(self._kernel, deadline=deadline, alive=self._alive)
+    def _waiting(self) -> ContentionWait:
+        deadline = self.until or self._context.deadline(self._timeout)
+        return ContentionWait(self._context, deadline=deadline, alive=self._alive)
 
     def _finished(self, status: TxnStatus, ts: Timestamp) -> Finished:
         state = self.state
@@ -471,7 +471,7 @@ class Transaction(Operations):
             self._finisher.abandon(self.state.message(), self._finished(TxnStatus.ABORTED, MIN))
 
     def _open(self) -> None:
-        if self.phase is not Phase.OPEN:
+        if self.phase is not TxnPhase.OPEN:
             raise UsageError(f"the transaction is {self.phase.value}; begin another one")
 
     def _usable(self) -> None:

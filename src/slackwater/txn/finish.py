@@ -29,14 +29,14 @@ from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.protocol.range.requests import Committed, EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
-from slackwater.txn.kernel import BACKGROUND_TIMEOUT_S
+from slackwater.txn.context import BACKGROUND_TIMEOUT_S
 from slackwater.txn.resolving import resolve_span
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from slackwater.protocol.range.requests import Request
-    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.context import TxnContext
 
 KEYS_PER_REQUEST_MAX = 256
 """Intents resolved by one request: the command must fit a log entry."""
@@ -63,8 +63,8 @@ class Finished(msgspec.Struct, frozen=True):
 class Finisher:
     """Resolves the intents of finished transactions."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self, context: TxnContext) -> None:
+        self._context = context
         self._waiting: deque[Finished] = deque()
         self._clean: list[Finished] = []  # resolved, but their records do not say so yet
         self._rounds = 0
@@ -99,7 +99,7 @@ class Finisher:
         end = EndTxn(commit=False, lock_keys=finished.keys, lock_spans=finished.spans)
         seconds = BACKGROUND_TIMEOUT_S if deadline is None else min(BACKGROUND_TIMEOUT_S, deadline.remaining())
         try:
-            answer = await self._kernel.sender.send([end], Header(NO_RANGE, txn=txn), timeout=seconds)
+            answer = await self._context.sender.send([end], Header(NO_RANGE, txn=txn), timeout=seconds)
         except SlackwaterError:
             # No commit was ever sent, so the intents are void whether or not the record says so.
             probe("txn.rollback_unanswered")
@@ -117,10 +117,10 @@ class Finisher:
 
     @property
     def _queue_max(self) -> int:
-        return int(self._kernel.settings["txn.resolve_queue_max"])
+        return int(self._context.settings["txn.resolve_queue_max"])
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._kernel.runtime.clock, seconds=BACKGROUND_TIMEOUT_S)
+        return Deadline(self._context.runtime.clock, seconds=BACKGROUND_TIMEOUT_S)
 
     def _add(self, count: int) -> None:
         self._queued += count
@@ -128,7 +128,7 @@ class Finisher:
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> bool:
         try:
-            self._kernel.scope.spawn(work, name=name)
+            self._context.scope.spawn(work, name=name)
         except UsageError:  # this process is shutting down: whoever meets the intents resolves them
             work.close()
             probe("txn.resolve_at_shutdown")
@@ -146,8 +146,8 @@ class Finisher:
     def _may_start(self) -> bool:
         if self._rounds == 0:
             return True
-        late = self._kernel.runtime.clock.monotonic_ns() - self._round_ns > ROUND_S * 1e9
-        return late and self._rounds < int(self._kernel.settings["txn.resolve_concurrency"])
+        late = self._context.runtime.clock.monotonic_ns() - self._round_ns > ROUND_S * 1e9
+        return late and self._rounds < int(self._context.settings["txn.resolve_concurrency"])
 
     def _start(self) -> None:
         """Begin a round with what has gathered; without anything, do nothing."""
@@ -160,7 +160,7 @@ class Finisher:
         if not batch and not clean:
             return
         self._rounds += 1
-        self._round_ns = self._kernel.runtime.clock.monotonic_ns()
+        self._round_ns = self._context.runtime.clock.monotonic_ns()
         if not self._spawn(self._round(batch, clean), name="resolve"):
             self._rounds -= 1
             self._queued -= len(batch)
@@ -168,7 +168,7 @@ class Finisher:
     async def _round(self, batch: list[Finished], clean: list[Finished]) -> None:
         try:
             if buggify("txn.delay_intent_resolution"):
-                await self._kernel.runtime.clock.sleep(BUGGIFY_DELAY_S)
+                await self._context.runtime.clock.sleep(BUGGIFY_DELAY_S)
             await self._finish(batch, clean)
         finally:
             self._rounds -= 1
@@ -183,7 +183,7 @@ class Finisher:
         requests += [ForgetLocks(finished.txn_id, finished.anchor) for finished in clean]
         try:
             if requests:
-                await self._kernel.ask(requests, deadline=deadline)
+                await self._context.ask(requests, deadline=deadline)
             for finished in batch:
                 await self._resolve_spans(finished)
         except SlackwaterError:
@@ -196,16 +196,16 @@ class Finisher:
     async def _finish_alone(self, finished: Finished, deadline: Deadline) -> None:
         try:
             for request in requests_for(finished):
-                await self._kernel.ask([request], deadline=deadline)
+                await self._context.ask([request], deadline=deadline)
             await self._resolve_spans(finished)
             deadline = self._deadline()
-            await self._kernel.ask([ForgetLocks(finished.txn_id, finished.anchor)], deadline=deadline)
+            await self._context.ask([ForgetLocks(finished.txn_id, finished.anchor)], deadline=deadline)
         except SlackwaterError:
             probe("txn.resolve_unfinished")
 
     async def _resolve_spans(self, finished: Finished) -> None:
         for start, end in finished.spans:
-            await resolve_span(self._kernel, outcome_of(finished), start, end, timeout=BACKGROUND_TIMEOUT_S)
+            await resolve_span(self._context, outcome_of(finished), start, end, timeout=BACKGROUND_TIMEOUT_S)
 
 
 def outcome_of(finished: Finished) -> Resolution:

@@ -20,15 +20,15 @@ from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:
     from slackwater.runtime.seam import TaskHandle
-    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.context import TxnContext
     from slackwater.txn.state import TxnState
 
 
-class Heart:
+class HeartbeatLoop:
     """Heartbeats of one identity of a transaction."""
 
-    def __init__(self, kernel: Kernel, state: TxnState) -> None:
-        self._kernel = kernel
+    def __init__(self, context: TxnContext, state: TxnState) -> None:
+        self._context = context
         self._state = state
         self._task: TaskHandle[None] | None = None
         self._stopped = False
@@ -45,9 +45,9 @@ class Heart:
         """
         if self._task is not None or self._stopped:
             return
-        self._task = self._kernel.scope.spawn(self._beat(), name="heartbeat")
-        age_s = seconds_between(self._state.start, self._kernel.clock.now())
-        expiration = self._kernel.settings["txn.expiration"]
+        self._task = self._context.scope.spawn(self._beat(), name="heartbeat")
+        age_s = seconds_between(self._state.start, self._context.clock.now())
+        expiration = self._context.settings["txn.expiration"]
         if age_s > expiration / 2:
             probe("txn.heartbeat_first")
             await self._try_once(timeout=min(within_s, expiration))
@@ -59,12 +59,12 @@ class Heart:
             self._task.cancel()
 
     async def _beat(self) -> None:
-        interval = self._kernel.settings["txn.heartbeat_interval"]
+        interval = self._context.settings["txn.heartbeat_interval"]
         while self.verdict is None:
-            await self._kernel.runtime.clock.sleep(interval)
+            await self._context.runtime.clock.sleep(interval)
             if buggify("txn.lose_heartbeat"):
                 continue
-            await self._try_once(timeout=self._kernel.settings["txn.expiration"])
+            await self._try_once(timeout=self._context.settings["txn.expiration"])
 
     async def _try_once(self, *, timeout: float) -> None:
         try:
@@ -77,7 +77,7 @@ class Heart:
         txn_id = state.txn_id
         try:
             header = Header(NO_RANGE, txn=state.message())
-            answer = await self._kernel.sender.send([HeartbeatTxn()], header, timeout=timeout)
+            answer = await self._context.sender.send([HeartbeatTxn()], header, timeout=timeout)
         except TransactionAborted as error:
             self._died(error)
             return

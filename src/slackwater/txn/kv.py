@@ -50,13 +50,13 @@ from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.sync import CancelledError
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import key_ok, requests_ok, rows_ok, span_ok
-from slackwater.txn.contention import Waiting, clear_index_conflicts
+from slackwater.txn.contention import ContentionWait, clear_index_conflicts
+from slackwater.txn.context import TxnContext
 from slackwater.txn.coordinator import Transaction
 from slackwater.txn.finish import Finisher
-from slackwater.txn.kernel import Kernel
 from slackwater.txn.operations import number_of, rows_of, value_of
-from slackwater.txn.pushing import Pusher
-from slackwater.txn.state import Phase
+from slackwater.txn.pushing import TxnPusher
+from slackwater.txn.state import TxnPhase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -80,9 +80,9 @@ class KV:
     def __init__(
         self, *, sender: RangeSender, clock: HybridClock, runtime: Runtime, settings: Settings, scope: TaskScope
     ) -> None:
-        self.kernel = Kernel(sender=sender, clock=clock, runtime=runtime, settings=settings, scope=scope)
-        self.finisher = Finisher(self.kernel)
-        clear_index_conflicts(self.kernel)
+        self.context = TxnContext(sender=sender, clock=clock, runtime=runtime, settings=settings, scope=scope)
+        self.finisher = Finisher(self.context)
+        clear_index_conflicts(self.context)
 
     # --- reads
 
@@ -202,9 +202,9 @@ class KV:
             await self.batch([PutRows(keys, values, must_be_new=True)], timeout=timeout)
             return
         blocks = chunks(keys, values, bytes_max=self._block_bytes())
-        deadline = self.kernel.deadline(timeout)
+        deadline = self.context.deadline(timeout)
         works = [partial(self._put_block, PutRows(*block), below, deadline) for block in blocks]
-        done = await in_parallel(self.kernel.scope, works, limit=BLOCKS_IN_FLIGHT_MAX, name="put rows")
+        done = await in_parallel(self.context.scope, works, limit=BLOCKS_IN_FLIGHT_MAX, name="put rows")
         for failed in done:
             if isinstance(failed, SlackwaterError):
                 raise failed
@@ -216,7 +216,7 @@ class KV:
     async def batch(self, requests: Sequence[Request], *, timeout: float | None = None) -> list[Result]:
         """Several requests as one atomic step; a transaction if they need more than one range."""
         requests_ok(requests)
-        deadline = self.kernel.deadline(timeout)
+        deadline = self.context.deadline(timeout)
         try:
             return (await self._send(requests, Header(NO_RANGE), timeout=deadline.remaining())).results
         except UsageError as error:
@@ -240,7 +240,7 @@ class KV:
         With `nearest` it reads from the nearest replicas until it writes, wherever they can tell the present: see `get`.
         `txn_id` is for callers that must know it beforehand: random, and never used before.
         """
-        return Transaction(self.kernel, self.finisher, timeout=timeout, until=until, nearest=nearest, txn_id=txn_id)
+        return Transaction(self.context, self.finisher, timeout=timeout, until=until, nearest=nearest, txn_id=txn_id)
 
     async def run(
         self,
@@ -253,26 +253,26 @@ class KV:
 
         `timeout` bounds all of it: every try, the commit, finding out what became of it, and undoing it.
         """
-        until = None if timeout is None else self.kernel.deadline(timeout)
+        until = None if timeout is None else self.context.deadline(timeout)
         txn = self.begin(until=until, nearest=nearest)
-        backoff = self.kernel.backoff()
-        left = int(self.kernel.settings["txn.max_retries"])
+        backoff = self.context.backoff()
+        left = int(self.context.settings["txn.max_retries"])
         try:
             while True:
                 try:
                     value = await function(txn)
-                    if txn.phase is Phase.OPEN:
+                    if txn.phase is TxnPhase.OPEN:
                         await txn.commit()
                 except RetryableError:
-                    if txn.phase is not Phase.OPEN or txn.spoiled is None or left <= 0 or (until and until.passed):
+                    if txn.phase is not TxnPhase.OPEN or txn.spoiled is None or left <= 0 or (until and until.passed):
                         raise
                 else:
                     return value
                 left -= 1
-                await self.kernel.runtime.clock.sleep(backoff.next() if until is None else until.pause(backoff.next()))
+                await self.context.runtime.clock.sleep(backoff.next() if until is None else until.pause(backoff.next()))
                 await txn.restart()
         except SlackwaterError:
-            if txn.phase is Phase.OPEN:
+            if txn.phase is TxnPhase.OPEN:
                 await txn.rollback()
             raise
         except (Exception, CancelledError):  # not GeneratorExit: a crashed process cleans up nothing
@@ -298,26 +298,26 @@ class KV:
         movable: bool = True,
     ) -> BatchResult:
         """Send without a transaction, clearing intents that are in the way."""
-        deadline = self.kernel.deadline(timeout)
-        waiting: Waiting | None = None
+        deadline = self.context.deadline(timeout)
+        waiting: ContentionWait | None = None
         began = MIN
         while True:
             try:
-                answer = await self.kernel.sender.send(
+                answer = await self.context.sender.send(
                     requests, header, timeout=deadline.remaining(), repeatable=repeatable
                 )
             except ConditionFailed as error:
                 # The value it tells may be of the future, like one that was read.
-                await self.kernel.wait_past(timestamp_of(error, "ts"))
+                await self.context.wait_past(timestamp_of(error, "ts"))
                 raise
             except ConflictError as error:
-                began = began or self.kernel.clock.now()
+                began = began or self.context.clock.now()
                 historical = header.ts != MIN and header.uncertainty_limit == MIN
                 if waiting is not None and header.ts == MIN and outcome.read_only(requests):
                     # Who insists must say up to where: read at the time at which this read began, and not ever later.
                     header = _above(header, began, self.uncertain_upto(began))
-                waiting = waiting or Waiting(self.kernel, deadline=deadline)
-                pusher = Pusher(
+                waiting = waiting or ContentionWait(self.context, deadline=deadline)
+                pusher = TxnPusher(
                     began, b"", header.ts, uncertain=not historical, holds_locks=False, limit=header.uncertainty_limit
                 )
                 await waiting.clear(error, requests, pusher)
@@ -326,26 +326,26 @@ class KV:
                 if not movable:
                     raise
                 # Only where the sender chose the timestamp: read again just above what is there.
-                began = began or self.kernel.clock.now()
+                began = began or self.context.clock.now()
                 limit = header.uncertainty_limit or self.uncertain_upto(began)
                 header = _above(header, Timestamp(timestamp_of(error, "existing") + 1), limit)
             else:
-                await self.kernel.wait_past(answer.ts)
+                await self.context.wait_past(answer.ts)
                 return answer if waiting is None else waiting.explain(answer)
 
     def _present(self, header: Header) -> Header:
         """A read of the present by whoever can: at this clock, uncertain as far as another clock may be ahead of it."""
         if header.ts != MIN:
             raise UsageError("`nearest` reads the present; leave the timestamp out, or use follower_ok")
-        now = self.kernel.clock.now()
+        now = self.context.clock.now()
         return structs.replace(header, ts=now, uncertainty_limit=self.uncertain_upto(now), follower_ok=True)
 
     def uncertain_upto(self, began: Timestamp) -> Timestamp:
         """Up to where a value may have been acknowledged before `began`, by a clock that is ahead of this one."""
-        return Timestamp(began + (self.kernel.clock.max_offset_us << LOGICAL_BITS))
+        return Timestamp(began + (self.context.clock.max_offset_us << LOGICAL_BITS))
 
     def _block_bytes(self) -> int:
-        return max(1, int(self.kernel.settings["log.entry_bytes_max"]) // 4)
+        return max(1, int(self.context.settings["log.entry_bytes_max"]) // 4)
 
 
 def _scan_header(ts: Timestamp, max_keys: int, max_bytes: int, *, follower_ok: bool, wait_ms: int) -> Header:

@@ -57,7 +57,7 @@ READ_WAIT_MS = 250
 _WRITES = frozenset(VERSION_WRITES)
 
 
-class Pusher(msgspec.Struct, frozen=True):
+class TxnPusher(msgspec.Struct, frozen=True):
     """Who is in a hurry. Without a transaction: the time the request began, and no id."""
 
     start: Timestamp
@@ -85,7 +85,7 @@ class Step(enum.Enum):
 
 
 def plan(
-    intents: Sequence[Intent], requests: Sequence[Request], pusher: Pusher, *, known: Container[bytes] = ()
+    intents: Sequence[Intent], requests: Sequence[Request], pusher: TxnPusher, *, known: Container[bytes] = ()
 ) -> list[Push]:
     """One push per transaction met, in the order they were met; those not in `known` are given time to end first."""
     met: dict[bytes, list[Intent]] = {}
@@ -121,10 +121,10 @@ def after(push: PushTxn, resolution: Resolution) -> Step:
     return Step.RESOLVE if resolution.ts > push.above else Step.WAIT
 
 
-def insistent(pusher: Pusher) -> Pusher:
+def insistent(pusher: TxnPusher) -> TxnPusher:
     """The same reader, when its clock has passed all that it is uncertain about: it wins over everybody."""
     above = Timestamp(max(pusher.read_ts, pusher.limit))
-    return Pusher(MIN, pusher.txn_id, above, uncertain=False, holds_locks=pusher.holds_locks, limit=above)
+    return TxnPusher(MIN, pusher.txn_id, above, uncertain=False, holds_locks=pusher.holds_locks, limit=above)
 
 
 def settles(outcome: Resolution, *, above: Timestamp) -> bool:

@@ -16,13 +16,13 @@ from slackwater.errors import ConflictError, RetryableError, TransactionAborted
 from slackwater.hooks import probe
 from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Header, Refresh
 from slackwater.routing.sender import NO_RANGE
-from slackwater.txn.pushing import Pusher
+from slackwater.txn.pushing import TxnPusher
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.protocol.range.requests import Request
-    from slackwater.txn.contention import Waiting
-    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.contention import ContentionWait
+    from slackwater.txn.context import TxnContext
     from slackwater.txn.spanbook import SpanBook
     from slackwater.txn.state import TxnState
 
@@ -32,7 +32,9 @@ def requests_for(reads: SpanBook, *, after: Timestamp, upto: Timestamp) -> list[
     return [Refresh(span.start, span.end, after, upto) for span in reads.all_spans()]
 
 
-async def refresh(kernel: Kernel, state: TxnState, reads: SpanBook, *, upto: Timestamp, waiting: Waiting) -> bool:
+async def refresh(
+    context: TxnContext, state: TxnState, reads: SpanBook, *, upto: Timestamp, waiting: ContentionWait
+) -> bool:
     """Move the read timestamp up to `upto` if nothing that was read has changed; whether it moved."""
     if upto <= state.read_ts:
         return True
@@ -40,7 +42,7 @@ async def refresh(kernel: Kernel, state: TxnState, reads: SpanBook, *, upto: Tim
     if reads:
         requests = requests_for(reads, after=state.read_ts, upto=upto)
         for i in range(0, len(requests), BATCH_REQUESTS_MAX):
-            if not await _unchanged(kernel, state, requests[i : i + BATCH_REQUESTS_MAX], upto=upto, waiting=waiting):
+            if not await _unchanged(context, state, requests[i : i + BATCH_REQUESTS_MAX], upto=upto, waiting=waiting):
                 probe("txn.refresh_failed")
                 return False
         probe("txn.refreshed")
@@ -51,13 +53,13 @@ async def refresh(kernel: Kernel, state: TxnState, reads: SpanBook, *, upto: Tim
 
 
 async def _unchanged(
-    kernel: Kernel, state: TxnState, requests: list[Request], *, upto: Timestamp, waiting: Waiting
+    context: TxnContext, state: TxnState, requests: list[Request], *, upto: Timestamp, waiting: ContentionWait
 ) -> bool:
-    pusher = Pusher(state.start, state.txn_id, upto, uncertain=False, holds_locks=True)
+    pusher = TxnPusher(state.start, state.txn_id, upto, uncertain=False, holds_locks=True)
     while True:
         try:
             header = Header(NO_RANGE, txn=state.message(), decided=waiting.decided)
-            await kernel.sender.send(requests, header, timeout=waiting.deadline.remaining())
+            await context.sender.send(requests, header, timeout=waiting.deadline.remaining())
         except ConflictError as error:
             await waiting.clear(error, requests, pusher)
         except TransactionAborted:

@@ -20,17 +20,17 @@ from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:
     from slackwater.model.txns import Resolution
-    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.context import TxnContext
 
 
-async def resolve_span(kernel: Kernel, resolution: Resolution, start: bytes, end: bytes, *, timeout: float) -> int:
+async def resolve_span(context: TxnContext, resolution: Resolution, start: bytes, end: bytes, *, timeout: float) -> int:
     """Resolve every intent of the transaction in [start, end); `timeout` bounds each answer. Returns how many there were."""
     found = 0
     while start < end:
-        here = await kernel.sender.range_of(start, timeout=timeout)
+        here = await context.sender.range_of(start, timeout=timeout)
         upto = min(end, here.end)
         request = ResolveIntents(resolution, spans=((start, upto),))
-        answer = await kernel.sender.send([request], Header(NO_RANGE), timeout=timeout)
+        answer = await context.sender.send([request], Header(NO_RANGE), timeout=timeout)
         number = answer.results[0]
         if not isinstance(number, Number):
             raise UnavailableError("a range answered a resolution with something else", kind=type(number).__name__)

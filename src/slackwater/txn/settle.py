@@ -18,12 +18,12 @@ from slackwater.protocol.range.requests import Committed, Pushed, PushTxn
 if TYPE_CHECKING:
     from slackwater.model.txns import Intent
     from slackwater.runtime.deadline import Deadline
-    from slackwater.txn.kernel import Kernel
+    from slackwater.txn.context import TxnContext
 
 SETTLE_ATTEMPTS_MAX = 16
 
 
-async def settle(kernel: Kernel, txn: Intent, *, deadline: Deadline) -> Pushed | None:
+async def settle(context: TxnContext, txn: Intent, *, deadline: Deadline) -> Pushed | None:
     """The last word on the transaction of an intent: committed, once that may be told, or aborted; None when there is none.
 
     With `ambiguous` the record has been collected, and it may have been either.
@@ -31,7 +31,7 @@ async def settle(kernel: Kernel, txn: Intent, *, deadline: Deadline) -> Pushed |
     probe("txn.settle")
     push = PushTxn(txn, txn.start, txn.txn_id, txn.ts, abort=True, force=True)
     for _ in range(SETTLE_ATTEMPTS_MAX):
-        (pushed,) = (await kernel.ask([push], deadline=deadline)).results
+        (pushed,) = (await context.ask([push], deadline=deadline)).results
         if not isinstance(pushed, Pushed):
             return None
         if pushed.ambiguous or pushed.resolution.status is not TxnStatus.PENDING:
@@ -39,14 +39,14 @@ async def settle(kernel: Kernel, txn: Intent, *, deadline: Deadline) -> Pushed |
     else:
         return None
     if pushed.resolution.status is TxnStatus.COMMITTED:
-        await kernel.acknowledged(pushed.resolution.ts)
+        await context.acknowledged(pushed.resolution.ts)
     return pushed
 
 
-async def settled_commit(kernel: Kernel, txn: Intent, error: AmbiguousResult, *, deadline: Deadline) -> Committed:
+async def settled_commit(context: TxnContext, txn: Intent, error: AmbiguousResult, *, deadline: Deadline) -> Committed:
     """The commit whose answer was `error`, for its coordinator; raises what it is told if it did not happen, or may have."""
     try:
-        pushed = await settle(kernel, txn, deadline=deadline)
+        pushed = await settle(context, txn, deadline=deadline)
     except SlackwaterError:
         pushed = None  # whatever went wrong with the question, it is no answer
     outcome = None if pushed is None or pushed.ambiguous else pushed.resolution

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.closedts.negotiate import bound_of_staleness, negotiate
-from slackwater.closedts.policy import Policy, PolicyBook, follower_read_timestamp, terms_of
+from slackwater.closedts.policy import ClosingPolicy, PolicyBook, follower_read_timestamp, terms_of
 from slackwater.errors import TooStale, UnavailableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.ids import RangeId
@@ -65,7 +65,7 @@ class Staleness:
         all of them. Without spans, by the cluster's `closed_timestamp.target_duration`.
         """
         terms = terms_of(self._settings)
-        policies = [self._policies.spans.of(start, end, terms) for start, end in spans] or [Policy()]
+        policies = [self._policies.spans.of(start, end, terms) for start, end in spans] or [ClosingPolicy()]
         slack_s = self._settings["closed_timestamp.propagation_slack"]
         return follower_read_timestamp(self._clock.physical(), terms, slack_s=slack_s, policies=policies)
 

@@ -21,7 +21,7 @@ from slackwater.errors import invariant
 from slackwater.model.txns import TXN_ID_BYTES, Intent, Txn
 
 
-class Phase(enum.Enum):
+class TxnPhase(enum.Enum):
     """Where a transaction is in its life."""
 
     OPEN = "open"

@@ -12,18 +12,18 @@ import pytest
 from slackwater.cli import frontier as frontier_command
 from slackwater.cli.frontier import Report, _row
 from slackwater.clock.timestamp import MIN
-from slackwater.closedts.explain import Holding, Kind, ReplicaFrontier
+from slackwater.closedts.explain import Holding, HoldKind, ReplicaFrontier
 from slackwater.codec.layout import kv
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
-from slackwater.server.closing import FRONTIER, FrontierRequest
+from slackwater.server.closing import FRONTIER, ReplicaFrontiersRequest
 from slackwater.server.services import STATUS, StatusRequest
 from tests.unit.closedts.transport_world import at
 from tests.unit.server.cluster import Cluster
 
 
 async def frontiers(cluster, node, **request):
-    reply = await cluster.nodes[0].dialer.call(node.address, FRONTIER, FrontierRequest(**request), timeout=5.0)
+    reply = await cluster.nodes[0].dialer.call(node.address, FRONTIER, ReplicaFrontiersRequest(**request), timeout=5.0)
     return reply.replicas
 
 
@@ -58,7 +58,7 @@ def test_every_replica_tells_how_far_it_is_and_what_holds_it():
                     if seen.held_by is not None:
                         break
                     await asyncio.sleep(0.02)
-            assert seen.holding().kind is Kind.TRANSACTION
+            assert seen.holding().kind is HoldKind.TRANSACTION
             assert seen.holding().since == seen.held_by.ts
             assert seen.resolved < seen.held_by.ts
             row = _row(seen, leader.clock.now())
@@ -91,20 +91,20 @@ FINE = ReplicaFrontier(
 @pytest.mark.parametrize(
     ("changes", "held"),
     [
-        ({}, Holding(Kind.NOTHING)),
-        ({"refusal": "proposals in flight", "refused_since": at(90)}, Holding(Kind.NOTHING)),
+        ({}, Holding(HoldKind.NOTHING)),
+        ({"refusal": "proposals in flight", "refused_since": at(90)}, Holding(HoldKind.NOTHING)),
         (
             {"refusal": "proposals in flight", "refused_since": at(90), "closed": at(89), "in_flight": 3},
-            Holding(Kind.REQUEST, "proposals in flight (3 commands)", at(90)),
+            Holding(HoldKind.REQUEST, "proposals in flight (3 commands)", at(90)),
         ),
-        ({"refusal": "policy off", "refused_since": at(1)}, Holding(Kind.POLICY, "policy off", at(1))),
-        ({"refusal": "no valid lease", "refused_since": at(1)}, Holding(Kind.LEASE, "no valid lease", at(1))),
-        ({"frozen": True}, Holding(Kind.MERGE, "the range is frozen by a merge")),
+        ({"refusal": "policy off", "refused_since": at(1)}, Holding(HoldKind.POLICY, "policy off", at(1))),
+        ({"refusal": "no valid lease", "refused_since": at(1)}, Holding(HoldKind.LEASE, "no valid lease", at(1))),
+        ({"frozen": True}, Holding(HoldKind.MERGE, "the range is frozen by a merge")),
         (
             {"leaseholder": NodeId(2), "leaseholder_ended": at(80)},
-            Holding(Kind.NODE, "n2, which holds the lease, has not been alive", at(80)),
+            Holding(HoldKind.NODE, "n2, which holds the lease, has not been alive", at(80)),
         ),
-        ({"failure": "it differs"}, Holding(Kind.REPLICA, "this replica is quarantined: it differs")),
+        ({"failure": "it differs"}, Holding(HoldKind.REPLICA, "this replica is quarantined: it differs")),
     ],
 )
 def test_what_holds_a_replica_back(changes, held):

@@ -298,7 +298,9 @@ def test_open_transactions_are_bounded_and_idle_ones_end() -> None:
             assert await opening.tx.get("accounts", 7) is None
         assert len(txns) == 2
         with pytest.raises(SlackwaterError, match="as many open transactions"):
-            await db._gateways.call(nt.COMMIT, nt.EndTxn(b"3" * 16, opens=True), deadline=db._gateways.deadline(0.2))
+            await db._gateways.call(
+                nt.COMMIT, nt.EndClientTxn(b"3" * 16, opens=True), deadline=db._gateways.deadline(0.2)
+            )
         await cluster.until(lambda: len(txns) == 0)
         with pytest.raises(RetryableError, match="idle"):
             await first.tx.get("accounts", 0)

@@ -7,7 +7,7 @@ import pytest
 
 from slackwater.client.definitions import column_specs, key_specs, type_of_arrow, type_of_text
 from slackwater.errors import UsageError
-from slackwater.model.kinds import INT, INT2, INT4, STRING, UUID, Kind, decimal_type
+from slackwater.model.kinds import INT, INT2, INT4, STRING, UUID, ColumnKind, decimal_type
 from slackwater.model.schema import Column
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 
@@ -21,7 +21,7 @@ def test_a_dict_of_types_under_any_of_their_names() -> None:
         ColumnSpec("d", STRING),
     )
     assert type_of_text("smallint") == INT2
-    assert type_of_text("double  precision").kind is Kind.FLOAT
+    assert type_of_text("double  precision").kind is ColumnKind.FLOAT
 
 
 def test_an_arrow_schema() -> None:

@@ -135,11 +135,13 @@ def test_a_commit_that_was_the_first_message_is_settled_when_its_answer_is_lost(
         assert tx.commit_timestamp
         # and where the commit never got anywhere, the question rules it out
         wire.sent.clear()
-        mark = nt.TxnMark(b"7" * 16, wire_key(db), tx.commit_timestamp, 0, tx.commit_timestamp)
+        mark = nt.TxnHandle(b"7" * 16, wire_key(db), tx.commit_timestamp, 0, tx.commit_timestamp)
         assert not (await db._gateways.call(nt.SETTLE, nt.Settle(mark), deadline=db._gateways.deadline())).committed
         held = (nt.Write(table_id(db), 1, nt.WriteKind.UPSERT, *rows(db, 1, 9)),)
         with pytest.raises(RetryableError):
-            await db._gateways.call(nt.COMMIT, nt.EndTxn(b"7" * 16, held, opens=True), deadline=db._gateways.deadline())
+            await db._gateways.call(
+                nt.COMMIT, nt.EndClientTxn(b"7" * 16, held, opens=True), deadline=db._gateways.deadline()
+            )
         assert await db.get("a", 1) == {"id": 1, "v": 7}
 
     _with_database(story)

@@ -1,6 +1,6 @@
 import pytest
 
-from slackwater.clock import HybridClock, Offset, OffsetMonitor, SteadyWall, StepGuard, from_us
+from slackwater.clock import HybridClock, OffsetMonitor, PeerOffset, SteadyWall, StepGuard, from_us
 from slackwater.clock.hlc import MEASUREMENT_AGE_MAX_NS, PEERS_MAX
 from slackwater.errors import ClockError
 
@@ -67,7 +67,7 @@ def test_peek_uses_nothing_up():
 def monitor(*offsets_us: int, error_us: int = 0) -> OffsetMonitor:
     made = OffsetMonitor(max_offset_s=0.5)
     for i, offset in enumerate(offsets_us):
-        made.record(f"n{i}", Offset(offset, error_us, 0))
+        made.record(f"n{i}", PeerOffset(offset, error_us, 0))
     return made
 
 
@@ -98,17 +98,17 @@ def test_old_measurements_do_not_count():
 
 def test_a_precise_measurement_is_kept_for_a_while_over_a_vague_one():
     found = monitor(900 * MS)
-    found.record("n0", Offset(600 * MS, 400 * MS, 1))
+    found.record("n0", PeerOffset(600 * MS, 400 * MS, 1))
     with pytest.raises(ClockError):
         found.check(2)
-    found.record("n0", Offset(600 * MS, 400 * MS, MEASUREMENT_AGE_MAX_NS))
+    found.record("n0", PeerOffset(600 * MS, 400 * MS, MEASUREMENT_AGE_MAX_NS))
     found.check(MEASUREMENT_AGE_MAX_NS)
 
 
 def test_peers_are_bounded_and_the_oldest_goes_first():
     found = monitor(*[900 * MS] * PEERS_MAX)
     for i in range(PEERS_MAX):
-        found.record(f"m{i}", Offset(0, 0, 0))
+        found.record(f"m{i}", PeerOffset(0, 0, 0))
     found.check(0)
 
 
@@ -118,17 +118,17 @@ nobody = OffsetMonitor(max_offset_s=0.5)
 def test_peers_vouch_for_a_clock_that_was_put_right():
     wall, monotonic, _, guard = guarded()
     peers = OffsetMonitor(max_offset_s=0.5)
-    peers.record("n2", Offset(0, 10, monotonic() - 1))
+    peers.record("n2", PeerOffset(0, 10, monotonic() - 1))
     wall.us -= 900 * MS
     for _ in range(2):
         with pytest.raises(ClockError, match="while it ran"):
             guard.check(peers)
     monotonic.us += 1
-    peers.record("n2", Offset(0, 10, monotonic()))
-    peers.record("n3", Offset(900 * MS, 10, monotonic()))
+    peers.record("n2", PeerOffset(0, 10, monotonic()))
+    peers.record("n3", PeerOffset(900 * MS, 10, monotonic()))
     with pytest.raises(ClockError, match="while it ran"):
         guard.check(peers)
-    peers.record("n3", Offset(-9, 10, monotonic()))
+    peers.record("n3", PeerOffset(-9, 10, monotonic()))
     guard.check(peers)
     guard.check(nobody)
 
@@ -194,16 +194,16 @@ def test_a_clock_that_its_peers_agree_with_is_followed_to_where_it_was_set():
         guard.check(peers)
     monotonic.us += 10 * MS
     wall.us += 10 * MS
-    peers.record("n2", Offset(9, 10, monotonic()))
+    peers.record("n2", PeerOffset(9, 10, monotonic()))
     guard.check(peers)
     assert clock.now() >= from_us(wall.us)
 
 
 def test_a_measurement_that_contradicts_a_more_exact_one_replaces_it():
     monitor = OffsetMonitor(max_offset_s=0.5)
-    monitor.record("n2", Offset(0, 10, 0))
-    monitor.record("n2", Offset(5, 100, 1))
+    monitor.record("n2", PeerOffset(0, 10, 0))
+    monitor.record("n2", PeerOffset(5, 100, 1))
     assert monitor.latest() == {"n2": 0}, "less exact, and they agree"
-    monitor.record("n2", Offset(900 * MS, 100, 2))
+    monitor.record("n2", PeerOffset(900 * MS, 100, 2))
     with pytest.raises(ClockError):
         monitor.check(3)

@@ -1,6 +1,6 @@
 import pytest
 
-from slackwater.clock import HybridClock, Offset, OffsetMonitor, Timestamp, parse, show
+from slackwater.clock import HybridClock, OffsetMonitor, PeerOffset, Timestamp, parse, show
 from slackwater.clock.timestamp import parse_seconds
 from tests.golden import check, scripts
 
@@ -38,7 +38,7 @@ class ClockRunner:
 
     def do_measure(self, peer: str, offset: str, error: str) -> None:
         us = round(parse_seconds(offset) * 1_000_000)
-        self.monitor.record(peer, Offset(us, round(parse_seconds(error) * 1_000_000), self.wall_us * 1_000))
+        self.monitor.record(peer, PeerOffset(us, round(parse_seconds(error) * 1_000_000), self.wall_us * 1_000))
 
     def do_check(self) -> str:
         self.monitor.check(self.wall_us * 1_000)

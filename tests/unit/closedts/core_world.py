@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.closedts import BucketTracker
-from slackwater.closedts.policy import Policy, Terms
+from slackwater.closedts.policy import ClosingPolicy, Terms
 from slackwater.closedts.policy import target as policy_target
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
@@ -30,7 +30,7 @@ from slackwater.protocol.log.commands import (
     decode_packet,
 )
 from slackwater.protocol.range.requests import SubsumeResult
-from slackwater.replica.apply import Absorbed, Created, LeaseChanged, Verdict, apply_packet, merge_in
+from slackwater.replica.apply import Absorbed, ApplyVerdict, Created, LeaseChanged, apply_packet, merge_in
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
@@ -72,8 +72,8 @@ class CoreReplica:
     def latched(self) -> bool:
         return bool(self.triggers)
 
-    def policy(self) -> Policy:
-        return Policy()
+    def policy(self) -> ClosingPolicy:
+        return ClosingPolicy()
 
     def try_close(self, ts: Timestamp) -> Closed | CannotClose:
         hindered = None if self.state.lease.holder == self.node.id else CannotClose.NO_VALID_LEASE
@@ -178,7 +178,7 @@ class CoreWorld:
                 waiter=None,
             )
         )
-        wanted = policy_target(Policy(), self.clock(), self.terms)
+        wanted = policy_target(ClosingPolicy(), self.clock(), self.terms)
         target = MIN if replica.state.frozen or wanted is None else wanted
         flight = replica.buffer.flush(close_target=target, close_limit=FOREVER)
         assert flight is not None
@@ -286,7 +286,7 @@ class CoreWorld:
             for command, verdict in applied.outcomes:
                 replica.buffer.settle(command.command_id)
                 replica.triggers.discard(command.command_id)
-                if verdict is Verdict.ACCEPTED and command.command_id in self.writes:
+                if verdict is ApplyVerdict.ACCEPTED and command.command_id in self.writes:
                     self._judge(node, *self.writes[command.command_id])
             if applied.state.frozen and not replica.state.frozen:
                 self._note_frozen(applied.state)

@@ -8,7 +8,7 @@ from slackwater.clock.timestamp import MIN, add_seconds, from_us, logical_of, se
 from slackwater.closedts.policy import (
     LEASE_GAP_S,
     RTT_STEPS_MAX,
-    Policy,
+    ClosingPolicy,
     SpanPolicies,
     Terms,
     closable_upto,
@@ -19,14 +19,14 @@ from slackwater.closedts.policy import (
     target,
     terms_of,
 )
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import UsageError
 from slackwater.settings import Settings
 
 NOW = from_us(1_000_000_000, 7)
-LAG = Policy()
-OFF = Policy(Kind.OFF)
-LEAD = Policy(Kind.LEAD, rtt_step=7)
+LAG = ClosingPolicy()
+OFF = ClosingPolicy(PolicyKind.OFF)
+LEAD = ClosingPolicy(PolicyKind.LEAD, rtt_step=7)
 
 
 def test_a_lag_trails_now_by_the_clusters_duration_and_has_no_logical_part() -> None:
@@ -35,7 +35,7 @@ def test_a_lag_trails_now_by_the_clusters_duration_and_has_no_logical_part() -> 
 
 
 def test_a_span_may_have_its_own_lag() -> None:
-    assert target(Policy(duration_ms=500), NOW, Terms(target_duration_s=3.0)) == from_us(999_500_000)
+    assert target(ClosingPolicy(duration_ms=500), NOW, Terms(target_duration_s=3.0)) == from_us(999_500_000)
 
 
 def test_a_duration_of_zero_is_off_and_not_no_lag() -> None:
@@ -78,13 +78,13 @@ def test_follower_read_timestamp_is_older_than_target_tick_and_slack() -> None:
 def test_follower_read_timestamp_serves_spans_of_every_policy() -> None:
     now, terms = from_us(10_000_000), Terms()
 
-    def at(*policies: Policy, terms: Terms = terms) -> float:
+    def at(*policies: ClosingPolicy, terms: Terms = terms) -> float:
         return seconds_between(follower_read_timestamp(now, terms, slack_s=1.0, policies=policies), now)
 
-    assert at(Policy(duration_ms=200)) == pytest.approx(1.4), "its own target, one tick, the slack"
-    assert at(Policy(duration_ms=200), terms=Terms(target_duration_s=0.0)) == pytest.approx(1.4)
+    assert at(ClosingPolicy(duration_ms=200)) == pytest.approx(1.4), "its own target, one tick, the slack"
+    assert at(ClosingPolicy(duration_ms=200), terms=Terms(target_duration_s=0.0)) == pytest.approx(1.4)
     assert at(LEAD) == 0, "the present"
-    assert at(LEAD, Policy(duration_ms=200), LAG) == pytest.approx(4.2), "the laziest decides"
+    assert at(LEAD, ClosingPolicy(duration_ms=200), LAG) == pytest.approx(4.2), "the laziest decides"
     assert at(LEAD, terms=Terms(lead_override_s=5.0)) == 0, "nobody reads the future"
     short = seconds_between(now, target(LEAD, now, terms) or now) - terms.max_offset_s - 0.1
     assert at(LEAD, terms=Terms(lead_override_s=0.1)) == pytest.approx(short, abs=1e-5), "a lead that is too short"
@@ -95,7 +95,7 @@ def test_follower_read_timestamp_serves_spans_of_every_policy() -> None:
 
 
 def test_a_range_takes_the_policy_that_promises_least_of_those_it_touches() -> None:
-    fast = Policy(duration_ms=200)
+    fast = ClosingPolicy(duration_ms=200)
     spans = SpanPolicies([(b"m", b"p", LEAD), (b"c", b"f", fast), (b"f", b"h", OFF)])
     terms = Terms(target_duration_s=3.0)
     assert spans.of(b"c", b"d", terms) == fast

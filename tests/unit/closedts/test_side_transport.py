@@ -6,9 +6,9 @@ import pytest
 
 from slackwater.clock.timestamp import MIN
 from slackwater.closedts import side_transport
-from slackwater.closedts.policy import Policy, Terms
+from slackwater.closedts.policy import ClosingPolicy, Terms
 from slackwater.closedts.side_transport import UPDATES_KEPT, CannotClose, Sender
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import UsageError
 from slackwater.model.ids import RangeId
 from tests.unit.closedts.transport_world import FakeRange, at, lease, new_sender, tick
@@ -159,13 +159,13 @@ def test_a_member_that_is_touched_but_not_reached_leaves(monkeypatch: pytest.Mon
 
 def test_policies_form_groups_and_a_change_of_policy_never_moves_a_range_back() -> None:
     sender = new_sender()
-    lead = Policy(Kind.LEAD, rtt_step=7)
+    lead = ClosingPolicy(PolicyKind.LEAD, rtt_step=7)
     r, other = FakeRange(sender, 1, policy=lead), FakeRange(sender, 2)
     update = tick(sender, 10)
     assert update.groups == [(1, at(10.81)), (2, at(7))]
     tick(sender, 11)
     assert r.closed == at(10.81), "standing members are not told"
-    r.own_policy = Policy()
+    r.own_policy = ClosingPolicy()
     sender.touch_all()
     update = tick(sender, 12)
     assert update.members == [(1, 1, 2)]
@@ -190,7 +190,7 @@ def test_too_many_policies_close_nothing_for_the_surplus(monkeypatch: pytest.Mon
     monkeypatch.setattr(side_transport, "GROUPS_MAX", 1)
     sender = new_sender()
     FakeRange(sender, 1)
-    FakeRange(sender, 2, policy=Policy(duration_ms=10))
+    FakeRange(sender, 2, policy=ClosingPolicy(duration_ms=10))
     tick(sender, 10)
     assert sender.refusals == {CannotClose.TOO_MANY_POLICIES: 1}
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import Timestamp, from_us
-from slackwater.closedts.policy import Policy
+from slackwater.closedts.policy import ClosingPolicy
 from slackwater.closedts.receiver import Receiver
 from slackwater.closedts.side_transport import CannotClose, Sender
 from slackwater.closedts.waiting import Gate, gate
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import NotLeaseholder
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
@@ -27,7 +27,11 @@ from tests.unit.closedts.transport_world import TERMS, FakeRange, at, lease
 if TYPE_CHECKING:
     from pathlib import Path
 
-POLICIES = {"lag": Policy(), "lead": Policy(Kind.LEAD, rtt_step=7), "off": Policy(Kind.OFF)}
+POLICIES = {
+    "lag": ClosingPolicy(),
+    "lead": ClosingPolicy(PolicyKind.LEAD, rtt_step=7),
+    "off": ClosingPolicy(PolicyKind.OFF),
+}
 
 
 def seconds(text: str) -> str:
@@ -128,10 +132,10 @@ class Runner:
     # --- a follower that applies late --------------------------------------------------------------------------------
 
     def do_cluster(self, nodes: str, range: str, lease: str) -> None:  # noqa: A002 - the script's word
-        self.follower = Receiver()
-        self.follower.watch(RangeId(1))
+        self.apply_subscriber = Receiver()
+        self.apply_subscriber.watch(RangeId(1))
         self.seq = 2
-        self.token = self.follower.attach(NodeId(1))
+        self.token = self.apply_subscriber.attach(NodeId(1))
 
     def do_put(self, node: str, k: str, at: str) -> None:
         self.log.append((k, int(at)))
@@ -143,7 +147,7 @@ class Runner:
         members = [(RangeId(1), LeaseAppliedIndex(int(lai)), 1)]
         groups = [(1, Timestamp(int(closed)))]
         update = Update(NodeId(1), 1, self.seq, full=self.seq == 2, groups=groups, members=members)
-        assert self.follower.receive(self.token, update)
+        assert self.apply_subscriber.receive(self.token, update)
         self.seq += 1
         return self._follower_status()
 
@@ -155,9 +159,9 @@ class Runner:
 
     def do_read(self, node: str, k: str, at: str) -> str:
         applied = LeaseAppliedIndex(self.applied)
-        closed = self.follower.closed_for(RangeId(1), applied)
+        closed = self.apply_subscriber.closed_for(RangeId(1), applied)
         if gate(required=Timestamp(int(at)), closed=closed, wait_ms=0) is not Gate.SERVE:
-            waiting = self.follower.waiting_for(RangeId(1), applied)
+            waiting = self.apply_subscriber.waiting_for(RangeId(1), applied)
             hint = f"; waiting for lai {waiting.lai}" if waiting else ""
             message = f"not closed: {at} > {closed}{hint}"
             raise NotLeaseholder(message)
@@ -165,7 +169,7 @@ class Runner:
         return f'{node} {k} = "{found}"'
 
     def _follower_status(self) -> str:
-        return f"n2 {self.follower.status(RangeId(1), LeaseAppliedIndex(self.applied))}"
+        return f"n2 {self.apply_subscriber.status(RangeId(1), LeaseAppliedIndex(self.applied))}"
 
 
 SCRIPTS = [path for path in golden.scripts("closedts") if path.stem.startswith("side_transport_")]

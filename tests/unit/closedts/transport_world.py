@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
-from slackwater.closedts.policy import Policy, Terms
+from slackwater.closedts.policy import ClosingPolicy, Terms
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
@@ -35,7 +35,9 @@ def lease(upto: float = 1e6, epoch: int = EPOCH) -> NodeLease:
 class FakeRange:
     """A leased range."""
 
-    def __init__(self, sender: Sender, range_id: int, *, epoch: int = EPOCH, policy: Policy | None = None) -> None:
+    def __init__(
+        self, sender: Sender, range_id: int, *, epoch: int = EPOCH, policy: ClosingPolicy | None = None
+    ) -> None:
         self.sender = sender
         self.id = RangeId(range_id)
         self.lai = LeaseAppliedIndex(1)
@@ -43,10 +45,10 @@ class FakeRange:
         self.closed = MIN
         self.refuses: CannotClose | None = None
         self.asked = 0
-        self.own_policy = policy or Policy()
+        self.own_policy = policy or ClosingPolicy()
         sender.add(self.id, self)
 
-    def policy(self) -> Policy:
+    def policy(self) -> ClosingPolicy:
         return self.own_policy
 
     def try_close(self, ts: Timestamp) -> Closed | CannotClose:

@@ -9,9 +9,11 @@ import pytest
 from slackwater.codec.keys import KeyType, decode_key, encode_key
 from slackwater.codec.keys_arrow import encode_keys
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.kinds import Kind
+from slackwater.model.kinds import ColumnKind
 
-INT, STRING, DECIMAL, FLOAT = (KeyType(k) for k in (Kind.INT, Kind.STRING, Kind.DECIMAL, Kind.FLOAT))
+INT, STRING, DECIMAL, FLOAT = (
+    KeyType(k) for k in (ColumnKind.INT, ColumnKind.STRING, ColumnKind.DECIMAL, ColumnKind.FLOAT)
+)
 
 
 @pytest.mark.parametrize(
@@ -19,20 +21,20 @@ INT, STRING, DECIMAL, FLOAT = (KeyType(k) for k in (Kind.INT, Kind.STRING, Kind.
     [
         (1, INT, "20 80 00 00 00 00 00 00 01"),
         (-1, INT, "20 7f ff ff ff ff ff ff ff"),
-        (1, KeyType(Kind.INT, descending=True), "df 7f ff ff ff ff ff ff fe"),
+        (1, KeyType(ColumnKind.INT, descending=True), "df 7f ff ff ff ff ff ff fe"),
         (None, INT, "05"),
-        (None, KeyType(Kind.INT, nulls_last=True), "f5"),
-        (None, KeyType(Kind.INT, descending=True), "fa"),
-        (True, KeyType(Kind.BOOL), "10 01"),
+        (None, KeyType(ColumnKind.INT, nulls_last=True), "f5"),
+        (None, KeyType(ColumnKind.INT, descending=True), "fa"),
+        (True, KeyType(ColumnKind.BOOL), "10 01"),
         ("a\0b", STRING, "40 61 00 ff 62 00 01"),
-        (b"", KeyType(Kind.BYTES), "48 00 01"),
+        (b"", KeyType(ColumnKind.BYTES), "48 00 01"),
         (-0.0, FLOAT, "28 80 00 00 00 00 00 00 00"),
         (math.nan, FLOAT, "28 ff f8 00 00 00 00 00 00"),
         (-math.nan, FLOAT, "28 ff f8 00 00 00 00 00 00"),
         (Decimal(0), DECIMAL, "30 02"),
         (Decimal("123.40"), DECIMAL, "30 03 80 00 00 03 0d 23 00"),
         (Decimal(-1), DECIMAL, "30 01 7f ff ff fe f4 ff"),
-        (dt.date(1970, 1, 2), KeyType(Kind.DATE), "50 80 00 00 01"),
+        (dt.date(1970, 1, 2), KeyType(ColumnKind.DATE), "50 80 00 00 01"),
     ],
 )
 def test_the_bytes_are_as_documented(value, key_type, expected):
@@ -59,7 +61,7 @@ def test_a_prefix_of_a_tuple_is_a_prefix_of_its_key():
         (Decimal("1E+9999999999"), DECIMAL),
         (Decimal("1" * 10_001), DECIMAL),
         ("\ud800", STRING),
-        (b"x", KeyType(Kind.UUID)),
+        (b"x", KeyType(ColumnKind.UUID)),
     ],
 )
 def test_values_that_have_no_key(value, key_type):
@@ -69,7 +71,7 @@ def test_values_that_have_no_key(value, key_type):
 
 def test_json_has_no_order():
     with pytest.raises(UsageError):
-        KeyType(Kind.JSON)
+        KeyType(ColumnKind.JSON)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_json_has_no_order():
         ("40", INT),
         ("20 80", INT),
         ("20 80 00 00 00 00 00 00 01 00", INT),
-        ("10 02", KeyType(Kind.BOOL)),
+        ("10 02", KeyType(ColumnKind.BOOL)),
         ("40 61", STRING),
         ("40 61 00", STRING),
         ("40 61 00 02", STRING),
@@ -93,9 +95,9 @@ def test_json_has_no_order():
         ("30 03 80 00 00 01 02 00", DECIMAL),
         ("30 03 80 00 00 01 66 00", DECIMAL),
         ("30 03 80 00 00 01 0b 01 00", DECIMAL),
-        ("50 00 00 00 00", KeyType(Kind.DATE)),
-        ("58 00 00 00 00 00 00 00 00", KeyType(Kind.TIMESTAMP)),
-        ("60 00", KeyType(Kind.UUID)),
+        ("50 00 00 00 00", KeyType(ColumnKind.DATE)),
+        ("58 00 00 00 00 00 00 00 00", KeyType(ColumnKind.TIMESTAMP)),
+        ("60 00", KeyType(ColumnKind.UUID)),
     ],
 )
 def test_bytes_that_are_no_key(hexadecimal, key_type):
@@ -113,9 +115,10 @@ def test_vectorized_keys_of_numpy_arrays_and_of_chunks():
     days = np.array(["1970-01-01", "2026-11-15"], dtype="datetime64[D]")
     numbers = np.array([3, -3])
     expected = [
-        encode_key([n, d], [INT, KeyType(Kind.DATE)]) for n, d in zip(numbers.tolist(), days.tolist(), strict=True)
+        encode_key([n, d], [INT, KeyType(ColumnKind.DATE)])
+        for n, d in zip(numbers.tolist(), days.tolist(), strict=True)
     ]
-    assert encode_keys(b"", [INT, KeyType(Kind.DATE)], [numbers, days]) == expected
+    assert encode_keys(b"", [INT, KeyType(ColumnKind.DATE)], [numbers, days]) == expected
     assert encode_keys(b"", [INT], [pa.chunked_array([[3], [-3]])]) == encode_keys(b"", [INT], [numbers])
     with pytest.raises(UsageError):
         encode_keys(b"", [INT], [np.array(["x"])])

@@ -9,7 +9,7 @@ from slackwater.codec.layout import kv, table_span
 from slackwater.config.zones import (
     GC_TTL_S_DEFAULT,
     SYSTEM_SPAN,
-    Kind,
+    PolicyKind,
     Zone,
     ZoneConfig,
     Zones,
@@ -119,7 +119,8 @@ def test_the_rest_and_the_system_remember_too() -> None:
 def test_every_value_is_shown_with_where_it_comes_from() -> None:
     table = table_span(104)
     book = zones(
-        (ZoneConfig(policy=Kind.LAG, duration_ms=500, gc_ttl_s=7200), 1), (ZoneConfig(table.start, table.end, 5), 2)
+        (ZoneConfig(policy=PolicyKind.LAG, duration_ms=500, gc_ttl_s=7200), 1),
+        (ZoneConfig(table.start, table.end, 5), 2),
     )
     shown = {name: (v.value, v.source) for name, v in book.explained(table.start, Settings()).items()}
     assert shown == {

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from slackwater.demo import command, shop
-from slackwater.demo.picture import Sample, svg
+from slackwater.demo.picture import LagSample, svg
 from slackwater.demo.screen import Check, Screen
 from slackwater.demo.shop import MONEY, TILL_START, TILLS, Books
 from slackwater.errors import UsageError
@@ -38,7 +38,7 @@ def test_a_line_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
 
 
 def test_the_picture_is_well_formed_and_has_a_line_a_range() -> None:
-    samples = [Sample(at / 2, range_id, 3.0 + at % 2) for at in range(20) for range_id in (3, 4)]
+    samples = [LagSample(at / 2, range_id, 3.0 + at % 2) for at in range(20) for range_id in (3, 4)]
     root = ET.fromstring(svg(samples, [(4.0, "kill -9 n2")], target_s=3.0))
     lines = root.findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 2

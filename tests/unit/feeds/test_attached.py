@@ -15,7 +15,7 @@ from slackwater.model.descriptors import Generation, LeaseAppliedIndex, RangeDes
 from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.model.spans import Span
 from slackwater.protocol.feeds.events import Changes, Ended, EndReason
-from slackwater.replica.driver import Gone
+from slackwater.replica.driver import DetachReason
 from slackwater.runtime.seam import Family
 from slackwater.settings import Settings
 from slackwater.storage.batch import WriteBatch
@@ -182,7 +182,7 @@ def test_a_split_takes_its_place_among_what_waits() -> None:
 def test_what_waits_comes_before_the_last_word() -> None:
     world = Range()
     world.apply(commit((b"k", 11)))
-    world.attached.gone(Gone.REMOVED, "moved")
+    world.attached.gone(DetachReason.REMOVED, "moved")
     changes, ended = world.take()
     assert changes.timestamps == [11]
     assert ended.reason is EndReason.REPLICA_GONE

@@ -9,7 +9,7 @@ import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import KV, kv, prefix_span
-from slackwater.config.zones import Kind, ZoneConfig
+from slackwater.config.zones import PolicyKind, ZoneConfig
 from slackwater.errors import BelowGcThreshold
 from slackwater.feeds.client import Checkpoint
 from slackwater.feeds.frontier import decode_token
@@ -96,8 +96,8 @@ async def test_nothing_is_attached_when_nobody_listens() -> None:
         async with node.feed_client.watch([WHOLE]) as feed:
             await Reader(feed).upto(node.clock.now())
             replica = node.store.holding(kv(b"a"))
-            assert replica.follower is not None
-        await cluster.until(lambda: replica.follower is None)
+            assert replica.apply_subscriber is not None
+        await cluster.until(lambda: replica.apply_subscriber is None)
         assert len(node.feeds.sessions) == 1, "the node's own announcements"
 
 
@@ -218,7 +218,7 @@ async def test_a_leading_span_is_resolved_ahead_of_time() -> None:
         leading = Span(kv(b"k"), kv(b"l"))
         for bound in (leading.start, leading.end):
             await first.admin.split(bound)
-        await write_zone(first.kv, ZoneConfig(leading.start, leading.end, policy=Kind.LEAD))
+        await write_zone(first.kv, ZoneConfig(leading.start, leading.end, policy=PolicyKind.LEAD))
         second.sender.cache.clear()
         async with second.feed_client.watch([leading]) as feed:
             reader = Reader(feed)

@@ -7,7 +7,7 @@ import pytest
 from slackwater.clock import HybridClock
 from slackwater.clock.timestamp import Timestamp, add_seconds
 from slackwater.errors import FeedExpired, UnavailableError
-from slackwater.feeds.protection import MOVE_INTERVAL_S, FeedProtection, Policy, Unprotected
+from slackwater.feeds.protection import MOVE_INTERVAL_S, FeedProtection, ProtectionPolicy, Unprotected
 from slackwater.model.spans import Span
 from slackwater.runtime import run
 
@@ -63,7 +63,7 @@ def test_it_moves_behind_progress_now_and_then() -> None:
 
 
 def test_the_alarm_comes_first_and_then_the_policy() -> None:
-    for policy in Policy:
+    for policy in ProtectionPolicy:
         story = Story(policy=policy, expires_after_s=100.0)
         run(story.protection.begin(story.now()))
         run(story.protection.check())
@@ -72,7 +72,7 @@ def test_the_alarm_comes_first_and_then_the_policy() -> None:
         run(story.protection.check())
         assert story.protection.alarming
         story.now_s += 60
-        if policy is Policy.KEEP:
+        if policy is ProtectionPolicy.KEEP:
             run(story.protection.check())
             assert story.protection.protected is not None
         else:

@@ -9,7 +9,7 @@ from slackwater.catalog import definition
 from slackwater.codec.layout import prefix_span, system
 from slackwater.config.zones import zone_key
 from slackwater.errors import InvalidSetting, UnknownSetting, UsageError
-from slackwater.feeds.watch import Bell, SystemWatch, Topic
+from slackwater.feeds.watch import CatalogBell, SystemWatch, Topic
 from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from slackwater.runtime import run
@@ -89,7 +89,7 @@ def test_unknown_and_unsafe_settings_are_refused_and_ignored() -> None:
 
 def test_a_bell_remembers_that_it_rang() -> None:
     async def main() -> None:
-        bell = Bell()
+        bell = CatalogBell()
         bell.ring()
         async with timeout(DEADLINE_S):
             await bell.changed()

@@ -11,7 +11,7 @@ from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import BelowGcThreshold, ConflictError, UsageError
-from slackwater.model.kinds import ColumnType, Kind
+from slackwater.model.kinds import ColumnKind, ColumnType
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.txns import Txn
 from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow, ScanPlan
@@ -26,7 +26,7 @@ SCHEMA = TableSchema(
     9,
     "t",
     1,
-    (Column(1, "id", ColumnType(Kind.INT), nullable=False), Column(2, "name", ColumnType(Kind.STRING))),
+    (Column(1, "id", ColumnType(ColumnKind.INT), nullable=False), Column(2, "name", ColumnType(ColumnKind.STRING))),
     (KeyColumn(1),),
 )
 CODEC = RowCodec(SCHEMA)
@@ -337,7 +337,7 @@ def test_an_answer_that_does_not_fit_a_frame_is_asked_for_in_smaller_pieces():
                 9,
                 "t",
                 2,
-                (*SCHEMA.columns, Column(3, "added", ColumnType(Kind.STRING), default="d" * 500)),
+                (*SCHEMA.columns, Column(3, "added", ColumnType(ColumnKind.STRING), default="d" * 500)),
                 SCHEMA.primary_key,
             )
             plan = ScanPlan((SCHEMA, wide), 2)

@@ -38,7 +38,7 @@ class World:
         self.table = made.table.latest
         self.codec = RowCodec(self.table.schema)
 
-    async def stage(self, *chunks: dict[int, str], age_s: float = 0.0, job: ns.Job | None = None) -> ns.PartRef:
+    async def stage(self, *chunks: dict[int, str], age_s: float = 0.0, job: ns.StagingJob | None = None) -> ns.PartRef:
         now_us = us_of(self.node.clock.now()) - int(age_s * 1e6)
         part = ns.part_id(now_us, self.node.runtime.rng.bytes(8))
         encoded = []
@@ -207,20 +207,22 @@ def test_a_job_over_the_bound_is_told_when_the_row_that_is_too_many_is_staged() 
         with pytest.raises(UsageError, match=r"11 rows or more are more than one commit takes .* split the job"):
             await world.stage(dict.fromkeys(range(11), "x"))
         job, other = (ns.part_id(us_of(world.node.clock.now()), chance * 8) for chance in (b"1", b"2"))
-        first = await world.stage(dict.fromkeys(range(6), "x"), job=ns.Job(job, 0))
-        await world.stage(dict.fromkeys(range(10, 13), "x"), job=ns.Job(job, 1))
-        again = await world.stage(dict.fromkeys(range(10, 14), "x"), job=ns.Job(job, 1))  # another attempt: not added
-        await world.stage(dict.fromkeys(range(8), "x"), job=ns.Job(other, 0))
+        first = await world.stage(dict.fromkeys(range(6), "x"), job=ns.StagingJob(job, 0))
+        await world.stage(dict.fromkeys(range(10, 13), "x"), job=ns.StagingJob(job, 1))
+        again = await world.stage(
+            dict.fromkeys(range(10, 14), "x"), job=ns.StagingJob(job, 1)
+        )  # another attempt: not added
+        await world.stage(dict.fromkeys(range(8), "x"), job=ns.StagingJob(other, 0))
         with pytest.raises(UsageError, match="11 rows or more are more than one commit takes"):
-            await world.stage({20: "x"}, job=ns.Job(job, 2))
+            await world.stage({20: "x"}, job=ns.StagingJob(job, 2))
         with pytest.raises(UsageError, match="more than one commit takes"):
-            await world.stage({10: "x"}, job=ns.Job(job, 1))  # a retry does not begin anew
+            await world.stage({10: "x"}, job=ns.StagingJob(job, 1))  # a retry does not begin anew
         done = await world.publish(first, again)
         assert done.rows == 10
         with pytest.raises(UsageError, match="16 bytes"):
-            await world.stage({1: "x"}, job=ns.Job(b"short", 0))
+            await world.stage({1: "x"}, job=ns.StagingJob(b"short", 0))
         with pytest.raises(UsageError, match="numbered from 0"):
-            await world.stage({1: "x"}, job=ns.Job(other, -1))
+            await world.stage({1: "x"}, job=ns.StagingJob(other, -1))
 
     in_world(test, staging__rows_max=10)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slackwater.log import Fault, MemoryLog, check_identity
+from slackwater.log import LogFault, MemoryLog, check_identity
 from slackwater.model.ids import Position, RangeId
 from tests.golden import check, scripts
 
@@ -48,7 +48,7 @@ class Runner:
         self.loop.run(self.handles[node].close())
 
     def do_fault(self, node: str, *faults: str) -> None:
-        self.handles[node].arm(*(Fault(fault) for fault in faults))
+        self.handles[node].arm(*(LogFault(fault) for fault in faults))
 
     def do_release(self, log: str) -> str:
         return f"{self.logs[log].release()} released"

@@ -6,14 +6,16 @@ import pytest
 
 from slackwater.errors import UsageError
 from slackwater.model import kinds
-from slackwater.model.kinds import ColumnType, Kind, decimal_type, parse_type
+from slackwater.model.kinds import ColumnKind, ColumnType, decimal_type, parse_type
 from slackwater.model.schema import Column, KeyColumn, TableSchema, can_retype
 
 ID = Column(1, "id", kinds.INT, nullable=False)
 KEY = (KeyColumn(1),)
 
 
-@pytest.mark.parametrize("text", [*(k.value for k in Kind if k is not Kind.DECIMAL), "decimal(10,2)", "decimal(38,0)"])
+@pytest.mark.parametrize(
+    "text", [*(k.value for k in ColumnKind if k is not ColumnKind.DECIMAL), "decimal(10,2)", "decimal(38,0)"]
+)
 def test_types_print_what_they_parse(text):
     assert str(parse_type(text)) == text
     assert str(parse_type(f" {text.upper()} ")) == text
@@ -140,4 +142,4 @@ def test_what_may_be_read_as_what(old, new, allowed):
 
 def test_only_decimals_have_digits():
     with pytest.raises(UsageError):
-        ColumnType(Kind.INT, 5)
+        ColumnType(ColumnKind.INT, 5)

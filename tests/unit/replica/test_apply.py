@@ -26,7 +26,7 @@ from slackwater.protocol.log.commands import (
     encode_packet,
 )
 from slackwater.protocol.range.requests import SubsumeResult
-from slackwater.replica.apply import Absorbed, Created, LeaseChanged, Verdict, apply_packet, verdict
+from slackwater.replica.apply import Absorbed, ApplyVerdict, Created, LeaseChanged, apply_packet, verdict
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family
 from slackwater.sim import mutants
@@ -62,20 +62,20 @@ def one(state: RangeState, *commands: Command, position: int = 21):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, Verdict.ACCEPTED),
-        ({"lease_sequence": 4}, Verdict.WRONG_LEASE),
-        ({"lease_sequence": 6}, Verdict.WRONG_LEASE),
-        ({"lai": 10}, Verdict.STALE_INDEX),
-        ({"lai": 500}, Verdict.ACCEPTED),
-        ({"min_write_ts": Timestamp(150)}, Verdict.BELOW_CLOSED),
-        ({"min_write_ts": Timestamp(151)}, Verdict.ACCEPTED),
-        ({"min_write_ts": MIN}, Verdict.ACCEPTED),
-        ({"generation": 3}, Verdict.STALE_GENERATION),
-        ({"generation": 4}, Verdict.ACCEPTED),
-        ({"lai": NO_LAI}, Verdict.BAD_LEASE),
+        ({}, ApplyVerdict.ACCEPTED),
+        ({"lease_sequence": 4}, ApplyVerdict.WRONG_LEASE),
+        ({"lease_sequence": 6}, ApplyVerdict.WRONG_LEASE),
+        ({"lai": 10}, ApplyVerdict.STALE_INDEX),
+        ({"lai": 500}, ApplyVerdict.ACCEPTED),
+        ({"min_write_ts": Timestamp(150)}, ApplyVerdict.BELOW_CLOSED),
+        ({"min_write_ts": Timestamp(151)}, ApplyVerdict.ACCEPTED),
+        ({"min_write_ts": MIN}, ApplyVerdict.ACCEPTED),
+        ({"generation": 3}, ApplyVerdict.STALE_GENERATION),
+        ({"generation": 4}, ApplyVerdict.ACCEPTED),
+        ({"lai": NO_LAI}, ApplyVerdict.BAD_LEASE),
     ],
 )
-def test_verdict(changes: dict[str, object], expected: Verdict) -> None:
+def test_verdict(changes: dict[str, object], expected: ApplyVerdict) -> None:
     assert verdict(STATE, command(**changes)) is expected
 
 
@@ -97,7 +97,7 @@ def test_effects_and_state_are_in_one_batch() -> None:
 def test_a_duplicate_applies_once() -> None:
     first = command(effects=effects(k=b"v"), stats=(1,))
     applied = one(STATE, first, first)
-    assert [o.verdict for o in applied.outcomes] == [Verdict.ACCEPTED, Verdict.STALE_INDEX]
+    assert [o.verdict for o in applied.outcomes] == [ApplyVerdict.ACCEPTED, ApplyVerdict.STALE_INDEX]
     assert applied.state.stats == (1,)
 
 
@@ -112,7 +112,7 @@ def test_a_lease_request_replaces_exactly_the_lease_it_names() -> None:
     new = Lease(2, 6, Timestamp(200), epoch=1)
     request = command(lai=NO_LAI, min_write_ts=MIN, closed=MIN, trigger=LeaseTrigger(new))
     applied = one(STATE, request, request)
-    assert [o.verdict for o in applied.outcomes] == [Verdict.ACCEPTED, Verdict.WRONG_LEASE]
+    assert [o.verdict for o in applied.outcomes] == [ApplyVerdict.ACCEPTED, ApplyVerdict.WRONG_LEASE]
     assert applied.state.lease == new
     assert applied.state.closed == 200, "the start of a lease acts as closed"
     assert applied.aftermath == [LeaseChanged(5, 6)]
@@ -126,30 +126,30 @@ def test_a_lease_request_replaces_exactly_the_lease_it_names() -> None:
     ],
 )
 def test_bad_lease_requests(lease: Lease) -> None:
-    assert verdict(STATE, command(lai=NO_LAI, min_write_ts=MIN, trigger=LeaseTrigger(lease))) is Verdict.BAD_LEASE
+    assert verdict(STATE, command(lai=NO_LAI, min_write_ts=MIN, trigger=LeaseTrigger(lease))) is ApplyVerdict.BAD_LEASE
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, Verdict.ACCEPTED),
-        ({"trigger": AdoptTrigger(STATE.descriptor.replicas[0])}, Verdict.BAD_ADOPTION),
-        ({"effects": effects(k=b"v")}, Verdict.BAD_ADOPTION),
-        ({"closed": Timestamp(160)}, Verdict.BAD_ADOPTION),
-        ({"lai": 11}, Verdict.BAD_ADOPTION),
-        ({"generation": 3}, Verdict.STALE_GENERATION),
-        ({"generation": 0}, Verdict.STALE_GENERATION),
-        ({"lease_sequence": 4}, Verdict.WRONG_LEASE),
+        ({}, ApplyVerdict.ACCEPTED),
+        ({"trigger": AdoptTrigger(STATE.descriptor.replicas[0])}, ApplyVerdict.BAD_ADOPTION),
+        ({"effects": effects(k=b"v")}, ApplyVerdict.BAD_ADOPTION),
+        ({"closed": Timestamp(160)}, ApplyVerdict.BAD_ADOPTION),
+        ({"lai": 11}, ApplyVerdict.BAD_ADOPTION),
+        ({"generation": 3}, ApplyVerdict.STALE_GENERATION),
+        ({"generation": 0}, ApplyVerdict.STALE_GENERATION),
+        ({"lease_sequence": 4}, ApplyVerdict.WRONG_LEASE),
     ],
 )
-def test_an_adoption_adds_a_replica_and_nothing_else(changes: dict[str, object], expected: Verdict) -> None:
+def test_an_adoption_adds_a_replica_and_nothing_else(changes: dict[str, object], expected: ApplyVerdict) -> None:
     whole = {"lai": NO_LAI, "closed": MIN, "min_write_ts": MIN, "generation": 4, "trigger": AdoptTrigger(9), **changes}
     adoption = command(**whole)
     applied = one(STATE, adoption, adoption)
     assert applied.outcomes[0].verdict is expected
-    assert applied.outcomes[1].verdict is not Verdict.ACCEPTED, "once"
+    assert applied.outcomes[1].verdict is not ApplyVerdict.ACCEPTED, "once"
     before, after = STATE.descriptor, applied.state.descriptor
-    if expected is Verdict.ACCEPTED:
+    if expected is ApplyVerdict.ACCEPTED:
         assert (after.replicas, after.generation) == ((*before.replicas, 9), 5)
         after = msgspec.structs.replace(after, replicas=before.replicas, generation=before.generation)
     assert msgspec.structs.replace(applied.state, descriptor=after, position=STATE.position) == STATE
@@ -158,7 +158,7 @@ def test_an_adoption_adds_a_replica_and_nothing_else(changes: dict[str, object],
 def test_a_frozen_range_is_not_adopted() -> None:
     frozen = msgspec.structs.replace(STATE, frozen=FreezeTrigger(6, 3))
     adoption = command(lai=NO_LAI, closed=MIN, min_write_ts=MIN, generation=4, trigger=AdoptTrigger(9))
-    assert verdict(frozen, adoption) is Verdict.FROZEN
+    assert verdict(frozen, adoption) is ApplyVerdict.FROZEN
 
 
 def test_an_expiration_lease_cannot_be_taken_before_its_end() -> None:
@@ -169,8 +169,8 @@ def test_an_expiration_lease_cannot_be_taken_before_its_end() -> None:
     late = command(
         lai=NO_LAI, min_write_ts=MIN, trigger=LeaseTrigger(Lease(2, 6, Timestamp(301), expiration=Timestamp(500)))
     )
-    assert verdict(held, early) is Verdict.BAD_LEASE
-    assert verdict(held, late) is Verdict.ACCEPTED
+    assert verdict(held, early) is ApplyVerdict.BAD_LEASE
+    assert verdict(held, late) is ApplyVerdict.ACCEPTED
 
 
 def test_a_lease_asked_for_anew_ends_no_sooner_than_an_extension_that_overtook_it() -> None:
@@ -212,7 +212,7 @@ FROZEN = msgspec.structs.replace(STATE, frozen=FreezeTrigger(3, 9))
 
 
 def test_a_frozen_range_applies_nothing_and_closes_nothing() -> None:
-    assert verdict(FROZEN, command()) is Verdict.FROZEN
+    assert verdict(FROZEN, command()) is ApplyVerdict.FROZEN
     new = Lease(2, 6, Timestamp(900), epoch=1)
     applied = one(FROZEN, command(lai=NO_LAI, min_write_ts=MIN, closed=MIN, trigger=LeaseTrigger(new)))
     assert applied.state.lease == new, "somebody must be able to thaw it"
@@ -249,7 +249,7 @@ def test_a_merge_proposed_under_an_older_generation_is_dead() -> None:
     frozen = SubsumeResult(33, 3, MIN, MIN, 4, MIN, MIN, ())
     merge = command(lai=12, min_write_ts=MIN, generation=4, trigger=MergeTrigger(raised, right, frozen))
     applied = one(STATE, command(min_write_ts=MIN, trigger=DescriptorTrigger(raised), generation=4), merge)
-    assert [o.verdict for o in applied.outcomes] == [Verdict.ACCEPTED, Verdict.STALE_GENERATION]
+    assert [o.verdict for o in applied.outcomes] == [ApplyVerdict.ACCEPTED, ApplyVerdict.STALE_GENERATION]
 
 
 @given(
@@ -271,7 +271,7 @@ def test_whatever_the_log_holds_closed_and_index_never_regress_and_writes_stay_a
         state = applied.state
         assert state.closed >= before.closed
         assert state.lai >= before.lai
-        if applied.outcomes[0].verdict is Verdict.ACCEPTED and write:
+        if applied.outcomes[0].verdict is ApplyVerdict.ACCEPTED and write:
             assert write > before.closed
 
 
@@ -293,8 +293,8 @@ def test_packets_round_trip_and_damage_is_noticed() -> None:
 def test_nothing_is_applied_under_another_lease_even_if_the_rule_were_wrong() -> None:
     """The acceptance rule decides; an assertion beside it stops the replica should it ever decide wrongly (I-08)."""
     late = command(lease_sequence=4)
-    assert one(STATE, late).outcomes[0].verdict is Verdict.WRONG_LEASE
+    assert one(STATE, late).outcomes[0].verdict is ApplyVerdict.WRONG_LEASE
     with mutants.applied(["X-LATE-APPEND"]):
         with pytest.raises(InvariantViolation, match="I-08"):
             one(STATE, late)
-        assert one(STATE, command(lease_sequence=4, lai=10)).outcomes[0].verdict is Verdict.WRONG_LEASE
+        assert one(STATE, command(lease_sequence=4, lai=10)).outcomes[0].verdict is ApplyVerdict.WRONG_LEASE

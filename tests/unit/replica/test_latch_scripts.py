@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.replica.latches import LatchManager, LatchSpan, RequestId, Waiting, read_latch, write_latch
+from slackwater.replica.latches import LatchManager, LatchSpan, RequestId, WaitingLatch, read_latch, write_latch
 from tests import golden
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Runner:
 
     def do_acquire(self, request: str, *spans: str) -> str:
         answer = self.manager.acquire(RequestId(int(request)), [parse(word) for word in spans])
-        if isinstance(answer, Waiting):
+        if isinstance(answer, WaitingLatch):
             return f"{request} waits behind {' '.join(map(str, answer.behind))}"
         return f"{request} granted"
 

@@ -7,7 +7,7 @@ import pytest
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import InvariantViolation, Overloaded, UsageError
 from slackwater.replica import latches
-from slackwater.replica.latches import Latch, LatchManager, LatchSpan, RequestId, Waiting, read_latch, write_latch
+from slackwater.replica.latches import Latch, LatchManager, LatchSpan, RequestId, WaitingLatch, read_latch, write_latch
 from slackwater.replica.latches_naive import conflict
 from slackwater.replica.spanmap import INDEX_SLACK, KeyIndex
 
@@ -44,7 +44,7 @@ def test_the_conflict_table_both_ways(first: LatchSpan, second: LatchSpan, confl
     for one, other in ((first, second), (second, first)):
         manager = LatchManager()
         assert isinstance(manager.acquire(RequestId(1), [one]), Latch)
-        assert isinstance(manager.acquire(RequestId(2), [other]), Waiting) == conflicts
+        assert isinstance(manager.acquire(RequestId(2), [other]), WaitingLatch) == conflicts
         assert conflict(one, other) == conflicts, "the twin has its own copy of the table"
 
 
@@ -59,7 +59,7 @@ def test_a_request_does_not_conflict_with_itself_and_leaves_nothing_behind() -> 
         write_latch(b"j", b"l"),
     ]
     assert isinstance(manager.acquire(RequestId(1), spans), Latch)
-    assert isinstance(manager.acquire(RequestId(2), [READ_5]), Waiting)
+    assert isinstance(manager.acquire(RequestId(2), [READ_5]), WaitingLatch)
     assert manager.release(RequestId(1)) == [2]
     assert manager.release(RequestId(2)) == []
     assert isinstance(manager.acquire(RequestId(3), [write_latch(b"a", b"z")]), Latch)
@@ -70,8 +70,8 @@ def test_a_key_declared_twice_counts_with_the_timestamp_that_excludes_more() -> 
         manager = LatchManager()
         manager.acquire(RequestId(1), [read_latch(b"r", at=at(low)), read_latch(b"r", at=at(high))])
         manager.acquire(RequestId(2), [write_latch(b"w", at=at(low)), write_latch(b"w", at=at(high))])
-        assert isinstance(manager.acquire(RequestId(3), [write_latch(b"r", at=at(5))]), Waiting), "8 sees 5"
-        assert isinstance(manager.acquire(RequestId(4), [read_latch(b"w", at=at(5))]), Waiting), "5 sees 3"
+        assert isinstance(manager.acquire(RequestId(3), [write_latch(b"r", at=at(5))]), WaitingLatch), "8 sees 5"
+        assert isinstance(manager.acquire(RequestId(4), [read_latch(b"w", at=at(5))]), WaitingLatch), "5 sees 3"
         assert manager.release(RequestId(1)) == [3]
         assert manager.release(RequestId(2)) == [4]
 

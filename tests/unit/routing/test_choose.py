@@ -5,7 +5,7 @@ from __future__ import annotations
 from slackwater.model.ids import NodeId
 from slackwater.model.locality import shared
 from slackwater.routing.choose import Candidate, order
-from slackwater.routing.nodes import GRUDGE_NS, NODES_MAX, Health, NodeTable, NodeView
+from slackwater.routing.nodes import GRUDGE_NS, NODES_MAX, NodeHealth, NodeTable, NodeView
 
 HERE = (("region", "eu"), ("zone", "a"))
 
@@ -28,7 +28,7 @@ class Dice:
 
 
 def node(
-    n: int, health: Health = Health.LIVE, *, locality=HERE, latency_us: int = 100, suspect: bool = False
+    n: int, health: NodeHealth = NodeHealth.LIVE, *, locality=HERE, latency_us: int = 100, suspect: bool = False
 ) -> Candidate:
     return Candidate(NodeId(n), NodeView(health, locality), latency_us, suspect)
 
@@ -55,19 +55,19 @@ def test_leaseholder_hint_outside_the_descriptor_is_asked_first() -> None:
 
 
 def test_a_dead_leaseholder_comes_last_because_its_lease_will_move() -> None:
-    assert ordered(node(1, Health.DEAD), node(2), node(3), leaseholder=1) == [2, 3, 1]
+    assert ordered(node(1, NodeHealth.DEAD), node(2), node(3), leaseholder=1) == [2, 3, 1]
 
 
 def test_a_draining_leaseholder_still_holds_the_lease() -> None:
-    assert ordered(node(1, Health.DRAINING), node(2), leaseholder=1) == [1, 2]
+    assert ordered(node(1, NodeHealth.DRAINING), node(2), leaseholder=1) == [1, 2]
 
 
 def test_followers_by_health_then_nearness_then_speed() -> None:
     far = (("region", "us"), ("zone", "a"))
     beside = (("region", "eu"), ("zone", "b"))
     found = ordered(
-        node(1, Health.DRAINING),
-        node(2, Health.DEAD),
+        node(1, NodeHealth.DRAINING),
+        node(2, NodeHealth.DEAD),
         node(3, locality=far),
         node(4, locality=beside),
         node(5, latency_us=10_000),
@@ -84,7 +84,7 @@ def test_this_node_is_the_nearest_follower() -> None:
 
 
 def test_draining_and_dead_nodes_come_last_for_followers_even_here() -> None:
-    assert ordered(node(1), node(2, Health.DRAINING), here=2, by_follower=True) == [1, 2]
+    assert ordered(node(1), node(2, NodeHealth.DRAINING), here=2, by_follower=True) == [1, 2]
 
 
 def test_equal_replicas_share_the_load() -> None:

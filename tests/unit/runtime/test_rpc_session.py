@@ -72,7 +72,7 @@ def test_magic_and_version_must_match(monkeypatch, side, field, value, match):
     async def main():
         async with world() as w:
             target = dialer(w)
-            original = session.Session._hello
+            original = session.RpcSession._hello
 
             def hello(self):
                 mine = type(self).__name__ == ("Peer" if side == "caller" else "ServerSession")
@@ -82,7 +82,7 @@ def test_magic_and_version_must_match(monkeypatch, side, field, value, match):
                 version = value if field == "VERSION" else wire.VERSION
                 return wire.encode(wire.Hello(magic, version, "", 0, 1000))
 
-            monkeypatch.setattr(session.Session, "_hello", hello)
+            monkeypatch.setattr(session.RpcSession, "_hello", hello)
             with pytest.raises(ProtocolError, match=match):
                 await target.peer(w.address)
             await turns()

@@ -18,7 +18,7 @@ from slackwater.runtime.seam import Family
 from slackwater.server.damage import refetch_replica
 from slackwater.server.health import health
 from slackwater.server.queues.check import CheckQueue
-from slackwater.server.queues.desk import Visit, look
+from slackwater.server.queues.context import Visit, view_cluster
 from slackwater.server.reports import report
 from slackwater.sim.rot import Rotten, RottenReader
 from slackwater.storage.batch import WriteBatch
@@ -54,7 +54,9 @@ def whole(node: Node) -> bool:
 
 
 async def check(node: Node) -> None:
-    await CheckQueue().check(Visit(node.queues.desk, node.store.replicas[R3], await look(node.queues.desk)))
+    await CheckQueue().check(
+        Visit(node.queues.context, node.store.replicas[R3], await view_cluster(node.queues.context))
+    )
 
 
 async def filled(cluster: Cluster) -> list[Node]:
@@ -86,7 +88,7 @@ def test_where_nobody_can_tell_nothing_is_touched_and_an_operator_is_asked() -> 
             await check(first)
             assert [node.store.replicas[R3] for node in (first, second, third)] == before
             assert all(replica.failure is None for replica in before)
-            question = first.queues.desk.open_questions()[R3]
+            question = first.queues.context.open_questions()[R3]
             assert "none holds what its statistics say" in question
             assert f"n1: {ROWS - 5} of {ROWS} versions" in question
             assert report(first).questions == {R3: question}

@@ -12,7 +12,7 @@ from slackwater.errors import HistoryIncomplete
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.replica.allocator import NodeState
-from slackwater.replica.driver.history import History
+from slackwater.replica.driver.history import RangeHistory
 from slackwater.replica.snapshot import range_digest
 from slackwater.server.bootstrap import begin_again
 from slackwater.server.identity import Genesis, read_identity
@@ -28,13 +28,13 @@ N1, N2, N3 = NodeId(1), NodeId(2), NodeId(3)
 DEAD_SOON = {"liveness__dead_after": 1.0}
 
 
-def history(node: Node, start: bytes) -> History:
+def history(node: Node, start: bytes) -> RangeHistory:
     born = read_identity(node.engine).born
-    return History(begin_again(born), node.log, node.runtime, start=start, bytes_max=1 << 30)
+    return RangeHistory(begin_again(born), node.log, node.runtime, start=start, bytes_max=1 << 30)
 
 
 async def replayed(node: Node, born: Genesis | None, start: bytes, *, bytes_max: int) -> RangeState:
-    return await History(begin_again(born), node.log, node.runtime, start=start, bytes_max=bytes_max).advance()
+    return await RangeHistory(begin_again(born), node.log, node.runtime, start=start, bytes_max=bytes_max).advance()
 
 
 async def lose_first(cluster: Cluster) -> None:
@@ -192,7 +192,7 @@ def test_a_lost_range_whose_log_was_trimmed_is_left_alone_and_reported():
             await lose_first(cluster)
             await second.log.trim(RangeId(3), upto=head)
             await cluster.until(
-                lambda: "the log was trimmed" in second.queues.desk.lost.get(RangeId(3), ""),
+                lambda: "the log was trimmed" in second.queues.context.lost.get(RangeId(3), ""),
                 poke=lambda: sweep(second),
             )
             assert "start n1 again, or restore a backup" in "".join(report(second).warnings), "status says so"

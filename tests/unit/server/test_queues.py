@@ -15,7 +15,7 @@ from slackwater.protocol.range import requests as rq
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family
 from slackwater.server.queues.check import CheckQueue
-from slackwater.server.queues.desk import Visit, look
+from slackwater.server.queues.context import Visit, view_cluster
 from slackwater.storage.batch import WriteBatch
 from tests.unit.server.cluster import Cluster
 
@@ -56,7 +56,7 @@ def test_ranges_are_replicated_over_zones_and_follow_their_configuration() -> No
             )
             assert len(await cluster.keys()) == 50
             for node in cluster.nodes:
-                assert not node.queues.failures["replicate"], node.queues.desk.findings
+                assert not node.queues.failures["replicate"], node.queues.context.findings
 
     run(main())
 
@@ -219,14 +219,14 @@ def test_the_logs_of_absorbed_ranges_are_trimmed_even_after_a_restart() -> None:
             await node.admin.merge(kv(b"k000012"))  # the second absorbs the third, and then is absorbed itself
             await node.admin.merge(kv(b"k000007"))
             left = node.store.holding(kv(b"k000007")).state.descriptor.range_id
-            assert [node.store.graves.of(r) for r in (left, *ranges[1:])] == [True, False, False]
+            assert [node.store.merged.of(r) for r in (left, *ranges[1:])] == [True, False, False]
             await node.store.flush()
             await cluster.kill(node)
             again = await cluster.add(node.engine, 0)  # type: ignore[arg-type]
-            assert again.store.graves.of(left), "it is in the engine"
+            assert again.store.merged.of(left), "it is in the engine"
             assert [await again.log.head(r) > 0 for r in ranges[1:]] == [True, True]
             await cluster.until(
-                lambda: not again.store.graves.of(left), poke=lambda: sweep_all(cluster, "nudge", "trim")
+                lambda: not again.store.merged.of(left), poke=lambda: sweep_all(cluster, "nudge", "trim")
             )
             for absorbed in ranges[1:]:
                 with pytest.raises(LogTrimmed):
@@ -246,7 +246,9 @@ def test_a_replica_that_differs_is_found_and_replaced() -> None:
             async def check() -> dict[int, bytes]:
                 queue = CheckQueue()
                 return dict(
-                    await queue.check(Visit(first.queues.desk, first.store.replicas[3], await look(first.queues.desk)))
+                    await queue.check(
+                        Visit(first.queues.context, first.store.replicas[3], await view_cluster(first.queues.context))
+                    )
                 )
 
             assert len(set((await check()).values())) == 1
@@ -255,7 +257,7 @@ def test_a_replica_that_differs_is_found_and_replaced() -> None:
             third.engine.write(bad)
             wrong = third.store.replicas[3]
             assert len(set((await check()).values())) == 2
-            assert "differ" in first.queues.desk.findings[-1]
+            assert "differ" in first.queues.context.findings[-1]
             await cluster.until(
                 lambda: third.store.replicas.get(3) not in (None, wrong) and third.store.replicas[3].failure is None
             )

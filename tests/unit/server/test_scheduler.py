@@ -23,7 +23,7 @@ from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
     from slackwater.server.node import Node
-    from slackwater.server.queues.desk import Visit
+    from slackwater.server.queues.context import Visit
 
 R3 = RangeId(3)
 HOUR = 3600.0
@@ -90,7 +90,7 @@ def test_a_queue_that_crashes_is_reported_and_rests_while_everything_else_goes_o
             assert broken.calls == 2
             crashes, until_ns = node.queues._rests["trim", R3]
             assert crashes == 2
-            assert until_ns - node.queues.desk.now_ns() > 1e9, "longer each time"
+            assert until_ns - node.queues.context.now_ns() > 1e9, "longer each time"
             broken.error = UnavailableError("not now")
             node.queues._rests["trim", R3] = (2, 0)
             await node.queues.sweep()

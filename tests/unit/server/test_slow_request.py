@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from slackwater.closedts.explain import Kind
+from slackwater.closedts.explain import HoldKind
 from slackwater.codec.layout import kv
 from tests.unit.server.cluster import Cluster
 
@@ -57,10 +57,10 @@ def test_a_hanging_request_holds_back_only_its_own_range():
             assert there[slow].closing.closed() < now, "its own range waits: the write may still land below"
             assert there[slow].closing.closed() <= max(wrote, began)
             held = here[slow].closing.explain().holding()
-            assert held.kind is Kind.REQUEST
+            assert held.kind is HoldKind.REQUEST
             assert held.since > 0
-            assert here[busy].closing.explain().holding().kind is Kind.NOTHING
-            assert here[idle].closing.explain().holding().kind is Kind.NOTHING
+            assert here[busy].closing.explain().holding().kind is HoldKind.NOTHING
+            assert here[idle].closing.explain().holding().kind is HoldKind.NOTHING
 
             gate.open.set()
             await hanging

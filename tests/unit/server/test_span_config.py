@@ -9,9 +9,9 @@ import pytest
 
 from slackwater.cli.span_config import main, span_of
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.closedts.policy import Policy, PolicyBook, Terms
+from slackwater.closedts.policy import ClosingPolicy, PolicyBook, Terms
 from slackwater.codec.layout import kv, table_span
-from slackwater.config.zones import Kind, Zone, ZoneConfig, Zones, config_of, decode_zone, factor_of
+from slackwater.config.zones import PolicyKind, Zone, ZoneConfig, Zones, config_of, decode_zone, factor_of
 from slackwater.errors import DecodeError, SlackwaterError, UnavailableError, UsageError
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
@@ -21,8 +21,8 @@ from slackwater.settings import Settings
 
 A, C, F, M = kv(b"a"), kv(b"c"), kv(b"f"), kv(b"m")
 CONFIGS = [
-    ZoneConfig(policy=Kind.LAG, duration_ms=500, replication_factor=5),
-    ZoneConfig(A, C, policy=Kind.LEAD),
+    ZoneConfig(policy=PolicyKind.LAG, duration_ms=500, replication_factor=5),
+    ZoneConfig(A, C, policy=PolicyKind.LEAD),
     ZoneConfig(C, F, replication_factor=1),
 ]
 
@@ -32,8 +32,8 @@ def described(start: bytes, end: bytes) -> RangeDescriptor:
 
 
 def test_what_a_record_leaves_open_the_rest_decides() -> None:
-    assert config_of(CONFIGS, described(A, C)) == ZoneConfig(b"", b"", 5, Kind.LEAD, 0)
-    assert config_of(CONFIGS, described(C, F)) == ZoneConfig(b"", b"", 1, Kind.LAG, 500)
+    assert config_of(CONFIGS, described(A, C)) == ZoneConfig(b"", b"", 5, PolicyKind.LEAD, 0)
+    assert config_of(CONFIGS, described(C, F)) == ZoneConfig(b"", b"", 1, PolicyKind.LAG, 500)
     assert config_of(CONFIGS, described(F, M)) == CONFIGS[0]
     assert config_of([], described(F, M)) == ZoneConfig()
     assert factor_of(CONFIGS, described(F, M), default=3) == 5
@@ -43,21 +43,23 @@ def test_what_a_record_leaves_open_the_rest_decides() -> None:
 def test_policies_are_those_of_the_spans_with_leads_of_the_measured_step() -> None:
     terms = Terms()
     policies = policies_of(CONFIGS, rtt_step=4)
-    assert policies.of(A, C, terms) == Policy(Kind.LEAD, 0, 4)
-    assert policies.of(C, F, terms) == policies.of(F, M, terms) == Policy(Kind.LAG, 500)
-    assert policies.of(A, F, terms) == Policy(Kind.LAG, 500), "a range over two spans obeys the more careful policy"
-    assert policies_of([], rtt_step=4).of(A, C, terms) == Policy()
+    assert policies.of(A, C, terms) == ClosingPolicy(PolicyKind.LEAD, 0, 4)
+    assert policies.of(C, F, terms) == policies.of(F, M, terms) == ClosingPolicy(PolicyKind.LAG, 500)
+    assert policies.of(A, F, terms) == ClosingPolicy(PolicyKind.LAG, 500), (
+        "a range over two spans obeys the more careful policy"
+    )
+    assert policies_of([], rtt_step=4).of(A, C, terms) == ClosingPolicy()
 
 
 def test_the_systems_own_keys_lag_whatever_records_say() -> None:
     terms, system = Terms(), (b"\x01", b"\x04")
-    odd = ZoneConfig(b"\x03p", C, policy=Kind.OFF)  # as one could be written once
-    for configs in (CONFIGS[:1], [ZoneConfig(policy=Kind.OFF)], [odd]):
+    odd = ZoneConfig(b"\x03p", C, policy=PolicyKind.OFF)  # as one could be written once
+    for configs in (CONFIGS[:1], [ZoneConfig(policy=PolicyKind.OFF)], [odd]):
         policies = policies_of(configs, rtt_step=4)
-        assert policies.of(*system, terms) == Policy()
-        assert policies.of(b"\x02", b"\x03q", terms) == Policy()
-    assert policies_of([odd], rtt_step=4).of(A, C, terms) == Policy(Kind.OFF), "of the rest it still holds"
-    assert policies_of([ZoneConfig(policy=Kind.OFF)], rtt_step=4).of(A, C, terms) == Policy(Kind.OFF)
+        assert policies.of(*system, terms) == ClosingPolicy()
+        assert policies.of(b"\x02", b"\x03q", terms) == ClosingPolicy()
+    assert policies_of([odd], rtt_step=4).of(A, C, terms) == ClosingPolicy(PolicyKind.OFF), "of the rest it still holds"
+    assert policies_of([ZoneConfig(policy=PolicyKind.OFF)], rtt_step=4).of(A, C, terms) == ClosingPolicy(PolicyKind.OFF)
 
 
 def test_records_of_an_earlier_version_are_read_and_rubbish_is_not() -> None:
@@ -131,10 +133,12 @@ def test_a_copy_changes_the_book_when_the_records_or_the_round_trip_do_and_only_
         rtt[NodeId(3)] = 0.1
         await watch.read()
         assert told == [1, 2]
-        assert book.spans.of(A, C, Terms()) == Policy(Kind.LEAD, 0, 5)
+        assert book.spans.of(A, C, Terms()) == ClosingPolicy(PolicyKind.LEAD, 0, 5)
         for followers, step in (((2,), 0), ((2, 3), 5), ((2, 9), 5), ((), 0)):
             made_for = book.of(A, C, Terms(), followers=[NodeId(n) for n in followers])
-            assert made_for == Policy(Kind.LEAD, 0, step), "the furthest follower; one never measured is far"
+            assert made_for == ClosingPolicy(PolicyKind.LEAD, 0, step), (
+                "the furthest follower; one never measured is far"
+            )
         rtt[NodeId(3)] = 0.119
         await watch.read()
         assert told == [1, 2], "not clearly outside its step"

@@ -20,10 +20,10 @@ from slackwater.model.descriptors import (
 )
 from slackwater.model.ids import NodeId, Position
 from slackwater.protocol.log.commands import Command
-from slackwater.replica.apply import Outcome, Verdict
+from slackwater.replica.apply import ApplyOutcome, ApplyVerdict
 from slackwater.replica.state import RangeState
 from slackwater.sim.oracles.closing import AboveClosed, Ledger, NeverBack, NotTooEarly, Stairs, listen
-from slackwater.sim.oracles.witness import Applied
+from slackwater.sim.oracles.witness import ApplyEvent
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Ground:
     def violated(self, oracle: str, kind: str, summary: str, **evidence: object) -> None:
         raise Broken(f"{oracle} {kind}")
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         for watcher in self.facts["witness"].watchers:
             watcher.applied(event)
 
@@ -74,7 +74,9 @@ def state(*, lai: int, closed: int, position: int) -> RangeState:
     )
 
 
-def event(*, lai: int, closed: int, write: int = 0, had: int = 0, verdict: Verdict = Verdict.ACCEPTED) -> Applied:
+def event(
+    *, lai: int, closed: int, write: int = 0, had: int = 0, verdict: ApplyVerdict = ApplyVerdict.ACCEPTED
+) -> ApplyEvent:
     """One command at index `lai` that carries `closed` and writes at `write`, applied where `had` was closed."""
     command = Command(
         command_id=lai.to_bytes(16, "big"),
@@ -87,8 +89,8 @@ def event(*, lai: int, closed: int, write: int = 0, had: int = 0, verdict: Verdi
         state(lai=lai - 1, closed=had, position=lai),
         state(lai=lai, closed=max(had, closed), position=lai + 1),
     )
-    return Applied(
-        "n1", before, after, WriteBatch(), [Outcome(command, verdict)], Position(lai + 1), engine=None, first=True
+    return ApplyEvent(
+        "n1", before, after, WriteBatch(), [ApplyOutcome(command, verdict)], Position(lai + 1), engine=None, first=True
     )
 
 
@@ -187,7 +189,7 @@ def test_a_promise_that_a_later_command_has_broken_already_is_i10() -> None:
 def test_a_command_that_had_to_be_refused_for_its_writes_is_i10() -> None:
     world = ground()
     with pytest.raises(Broken, match="I-10 proposed-below-closed"):
-        world.applied(event(lai=6, closed=30, write=20, had=25, verdict=Verdict.BELOW_CLOSED))
+        world.applied(event(lai=6, closed=30, write=20, had=25, verdict=ApplyVerdict.BELOW_CLOSED))
 
 
 def test_a_promise_used_before_its_index_is_i12() -> None:

@@ -10,7 +10,7 @@ import pytest
 from slackwater import hooks
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.ids import NodeId, RangeId
-from slackwater.sim.checkers import Outcome, Recorder, check_registers
+from slackwater.sim.checkers import OperationOutcome, Recorder, check_registers
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.history import relaxed
 from slackwater.sim.oracles.leases import Clocks, OneHolder
@@ -129,7 +129,7 @@ def test_real_time_does_not_count_in_a_shadow_but_does_around_it() -> None:
     read(40, b"a")  # stale long after it
     assert check_registers(relaxed(recorder.history(), w).register_ops)
     assert relaxed(recorder.history(), cluster()) == recorder.history()
-    assert {op.outcome for op in recorder.history().register_ops} == {Outcome.OK}
+    assert {op.outcome for op in recorder.history().register_ops} == {OperationOutcome.OK}
 
 
 def test_a_queue_above_its_bound_ends_the_run() -> None:

@@ -17,11 +17,11 @@ from slackwater.txn.buffer import WriteBuffer, chunks
 from slackwater.txn.finish import KEYS_PER_REQUEST_MAX, Finished
 from slackwater.txn.finish import requests_for as resolutions
 from slackwater.txn.operations import grouped
-from slackwater.txn.pushing import Pusher, plan
+from slackwater.txn.pushing import TxnPusher, plan
 from slackwater.txn.refresh import requests_for as refreshes
 from slackwater.txn.spanbook import SpanBook, collapse
 
-ME = Pusher(Timestamp(50), b"m" * 16, Timestamp(70), uncertain=False, holds_locks=True)
+ME = TxnPusher(Timestamp(50), b"m" * 16, Timestamp(70), uncertain=False, holds_locks=True)
 
 
 def intent(key: bytes, txn: bytes, *, ts: int = 60, epoch: int = 0) -> Intent:

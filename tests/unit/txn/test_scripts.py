@@ -14,7 +14,7 @@ from slackwater.model.txns import Intent, TxnRecord, TxnStatus
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import records
 from slackwater.storage.batch import WriteBatch
-from slackwater.txn.pushing import Pusher, after, plan
+from slackwater.txn.pushing import TxnPusher, after, plan
 from slackwater.txn.state import TxnState
 from tests import golden
 
@@ -55,7 +55,7 @@ class Runner:
         pushee = Intent(b"k", b"p" * 16, b"k", seconds("10"), 0, seconds("10"))
         request = rq.Put(b"k", b"v") if want == "write" else rq.Get(b"k")
         uncertain, locks = "uncertain" in flags, "locks" in flags
-        pusher = Pusher(seconds(age), b"q" * 16, seconds(at), uncertain=uncertain, holds_locks=locks)
+        pusher = TxnPusher(seconds(age), b"q" * 16, seconds(at), uncertain=uncertain, holds_locks=locks)
         (push,) = plan([pushee], [request], pusher, known=() if "first" in flags else {pushee.txn_id})
         effects = WriteBatch()
         outcome = records.push(

@@ -132,12 +132,12 @@ class Write(msgspec.Struct, frozen=True):
     opens: bool = False
 
 
-class Written(msgspec.Struct, frozen=True):
+class WriteReply(msgspec.Struct, frozen=True):
     """How many rows were written, and when; in a transaction, how that stands."""
 
     rows: int
     ts: Timestamp
-    mark: TxnMark | None = None
+    mark: TxnHandle | None = None
 
 
 class ReadPolicy(msgspec.Struct, frozen=True):
@@ -194,10 +194,10 @@ class RowsReply(msgspec.Struct, frozen=True):
     values: list[bytes | None]
     ts: Timestamp
     reads: list[RangeRead] = []
-    mark: TxnMark | None = None
+    mark: TxnHandle | None = None
 
 
-class Scan(msgspec.Struct, frozen=True):
+class ScanTable(msgspec.Struct, frozen=True):
     """Rows of `[start, end)` of a table at one timestamp, in key order, by an encoded `bulk.ScanPlan`.
 
     `version` is the newest version of the table that the client knows; it counts for reads of the present only.
@@ -229,7 +229,7 @@ class ScanPage(msgspec.Struct, frozen=True):
 # --- transactions ------------------------------------------------------------------------------------------------------
 
 
-class TxnMark(msgspec.Struct, frozen=True):
+class TxnHandle(msgspec.Struct, frozen=True):
     """How a transaction is known to the ranges: enough for any gateway to find out what became of it."""
 
     txn_id: bytes
@@ -242,7 +242,7 @@ class TxnMark(msgspec.Struct, frozen=True):
 class TxnReply(msgspec.Struct, frozen=True):
     """How a transaction of this gateway stands."""
 
-    mark: TxnMark
+    mark: TxnHandle
 
 
 class TxnScan(msgspec.Struct, frozen=True):
@@ -263,10 +263,10 @@ class TxnRows(msgspec.Struct, frozen=True):
 
     values: list[bytes]
     resume: bytes | None
-    mark: TxnMark
+    mark: TxnHandle
 
 
-class EndTxn(msgspec.Struct, frozen=True):
+class EndClientTxn(msgspec.Struct, frozen=True):
     """Commit, roll back or restart a transaction of this gateway."""
 
     txn: bytes
@@ -274,7 +274,7 @@ class EndTxn(msgspec.Struct, frozen=True):
     opens: bool = False
 
 
-class Ended(msgspec.Struct, frozen=True):
+class CommitReply(msgspec.Struct, frozen=True):
     """When a transaction committed."""
 
     ts: Timestamp
@@ -283,7 +283,7 @@ class Ended(msgspec.Struct, frozen=True):
 class Settle(msgspec.Struct, frozen=True):
     """What became of a transaction whose gateway did not answer? If it has not committed, it never will."""
 
-    mark: TxnMark
+    mark: TxnHandle
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -442,13 +442,13 @@ CREATE_TABLE: Method[CreateTable, TableReply] = Method("db.create_table", Create
 DROP_TABLE: Method[DropTable, TableReply] = Method("db.drop_table", DropTable, TableReply, callers=CLIENTS)
 FIND_TABLE: Method[FindTable, TableReply] = Method("db.table", FindTable, TableReply, callers=CLIENTS)
 LIST_TABLES: Method[ListTables, TablesReply] = Method("db.tables", ListTables, TablesReply, callers=CLIENTS)
-WRITE: Method[Write, Written] = Method("db.write", Write, Written, callers=CLIENTS)
+WRITE: Method[Write, WriteReply] = Method("db.write", Write, WriteReply, callers=CLIENTS)
 GET_ROWS: Method[GetRows, RowsReply] = Method("db.get", GetRows, RowsReply, callers=CLIENTS)
-SCAN: StreamMethod[Scan, ScanPage] = StreamMethod("db.scan", Scan, ScanPage, callers=CLIENTS)
+SCAN: StreamMethod[ScanTable, ScanPage] = StreamMethod("db.scan", ScanTable, ScanPage, callers=CLIENTS)
 TXN_SCAN: Method[TxnScan, TxnRows] = Method("db.txn_scan", TxnScan, TxnRows, callers=CLIENTS)
-COMMIT: Method[EndTxn, Ended] = Method("db.commit", EndTxn, Ended, callers=CLIENTS)
-ROLLBACK: Method[EndTxn, NativeOk] = Method("db.rollback", EndTxn, NativeOk, callers=CLIENTS)
-RESTART: Method[EndTxn, TxnReply] = Method("db.restart", EndTxn, TxnReply, callers=CLIENTS)
+COMMIT: Method[EndClientTxn, CommitReply] = Method("db.commit", EndClientTxn, CommitReply, callers=CLIENTS)
+ROLLBACK: Method[EndClientTxn, NativeOk] = Method("db.rollback", EndClientTxn, NativeOk, callers=CLIENTS)
+RESTART: Method[EndClientTxn, TxnReply] = Method("db.restart", EndClientTxn, TxnReply, callers=CLIENTS)
 SETTLE: Method[Settle, Settled] = Method("db.settle", Settle, Settled, callers=CLIENTS)
 SNAPSHOT: Method[ChooseSnapshot, SnapshotReply] = Method("db.snapshot", ChooseSnapshot, SnapshotReply, callers=CLIENTS)
 FOLLOWER_READ: Method[OfTables, TimestampReply] = Method(

@@ -55,7 +55,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     values: list[bytes]
 
 
-class Job(msgspec.Struct, frozen=True, array_like=True):
+class StagingJob(msgspec.Struct, frozen=True, array_like=True):
     """What several tasks stage for one publish: an id like a part's, and the number of the task."""
 
     job: bytes
@@ -73,7 +73,7 @@ class StageChunks(msgspec.Struct, frozen=True):
     first: Small
     chunks: list[bytes]
     rows: int = 0
-    job: Job | None = None
+    job: StagingJob | None = None
 
 
 class PartRef(msgspec.Struct, frozen=True):

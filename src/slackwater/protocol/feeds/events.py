@@ -7,7 +7,7 @@
     Changes Changes Resolved(10) Changes Resolved(20) Changes Ended(RANGE_SPLIT, resolved=20)
     └───────────── (after, 10] is whole ┘ └─ (after, 20] is whole        └─ go on `after=20`
 
-Versions travel as parallel columns, not as objects: one flush of a busy range is one `Changes`. `Value` is the view of
+Versions travel as parallel columns, not as objects: one flush of a busy range is one `Changes`. `ChangedValue` is the view of
 one row of it, for validators, scripts and people.
 
 Interval ends: `after` is exclusive everywhere, `resolved` is inclusive. A consumer that resumes passes the resolved
@@ -23,17 +23,17 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp  # noqa: TC001 - msgspec reads it when the classes are made
 from slackwater.errors import DecodeError
-from slackwater.model.changes import Changes, FeedItem, Value, changes_of, joined
+from slackwater.model.changes import ChangedValue, Changes, FeedItem, changes_of, joined
 
 __all__ = [
     "EVENT_SIZE_MIN",
+    "ChangedValue",
     "Changes",
     "EndReason",
     "Ended",
     "Event",
     "Next",
     "Resolved",
-    "Value",
     "changes_of",
     "decode_event",
     "encode_event",

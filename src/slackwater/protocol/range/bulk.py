@@ -41,11 +41,11 @@ _INT64 = range(-(1 << 63), 1 << 64)
 _DECIMAL, _DATETIME, _DATE, _INTEGER = range(1, 5)
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class _BulkMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """As in `requests`, whose unions these are part of."""
 
 
-class ScanArrow(_Message, frozen=True):
+class ScanArrow(_BulkMessage, frozen=True):
     """The rows of `[start, end)` as Arrow; not inside a transaction, whose own writes would be missing."""
 
     start: bytes
@@ -53,7 +53,7 @@ class ScanArrow(_Message, frozen=True):
     plan: bytes
 
 
-class ExportArrow(_Message, frozen=True):
+class ExportArrow(_BulkMessage, frozen=True):
     """Every change in `[start, end)` with after < ts <= upto as Arrow, in key order, oldest first within a key.
 
     Each row says `_change_type`: insert, update_postimage or delete, by whether a row was there before. A delete has its
@@ -68,7 +68,7 @@ class ExportArrow(_Message, frozen=True):
     before: bool = False
 
 
-class Blocks(_Message, frozen=True):
+class Blocks(_BulkMessage, frozen=True):
     """Record batches as encapsulated Arrow IPC messages; `resume` is where to go on when a limit ended the read early."""
 
     blocks: list[memoryview]

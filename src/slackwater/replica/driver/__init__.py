@@ -6,19 +6,26 @@ Store ── Replica ── Pipeline   proposals into the log, outcomes back
   └── NodeLiveness             heartbeats and epochs
 """
 
-from slackwater.replica.driver.context import ApplyListener, Context, Gone, LivenessView, ReplicaFollower, StoreHooks
+from slackwater.replica.driver.context import (
+    ApplyListener,
+    ApplySubscriber,
+    DetachReason,
+    LivenessView,
+    ReplicaContext,
+    StoreHooks,
+)
 from slackwater.replica.driver.liveness import NodeLiveness, SystemKv
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.store import Store
 
 __all__ = [
     "ApplyListener",
-    "Context",
-    "Gone",
+    "ApplySubscriber",
+    "DetachReason",
     "LivenessView",
     "NodeLiveness",
     "Replica",
-    "ReplicaFollower",
+    "ReplicaContext",
     "Store",
     "StoreHooks",
     "SystemKv",

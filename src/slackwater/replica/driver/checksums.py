@@ -14,10 +14,10 @@ from slackwater.errors import StorageError
 from slackwater.replica.snapshot import examine
 
 if TYPE_CHECKING:
-    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.context import ReplicaContext
     from slackwater.replica.snapshot import Examination
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.seam import Snapshot, TaskScope
+    from slackwater.runtime.seam import EngineSnapshot, TaskScope
 
 CHECKSUMS_KEPT_MAX = 16
 
@@ -25,7 +25,7 @@ CHECKSUMS_KEPT_MAX = 16
 class Checksums:
     """The newest digests of one replica."""
 
-    def __init__(self, context: Context, scope: TaskScope) -> None:
+    def __init__(self, context: ReplicaContext, scope: TaskScope) -> None:
         self._context = context
         self._scope = scope
         self._found: dict[bytes, Examination] = {}
@@ -39,7 +39,7 @@ class Checksums:
         work = self._later(checksum_id, self._context.engine.snapshot(), state)
         self._scope.spawn(work, name=f"digest {checksum_id.hex()}")
 
-    async def _later(self, checksum_id: bytes, frozen: Snapshot, state: RangeState) -> None:
+    async def _later(self, checksum_id: bytes, frozen: EngineSnapshot, state: RangeState) -> None:
         try:
             found = await self._context.runtime.offload(examine, frozen, state)
         except StorageError as error:

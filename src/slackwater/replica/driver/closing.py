@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.negotiate import resolve
-from slackwater.closedts.policy import Policy, closable_upto, longest_lead_s, target, terms_of
+from slackwater.closedts.policy import ClosingPolicy, closable_upto, longest_lead_s, target, terms_of
 from slackwater.closedts.side_transport import CannotClose
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import InvariantViolation, TooStale, UsageError
@@ -25,7 +25,7 @@ from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.served import Why
 from slackwater.replica import declare
-from slackwater.replica.apply import Verdict
+from slackwater.replica.apply import ApplyVerdict
 from slackwater.replica.closing import try_close
 from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.replica.fates import fates
@@ -34,24 +34,24 @@ from slackwater.storage.stats import Stats
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.closedts.negotiate import Resolved
+    from slackwater.closedts.negotiate import ResolvedSpan
     from slackwater.closedts.side_transport import Closed
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver.replica import Replica
-    from slackwater.runtime.seam import Reader, Snapshot
+    from slackwater.runtime.seam import EngineSnapshot, Reader
 
 
 INTENTS_INLINE_MAX = 4096
 """Intents of a range that are looked at on the loop."""
 
 
-def _resolve_all(reader: Reader, spans: list[tuple[bytes, bytes]], closed: Timestamp) -> list[Resolved]:
+def _resolve_all(reader: Reader, spans: list[tuple[bytes, bytes]], closed: Timestamp) -> list[ResolvedSpan]:
     fate = fates(reader)
     return [resolve(reader, start, end, closed=closed, fate=fate) for start, end in spans]
 
 
-def _resolve_frozen(frozen: Snapshot, spans: list[tuple[bytes, bytes]], closed: Timestamp) -> list[Resolved]:
+def _resolve_frozen(frozen: EngineSnapshot, spans: list[tuple[bytes, bytes]], closed: Timestamp) -> list[ResolvedSpan]:
     with frozen:
         return _resolve_all(frozen, spans, closed)
 
@@ -66,7 +66,7 @@ class Closing:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._context = replica.context
-        self._policy = Policy()
+        self._policy = ClosingPolicy()
         self._policy_of: tuple[int, int] = (-1, -1)
         self._at = MIN
         """What somebody asked to have closed at once."""
@@ -74,7 +74,7 @@ class Closing:
 
     # --- leaseholder -------------------------------------------------------------------------------------------------
 
-    def policy(self) -> Policy:
+    def policy(self) -> ClosingPolicy:
         """What the span configuration wants of this range; looked up again when that or the range changes."""
         descriptor, book = self._replica.state.descriptor, self._context.policies
         known = (book.version, descriptor.generation)
@@ -165,7 +165,7 @@ class Closing:
         closed = self.closed()
         for applied in run:
             for command, verdict in applied.outcomes:
-                if verdict is Verdict.ACCEPTED and 0 < command.min_write_ts <= closed:
+                if verdict is ApplyVerdict.ACCEPTED and 0 < command.min_write_ts <= closed:
                     facts: dict[str, object] = {"write": command.min_write_ts, "lai": command.lai, "promised": closed}
                     raise InvariantViolation("I-10", facts)
 

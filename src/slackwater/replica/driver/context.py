@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import Liveness, RangeDescriptor
     from slackwater.model.ids import NodeId, Position, RangeId
     from slackwater.protocol.log.commands import ComplaintTrigger
-    from slackwater.replica.apply import Applied, Outcome
+    from slackwater.replica.apply import Applied, ApplyOutcome
     from slackwater.replica.read_summary import ReadSummary
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Runtime
@@ -54,13 +54,13 @@ class ApplyListener(Protocol):
     """Sees what a replica applies, in order, before waiters are told. Change feeds and oracles implement it."""
 
     def applied(
-        self, before: RangeState, after: RangeState, batch: WriteBatch, outcomes: list[Outcome], position: Position
+        self, before: RangeState, after: RangeState, batch: WriteBatch, outcomes: list[ApplyOutcome], position: Position
     ) -> None:
         """One log entry was applied."""
         ...
 
 
-class Gone(enum.Enum):
+class DetachReason(enum.Enum):
     """Why a replica applies nothing any more."""
 
     REMOVED = "the range no longer counts this replica"
@@ -69,7 +69,7 @@ class Gone(enum.Enum):
     FAILED = "it is quarantined"
 
 
-class ReplicaFollower(Protocol):
+class ApplySubscriber(Protocol):
     """Whoever follows one replica for a while, such as its change feed. While there is none, it costs nothing.
 
     Called in the very step in which the replica acts, so that nothing can come between.
@@ -83,7 +83,7 @@ class ReplicaFollower(Protocol):
         """Everything applied so far becomes durable in this very step; what is written to the engine now does too."""
         ...
 
-    def gone(self, why: Gone, detail: str) -> None:
+    def gone(self, why: DetachReason, detail: str) -> None:
         """This was the last word of the replica."""
         ...
 
@@ -175,7 +175,7 @@ class StoreWrites:
 
 
 @dataclass
-class Context:
+class ReplicaContext:
     """Everything a replica needs from its node."""
 
     node_id: NodeId

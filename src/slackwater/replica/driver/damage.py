@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import DamageError, SlackwaterError, StorageError, UnavailableError
 from slackwater.hooks import probe
-from slackwater.replica.driver.context import Gone
+from slackwater.replica.driver.context import DetachReason
 from slackwater.replica.snapshot import check_whole
 from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:
     from slackwater.model.ids import NodeId, RangeId
-    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.context import ReplicaContext
     from slackwater.replica.driver.replica import Replica
     from slackwater.replica.driver.store import Store
     from slackwater.replica.state import RangeState
@@ -90,7 +90,7 @@ def read_failed(store: Store, range_id: RangeId, error: StorageError) -> Slackwa
         store.quarantined[range_id] = str(error)
         replica.context.engine.note_damage(f"r{range_id}: {error}")
         replica.suspend(error)
-        replica.dismiss(Gone.FAILED, str(error))
+        replica.dismiss(DetachReason.FAILED, str(error))
         store.on_damaged(replica)
     return UnavailableError(f"r{range_id} could not be read on this node; ask another replica", cause=str(error))
 
@@ -110,7 +110,7 @@ async def end_damaged(store: Store, error: DamageError) -> None:
     ) from error
 
 
-async def check_received(log: DamageLog, context: Context, state: RangeState) -> None:
+async def check_received(log: DamageLog, context: ReplicaContext, state: RangeState) -> None:
     """Refuse a replica of which a part did not arrive, or cannot be read back (I-34)."""
     frozen = context.engine.snapshot()
     try:

@@ -38,7 +38,7 @@ STALLED_S = 30.0
 """How long a log that has more is waited for."""
 
 
-class History:
+class RangeHistory:
     """The range that begins at a key, as the log makes it."""
 
     def __init__(self, engine: Engine, log: OrderedLog, runtime: Runtime, *, start: bytes, bytes_max: int) -> None:

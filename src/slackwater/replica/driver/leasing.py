@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from slackwater.model.descriptors import Liveness
     from slackwater.model.ids import NodeId
-    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.context import ReplicaContext
     from slackwater.replica.state import RangeState
 
 APPEND_ATTEMPTS_MAX = 8
@@ -79,7 +79,7 @@ class LeaseUse(enum.Enum):
 class Leasing:
     """The lease of one replica, as this node sees it."""
 
-    def __init__(self, context: Context, *, state: Callable[[], RangeState], continued: bool = False) -> None:
+    def __init__(self, context: ReplicaContext, *, state: Callable[[], RangeState], continued: bool = False) -> None:
         self._context = context
         self._state = state
         self._acquiring = False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
 from slackwater.hooks import probe, tap
 from slackwater.protocol.log.commands import ComplaintTrigger
-from slackwater.replica.apply import Verdict
+from slackwater.replica.apply import ApplyVerdict
 from slackwater.runtime.later import Later
 from slackwater.runtime.sync import Event
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.replica.apply import Outcome
-    from slackwater.replica.driver.context import Context
+    from slackwater.replica.apply import ApplyOutcome
+    from slackwater.replica.driver.context import ReplicaContext
     from slackwater.replica.propose import Flight, Proposal, ProposalBuffer
     from slackwater.replica.state import RangeState
 
@@ -60,7 +60,7 @@ class Pipeline:
 
     def __init__(
         self,
-        context: Context,
+        context: ReplicaContext,
         buffer: ProposalBuffer[Waiter],
         *,
         state: Callable[[], RangeState],
@@ -119,7 +119,7 @@ class Pipeline:
                     "another command took this one's index",
                     range_id=range_id,
                     hint=self._state().lease.holder,
-                    reason=Verdict.STALE_INDEX.value,
+                    reason=ApplyVerdict.STALE_INDEX.value,
                 ),
             )
 
@@ -127,15 +127,15 @@ class Pipeline:
         state = self._state()
         return state.lease.sequence != flight.lease_sequence or state.lai >= flight.last_lai
 
-    def settle(self, outcome: Outcome, state: RangeState) -> None:
+    def settle(self, outcome: ApplyOutcome, state: RangeState) -> None:
         """A command was decided at apply: tell its waiter, if it is ours. Complaints have none: they go to the store."""
-        if outcome.verdict is Verdict.NOTED and isinstance(outcome.command.trigger, ComplaintTrigger):
+        if outcome.verdict is ApplyVerdict.NOTED and isinstance(outcome.command.trigger, ComplaintTrigger):
             self._context.on_complaint(outcome.command.trigger)
             return
         proposal = self.buffer.settle(outcome.command.command_id)
         if proposal is None:
             return
-        if outcome.verdict is Verdict.ACCEPTED:
+        if outcome.verdict is ApplyVerdict.ACCEPTED:
             if not proposal.waiter.done():
                 proposal.waiter.settle(state)
             return

@@ -27,10 +27,10 @@ from slackwater.runtime.sync import CancelledError
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.protocol.range.requests import Batch, Result
-    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.context import ReplicaContext
     from slackwater.replica.driver.replica import Replica
     from slackwater.replica.evaluate_bulk import BulkReads
-    from slackwater.runtime.seam import Snapshot
+    from slackwater.runtime.seam import EngineSnapshot
 
 
 async def follower_read(replica: Replica, batch: Batch) -> BatchResult:
@@ -95,7 +95,7 @@ def served_here(replica: Replica, ts: Timestamp) -> tuple[Served, ...]:
     return (Served(state.descriptor.range_id, context.node_id, ts, closed, now, by_follower=not led),)
 
 
-async def read_bulk(context: Context, bulk: BulkReads, frozen: Snapshot) -> list[Result]:
+async def read_bulk(context: ReplicaContext, bulk: BulkReads, frozen: EngineSnapshot) -> list[Result]:
     """Do bulk reads on a snapshot, which is closed by whoever used it last: the thread, not a caller that gave up.
 
     To be awaited in the step in which the snapshot was taken: up to the first wait, the state is still the snapshot's.
@@ -118,6 +118,6 @@ async def read_bulk(context: Context, bulk: BulkReads, frozen: Snapshot) -> list
         bulk.hand_in(context.columns)
 
 
-def _run(bulk: BulkReads, frozen: Snapshot) -> list[Result]:
+def _run(bulk: BulkReads, frozen: EngineSnapshot) -> list[Result]:
     with frozen:
         return bulk.run(frozen)

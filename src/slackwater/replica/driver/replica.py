@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from slackwater.protocol.log.commands import Packet
     from slackwater.protocol.range.requests import Batch
     from slackwater.replica.apply import Aftermath, Applied
-    from slackwater.replica.driver.context import Context, Gone, ReplicaFollower
+    from slackwater.replica.driver.context import ApplySubscriber, DetachReason, ReplicaContext
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import TaskScope
 
@@ -63,7 +63,9 @@ SPLIT_READS_BYTES_MAX = 1 << 20
 class Replica:
     """A replica and, while it holds the lease, the leaseholder of its range."""
 
-    def __init__(self, context: Context, state: RangeState, scope: TaskScope, *, continued: bool = False) -> None:
+    def __init__(
+        self, context: ReplicaContext, state: RangeState, scope: TaskScope, *, continued: bool = False
+    ) -> None:
         """`continued`: the right half of a split, which goes on under the lease of the left."""
         self.context = context
         self.state = state
@@ -73,7 +75,7 @@ class Replica:
         self._scope = scope
         self._applied: Waiters[str] = Waiters()
         self.retired = self.stopped = self.halted = False
-        self.follower: ReplicaFollower | None = None
+        self.apply_subscriber: ApplySubscriber | None = None
         """Whoever follows this replica now, such as its change feed."""
         self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
         self.leasing = Leasing(context, state=lambda: self.state, continued=continued)
@@ -120,16 +122,16 @@ class Replica:
         """At or above everything this replica has closed or served as leaseholder; ahead of the clock, in lead ranges."""
         return Timestamp(max(self.pipeline.buffer.assigned_closed, self.tscache.highest, self.closing.promised()))
 
-    def retire(self, why: Gone) -> None:
+    def retire(self, why: DetachReason) -> None:
         """The range is gone from this store: apply and serve nothing more, from this very step on."""
         self.retired = True
         self.dismiss(why)
 
-    def dismiss(self, why: Gone, detail: str = "") -> None:
+    def dismiss(self, why: DetachReason, detail: str = "") -> None:
         """Tell whoever follows that this was the last word."""
-        follower, self.follower = self.follower, None
-        if follower is not None:
-            follower.gone(why, detail)
+        subscriber, self.apply_subscriber = self.apply_subscriber, None
+        if subscriber is not None:
+            subscriber.gone(why, detail)
 
     # --- proposing -------------------------------------------------------------------------------------------------
 
@@ -263,8 +265,8 @@ class Replica:
                 self.pipeline.settle(outcome, applied.state)
             for event in applied.aftermath:
                 self._follow_up(event)
-        if self.follower is not None:
-            self.follower.applied(done, whole)
+        if self.apply_subscriber is not None:
+            self.apply_subscriber.applied(done, whole)
         self._applied.tell("applied")
         self.closing.applied()
         if self.context.node_id not in self.state.descriptor.replicas:

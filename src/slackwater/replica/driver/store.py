@@ -28,9 +28,9 @@ from slackwater.hooks import probe, tap
 from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.replica import declare
 from slackwater.replica.driver import promises
-from slackwater.replica.driver.context import Context, Gone
+from slackwater.replica.driver.context import DetachReason, ReplicaContext
 from slackwater.replica.driver.damage import DamageLog, check_received, end_damaged, read_failed
-from slackwater.replica.driver.graves import Graves
+from slackwater.replica.driver.merged_ranges import MergedRanges
 from slackwater.replica.driver.neighbours import Neighbours, seen_key
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.stored import stored_states
@@ -99,14 +99,14 @@ class Store:
         self.on_damaged = on_damaged
         self.damage = DamageLog()
         self._arrived: Waiters[RangeId] = Waiters()
-        self.graves = Graves(engine)
+        self.merged = MergedRanges(engine)
         self._beside = Neighbours(self.replicas, engine)
         self._flusher: TaskHandle[None] | None = None
         self._installing: dict[RangeId, RangeDescriptor] = {}
         self._stopping = self._ending = False
         self._reached = MIN
         self.check_record = check_record
-        self.context = Context(
+        self.context = ReplicaContext(
             node_id=node_id,
             runtime=runtime,
             clock=clock,
@@ -133,7 +133,7 @@ class Store:
             if self.context.node_id not in state.descriptor.replicas:
                 # It was removed, and the node ended before its store did the same.
                 self.remove(replica.state.descriptor.range_id)
-        self.graves.load(self.replicas.keys())
+        self.merged.load(self.replicas.keys())
         if self.context.transport is not None:
             promises.recall(self.context.engine, self.context.transport)
         self._scope.spawn(self._keep_leases(), name="leases")
@@ -151,7 +151,7 @@ class Store:
         self._arrived.tell(range_id)
         return replica
 
-    def _drop(self, range_id: RangeId, why: Gone, *, refetched: bool = False) -> None:
+    def _drop(self, range_id: RangeId, why: DetachReason, *, refetched: bool = False) -> None:
         """Forget a replica at once; its tasks end soon, and it writes no more. `refetched`: a newer one takes its place."""
         if not refetched:
             tap("store.dropped", self, range_id)
@@ -286,8 +286,8 @@ class Store:
 
     def _tell_followers(self) -> None:
         for replica in self.replicas.values():
-            if replica.follower is not None:
-                replica.follower.flushing()
+            if replica.apply_subscriber is not None:
+                replica.apply_subscriber.flushing()
 
     # --- hooks -------------------------------------------------------------------------------------------------------
 
@@ -297,8 +297,8 @@ class Store:
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""
-        self._drop(right.range_id, Gone.ABSORBED)
-        self.graves.bury(right.range_id, into=into, at=self.replicas[into].state.position)
+        self._drop(right.range_id, DetachReason.ABSORBED)
+        self.merged.record(right.range_id, into=into, at=self.replicas[into].state.position)
 
     def replica_removed(self, range_id: RangeId) -> None:
         """The range no longer counts this replica."""
@@ -344,7 +344,7 @@ class Store:
         self.quarantined[range_id] = str(error)
         replica = self.replicas.get(range_id)
         if replica is not None:
-            replica.dismiss(Gone.FAILED, str(error))
+            replica.dismiss(DetachReason.FAILED, str(error))
         fetch = isinstance(error, LogTrimmed | UnavailableError | DamageError)
         if fetch and replica is not None and self._on_trimmed is not None:
             self._on_trimmed(replica.state)
@@ -482,7 +482,7 @@ class Store:
                 clear(batch, old)
         self.context.write(batch)  # a store that cannot be written keeps what it has
         for range_id in replaced_here:
-            self._drop(range_id, Gone.REPLACED, refetched=range_id == new.range_id)
+            self._drop(range_id, DetachReason.REPLACED, refetched=range_id == new.range_id)
 
     def _left_behind(self, replica: Replica, new: RangeDescriptor) -> bool:
         """Whether a frozen replica waits here for a merge that will not come.
@@ -508,7 +508,7 @@ class Store:
         if replica is None:
             return
         probe("store.replica_removed")
-        self._drop(range_id, Gone.REMOVED)
+        self._drop(range_id, DetachReason.REMOVED)
         batch = WriteBatch()
         clear(batch, replica.state.descriptor)
         batch.delete(Family.LOCAL, seen_key(range_id))

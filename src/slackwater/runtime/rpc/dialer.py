@@ -28,7 +28,7 @@ from slackwater.runtime.rpc.session import end_revoked, leave
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import ClockHook, Identity, Method, StreamMethod
-    from slackwater.runtime.rpc.session import Session
+    from slackwater.runtime.rpc.session import RpcSession
     from slackwater.runtime.rpc.stream import Stream
     from slackwater.runtime.seam import Address, Connection, Runtime, TaskScope
     from slackwater.settings import Settings
@@ -72,7 +72,7 @@ class Dialer:
         self._settings = settings
         self._hook = hook
         self._lines: dict[Address, _Line] = {}
-        self._roster: dict[Session, None] = {}
+        self._roster: dict[RpcSession, None] = {}
         self._closed = False
 
     async def peer(self, address: Address, *, node_id: int = 0) -> Peer:

@@ -41,7 +41,7 @@ from slackwater.runtime.deadline import for_callee
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import unpack
 from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
-from slackwater.runtime.rpc.session import SILENCE_CHECKS, Session
+from slackwater.runtime.rpc.session import SILENCE_CHECKS, RpcSession
 from slackwater.runtime.rpc.stream import Stream
 from slackwater.runtime.rpc.wire import (
     WINDOW_MAX,
@@ -77,7 +77,7 @@ TICK_S_MIN = 0.01  # however impatient the server says it is
 OFFSET_RTT_MAX_NS = 60_000_000_000  # an answer later than this measures nothing
 
 
-class Call:
+class PendingCall:
     """A unary call that waits for its answer."""
 
     __slots__ = ("future", "method")
@@ -101,7 +101,7 @@ class Call:
             self.future.set_exception(error)
 
 
-class Peer(Session):
+class Peer(RpcSession):
     """A server at the other end of one connection. Made by `Dialer`."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Peer(Session):
         identity: Identity,
         settings: Settings,
         hook: ClockHook | None,
-        roster: dict[Session, None],
+        roster: dict[RpcSession, None],
         expect_node: int = 0,
     ) -> None:
         super().__init__(runtime, connection, identity=identity, settings=settings, hook=hook, roster=roster)
@@ -120,7 +120,7 @@ class Peer(Session):
         self.greeted_as = identity.node_id
         """Which node we said we were."""
         self._window = min(WINDOW_MAX, int(settings["rpc.stream_window"]))
-        self._calls: dict[int, Call | Stream[Any]] = {}
+        self._calls: dict[int, PendingCall | Stream[Any]] = {}
         self._last_id = 0
         self._deadlines = Deadlines(self._clock, self._loop, living=self._calls, expired=self._on_deadline)
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -150,7 +150,7 @@ class Peer(Session):
         future: asyncio.Future[Res] = self._loop.create_future()
         if timeout is not None:
             self._deadlines.add(call_id, self._deadlines.after(timeout))
-        self._calls[call_id] = Call(future, method)
+        self._calls[call_id] = PendingCall(future, method)
         self._send(frame)
         try:
             return await future
@@ -255,7 +255,7 @@ class Peer(Session):
         call = self._calls.pop(message.id, None)
         if call is None:
             return  # cancelled or expired a moment ago
-        if call.__class__ is not Call:
+        if call.__class__ is not PendingCall:
             self._refuse(ProtocolError(f"{self.peer} answered a stream as a call"))
             call.fail(ProtocolError("a stream was answered as a call"))
             return

@@ -20,7 +20,7 @@ from slackwater.errors import Overloaded, SlackwaterError, UsageError
 from slackwater.hooks import level
 from slackwater.runtime.rpc.method import ClockHook, Context, Identity, Method, StreamMethod
 from slackwater.runtime.rpc.serving import ASYNC, STREAM, SYNC, ServerSession
-from slackwater.runtime.rpc.session import Session, end_revoked, leave
+from slackwater.runtime.rpc.session import RpcSession, end_revoked, leave
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -74,7 +74,7 @@ class RpcServer:
         self.refused_total: Counter[str] = Counter()
         """How often each kind of error was a refusal, for as long as the server lives."""
         self.crashes = 0
-        self.roster: dict[Session, None] = {}  # connections not gone yet, ended or not
+        self.roster: dict[RpcSession, None] = {}  # connections not gone yet, ended or not
         self._sessions: dict[ServerSession, None] = {}
         self._listeners: list[Listener] = []
 

@@ -44,7 +44,7 @@ from slackwater.runtime.later import Later
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import fault, unpack, without_facts
 from slackwater.runtime.rpc.method import Context
-from slackwater.runtime.rpc.session import Session
+from slackwater.runtime.rpc.session import RpcSession
 from slackwater.runtime.rpc.wire import (
     WINDOW_MAX,
     Cancel,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 SYNC, ASYNC, STREAM = "sync", "async", "stream"
 
 
-class ServerSession(Session):
+class ServerSession(RpcSession):
     """One accepted connection."""
 
     def __init__(self, server: RpcServer, connection: Connection) -> None:

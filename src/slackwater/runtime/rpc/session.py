@@ -38,7 +38,7 @@ LEAVE_S_MAX = 10.0  # longer than a network lingers over the last frames
 SILENCE_CHECKS = 3  # heartbeats per timeout: one may be lost or late without harm
 
 
-class Session(abc.ABC):
+class RpcSession(abc.ABC):
     """One end of one connection."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Session(abc.ABC):
         identity: Identity,
         settings: Settings,
         hook: ClockHook | None,
-        roster: dict[Session, None],
+        roster: dict[RpcSession, None],
     ) -> None:
         self._clock = runtime.clock
         self._connection = connection
@@ -176,7 +176,7 @@ class Session(abc.ABC):
         """Fail or cancel everything that waits on this session."""
 
 
-def end_revoked(roster: dict[Session, None], serials: frozenset[int], error: SlackwaterError) -> int:
+def end_revoked(roster: dict[RpcSession, None], serials: frozenset[int], error: SlackwaterError) -> int:
     """End the connections whose peer showed a certificate that is revoked by now; how many."""
     found = [s for s in roster if not s.ended and s.certificate is not None and s.certificate.serial in serials]
     for session in found:
@@ -184,7 +184,7 @@ def end_revoked(roster: dict[Session, None], serials: frozenset[int], error: Sla
     return len(found)
 
 
-async def leave(roster: dict[Session, None]) -> None:
+async def leave(roster: dict[RpcSession, None]) -> None:
     """Close sessions and wait until their connections are gone, which under TLS takes a farewell of its own.
 
     A program that ended its loop in the middle of one would leave an open socket behind. The wait is bounded: a network

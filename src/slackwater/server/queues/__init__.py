@@ -1,7 +1,7 @@
 """Upkeep of ranges: one scheduler, one small file per concern, every decision a pure function.
 
 scheduler.py     sweeps over the ranges of this node, a few at a time
-desk.py          what queues have at hand
+context.py          what queues have at hand
 leases.py        ranges without a lease; leases off draining nodes; even counts
 frozen.py        merges whose coordinator died
 index.py         the index of ranges says what the range says

@@ -30,38 +30,38 @@ if TYPE_CHECKING:
 
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.snapshot import Examination
-    from slackwater.server.queues.desk import Visit
+    from slackwater.server.queues.context import Visit
 
 CHECKSUM_ID_BYTES = 8
 DIGEST_WAIT_S = 30.0
 POLL_S = 0.02
 
 
-class Verdict(NamedTuple):
+class CheckVerdict(NamedTuple):
     """Which replicas are wrong; or why nobody can say."""
 
     wrong: list[NodeId]
     question: str = ""
 
 
-def judge(votes: Mapping[NodeId, Examination]) -> Verdict:
+def judge(votes: Mapping[NodeId, Examination]) -> CheckVerdict:
     """Weigh what the replicas of a range found in themselves."""
     digests = {vote.digest for vote in votes.values()}
     whole = {node: vote for node, vote in votes.items() if vote.whole}
     if len(digests) <= 1:
         alike = "all replicas are equal, and hold something else than their statistics say"
-        return Verdict([], alike if votes and not whole else "")
+        return CheckVerdict([], alike if votes and not whole else "")
     if not whole:
-        return Verdict([], "replicas differ, and none holds what its statistics say")
+        return CheckVerdict([], "replicas differ, and none holds what its statistics say")
     best, count = Counter(vote.digest for vote in whole.values()).most_common(1)[0]
     wrong = sorted(node for node, vote in votes.items() if vote.digest != best)
     if count < len(whole):
         if 2 * count <= len(votes):
-            return Verdict([], "replicas differ, and none is in the majority")
+            return CheckVerdict([], "replicas differ, and none is in the majority")
         right = next(vote for vote in whole.values() if vote.digest == best)
         if any(node in whole and votes[node].versions > right.versions for node in wrong):
-            return Verdict([], "replicas differ, and the minority holds more versions than the majority")
-    return Verdict(wrong)
+            return CheckVerdict([], "replicas differ, and the minority holds more versions than the majority")
+    return CheckVerdict(wrong)
 
 
 class CheckQueue:
@@ -74,10 +74,10 @@ class CheckQueue:
 
     async def process(self, visit: Visit) -> bool:
         """Compare, if it is time."""
-        interval, now_ns = visit.desk.settings["queue.check_interval"], visit.desk.now_ns()
+        interval, now_ns = visit.context.settings["queue.check_interval"], visit.context.now_ns()
         range_id = visit.descriptor.range_id
         if not visit.leading:
-            visit.desk.questions.pop(range_id, None)  # whoever leads the range asks
+            visit.context.questions.pop(range_id, None)  # whoever leads the range asks
             return False
         if not interval or len(visit.descriptor.replicas) < 2:
             return False
@@ -91,33 +91,33 @@ class CheckQueue:
 
     async def check(self, visit: Visit) -> dict[NodeId, bytes]:
         """Compare now, and deal with what is found; returns the digests."""
-        desk, here = visit.desk, visit.descriptor
-        checksum_id = desk.runtime.rng.bytes(CHECKSUM_ID_BYTES)
-        await desk.admin.ask(rq.ComputeChecksum(checksum_id), at=here.start)
+        context, here = visit.context, visit.descriptor
+        checksum_id = context.runtime.rng.bytes(CHECKSUM_ID_BYTES)
+        await context.admin.ask(rq.ComputeChecksum(checksum_id), at=here.start)
         votes = await self._gather(visit, checksum_id)
         verdict = judge(votes)
         if verdict.question:
             probe("queues.check_asks")
             counts = ", ".join(f"n{node}: {v.versions} of {v.expected} versions" for node, v in sorted(votes.items()))
-            desk.ask(here.range_id, f"r{here.range_id}: {verdict.question} ({counts}); nothing was changed")
+            context.ask(here.range_id, f"r{here.range_id}: {verdict.question} ({counts}); nothing was changed")
         elif verdict.wrong:
             probe("queues.check_mismatch")
-            desk.report(f"r{here.range_id}: the replicas on {verdict.wrong} differ from the others; quarantined")
+            context.report(f"r{here.range_id}: the replicas on {verdict.wrong} differ from the others; quarantined")
             await self._quarantine(visit, verdict.wrong, right=[n for n in votes if n not in verdict.wrong])
         elif len(votes) == len(here.replicas):
-            desk.questions.pop(here.range_id, None)
+            context.questions.pop(here.range_id, None)
         return {node: vote.digest for node, vote in votes.items()}
 
     async def _gather(self, visit: Visit, checksum_id: bytes) -> dict[NodeId, Examination]:
         """What each replica found; one that has failed, or whose node does not answer, has no vote."""
-        desk, here = visit.desk, visit.descriptor
-        waiting = [n for n in here.replicas if visit.picture.state(n) in (NodeState.LIVE, NodeState.DRAINING)]
+        context, here = visit.context, visit.descriptor
+        waiting = [n for n in here.replicas if visit.view.state(n) in (NodeState.LIVE, NodeState.DRAINING)]
         votes: dict[NodeId, Examination] = {}
-        deadline = Deadline(desk.runtime.clock, seconds=DIGEST_WAIT_S)
+        deadline = Deadline(context.runtime.clock, seconds=DIGEST_WAIT_S)
         while waiting and not deadline.passed:
             for node in list(waiting):
                 try:
-                    reply = await desk.peers.checksum(node, here.range_id, checksum_id)
+                    reply = await context.peers.checksum(node, here.range_id, checksum_id)
                 except SlackwaterError:
                     waiting.remove(node)
                     continue
@@ -126,12 +126,12 @@ class CheckQueue:
                 if reply.found is not None or reply.failure:
                     waiting.remove(node)
             if waiting:
-                await desk.runtime.clock.sleep(POLL_S)
+                await context.runtime.clock.sleep(POLL_S)
         return votes
 
     async def _quarantine(self, visit: Visit, wrong: list[NodeId], *, right: list[NodeId]) -> None:
-        desk, here = visit.desk, visit.descriptor
-        if desk.node_id in wrong:
-            await desk.admin.transfer_lease(here.start, right[0])
+        context, here = visit.context, visit.descriptor
+        if context.node_id in wrong:
+            await context.admin.transfer_lease(here.start, right[0])
         for node in wrong:
-            await desk.peers.quarantine(node, here.range_id, reason="its state differs from the other replicas'")
+            await context.peers.quarantine(node, here.range_id, reason="its state differs from the other replicas'")

@@ -13,7 +13,7 @@ from slackwater.replica.allocator import NodeState
 
 if TYPE_CHECKING:
     from slackwater.model.ids import RangeId
-    from slackwater.server.queues.desk import Visit
+    from slackwater.server.queues.context import Visit
 
 
 class FrozenQueue:
@@ -31,12 +31,12 @@ class FrozenQueue:
         if frozen is None:
             self._since.pop(range_id, None)
             return False
-        now_ns = visit.desk.now_ns()
+        now_ns = visit.context.now_ns()
         since_ns, generation = self._since.get(range_id, (now_ns, frozen.left_generation))
         if generation != frozen.left_generation:
             since_ns = now_ns
         self._since[range_id] = since_ns, frozen.left_generation
-        if now_ns - since_ns < visit.desk.settings["range.frozen_patience"] * 1e9:
+        if now_ns - since_ns < visit.context.settings["range.frozen_patience"] * 1e9:
             return False
         if await self._left_behind(visit):
             return True
@@ -44,7 +44,7 @@ class FrozenQueue:
             return False
         probe("queues.thaw")
         try:
-            await visit.desk.admin.undo_merge(visit.descriptor, left_generation=frozen.left_generation)
+            await visit.context.admin.undo_merge(visit.descriptor, left_generation=frozen.left_generation)
         except UnavailableError:
             await self._pass_on(visit)
             raise
@@ -52,18 +52,18 @@ class FrozenQueue:
 
     async def _left_behind(self, visit: Visit) -> bool:
         """The merge succeeded long ago and this node is not among the replicas of what came of it: remove the remains."""
-        here, desk = visit.descriptor, visit.desk
-        now = (await desk.admin.describe(here.start)).descriptor
-        if now.range_id == here.range_id or now.generation <= here.generation or desk.node_id in now.replicas:
+        here, context = visit.descriptor, visit.context
+        now = (await context.admin.describe(here.start)).descriptor
+        if now.range_id == here.range_id or now.generation <= here.generation or context.node_id in now.replicas:
             return False
         probe("queues.remains_removed")
-        desk.store.remove(here.range_id)
+        context.store.remove(here.range_id)
         return True
 
     async def _pass_on(self, visit: Visit) -> None:
         """Thawing needs a store that saw the left side go on; if this one did not, another one may have."""
-        here, own = visit.descriptor, visit.desk.node_id
-        others = [n for n in here.replicas if n != own and visit.picture.state(n) is NodeState.LIVE]
+        here, own = visit.descriptor, visit.context.node_id
+        others = [n for n in here.replicas if n != own and visit.view.state(n) is NodeState.LIVE]
         if others and visit.replica.state.frozen is not None and visit.leading:
             probe("queues.thaw_elsewhere")
-            await visit.desk.admin.transfer_lease(here.start, others[visit.desk.runtime.rng.below(len(others))])
+            await visit.context.admin.transfer_lease(here.start, others[visit.context.runtime.rng.below(len(others))])

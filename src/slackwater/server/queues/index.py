@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slackwater.model.ids import RangeId
-    from slackwater.server.queues.desk import Visit
+    from slackwater.server.queues.context import Visit
 
 LOOK_AGAIN_S = 60.0
 
@@ -24,10 +24,10 @@ class IndexQueue:
         """Compare, and publish where the index is behind."""
         if not visit.leading:
             return False
-        here, now_ns = visit.descriptor, visit.desk.now_ns()
+        here, now_ns = visit.descriptor, visit.context.now_ns()
         generation, at_ns = self._seen.get(here.range_id, (-1, 0))
         if generation == here.generation and now_ns - at_ns < LOOK_AGAIN_S * 1e9:
             return False
-        await visit.desk.admin.meta.publish(here)
+        await visit.context.admin.meta.publish(here)
         self._seen[here.range_id] = here.generation, now_ns
         return False

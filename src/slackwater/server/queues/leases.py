@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.allocator import NodeInfo
-    from slackwater.server.queues.desk import Visit
+    from slackwater.server.queues.context import Visit
 
 
 def should_nudge(
@@ -47,13 +47,13 @@ class NudgeQueue:
 
     async def process(self, visit: Visit) -> bool:
         """Acquire the lease if it is up to this node."""
-        leasing, desk, range_id = visit.replica.leasing, visit.desk, visit.descriptor.range_id
-        state, turns = leasing.status(desk.clock.now()), self._turns.pop(range_id, 0)
+        leasing, context, range_id = visit.replica.leasing, visit.context, visit.descriptor.range_id
+        state, turns = leasing.status(context.clock.now()), self._turns.pop(range_id, 0)
         if state in (LeaseState.EXPIRED, LeaseState.NONE):
             self._turns[range_id] = turns + 1
-        former = leasing.use(desk.clock.now()) is LeaseUse.FORMER and not leasing.by_expiration
+        former = leasing.use(context.clock.now()) is LeaseUse.FORMER and not leasing.by_expiration
         if not former and not should_nudge(
-            state, visit.descriptor.replicas, visit.picture.nodes, own=desk.node_id, turns=turns
+            state, visit.descriptor.replicas, visit.view.nodes, own=context.node_id, turns=turns
         ):
             visit.waits_its_turn = range_id in self._turns
             return False
@@ -70,12 +70,12 @@ class LeaseQueue:
 
     async def process(self, visit: Visit) -> bool:
         """Transfer the lease if another node should have it."""
-        desk, picture = visit.desk, visit.picture
+        context, view = visit.context, visit.view
         if not visit.leading:
             return False
-        target = lease_target(visit.descriptor.replicas, picture.nodes, holder=desk.node_id)
+        target = lease_target(visit.descriptor.replicas, view.nodes, holder=context.node_id)
         if target is None:
             return False
-        picture.moved_lease(away=desk.node_id, to=target)
-        await desk.admin.transfer_lease(visit.descriptor.start, target)
+        view.moved_lease(away=context.node_id, to=target)
+        await context.admin.transfer_lease(visit.descriptor.start, target)
         return True

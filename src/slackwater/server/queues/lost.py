@@ -23,7 +23,7 @@ from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, NO_LAI, AdoptTrigger, Command, Packet, encode_packet
 from slackwater.replica.allocator import NodeState
-from slackwater.replica.driver.history import History
+from slackwater.replica.driver.history import RangeHistory
 from slackwater.server.bootstrap import begin_again
 from slackwater.server.identity import read_identity
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.state import RangeState
-    from slackwater.server.queues.desk import Desk, Picture
+    from slackwater.server.queues.context import ClusterView, QueueContext
 
 REFUSED_REST_NS = 600 * 10**9
 """How long a range whose history is incomplete is left alone: that seldom changes, and a replay is long work."""
@@ -56,104 +56,104 @@ class LostRanges:
 
     name = "lost"
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
         self._rests_until: dict[RangeId, int] = {}
         self._nothing_lost: dict[NodeId, NodeState] | None = None
         """Nodes that were away when the index of ranges was last read and nothing was lost."""
         self._look_again = 0
         self.rebuilt = 0
 
-    async def sweep(self, picture: Picture) -> None:
+    async def sweep(self, view: ClusterView) -> None:
         """Rebuild what is lost, one range after the other. Costs nothing while every node is well."""
-        desk = self._desk
-        away = {n: picture.state(n) for n in picture.nodes if picture.state(n) not in _ANSWERING}
-        if picture.state(desk.node_id) is not NodeState.LIVE or not desk.settings["range.rebuild_log_bytes"]:
+        context = self._context
+        away = {n: view.state(n) for n in view.nodes if view.state(n) not in _ANSWERING}
+        if view.state(context.node_id) is not NodeState.LIVE or not context.settings["range.rebuild_log_bytes"]:
             return
         if not away:
-            desk.lost = {}
-        if not away or (away == self._nothing_lost and desk.now_ns() < self._look_again):
+            context.lost = {}
+        if not away or (away == self._nothing_lost and context.now_ns() < self._look_again):
             return
-        listed = [record.descriptor for record in await desk.admin.meta.read(KEY_MIN, KEY_MAX)]
-        lost = [d for d in listed if self._lost(d, picture)]
-        self._nothing_lost, self._look_again = None if lost else away, desk.now_ns() + LOOK_AGAIN_NS
+        listed = [record.descriptor for record in await context.admin.meta.read(KEY_MIN, KEY_MAX)]
+        lost = [d for d in listed if self._lost(d, view)]
+        self._nothing_lost, self._look_again = None if lost else away, context.now_ns() + LOOK_AGAIN_NS
         self._rests_until = {d.range_id: self._rests_until.get(d.range_id, 0) for d in lost}
-        desk.lost = {r: why for r, why in desk.lost.items() if r in self._rests_until}
+        context.lost = {r: why for r, why in context.lost.items() if r in self._rests_until}
         for descriptor in lost:
-            if desk.now_ns() >= self._rests_until[descriptor.range_id]:
-                await self._try(descriptor, picture)
+            if context.now_ns() >= self._rests_until[descriptor.range_id]:
+                await self._try(descriptor, view)
 
-    def _lost(self, descriptor: RangeDescriptor, picture: Picture) -> bool:
-        range_id, desk = descriptor.range_id, self._desk
-        if range_id == FIRST_RANGE or range_id in desk.store.replicas:
+    def _lost(self, descriptor: RangeDescriptor, view: ClusterView) -> bool:
+        range_id, context = descriptor.range_id, self._context
+        if range_id == FIRST_RANGE or range_id in context.store.replicas:
             return False
-        return may_rebuild(descriptor, desk.node_id, picture.state)
+        return may_rebuild(descriptor, context.node_id, view.state)
 
-    async def _try(self, descriptor: RangeDescriptor, picture: Picture) -> None:
-        desk = self._desk
+    async def _try(self, descriptor: RangeDescriptor, view: ClusterView) -> None:
+        context = self._context
         try:
-            state = await self._rebuild(descriptor, picture)
+            state = await self._rebuild(descriptor, view)
         except HistoryIncomplete as error:
             probe("lost.refused")
-            self._rests_until[descriptor.range_id] = desk.now_ns() + REFUSED_REST_NS
+            self._rests_until[descriptor.range_id] = context.now_ns() + REFUSED_REST_NS
             named = ", ".join(f"n{node}" for node in descriptor.replicas)
             self._tell(descriptor, f"cannot be rebuilt from the log: {error}; start {named} again, or restore a backup")
         except SlackwaterError as error:
             probe("lost.failed")
             self._tell(descriptor, f"was not rebuilt from the log yet: {error}")
         else:
-            desk.lost.pop(descriptor.range_id, None)
+            context.lost.pop(descriptor.range_id, None)
             if state is not None:
                 probe("lost.rebuilt")
                 self.rebuilt += 1
-                desk.report(f"r{descriptor.range_id} was lost, and was rebuilt from the log up to {state.position}")
+                context.report(f"r{descriptor.range_id} was lost, and was rebuilt from the log up to {state.position}")
 
     def _tell(self, descriptor: RangeDescriptor, why: str) -> None:
-        desk, warning = self._desk, f"r{descriptor.range_id} is lost, no node that answers has it, and it {why}"
-        if desk.lost.get(descriptor.range_id) != warning:
-            desk.report(warning)
-        desk.lost[descriptor.range_id] = warning
+        context, warning = self._context, f"r{descriptor.range_id} is lost, no node that answers has it, and it {why}"
+        if context.lost.get(descriptor.range_id) != warning:
+            context.report(warning)
+        context.lost[descriptor.range_id] = warning
 
-    async def _rebuild(self, listed: RangeDescriptor, picture: Picture) -> RangeState | None:
+    async def _rebuild(self, listed: RangeDescriptor, view: ClusterView) -> RangeState | None:
         """Install a replica made from the log; None where the log says that others see to the range."""
-        desk = self._desk
-        engine = desk.store.context.engine
+        context = self._context
+        engine = context.store.context.engine
         identity = read_identity(engine)
-        history = History(
+        history = RangeHistory(
             begin_again(identity.born if identity is not None else None),
-            desk.log,
-            desk.runtime,
+            context.log,
+            context.runtime,
             start=listed.start,
-            bytes_max=int(desk.settings["range.rebuild_log_bytes"]),
+            bytes_max=int(context.settings["range.rebuild_log_bytes"]),
         )
         state = await history.advance()
         _check_listed(state.descriptor, listed)
-        if not may_rebuild(state.descriptor, desk.node_id, picture.state):
+        if not may_rebuild(state.descriptor, context.node_id, view.state):
             return None
-        if desk.node_id not in state.descriptor.replicas:
+        if context.node_id not in state.descriptor.replicas:
             await self._adopt(state)
             state = await history.advance()
-            if desk.node_id not in state.descriptor.replicas:
+            if context.node_id not in state.descriptor.replicas:
                 return None  # another node was faster
-        installed = await desk.store.install_snapshot(history.parts())
+        installed = await context.store.install_snapshot(history.parts())
         # Requests are sent where the index says; until it says so, only this node itself would find its replica.
-        await desk.admin.meta.publish(installed.descriptor)
+        await context.admin.meta.publish(installed.descriptor)
         return installed
 
     async def _adopt(self, state: RangeState) -> None:
         """Have the range's own log name this node as a replica."""
         probe("lost.adopt")
         command = Command(
-            command_id=self._desk.runtime.rng.bytes(COMMAND_ID_BYTES),
+            command_id=self._context.runtime.rng.bytes(COMMAND_ID_BYTES),
             lease_sequence=state.lease.sequence,
             lai=NO_LAI,
             closed=MIN,
             min_write_ts=MIN,
-            trigger=AdoptTrigger(self._desk.node_id),
+            trigger=AdoptTrigger(self._context.node_id),
             generation=state.descriptor.generation,
         )
         range_id = state.descriptor.range_id
-        await self._desk.log.append(range_id, [encode_packet(Packet(range_id, [command]))])
+        await self._context.log.append(range_id, [encode_packet(Packet(range_id, [command]))])
 
 
 def _check_listed(made: RangeDescriptor, listed: RangeDescriptor) -> None:

@@ -17,7 +17,7 @@ from slackwater.storage.stats import Stats
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import RangeId
-    from slackwater.server.queues.desk import Visit
+    from slackwater.server.queues.context import Visit
 
 
 class Side(NamedTuple):
@@ -50,43 +50,43 @@ class MergeQueue:
 
     async def process(self, visit: Visit) -> bool:
         """Merge with the right neighbour, if both are small."""
-        desk, here = visit.desk, visit.descriptor
-        min_bytes = desk.settings["range.min_bytes"]
+        context, here = visit.context, visit.descriptor
+        min_bytes = context.settings["range.min_bytes"]
         if not visit.leading or not min_bytes or here.end >= KEY_MAX or not self._quiet(visit):
             return False
-        right = (await desk.admin.describe(here.end)).descriptor
+        right = (await context.admin.describe(here.end)).descriptor
         both = self._own(visit), await self._neighbour(visit, right)
-        limits = {"min_bytes": min_bytes, "max_bytes": desk.settings["range.max_bytes"]}
+        limits = {"min_bytes": min_bytes, "max_bytes": context.settings["range.max_bytes"]}
         if both[1] is None or not should_merge(
-            both[0], both[1], **limits, max_requests=desk.settings["range.max_requests"]
+            both[0], both[1], **limits, max_requests=context.settings["range.max_requests"]
         ):
             return False
-        if not visit.picture.alike(here, right):
+        if not visit.view.alike(here, right):
             return False
         if set(right.replicas) != set(here.replicas):
             probe("queues.merge_aligns")
-            await desk.admin.relocate(right.start, here.replicas)
+            await context.admin.relocate(right.start, here.replicas)
             return True
         probe("queues.merge")
-        await desk.admin.merge(here.start)
+        await context.admin.merge(here.start)
         return True
 
     def _quiet(self, visit: Visit) -> bool:
-        here, now_ns = visit.descriptor, visit.desk.now_ns()
+        here, now_ns = visit.descriptor, visit.context.now_ns()
         generation, since_ns = self._since.get(here.range_id, (-1, now_ns))
         if generation != here.generation:
             self._since[here.range_id] = here.generation, now_ns
             return False
-        return now_ns - since_ns >= visit.desk.settings["range.quiet_period"] * 1e9
+        return now_ns - since_ns >= visit.context.settings["range.quiet_period"] * 1e9
 
     def _own(self, visit: Visit) -> Side:
         stats = visit.replica.state.stats
         size = Stats(*stats).total_bytes if stats else 0
-        return Side(visit.descriptor, size, visit.replica.load.rate(now_ns=visit.desk.now_ns()))
+        return Side(visit.descriptor, size, visit.replica.load.rate(now_ns=visit.context.now_ns()))
 
     async def _neighbour(self, visit: Visit, right: RangeDescriptor) -> Side | None:
-        holder = (await visit.desk.admin.describe(right.start)).lease.holder
-        found = await visit.desk.peers.replica(holder, right.range_id)
+        holder = (await visit.context.admin.describe(right.start)).lease.holder
+        found = await visit.context.peers.replica(holder, right.range_id)
         if found is None or found.frozen or found.descriptor != right:
             return None
         size = Stats(*found.stats).total_bytes if found.stats else 0

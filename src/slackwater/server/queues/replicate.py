@@ -10,7 +10,7 @@ from slackwater.replica.allocator import Add, Move, NodeState, Remove, decide
 if TYPE_CHECKING:
     from slackwater.model.ids import NodeId
     from slackwater.replica.allocator import Action
-    from slackwater.server.queues.desk import Visit
+    from slackwater.server.queues.context import Visit
 
 
 def after(replicas: tuple[NodeId, ...], action: Action) -> tuple[NodeId, ...]:
@@ -35,29 +35,29 @@ class ReplicateQueue:
             return False
         if await self._fill(visit):
             return True
-        desk, picture, here = visit.desk, visit.picture, visit.descriptor
-        action = decide(here.replicas, picture.nodes, factor=picture.factor(here), holder=desk.node_id)
+        context, view, here = visit.context, visit.view, visit.descriptor
+        action = decide(here.replicas, view.nodes, factor=view.factor(here), holder=context.node_id)
         if action is None:
             return False
         match action:
             case Add(node):
-                picture.moved_replica(to=node)
+                view.moved_replica(to=node)
             case Remove(node):
-                picture.moved_replica(away=node)
+                view.moved_replica(away=node)
             case Move(node, to):
-                picture.moved_replica(away=node, to=to)
+                view.moved_replica(away=node, to=to)
         probe(f"queues.replica_{type(action).__name__.lower()}")
-        await desk.admin.change_replicas(here.start, after(here.replicas, action))
+        await context.admin.change_replicas(here.start, after(here.replicas, action))
         visit.again = not isinstance(action, Move)  # several may be missing, or too many
         return True
 
     async def _fill(self, visit: Visit) -> bool:
         """A replica that is named and not there, on a node that can be asked: whoever named it did not finish."""
         found = await visit.members()
-        empty = [n for n, s in found.items() if s is None and visit.picture.state(n) is NodeState.LIVE]
+        empty = [n for n, s in found.items() if s is None and visit.view.state(n) is NodeState.LIVE]
         if not empty:
             return False
         probe("queues.replica_filled")
-        await visit.desk.admin.fill(visit.descriptor, empty)
+        await visit.context.admin.fill(visit.descriptor, empty)
         visit.again = True
         return True

@@ -29,7 +29,7 @@ from slackwater.hooks import probe
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.sync import Event, get_running_loop, timeout
 from slackwater.server.queues.check import CheckQueue
-from slackwater.server.queues.desk import Visit, glance, look
+from slackwater.server.queues.context import Visit, view_cluster, view_from_liveness
 from slackwater.server.queues.frozen import FrozenQueue
 from slackwater.server.queues.index import IndexQueue
 from slackwater.server.queues.leases import LeaseQueue, NudgeQueue
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from slackwater.model.ids import RangeId
-    from slackwater.server.queues.desk import Desk, Picture, Queue
+    from slackwater.server.queues.context import ClusterView, Queue, QueueContext
 
 URGENT = frozenset({"nudge", "frozen"})
 URGENT_AT_ONCE_MAX = 16
@@ -75,8 +75,8 @@ class Lane:
 class Queues:
     """Keeps the ranges of one node in order."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, context: QueueContext) -> None:
+        self.context = context
         self.queues: list[Queue] = [
             NudgeQueue(),
             FrozenQueue(),
@@ -89,7 +89,7 @@ class Queues:
             CheckQueue(),
             TxnQueue(),
         ]
-        self.lost = LostRanges(desk)
+        self.lost = LostRanges(context)
         self.sweeps = 0
         self.crashes = 0
         self.actions: dict[str, int] = {q.name: 0 for q in self.queues}
@@ -102,8 +102,8 @@ class Queues:
 
     async def run(self) -> None:
         """Sweep for as long as the node lives. Nodes do not sweep in step: each waits a little differently."""
-        self.desk.liveness.on_news = self.wake
-        self.desk.scope.spawn(self._keep(self._urgent, self._sweep_urgent), name="urgent queues")
+        self.context.liveness.on_news = self.wake
+        self.context.scope.spawn(self._keep(self._urgent, self._sweep_urgent), name="urgent queues")
         await self._keep(self._upkeep, self._sweep_upkeep)
 
     def wake(self) -> None:
@@ -118,8 +118,8 @@ class Queues:
 
     async def _wait(self, lane: Lane) -> bool:
         """Until it is time, or there is news; whether to sweep now."""
-        rng, clock = self.desk.runtime.rng, self.desk.runtime.clock
-        interval = self.desk.settings["queue.interval"]
+        rng, clock = self.context.runtime.rng, self.context.runtime.clock
+        interval = self.context.settings["queue.interval"]
         if not interval:
             await clock.sleep(PAUSED_POLL_S)
             return False
@@ -137,7 +137,7 @@ class Queues:
             lane.news.clear()
         else:
             lane.early = 0
-        return bool(self.desk.settings["queue.interval"])
+        return bool(self.context.settings["queue.interval"])
 
     async def _guarded(self, sweep: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -156,28 +156,30 @@ class Queues:
             # First, and by the liveness records alone: the configuration may be in a range that is lost.
             # Where the index of ranges cannot be read, the ranges here are seen to all the same.
             with suppress(SlackwaterError):
-                await self.lost.sweep(glance(self.desk))
-        await self._sweep(await look(self.desk), chosen, limit=int(self.desk.settings["queue.concurrency"]))
+                await self.lost.sweep(view_from_liveness(self.context))
+        await self._sweep(
+            await view_cluster(self.context), chosen, limit=int(self.context.settings["queue.concurrency"])
+        )
 
     async def _sweep_upkeep(self) -> None:
         await self.sweep(*(q.name for q in self.queues if q.name not in URGENT), self.lost.name)
 
     async def _sweep_urgent(self) -> None:
         chosen = [q for q in self.queues if q.name in URGENT]
-        await self._sweep(glance(self.desk), chosen, limit=URGENT_AT_ONCE_MAX)
+        await self._sweep(view_from_liveness(self.context), chosen, limit=URGENT_AT_ONCE_MAX)
 
-    async def _sweep(self, picture: Picture, queues: list[Queue], *, limit: int) -> None:
-        works = [partial(self._visit, range_id, picture, queues) for range_id in sorted(self.desk.store.replicas)]
-        await in_parallel(self.desk.scope, works, limit=limit, name="visit")
+    async def _sweep(self, view: ClusterView, queues: list[Queue], *, limit: int) -> None:
+        works = [partial(self._visit, range_id, view, queues) for range_id in sorted(self.context.store.replicas)]
+        await in_parallel(self.context.scope, works, limit=limit, name="visit")
         self.sweeps += 1
 
-    async def _visit(self, range_id: RangeId, picture: Picture, queues: list[Queue]) -> None:
-        replica = self.desk.store.replicas.get(range_id)
+    async def _visit(self, range_id: RangeId, view: ClusterView, queues: list[Queue]) -> None:
+        replica = self.context.store.replicas.get(range_id)
         if replica is None:
             return
-        visit = Visit(self.desk, replica, picture)
+        visit = Visit(self.context, replica, view)
         for queue in queues:
-            if self.desk.store.replicas.get(range_id) is not replica or replica.failure is not None:
+            if self.context.store.replicas.get(range_id) is not replica or replica.failure is not None:
                 return
             changed = await self._process(queue, visit, range_id)
             if visit.again:
@@ -191,7 +193,7 @@ class Queues:
     async def _process(self, queue: Queue, visit: Visit, range_id: RangeId) -> bool:
         """Let one queue look at one range; whether it changed the range. Nothing a queue does ends the node."""
         crashes, rests_until = self._rests.get((queue.name, range_id), (0, 0))
-        if self.desk.now_ns() < rests_until:
+        if self.context.now_ns() < rests_until:
             return False
         try:
             changed = await queue.process(visit)
@@ -201,13 +203,15 @@ class Queues:
             if isinstance(error, SlackwaterError) and not _found_broken(error):
                 probe(f"queues.{queue.name}_failed")
                 if isinstance(error, DamageError):
-                    self.desk.store.read_failed(range_id, error)
-                self.desk.report(f"{what}: {error}")
+                    self.context.store.read_failed(range_id, error)
+                self.context.report(f"{what}: {error}")
                 return False
             if isinstance(error, SlackwaterError):
                 visit.replica.quarantine(str(error))
-            rest_s = min(REST_S_MAX, max(1.0, self.desk.settings["queue.interval"]) * 2 ** min(crashes, DOUBLINGS_MAX))
-            self._rests[queue.name, range_id] = crashes + 1, self.desk.now_ns() + int(rest_s * 1e9)
+            rest_s = min(
+                REST_S_MAX, max(1.0, self.context.settings["queue.interval"]) * 2 ** min(crashes, DOUBLINGS_MAX)
+            )
+            self._rests[queue.name, range_id] = crashes + 1, self.context.now_ns() + int(rest_s * 1e9)
             self._crashed(what, error)
             return False
         self._rests.pop((queue.name, range_id), None)
@@ -217,14 +221,14 @@ class Queues:
         """A bug: say so, keep what is needed to find it, and go on."""
         probe("queues.crashed")
         self.crashes += 1
-        self.desk.report(f"{what} crashed: {type(error).__name__}: {error}")
+        self.context.report(f"{what} crashed: {type(error).__name__}: {error}")
         get_running_loop().call_exception_handler({"message": f"the queue {what} crashed", "exception": error})
 
     def status(self) -> str:
         """A line for logs and the console, and the newest findings."""
         done = " ".join(f"{name}={n}" for name, n in self.actions.items() if n)
         failed = " ".join(f"{name}={n}" for name, n in self.failures.items() if n)
-        findings = [f"finding: {finding}" for finding in self.desk.findings[-FINDINGS_TOLD_MAX:]]
+        findings = [f"finding: {finding}" for finding in self.context.findings[-FINDINGS_TOLD_MAX:]]
         line = f"queues sweeps={self.sweeps} done=[{done}] failed=[{failed}] crashes={self.crashes}"
         return "\n".join([line, *findings])
 

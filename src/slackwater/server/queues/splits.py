@@ -19,8 +19,8 @@ from slackwater.runtime.seam import Family
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import Reader, Snapshot
-    from slackwater.server.queues.desk import Visit
+    from slackwater.runtime.seam import EngineSnapshot, Reader
+    from slackwater.server.queues.context import Visit
 
 READ_BLOCK = 1_000
 
@@ -51,24 +51,24 @@ class SplitQueue:
         """Split the range, if there is a reason and a place."""
         if not visit.leading or visit.descriptor.range_id == FIRST_RANGE:
             return False
-        at = bound_inside(visit.picture.configs, visit.descriptor) or await self._by_size(visit) or self._by_load(visit)
+        at = bound_inside(visit.view.configs, visit.descriptor) or await self._by_size(visit) or self._by_load(visit)
         if at is None:
             return False
-        await visit.desk.admin.split(at)
+        await visit.context.admin.split(at)
         return True
 
     async def _by_size(self, visit: Visit) -> bytes | None:
-        stats, here, desk = visit.replica.state.stats, visit.descriptor, visit.desk
+        stats, here, context = visit.replica.state.stats, visit.descriptor, visit.context
         size = Stats(*stats).total_bytes if stats else 0
-        if size <= desk.settings["range.max_bytes"]:
+        if size <= context.settings["range.max_bytes"]:
             return None
         probe("queues.split_by_size")
         frozen = visit.replica.context.engine.snapshot()
-        return await desk.runtime.offload(_middle, frozen, here.start, here.end, size // 2)
+        return await context.runtime.offload(_middle, frozen, here.start, here.end, size // 2)
 
     def _by_load(self, visit: Visit) -> bytes | None:
-        limit, here = visit.desk.settings["range.max_requests"], visit.descriptor
-        if not limit or visit.replica.load.rate(now_ns=visit.desk.now_ns()) <= limit:
+        limit, here = visit.context.settings["range.max_requests"], visit.descriptor
+        if not limit or visit.replica.load.rate(now_ns=visit.context.now_ns()) <= limit:
             return None
         at = visit.replica.load.split_key()
         if at is None or not here.start < at < here.end:
@@ -77,6 +77,6 @@ class SplitQueue:
         return at
 
 
-def _middle(frozen: Snapshot, start: bytes, end: bytes, half_bytes: int) -> bytes | None:
+def _middle(frozen: EngineSnapshot, start: bytes, end: bytes, half_bytes: int) -> bytes | None:
     with frozen:
         return middle_key(frozen, start, end, half_bytes=half_bytes)

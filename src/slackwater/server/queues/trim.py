@@ -8,7 +8,7 @@ A range that has one replica and waits for its second keeps its log: should the 
 again from that (`lost.py`).
 
 A range that was merged into this one leaves a log behind; it goes once everybody has durably applied the merge
-(`replica/driver/graves.py`).
+(`replica/driver/merged_ranges.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from slackwater.errors import SlackwaterError
     from slackwater.model.ids import NodeId, RangeId
-    from slackwater.server.queues.desk import Visit
+    from slackwater.server.queues.context import Visit
 
 
 def trim_upto(
@@ -39,10 +39,10 @@ def trim_upto(
 
 async def _only_here(visit: Visit) -> bool:
     """Whether the range has one replica, is to have more, and there is a node for another: its log is all else there is."""
-    picture, own = visit.picture, visit.desk.node_id
+    view, own = visit.view, visit.context.node_id
     filled = [s for s in (await visit.members()).values() if isinstance(s, ReplicaStatus) and not s.failure]
-    others = [n for n in picture.nodes if n != own and picture.state(n) is NodeState.LIVE]
-    return len(filled) < min(2, picture.factor(visit.descriptor)) and bool(others)
+    others = [n for n in view.nodes if n != own and view.state(n) is NodeState.LIVE]
+    return len(filled) < min(2, view.factor(visit.descriptor)) and bool(others)
 
 
 class TrimQueue:
@@ -55,20 +55,20 @@ class TrimQueue:
 
     async def process(self, visit: Visit) -> bool:
         """Trim as far as is safe: the leaseholder its range's log, and everybody those he knows to have been absorbed."""
-        desk, range_id = visit.desk, visit.descriptor.range_id
-        leading, graves = visit.leading, desk.store.graves
-        if not leading and not graves.of(range_id):
+        context, range_id = visit.context, visit.descriptor.range_id
+        leading, merged = visit.leading, context.store.merged
+        if not leading and not merged.of(range_id):
             return False
-        upto = trim_upto(await visit.members(), visit.picture.state)
+        upto = trim_upto(await visit.members(), visit.view.state)
         if leading and upto > self.trimmed.get(range_id, 0) and await _only_here(visit):
             probe("queues.trim_only_here")
         elif leading and upto > self.trimmed.get(range_id, 0):
             probe("queues.trim")
-            await desk.log.trim(range_id, upto=upto)
+            await context.log.trim(range_id, upto=upto)
             self.trimmed[range_id] = upto
-        for right in graves.due(range_id, upto=upto):
+        for right in merged.due(range_id, upto=upto):
             probe("queues.trim_grave")
-            await desk.log.trim(right, upto=await desk.log.head(right))
-            graves.forget(right, into=range_id)
+            await context.log.trim(right, upto=await context.log.head(right))
+            merged.forget(right, into=range_id)
             self.trimmed.pop(right, None)
         return False

@@ -30,8 +30,8 @@ from slackwater.txn.resolving import resolve_span
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.runtime.seam import Snapshot
-    from slackwater.server.queues.desk import Visit
+    from slackwater.runtime.seam import EngineSnapshot
+    from slackwater.server.queues.context import Visit
 
 SCANNED_MAX = 20_000
 """Intents, and records, looked at in one visit."""
@@ -88,18 +88,18 @@ class TxnQueue:
         """Push, finish and collect."""
         if not visit.leading:
             return False
-        desk, state = visit.desk, visit.replica.state
+        context, state = visit.context, visit.replica.state
         counted = Stats(*state.stats).intents if state.stats else 0
         frozen = visit.replica.context.engine.snapshot()
-        intents, records = await desk.runtime.offload(
+        intents, records = await context.runtime.offload(
             _read, frozen, state.descriptor.start, state.descriptor.end, counted > 0
         )
         chores = sort_out(
             intents,
             records,
-            now=desk.clock.now(),
-            expiration_s=desk.settings["txn.expiration"],
-            retention_s=desk.settings["txn.record_retention"],
+            now=context.clock.now(),
+            expiration_s=context.settings["txn.expiration"],
+            retention_s=context.settings["txn.record_retention"],
         )
         for own in chores.push:
             await self._push(visit, own)
@@ -126,41 +126,41 @@ class TxnQueue:
 
     async def _aborted(self, visit: Visit, pushee: Intent) -> Resolution | None:
         """What became of a transaction that nobody seems to look after; None while it lives."""
-        deadline = Deadline(visit.desk.runtime.clock, seconds=TIMEOUT_S)
+        deadline = Deadline(visit.context.runtime.clock, seconds=TIMEOUT_S)
         # As young as can be: only a transaction that no longer heartbeats loses against it.
-        push = rq.PushTxn(pushee, visit.desk.clock.now(), b"", pushee.ts, abort=True)
-        answer = (await visit.desk.kv.kernel.ask([push], deadline=deadline)).results[0]
+        push = rq.PushTxn(pushee, visit.context.clock.now(), b"", pushee.ts, abort=True)
+        answer = (await visit.context.kv.context.ask([push], deadline=deadline)).results[0]
         decided = isinstance(answer, rq.Pushed) and answer.resolution.status is not TxnStatus.PENDING
         return answer.resolution if decided and isinstance(answer, rq.Pushed) else None
 
     async def _finish(self, visit: Visit, record: TxnRecord) -> None:
         probe("queues.finish_txn")
         await self._resolve(visit, resolution(record), record.lock_keys, record.lock_spans)
-        deadline = Deadline(visit.desk.runtime.clock, seconds=TIMEOUT_S)
-        await visit.desk.kv.kernel.ask([rq.ForgetLocks(record.txn_id, record.anchor)], deadline=deadline)
+        deadline = Deadline(visit.context.runtime.clock, seconds=TIMEOUT_S)
+        await visit.context.kv.context.ask([rq.ForgetLocks(record.txn_id, record.anchor)], deadline=deadline)
 
     async def _resolve(
         self, visit: Visit, outcome: Resolution, keys: tuple[bytes, ...], spans: tuple[tuple[bytes, bytes], ...]
     ) -> None:
-        deadline = Deadline(visit.desk.runtime.clock, seconds=TIMEOUT_S)
+        deadline = Deadline(visit.context.runtime.clock, seconds=TIMEOUT_S)
         pieces = [
             rq.ResolveIntents(outcome, keys=keys[i : i + KEYS_PER_REQUEST])
             for i in range(0, len(keys), KEYS_PER_REQUEST)
         ]
         for piece in pieces:
-            await visit.desk.kv.kernel.ask([piece], deadline=deadline)
+            await visit.context.kv.context.ask([piece], deadline=deadline)
         for start, end in spans:
-            await resolve_span(visit.desk.kv.kernel, outcome, start, end, timeout=TIMEOUT_S)
+            await resolve_span(visit.context.kv.context, outcome, start, end, timeout=TIMEOUT_S)
 
     async def _collect(self, visit: Visit, records: list[tuple[bytes, bytes]]) -> None:
-        desk = visit.desk
-        before = add_seconds(desk.clock.now(), -desk.settings["txn.record_retention"])
+        context = visit.context
+        before = add_seconds(context.clock.now(), -context.settings["txn.record_retention"])
         for i in range(0, len(records), COLLECTED_AT_ONCE):
             some = tuple(records[i : i + COLLECTED_AT_ONCE])
-            await desk.admin.ask(rq.GcTxnRecords(before, some), at=visit.descriptor.start)
+            await context.admin.ask(rq.GcTxnRecords(before, some), at=visit.descriptor.start)
 
 
-def _read(frozen: Snapshot, start: bytes, end: bytes, with_intents: bool) -> tuple[list[Intent], list[TxnRecord]]:  # noqa: FBT001 - offload passes by position
+def _read(frozen: EngineSnapshot, start: bytes, end: bytes, with_intents: bool) -> tuple[list[Intent], list[TxnRecord]]:  # noqa: FBT001 - offload passes by position
     """The intents and records of a range, from a snapshot."""
     with frozen:
         intents = []
@@ -170,7 +170,7 @@ def _read(frozen: Snapshot, start: bytes, end: bytes, with_intents: bool) -> tup
     return intents, records
 
 
-def _pairs(frozen: Snapshot, family: Family, span: Span) -> list[tuple[bytes, bytes]]:
+def _pairs(frozen: EngineSnapshot, family: Family, span: Span) -> list[tuple[bytes, bytes]]:
     cursor = frozen.cursor(family, start=span.start, end=span.end)
     found: list[tuple[bytes, bytes]] = []
     while len(found) < SCANNED_MAX:

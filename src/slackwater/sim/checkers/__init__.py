@@ -16,20 +16,20 @@ the same history always gets the same answer, so a saved artifact can be judged 
 
 from slackwater.sim.checkers.bank import check_bank, check_bank_versions
 from slackwater.sim.checkers.history import (
-    History,
     KeyVersions,
     ListOp,
     ListTxn,
+    ObservedVersion,
+    OperationOutcome,
     OpKind,
-    Outcome,
     Read,
+    RecordedHistory,
     RegisterOp,
-    Scan,
-    Txn,
+    ScanOp,
+    TxnOp,
     Value,
-    Version,
     VersionHistory,
-    Write,
+    WriteOp,
 )
 from slackwater.sim.checkers.linearizable import check_registers
 from slackwater.sim.checkers.listappend import check_list_append
@@ -40,25 +40,25 @@ from slackwater.sim.checkers.serializable import check_intervals
 from slackwater.sim.checkers.violation import Violation
 
 __all__ = [
-    "History",
     "KeyVersions",
     "ListOp",
     "ListPen",
     "ListTxn",
+    "ObservedVersion",
     "OpKind",
     "OpPen",
-    "Outcome",
+    "OperationOutcome",
     "Read",
+    "RecordedHistory",
     "Recorder",
     "RegisterOp",
-    "Scan",
-    "Txn",
+    "ScanOp",
+    "TxnOp",
     "TxnPen",
     "Value",
-    "Version",
     "VersionHistory",
     "Violation",
-    "Write",
+    "WriteOp",
     "check_bank",
     "check_bank_versions",
     "check_intervals",

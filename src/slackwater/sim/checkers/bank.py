@@ -13,17 +13,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.sim.checkers.claims import name
-from slackwater.sim.checkers.history import Outcome
+from slackwater.sim.checkers.history import OperationOutcome
 from slackwater.sim.checkers.violation import Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from slackwater.sim.checkers.history import Txn, Value, VersionHistory
+    from slackwater.sim.checkers.history import TxnOp, Value, VersionHistory
 
 
 def check_bank(
-    txns: Iterable[Txn],
+    txns: Iterable[TxnOp],
     *,
     accounts: Sequence[bytes],
     total: int,
@@ -34,7 +34,7 @@ def check_bank(
     found = []
     wanted = set(accounts)
     for txn in txns:
-        if txn.outcome is not Outcome.OK:
+        if txn.outcome is not OperationOutcome.OK:
             continue
         seen = txn.seen()
         if wanted <= seen.keys() or any(

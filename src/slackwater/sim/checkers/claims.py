@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from slackwater.sim.checkers.history import Outcome, Txn, Value
+from slackwater.sim.checkers.history import OperationOutcome, TxnOp, Value
 from slackwater.sim.checkers.violation import Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.sim.checkers.history import Version
+    from slackwater.sim.checkers.history import ObservedVersion
     from slackwater.sim.checkers.versions import VersionIndex
 
 Place = tuple[bytes, int]
@@ -38,7 +38,7 @@ Place = tuple[bytes, int]
 class Claims:
     """Matches transactions with versions; `placed` says where each committed writer may have committed."""
 
-    def __init__(self, txns: Sequence[Txn], index: VersionIndex) -> None:
+    def __init__(self, txns: Sequence[TxnOp], index: VersionIndex) -> None:
         self._txns = txns
         self._index = index
         self.found: list[Violation] = []
@@ -55,13 +55,13 @@ class Claims:
         """Fill `placed` and `found`."""
         rest = []
         for at, txn in enumerate(self._txns):
-            if self.finals[at] and not (txn.outcome is Outcome.OK and self._claim_told(at, txn)):
+            if self.finals[at] and not (txn.outcome is OperationOutcome.OK and self._claim_told(at, txn)):
                 rest.append(at)
         if rest:
             self._unique = self._unique_values()
         # Whoever can claim all of its writes does so before anybody is accused of having only some; those who must
         # be there go first, then the larger claims, which have fewer ways to be met.
-        rest.sort(key=lambda at: (self._txns[at].outcome is Outcome.UNKNOWN, -len(self.finals[at])))
+        rest.sort(key=lambda at: (self._txns[at].outcome is OperationOutcome.UNKNOWN, -len(self.finals[at])))
         for at in [at for at in rest if not self._claim_inferred(at, self._txns[at])]:
             self._judge_unplaced(at, self._txns[at])
         self._unclaimed()
@@ -78,10 +78,10 @@ class Claims:
                 counts[(key, version.value)] += 1
         return {pair for pair, count in counts.items() if count == 1 and pair[1] is not None}
 
-    def _fits(self, version: Version | None, txn: Txn, value: Value) -> bool:
+    def _fits(self, version: ObservedVersion | None, txn: TxnOp, value: Value) -> bool:
         return version is not None and version.value == value and version.txn_id in (None, txn.txn_id)
 
-    def _claim_told(self, at: int, txn: Txn) -> bool:
+    def _claim_told(self, at: int, txn: TxnOp) -> bool:
         """An acknowledged transaction whose versions are all where it was told they are."""
         ts = txn.commit_ts
         if ts is None:
@@ -98,7 +98,7 @@ class Claims:
         self.placed[at] = [ts]
         return True
 
-    def _candidates(self, at: int, txn: Txn, key: bytes) -> list[int]:
+    def _candidates(self, at: int, txn: TxnOp, key: bytes) -> list[int]:
         """Timestamps of versions of `key` that this transaction may have written."""
         value = self.finals[at][key]
         return [
@@ -110,9 +110,9 @@ class Claims:
             and (version.txn_id is not None or txn.commit_ts in (None, version.ts) or (key, value) in self._unique)
         ]
 
-    def _claim_inferred(self, at: int, txn: Txn) -> bool:
+    def _claim_inferred(self, at: int, txn: TxnOp) -> bool:
         """A transaction, not failed, all of whose writes are at one timestamp that fits."""
-        if txn.outcome is Outcome.FAILED:
+        if txn.outcome is OperationOutcome.FAILED:
             return False
         common = set.intersection(*(set(self._candidates(at, txn, key)) for key in self.finals[at]))
         if txn.commit_ts is not None:
@@ -121,9 +121,9 @@ class Claims:
             self._take(at, sorted(common))
         return bool(common)
 
-    def _judge_unplaced(self, at: int, txn: Txn) -> None:
+    def _judge_unplaced(self, at: int, txn: TxnOp) -> None:
         candidates = {key: self._candidates(at, txn, key) for key in self.finals[at]}
-        if txn.outcome is Outcome.FAILED:
+        if txn.outcome is OperationOutcome.FAILED:
             self._judge_failed(at, txn, candidates)
         else:
             self._judge_incomplete(at, txn, candidates)
@@ -154,7 +154,7 @@ class Claims:
         """These versions are accounted for by a violation already; do not report them as unclaimed too."""
         self._owner.update({(key, ts): at for key, times in places.items() for ts in times})
 
-    def _judge_failed(self, at: int, txn: Txn, candidates: dict[bytes, list[int]]) -> None:
+    def _judge_failed(self, at: int, txn: TxnOp, candidates: dict[bytes, list[int]]) -> None:
         sure = self._certain(at, candidates)
         if not sure:
             return
@@ -165,13 +165,13 @@ class Claims:
         )
         self._report("I-20", "failed-write-visible", text, txn, present=_facts(sure))
 
-    def _judge_incomplete(self, at: int, txn: Txn, candidates: dict[bytes, list[int]]) -> None:
+    def _judge_incomplete(self, at: int, txn: TxnOp, candidates: dict[bytes, list[int]]) -> None:
         """No single timestamp has all of its writes."""
         present = self._present(at, txn, self._certain(at, candidates))
         self._own(at, present)
         missing = sorted(self.finals[at].keys() - present.keys())
         facts = {"present": _facts(present), "missing": missing}
-        if missing and txn.outcome is Outcome.OK:
+        if missing and txn.outcome is OperationOutcome.OK:
             text = (
                 f"{name(txn)} was acknowledged{_told(txn)}, but V has no version of its writes to "
                 f"{', '.join(show(key) for key in missing)}: an acknowledged write is lost."
@@ -186,7 +186,7 @@ class Claims:
         if present and not missing:
             self._split(txn, present)
 
-    def _present(self, at: int, txn: Txn, sure: dict[bytes, list[int]]) -> dict[bytes, list[int]]:
+    def _present(self, at: int, txn: TxnOp, sure: dict[bytes, list[int]]) -> dict[bytes, list[int]]:
         """Which writes are there: those at the commit timestamp it was told, and the certain ones."""
         if txn.commit_ts is None:
             return sure
@@ -197,7 +197,7 @@ class Claims:
                 there[key] = [txn.commit_ts]
         return there
 
-    def _split(self, txn: Txn, present: dict[bytes, list[int]]) -> None:
+    def _split(self, txn: TxnOp, present: dict[bytes, list[int]]) -> None:
         text = (
             f"the writes of {name(txn)}{_told(txn)} are all committed, but not at one timestamp it could have: "
             f"{_list(present)}. A transaction commits at one timestamp."
@@ -220,25 +220,25 @@ class Claims:
                     Violation("I-20", "unclaimed-version", text, {"key": key, "ts": version.ts, "value": version.value})
                 )
 
-    def _tag(self, version: Version) -> str:
+    def _tag(self, version: ObservedVersion) -> str:
         if version.txn_id is None:
             return ""
         known = "which did not write that" if version.txn_id in self._known_ids else "which is not in the history"
         return f" (it is tagged {version.txn_id}, {known})"
 
-    def _report(self, oracle: str, kind: str, text: str, txn: Txn, **facts: object) -> None:
+    def _report(self, oracle: str, kind: str, text: str, txn: TxnOp, **facts: object) -> None:
         self.found.append(Violation(oracle, kind, text, {"txn": txn, **facts}))
 
 
 _NO_WRITES: dict[bytes, Value] = {}
 
 
-def name(txn: Txn) -> str:
+def name(txn: TxnOp) -> str:
     """How prose calls a transaction."""
     return f"transaction {txn.txn_id} (client {txn.client})"
 
 
-def _told(txn: Txn) -> str:
+def _told(txn: TxnOp) -> str:
     return "" if txn.commit_ts is None else f", told it committed at {txn.commit_ts}"
 
 

@@ -43,7 +43,7 @@ Value = bytes | None
 """`None` is absence: never written, or deleted."""
 
 
-class Outcome(enum.Enum):
+class OperationOutcome(enum.Enum):
     """What the client knows about an operation."""
 
     OK = "ok"
@@ -69,7 +69,7 @@ class RegisterOp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     invoked_ns: int
     returned_ns: int | None
     """None exactly when the outcome is unknown."""
-    outcome: Outcome
+    outcome: OperationOutcome
     value: Value = None
     """What a read saw; what a write or a swap put (None deletes); what a `swapped=False` CAS found instead."""
     expected: Value = None
@@ -89,7 +89,7 @@ class Read(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How many of the transaction's own writes had been issued before this read."""
 
 
-class Scan(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class ScanOp(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A span [start, end) read inside a transaction. A scan cut by a limit ends just after its last row."""
 
     start: bytes
@@ -98,14 +98,14 @@ class Scan(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     after: int = 0
 
 
-class Write(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class WriteOp(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One key written; the last write of a key in a transaction is the one that counts."""
 
     key: bytes
     value: Value
 
 
-class Txn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class TxnOp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A transaction over keys and values: for `check_intervals`, `check_bank`, `check_ring`, `check_long_fork`."""
 
     txn_id: int
@@ -113,10 +113,10 @@ class Txn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     invoked_ns: int
     returned_ns: int | None
     """None exactly when the outcome is unknown."""
-    outcome: Outcome
+    outcome: OperationOutcome
     reads: tuple[Read, ...] = ()
-    scans: tuple[Scan, ...] = ()
-    writes: tuple[Write, ...] = ()
+    scans: tuple[ScanOp, ...] = ()
+    writes: tuple[WriteOp, ...] = ()
     commit_ts: int | None = None
     """Where the store says it committed; may be missing, and is not believed without its versions."""
     read_ts: int | None = None
@@ -149,11 +149,11 @@ class ListTxn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     client: int
     invoked_ns: int
     returned_ns: int | None
-    outcome: Outcome
+    outcome: OperationOutcome
     ops: tuple[ListOp, ...]
 
 
-class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ObservedVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One committed version of a key."""
 
     ts: int
@@ -166,7 +166,7 @@ class KeyVersions(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """V(k): the committed versions of one key, oldest first, strictly increasing in time."""
 
     key: bytes
-    versions: tuple[Version, ...]
+    versions: tuple[ObservedVersion, ...]
 
 
 class VersionHistory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,7 +177,7 @@ class VersionHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     """Versions at or below this timestamp were loaded before the run."""
 
     @staticmethod
-    def of(versions: Mapping[bytes, Iterable[Version]], *, loaded_upto: int = 0) -> VersionHistory:
+    def of(versions: Mapping[bytes, Iterable[ObservedVersion]], *, loaded_upto: int = 0) -> VersionHistory:
         """Build from versions in any order; two versions of one key at one timestamp are refused."""
         rows = []
         for key in sorted(versions):
@@ -204,11 +204,11 @@ class VersionHistory(msgspec.Struct, frozen=True, omit_defaults=True):
         return None
 
 
-class History(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything recorded in one run: the artifact of a failure."""
 
     register_ops: tuple[RegisterOp, ...] = ()
-    txns: tuple[Txn, ...] = ()
+    txns: tuple[TxnOp, ...] = ()
     list_txns: tuple[ListTxn, ...] = ()
     versions: VersionHistory = VersionHistory()
 
@@ -217,6 +217,6 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self)
 
     @staticmethod
-    def from_json(data: bytes) -> History:
+    def from_json(data: bytes) -> RecordedHistory:
         """Read an artifact back."""
-        return msgspec.json.decode(data, type=History)
+        return msgspec.json.decode(data, type=RecordedHistory)

@@ -36,7 +36,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from slackwater.sim.checkers import zones
-from slackwater.sim.checkers.history import OpKind, Outcome, RegisterOp, Value
+from slackwater.sim.checkers.history import OperationOutcome, OpKind, RegisterOp, Value
 from slackwater.sim.checkers.violation import Violation, show
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _NEVER_NS = 1 << 62
 _Config = tuple[int, int]
 
 
-class _Undecided(Exception):
+class _UndecidedOp(Exception):
     """The bound on configurations was reached."""
 
 
@@ -86,7 +86,7 @@ def _check_key(ops: list[RegisterOp], start: Value, configurations_max: int) -> 
         if culprit is None:
             return []
         return [_not_linearizable(happened, culprit, start, configurations_max)]
-    except _Undecided:
+    except _UndecidedOp:
         return _without_search(ops, start, configurations_max)
 
 
@@ -108,20 +108,24 @@ def _without_search(ops: list[RegisterOp], start: Value, configurations_max: int
 
 
 def _may_matter(op: RegisterOp) -> bool:
-    if op.outcome is Outcome.UNKNOWN:
+    if op.outcome is OperationOutcome.UNKNOWN:
         return op.kind is not OpKind.READ
-    return op.outcome is Outcome.OK
+    return op.outcome is OperationOutcome.OK
 
 
 def _observed(op: RegisterOp) -> bool:
     """Whether `op.value` was seen rather than put."""
-    return op.outcome is Outcome.OK and (op.kind is OpKind.READ or not op.swapped)
+    return op.outcome is OperationOutcome.OK and (op.kind is OpKind.READ or not op.swapped)
 
 
 def _impossible_values(ops: Sequence[RegisterOp], start: Value) -> list[Violation]:
-    written = {op.value for op in ops if op.kind is not OpKind.READ and op.swapped and op.outcome is not Outcome.FAILED}
+    written = {
+        op.value
+        for op in ops
+        if op.kind is not OpKind.READ and op.swapped and op.outcome is not OperationOutcome.FAILED
+    }
     written.add(start)
-    refused = {op.value: op for op in ops if op.kind is not OpKind.READ and op.outcome is Outcome.FAILED}
+    refused = {op.value: op for op in ops if op.kind is not OpKind.READ and op.outcome is OperationOutcome.FAILED}
     found = []
     for op in ops:
         if not _observed(op):
@@ -160,7 +164,7 @@ class _Search:
         # What an operation needs to find (or _NO_VALUE: anything) and what it leaves behind.
         self._needs = [self._needed(op) for op in ops]
         self._leaves = [self._encode(op.value) for op in ops]
-        self._unknown = [op.outcome is Outcome.UNKNOWN for op in ops]
+        self._unknown = [op.outcome is OperationOutcome.UNKNOWN for op in ops]
         self._wanted_upto = self._last_use()
 
     def _encode(self, value: Value) -> int:
@@ -250,7 +254,7 @@ class _Search:
                     seen.add(after)
                     stack.append(after)
             if len(seen) > self._max:
-                raise _Undecided
+                raise _UndecidedOp
         return self._without_dominated(reached)
 
     def _steps(self, value: int, mask: int) -> list[_Config]:
@@ -340,7 +344,7 @@ def _tell(op: RegisterOp) -> str:
 
 
 def _undecided(ops: list[RegisterOp], configurations_max: int) -> Violation:
-    unknown = sum(op.outcome is Outcome.UNKNOWN for op in ops)
+    unknown = sum(op.outcome is OperationOutcome.UNKNOWN for op in ops)
     text = (
         f"key {show(ops[0].key)} could not be judged: its {len(ops)} operations ({unknown} of unknown outcome) need "
         f"more than {configurations_max} configurations at one instant. Use more keys or fewer clients per key."

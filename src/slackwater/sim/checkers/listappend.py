@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
 from slackwater.sim.checkers.cycles import EDGE_NAMES, RT, RW, WR, WW, Cycle, Edges, find_cycles
-from slackwater.sim.checkers.history import ListTxn, Outcome
-from slackwater.sim.checkers.realtime import LAST, NEVER_NS, READ, WROTE, Access, Touch, out_of_order
+from slackwater.sim.checkers.history import ListTxn, OperationOutcome
+from slackwater.sim.checkers.realtime import LAST, NEVER_NS, READ, WROTE, TimedAccess, Touch, out_of_order
 from slackwater.sim.checkers.violation import Violation, show
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class _ListAppend:
         # key → element → the next one of the same transaction there
         self.then: defaultdict[bytes, dict[int, int]] = defaultdict(dict)
         self.reads: defaultdict[bytes, list[tuple[int, Elements, Elements]]] = defaultdict(list)
-        self.committed = [txn.outcome is Outcome.OK for txn in txns]
+        self.committed = [txn.outcome is OperationOutcome.OK for txn in txns]
         self.begin = [txn.invoked_ns for txn in txns]
         self.until = [NEVER_NS if txn.returned_ns is None else txn.returned_ns for txn in txns]
         self.edges: Edges = [[] for _ in txns]
@@ -116,8 +116,8 @@ class _ListAppend:
 
     def _collect_reads(self) -> None:
         """Reads of committed transactions; what they saw may prove further transactions committed."""
-        unsure = {index for index, txn in enumerate(self.txns) if txn.outcome is Outcome.UNKNOWN}
-        pending = [index for index, txn in enumerate(self.txns) if txn.outcome is Outcome.OK]
+        unsure = {index for index, txn in enumerate(self.txns) if txn.outcome is OperationOutcome.UNKNOWN}
+        pending = [index for index, txn in enumerate(self.txns) if txn.outcome is OperationOutcome.OK]
         if unsure and self.final:
             for key, elements in self.final.items():
                 self._prove(key, elements, unsure, pending)
@@ -236,7 +236,7 @@ class _ListAppend:
         if who == NOBODY:
             text = f"{self._name(reader)} read element {element} at key {show(key)}, which no transaction appended."
             self._report("I-18", "phantom-append", text, [reader], key=key, element=element)
-        elif self.txns[who].outcome is Outcome.FAILED:
+        elif self.txns[who].outcome is OperationOutcome.FAILED:
             text = (
                 f"{self._name(reader)} read element {element} at key {show(key)}, appended by {self._name(who)}, which "
                 f"was answered `failed`: an aborted read."
@@ -284,10 +284,10 @@ class _ListAppend:
         of_key = self.writer.get(key, {})
         for element, who in of_key.items():
             outcome = self.txns[who].outcome
-            if outcome is Outcome.OK and element not in there:
+            if outcome is OperationOutcome.OK and element not in there:
                 text = f"{self._append(key, element, who)} was acknowledged, but the final list is {list(final)}."
                 self._report("I-03", "lost-append", text, [who], key=key, element=element, final=final)
-            elif outcome is Outcome.FAILED and element in there:
+            elif outcome is OperationOutcome.FAILED and element in there:
                 text = f"{self._append(key, element, who)} was answered `failed`, but the final list is {list(final)}."
                 self._report("I-20", "dirty-append", text, [who], key=key, element=element, final=final)
         for element in there - of_key.keys():
@@ -297,7 +297,7 @@ class _ListAppend:
     def _judge_unknown(self) -> None:
         final = {key: set(elements) for key, elements in (self.final or {}).items()}
         for index, txn in enumerate(self.txns):
-            if txn.outcome is not Outcome.UNKNOWN:
+            if txn.outcome is not OperationOutcome.UNKNOWN:
                 continue
             appends = [(op.key, op.element) for op in txn.ops if op.element is not None]
             there = [append for append in appends if append[1] in final.get(append[0], ())]
@@ -330,7 +330,7 @@ class _ListAppend:
         if pair is not None:
             self._tell_realtime(key, *pair)
 
-    def _tell_realtime(self, key: bytes, first: Access, second: Access) -> None:
+    def _tell_realtime(self, key: bytes, first: TimedAccess, second: TimedAccess) -> None:
         verb = ("read", "appended")
         kind = "write-order" if second.is_write else ("stale-read" if first.is_write else "reads-go-back")
         versions = ["a version never seen" if a.as_first == LAST else f"version {a.as_first}" for a in (first, second)]

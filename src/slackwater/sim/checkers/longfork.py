@@ -16,38 +16,38 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from slackwater.sim.checkers.claims import name
-from slackwater.sim.checkers.history import Outcome
+from slackwater.sim.checkers.history import OperationOutcome
 from slackwater.sim.checkers.violation import Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from slackwater.sim.checkers.history import Txn
+    from slackwater.sim.checkers.history import TxnOp
 
 
-def check_long_fork(txns: Iterable[Txn], *, groups: Sequence[Sequence[bytes]]) -> list[Violation]:
+def check_long_fork(txns: Iterable[TxnOp], *, groups: Sequence[Sequence[bytes]]) -> list[Violation]:
     """Judge every acknowledged transaction that read a whole group; keys are written at most once and never deleted."""
-    judges = [_Group(keys) for keys in groups]
+    judges = [_ReadGroup(keys) for keys in groups]
     for txn in txns:
-        if txn.outcome is Outcome.OK:
+        if txn.outcome is OperationOutcome.OK:
             seen = txn.seen()
             for judge in judges:
                 judge.add(txn, seen)
     return [violation for judge in judges for violation in judge.violations()]
 
 
-class _Group:
+class _ReadGroup:
     """What readers saw of one group."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._keys = list(keys)
         self._wanted = set(keys)
         self._first, self._last = min(keys), max(keys)
-        self._readers: dict[int, Txn] = {}  # set of keys seen → the first reader that saw it
-        self._values: dict[bytes, tuple[bytes, Txn]] = {}
+        self._readers: dict[int, TxnOp] = {}  # set of keys seen → the first reader that saw it
+        self._values: dict[bytes, tuple[bytes, TxnOp]] = {}
         self._changed: list[Violation] = []
 
-    def add(self, txn: Txn, seen: dict[bytes, bytes | None]) -> None:
+    def add(self, txn: TxnOp, seen: dict[bytes, bytes | None]) -> None:
         """Note a reader, if it read the whole group."""
         scanned = any(scan.after == 0 and scan.start <= self._first and self._last < scan.end for scan in txn.scans)
         if not scanned and not seen.keys() >= self._wanted:
@@ -60,7 +60,7 @@ class _Group:
                 self._same(key, value, txn)
         self._readers.setdefault(bits, txn)
 
-    def _same(self, key: bytes, value: bytes, txn: Txn) -> None:
+    def _same(self, key: bytes, value: bytes, txn: TxnOp) -> None:
         held, other = self._values.setdefault(key, (value, txn))
         if held != value and not self._changed:
             saw = f"{name(other)} saw {show(held)} and {name(txn)} saw {show(value)}"

@@ -29,10 +29,10 @@ READ, WROTE = False, True
 
 
 Touch = tuple[int, int, int, int, bool, int]
-"""The fields of an `Access`: there are many, and a plain tuple is four times cheaper to make."""
+"""The fields of an `TimedAccess`: there are many, and a plain tuple is four times cheaper to make."""
 
 
-class Access(NamedTuple):
+class TimedAccess(NamedTuple):
     """One transaction's touch of one key."""
 
     invoked_ns: int
@@ -43,7 +43,7 @@ class Access(NamedTuple):
     who: int
 
 
-def out_of_order(accesses: list[Touch]) -> tuple[Access, Access] | None:
+def out_of_order(accesses: list[Touch]) -> tuple[TimedAccess, TimedAccess] | None:
     """Two accesses of one key, the first over before the second began, whose positions say the opposite."""
     if len(accesses) < 2:
         return None
@@ -60,5 +60,5 @@ def out_of_order(accesses: list[Touch]) -> tuple[Access, Access] | None:
                 next_end = ends[done][1] if done < len(ends) else NEVER_NS
         second = access[3]
         if second <= position and (second < position or (access[4] and position != LAST)):
-            return Access(*highest), Access(*access)
+            return TimedAccess(*highest), TimedAccess(*access)
     return None

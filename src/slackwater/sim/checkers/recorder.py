@@ -24,24 +24,24 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.errors import UsageError
 from slackwater.sim.checkers.history import (
-    History,
     ListOp,
     ListTxn,
+    OperationOutcome,
     OpKind,
-    Outcome,
     Read,
+    RecordedHistory,
     RegisterOp,
-    Scan,
-    Txn,
+    ScanOp,
+    TxnOp,
     Value,
     VersionHistory,
-    Write,
+    WriteOp,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-Record = TypeVar("Record", RegisterOp, Txn, ListTxn)
+Record = TypeVar("Record", RegisterOp, TxnOp, ListTxn)
 
 
 class _Pen(ABC, Generic[Record]):
@@ -56,19 +56,19 @@ class _Pen(ABC, Generic[Record]):
 
     def failed(self) -> None:
         """The client was told that nothing happened."""
-        self._close(Outcome.FAILED)
+        self._close(OperationOutcome.FAILED)
 
     def unknown(self) -> None:
         """The client does not know, and never will."""
-        self._close(Outcome.UNKNOWN)
+        self._close(OperationOutcome.UNKNOWN)
 
-    def _close(self, outcome: Outcome) -> None:
+    def _close(self, outcome: OperationOutcome) -> None:
         if self.record is not None:
             raise UsageError("this operation is already closed; close each pen once", number=self.number)
-        self.record = self._build(outcome, None if outcome is Outcome.UNKNOWN else self._now())
+        self.record = self._build(outcome, None if outcome is OperationOutcome.UNKNOWN else self._now())
 
     @abstractmethod
-    def _build(self, outcome: Outcome, returned_ns: int | None) -> Record:
+    def _build(self, outcome: OperationOutcome, returned_ns: int | None) -> Record:
         """The record of what this pen was told."""
 
 
@@ -86,14 +86,14 @@ class OpPen(_Pen[RegisterOp]):
         """It succeeded; a read passes what it saw."""
         if self._kind is OpKind.READ:
             self._value = saw
-        self._close(Outcome.OK)
+        self._close(OperationOutcome.OK)
 
     def mismatch(self, *, found: Value) -> None:
         """A CAS answered, definitely, that it found something other than it expected."""
         self._value, self._swapped = found, False
-        self._close(Outcome.OK)
+        self._close(OperationOutcome.OK)
 
-    def _build(self, outcome: Outcome, returned_ns: int | None) -> RegisterOp:
+    def _build(self, outcome: OperationOutcome, returned_ns: int | None) -> RegisterOp:
         return RegisterOp(
             op_id=self.number,
             client=self.client,
@@ -108,7 +108,7 @@ class OpPen(_Pen[RegisterOp]):
         )
 
 
-class TxnPen(_Pen[Txn]):
+class TxnPen(_Pen[TxnOp]):
     """Writes down one transaction."""
 
     def __init__(self, number: int, client: int, now: Callable[[], int], *, historical: bool) -> None:
@@ -121,8 +121,8 @@ class TxnPen(_Pen[Txn]):
     def restart(self) -> None:
         """A new attempt: forget what the last one read and wrote."""
         self._reads: list[Read] = []
-        self._scans: list[Scan] = []
-        self._writes: list[Write] = []
+        self._scans: list[ScanOp] = []
+        self._writes: list[WriteOp] = []
 
     def read(self, key: bytes, value: Value, *, version: int | None = None) -> None:
         """The attempt read `value` (None: no such key), from the version at `version` when that is known."""
@@ -130,19 +130,19 @@ class TxnPen(_Pen[Txn]):
 
     def scan(self, *, start: bytes, end: bytes, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """The attempt read the span [start, end) and found exactly these rows."""
-        self._scans.append(Scan(start, end, tuple(rows), len(self._writes)))
+        self._scans.append(ScanOp(start, end, tuple(rows), len(self._writes)))
 
     def write(self, key: bytes, value: Value) -> None:
         """The attempt wrote `value` (None: deleted the key)."""
-        self._writes.append(Write(key, value))
+        self._writes.append(WriteOp(key, value))
 
     def ok(self, *, commit_ts: int | None = None, read_ts: int | None = None) -> None:
         """Committed; a read-only transaction passes the timestamp it read at, when it knows."""
         self._commit_ts, self._read_ts = commit_ts, read_ts
-        self._close(Outcome.OK)
+        self._close(OperationOutcome.OK)
 
-    def _build(self, outcome: Outcome, returned_ns: int | None) -> Txn:
-        return Txn(
+    def _build(self, outcome: OperationOutcome, returned_ns: int | None) -> TxnOp:
+        return TxnOp(
             txn_id=self.number,
             client=self.client,
             invoked_ns=self.invoked_ns,
@@ -178,9 +178,9 @@ class ListPen(_Pen[ListTxn]):
 
     def ok(self) -> None:
         """Committed."""
-        self._close(Outcome.OK)
+        self._close(OperationOutcome.OK)
 
-    def _build(self, outcome: Outcome, returned_ns: int | None) -> ListTxn:
+    def _build(self, outcome: OperationOutcome, returned_ns: int | None) -> ListTxn:
         return ListTxn(
             txn_id=self.number,
             client=self.client,
@@ -231,9 +231,9 @@ class Recorder:
         self._lists.append(ListPen(self._next(), client, self._now))
         return self._lists[-1]
 
-    def history(self, versions: VersionHistory | None = None) -> History:
+    def history(self, versions: VersionHistory | None = None) -> RecordedHistory:
         """Close what is still open as unknown, and hand over everything."""
-        return History(
+        return RecordedHistory(
             register_ops=tuple(_finished(pen) for pen in self._ops),
             txns=tuple(_finished(pen) for pen in self._txns),
             list_txns=tuple(_finished(pen) for pen in self._lists),

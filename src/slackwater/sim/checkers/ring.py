@@ -15,24 +15,24 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from slackwater.sim.checkers.claims import name
-from slackwater.sim.checkers.history import Outcome
+from slackwater.sim.checkers.history import OperationOutcome
 from slackwater.sim.checkers.violation import Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from slackwater.sim.checkers.history import Txn, Value
+    from slackwater.sim.checkers.history import TxnOp, Value
 
 SHOWN_MAX = 8
 """Keys named in the text."""
 
 
-def check_ring(txns: Iterable[Txn], *, keys: Sequence[bytes]) -> list[Violation]:
+def check_ring(txns: Iterable[TxnOp], *, keys: Sequence[bytes]) -> list[Violation]:
     """Judge every acknowledged transaction that read all `keys`, each of which must hold the key after it."""
     found = []
     first, last = min(keys), max(keys)
     for txn in txns:
-        if txn.outcome is not Outcome.OK:
+        if txn.outcome is not OperationOutcome.OK:
             continue
         seen = txn.seen()
         scanned = any(scan.after == 0 and scan.start <= first and last < scan.end for scan in txn.scans)

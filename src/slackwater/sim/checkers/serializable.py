@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING
 
 from slackwater.sim.checkers.claims import Claims, name
 from slackwater.sim.checkers.cycles import WR, Edges, find_cycles
-from slackwater.sim.checkers.history import Outcome, Scan, Txn, Value
-from slackwater.sim.checkers.realtime import NEVER_NS, READ, WROTE, Access, Touch, out_of_order
+from slackwater.sim.checkers.history import OperationOutcome, ScanOp, TxnOp, Value
+from slackwater.sim.checkers.realtime import NEVER_NS, READ, WROTE, TimedAccess, Touch, out_of_order
 from slackwater.sim.checkers.versions import FOREVER, Interval, VersionIndex, intersect
 from slackwater.sim.checkers.violation import Violation, show
 
@@ -49,7 +49,7 @@ Seen = tuple[bytes, Value, int | None]
 """An outside read: key, value, version if known."""
 
 
-def check_intervals(txns: Sequence[Txn], versions: VersionHistory) -> list[Violation]:
+def check_intervals(txns: Sequence[TxnOp], versions: VersionHistory) -> list[Violation]:
     """Judge transactions against V, which must hold only keys that these transactions own (`VersionHistory.within`)."""
     return _Intervals(txns, VersionIndex(versions)).run()
 
@@ -57,7 +57,7 @@ def check_intervals(txns: Sequence[Txn], versions: VersionHistory) -> list[Viola
 class _Intervals:
     """The state of one judgement; transactions are named by their index."""
 
-    def __init__(self, txns: Sequence[Txn], index: VersionIndex) -> None:
+    def __init__(self, txns: Sequence[TxnOp], index: VersionIndex) -> None:
         self.txns = txns
         self.index = index
         self.claims = Claims(txns, index)
@@ -74,7 +74,7 @@ class _Intervals:
         for at, txn in enumerate(self.txns):
             if at in self.claims.placed:
                 self._judge_writer(at, txn)
-            elif txn.outcome is Outcome.OK and not self.claims.finals[at]:
+            elif txn.outcome is OperationOutcome.OK and not self.claims.finals[at]:
                 self._judge_reader(at, txn)
         for ts, members in self.ties.items():
             self._judge_tie(ts, members)
@@ -86,7 +86,7 @@ class _Intervals:
 
     # --- what was read ---------------------------------------------------------------------------------------------
 
-    def _outside(self, at: int, txn: Txn) -> list[Seen]:
+    def _outside(self, at: int, txn: TxnOp) -> list[Seen]:
         """Reads of other transactions' writes; reads of own writes are judged here and left out."""
         seen: list[Seen] = []
         for read in txn.reads:
@@ -99,7 +99,7 @@ class _Intervals:
             seen += self._outside_scan(at, txn, scan)
         return seen
 
-    def _outside_scan(self, at: int, txn: Txn, scan: Scan) -> list[Seen]:
+    def _outside_scan(self, at: int, txn: TxnOp, scan: ScanOp) -> list[Seen]:
         """A scan reads every key of its span: those it did not return, it saw to be absent."""
         own = _own_writes(txn, scan.after) if scan.after else {}
         rows: dict[bytes, Value] = dict(scan.rows)
@@ -120,7 +120,7 @@ class _Intervals:
 
     # --- writers ---------------------------------------------------------------------------------------------------
 
-    def _judge_writer(self, at: int, txn: Txn) -> None:
+    def _judge_writer(self, at: int, txn: TxnOp) -> None:
         seen = self._outside(at, txn)
         own = self.claims.finals[at]
         times = self.claims.placed[at]
@@ -155,7 +155,7 @@ class _Intervals:
                 places.append(times[place])
         return places
 
-    def _touch(self, at: int, txn: Txn, seen: list[Seen], lows: list[int], highs: list[int]) -> None:
+    def _touch(self, at: int, txn: TxnOp, seen: list[Seen], lows: list[int], highs: list[int]) -> None:
         """Note the reads for the real-time sweep: each saw a version between `lows` and `highs`."""
         if txn.historical:
             return
@@ -166,7 +166,7 @@ class _Intervals:
 
     # --- readers ---------------------------------------------------------------------------------------------------
 
-    def _judge_reader(self, at: int, txn: Txn) -> None:
+    def _judge_reader(self, at: int, txn: TxnOp) -> None:
         seen = self._outside(at, txn)
         if not seen:
             return
@@ -182,7 +182,7 @@ class _Intervals:
         if lows is not None and highs is not None:
             self._touch(at, txn, seen, lows, highs)
 
-    def _judge_pinned(self, txn: Txn, seen: list[Seen], ts: int) -> list[int] | None:
+    def _judge_pinned(self, txn: TxnOp, seen: list[Seen], ts: int) -> list[int] | None:
         places = self._seen_at(seen, ts, {})
         if places is None:
             wrong = next(read for read in seen if self._seen_at([read], ts, {}) is None)
@@ -190,7 +190,7 @@ class _Intervals:
             self._stale(txn, wrong, ts, own=False, oracle=oracle, kind=kind)
         return places
 
-    def _judge_floating(self, txn: Txn, seen: list[Seen]) -> list[Interval]:
+    def _judge_floating(self, txn: TxnOp, seen: list[Seen]) -> list[Interval]:
         """Where all reads hold at once; reports when that is nowhere."""
         low, high = 0, FOREVER
         several = []
@@ -213,7 +213,7 @@ class _Intervals:
 
     # --- telling ---------------------------------------------------------------------------------------------------
 
-    def _stale(self, txn: Txn, read: Seen, ts: int, *, own: bool, oracle: str, kind: str) -> None:
+    def _stale(self, txn: TxnOp, read: Seen, ts: int, *, own: bool, oracle: str, kind: str) -> None:
         key, value, version = read
         of_key = self.index.of(key)
         holds = (of_key.without(ts) if own else of_key).intervals(value, version)
@@ -229,7 +229,7 @@ class _Intervals:
         )
         self.found.append(Violation(oracle, kind, text, {"txn": txn, "key": key, "ts": ts, "holds": holds}))
 
-    def _dirty(self, txn: Txn, key: bytes, value: Value, version: int | None) -> None:
+    def _dirty(self, txn: TxnOp, key: bytes, value: Value, version: int | None) -> None:
         writers = [t for t in self.txns if any(write == value for k, write in _pairs(t) if k == key)]
         whose = "no transaction wrote it there"
         if writers:
@@ -240,13 +240,13 @@ class _Intervals:
         )
         self.found.append(Violation("I-18", "dirty-read", text, {"txn": txn, "key": key, "writers": writers[:4]}))
 
-    def _no_instant(self, txn: Txn, seen: list[Seen]) -> None:
+    def _no_instant(self, txn: TxnOp, seen: list[Seen]) -> None:
         facts = [(key, value, self.index.of(key).intervals(value, version)) for key, value, version in seen]
         told = "; ".join(f"{show(key)} = {show(value)} in {_spans(holds)}" for key, value, holds in facts[:8])
         text = f"the reads of {name(txn)} were never all right at one instant: {told}{' …' if len(facts) > 8 else ''}."
         self.found.append(Violation("I-18", "no-common-timestamp", text, {"txn": txn, "intervals": facts}))
 
-    def _tell_realtime(self, key: bytes, first: Access, second: Access) -> Violation:
+    def _tell_realtime(self, key: bytes, first: TimedAccess, second: TimedAccess) -> Violation:
         a, b = self.txns[first.who], self.txns[second.who]
         kind = "write-order" if second.is_write else ("stale-read" if first.is_write else "reads-go-back")
         verb = ("read", "wrote")
@@ -285,11 +285,11 @@ class _Intervals:
             self.found.append(Violation("I-18", "G1c", text, {"ts": ts, "txns": group}))
 
 
-def _own_writes(txn: Txn, count: int) -> dict[bytes, Value]:
+def _own_writes(txn: TxnOp, count: int) -> dict[bytes, Value]:
     return {write.key: write.value for write in txn.writes[:count]}
 
 
-def _pairs(txn: Txn) -> list[tuple[bytes, Value]]:
+def _pairs(txn: TxnOp) -> list[tuple[bytes, Value]]:
     return [(write.key, write.value) for write in txn.writes]
 
 

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slackwater.sim.checkers.history import Value, Version, VersionHistory
+    from slackwater.sim.checkers.history import ObservedVersion, Value, VersionHistory
 
 FOREVER = 1 << 63
 """Above every timestamp."""
@@ -23,32 +23,32 @@ Interval = tuple[int, int]
 """[from, until): timestamps at which something holds."""
 
 
-class KeyIndex:
+class KeyLookup:
     """V of one key."""
 
     __slots__ = ("_by_time", "_by_value", "times", "values", "versions")
 
-    def __init__(self, versions: tuple[Version, ...]) -> None:
+    def __init__(self, versions: tuple[ObservedVersion, ...]) -> None:
         self.versions = versions
         self.times = [version.ts for version in versions]
         self.values = [version.value for version in versions]
         # Built by the first question that needs them.
-        self._by_time: dict[int, Version] | None = None
+        self._by_time: dict[int, ObservedVersion] | None = None
         self._by_value: dict[Value, list[int]] | None = None
 
     def place_at(self, ts: int, *, own: bool = False) -> int:
         """Position of the version visible at `ts`, -1 for none; `own`: leave out a version at exactly `ts`."""
         return (bisect_left(self.times, ts) if own else bisect_right(self.times, ts)) - 1
 
-    def exact(self, ts: int) -> Version | None:
+    def exact(self, ts: int) -> ObservedVersion | None:
         """The version written at exactly `ts`."""
         if self._by_time is None:
             self._by_time = dict(zip(self.times, self.versions, strict=True))
         return self._by_time.get(ts)
 
-    def without(self, ts: int) -> KeyIndex:
+    def without(self, ts: int) -> KeyLookup:
         """V with the version at `ts` left out: what the transaction that wrote it could see."""
-        return KeyIndex(tuple(version for version in self.versions if version.ts != ts))
+        return KeyLookup(tuple(version for version in self.versions if version.ts != ts))
 
     def intervals(self, value: Value, version: int | None) -> list[Interval]:
         """When a read returns `value` (from the version at `version`, if given): one interval for each version."""
@@ -75,11 +75,11 @@ class VersionIndex:
 
     def __init__(self, history: VersionHistory) -> None:
         self.loaded_upto = history.loaded_upto
-        self.keys = {row.key: KeyIndex(row.versions) for row in history.keys}
+        self.keys = {row.key: KeyLookup(row.versions) for row in history.keys}
         self.names = [row.key for row in history.keys]
-        self.empty = KeyIndex(())
+        self.empty = KeyLookup(())
 
-    def of(self, key: bytes) -> KeyIndex:
+    def of(self, key: bytes) -> KeyLookup:
         """V of `key`; empty when it was never written."""
         return self.keys.get(key, self.empty)
 

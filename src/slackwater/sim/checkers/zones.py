@@ -21,7 +21,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from slackwater.sim.checkers.history import OpKind, Outcome, RegisterOp, Value
+from slackwater.sim.checkers.history import OperationOutcome, OpKind, RegisterOp, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,11 +89,13 @@ def contradiction(ops: Iterable[RegisterOp], start: Value) -> list[RegisterOp]:
 
 def _happened(ops: list[RegisterOp]) -> list[RegisterOp]:
     """Without what failed, and without what is unknown and left no trace."""
-    kept = [op for op in ops if op.outcome is Outcome.OK or (op.outcome is Outcome.UNKNOWN and _puts(op))]
+    kept = [
+        op for op in ops if op.outcome is OperationOutcome.OK or (op.outcome is OperationOutcome.UNKNOWN and _puts(op))
+    ]
     while True:
         seen = {op.value for op in kept if not _puts(op)}
         seen |= {op.expected for op in kept if op.kind is OpKind.CAS and _puts(op)}
-        traced = [op for op in kept if op.outcome is Outcome.OK or op.value in seen]
+        traced = [op for op in kept if op.outcome is OperationOutcome.OK or op.value in seen]
         if len(traced) == len(kept):
             return kept
         kept = traced

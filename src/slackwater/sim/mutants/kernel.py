@@ -54,7 +54,7 @@ plant(
         faults=frozenset({FaultKind.CRASH}),
         patches=(
             Patch(
-                f"{_PROGRAMS}:Store.apply",
+                f"{_PROGRAMS}:KernelStore.apply",
                 'batch.put(Family.LOCAL, b"a" + _two(range_id), _eight(entries[-1].position))',
                 """
 position = self.engine.batch()

@@ -51,8 +51,8 @@ plant(
         patches=(
             Patch(
                 "slackwater.replica.apply:verdict",
-                "Verdict.WRONG_LEASE",
-                "Verdict.ACCEPTED if command.trigger is None and command.lai > state.lai else Verdict.WRONG_LEASE",
+                "ApplyVerdict.WRONG_LEASE",
+                "ApplyVerdict.ACCEPTED if command.trigger is None and command.lai > state.lai else ApplyVerdict.WRONG_LEASE",
             ),
         ),
     )

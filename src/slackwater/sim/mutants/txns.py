@@ -86,7 +86,7 @@ plant(
         "acknowledge what was written or read in the future before its time has come",
         play="policies",
         expected=("I-19",),
-        patches=(Patch("slackwater.txn.kernel:Kernel.wait_past", BODY, "return"),),
+        patches=(Patch("slackwater.txn.context:TxnContext.wait_past", BODY, "return"),),
     )
 )
 plant(
@@ -95,7 +95,7 @@ plant(
         "a gateway that is asked what became of a commit answers before the commit's time has come",
         play="gateways",
         expected=("I-19",),
-        patches=(Patch("slackwater.txn.settle:settle", "await kernel.acknowledged(pushed.resolution.ts)", "None"),),
+        patches=(Patch("slackwater.txn.settle:settle", "await context.acknowledged(pushed.resolution.ts)", "None"),),
     )
 )
 plant(

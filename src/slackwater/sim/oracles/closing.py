@@ -33,7 +33,7 @@ from slackwater.closedts.driver import SideTransport
 from slackwater.closedts.policy import target
 from slackwater.codec.layout import split_version
 from slackwater.protocol.log.commands import NO_LAI, LeaseTrigger, MergeTrigger, SplitTrigger
-from slackwater.replica.apply import Verdict
+from slackwater.replica.apply import ApplyVerdict
 from slackwater.replica.state import decode_state, state_key
 from slackwater.runtime.seam import Family
 from slackwater.sim.oracles.replication import _Watcher
@@ -45,16 +45,16 @@ from slackwater.storage.intents import decode_intent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from slackwater.closedts.policy import Policy, Terms
+    from slackwater.closedts.policy import ClosingPolicy, Terms
     from slackwater.closedts.side_transport import NodeLease, Sender
     from slackwater.model.ids import RangeId
     from slackwater.protocol.log.commands import Command
     from slackwater.replica.driver import Replica
-    from slackwater.replica.driver.context import Context
+    from slackwater.replica.driver.context import ReplicaContext
     from slackwater.replica.driver.store import Store
     from slackwater.replica.propose import Flight
     from slackwater.replica.state import RangeState
-    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.oracles.witness import ApplyEvent
     from slackwater.sim.world import World
 
 NEVER_BACK = ("closed", "lai", "read_floor", "gc_threshold", "txn_floor")
@@ -80,7 +80,7 @@ def store_of(world: World, node: str) -> Store | None:
     return None if found is None else found.store
 
 
-def name_of(context: Context) -> str:
+def name_of(context: ReplicaContext) -> str:
     """What the world calls the node."""
     name: str = context.runtime.name  # type: ignore[attr-defined] # a SimRuntime
     return name
@@ -148,13 +148,13 @@ class Ledger(_Watcher):
         """What a replica in that state may believe."""
         return max(state.closed, self.of(state.descriptor.range_id).upto(state.lai))
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Note which index wrote from where on."""
         if not event.first:
             return
         lais, lowest = self._writes.setdefault(event.after.descriptor.range_id, ([], []))
         for command, verdict in event.outcomes:
-            if verdict is Verdict.ACCEPTED and command.min_write_ts:
+            if verdict is ApplyVerdict.ACCEPTED and command.min_write_ts:
                 lais.append(command.lai)
                 lowest.append(command.min_write_ts)
 
@@ -212,7 +212,7 @@ class NeverBack(_Watcher):
         """The next replica of that range on this node is another one."""
         self._believed.pop((name_of(store.context), range_id), None)
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """States and what commands carry move on only; splits and merges hand on what was closed."""
         before, after = event.before, event.after
         if any(map(lt, _marks(after), _marks(before))):
@@ -223,13 +223,13 @@ class NeverBack(_Watcher):
         for command, verdict in event.outcomes:
             if command.lease_sequence == sequence and (command.lai == NO_LAI or command.lai > lai):
                 self._handed_on(event, command)
-            if verdict is Verdict.ACCEPTED:
+            if verdict is ApplyVerdict.ACCEPTED:
                 lai = max(lai, command.lai)
                 self._divided(event, command)
                 if isinstance(command.trigger, LeaseTrigger):
                     sequence = command.trigger.lease.sequence
 
-    def _handed_on(self, event: Applied, command: Command) -> None:
+    def _handed_on(self, event: ApplyEvent, command: Command) -> None:
         """A command carries at least what was closed by those before it."""
         if not event.first or command.lai == NO_LAI:
             return
@@ -243,7 +243,7 @@ class NeverBack(_Watcher):
             self.violated("carried-went-back", text, position=event.position, lease=command.lease_sequence)
         self._carried[range_id] = (command.lease_sequence, max(command.closed, least))
 
-    def _divided(self, event: Applied, command: Command) -> None:
+    def _divided(self, event: ApplyEvent, command: Command) -> None:
         trigger = command.trigger
         if isinstance(trigger, SplitTrigger):
             raw = event.batch.writes[Family.LOCAL].get(state_key(trigger.right.range_id))
@@ -275,17 +275,17 @@ class AboveClosed(_Watcher):
         self._ledger = ledger
         self._absorbed: dict[RangeId, list[tuple[bytes, bytes, int]]] = {}
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """New versions and intents lie above what was closed before them."""
         if not event.first:
             return
         range_id, closed = event.before.descriptor.range_id, int(event.before.closed)
         stairs = self._ledger.of(range_id)
         for command, verdict in event.outcomes:
-            if verdict is Verdict.BELOW_CLOSED:
+            if verdict is ApplyVerdict.BELOW_CLOSED:
                 text = f"r{range_id}: a command at index {command.lai} was proposed to write at {command.min_write_ts}"
                 self.violated("proposed-below-closed", f"{text}, and had to be refused", closed=closed)
-            if verdict is not Verdict.ACCEPTED:
+            if verdict is not ApplyVerdict.ACCEPTED:
                 continue
             if command.min_write_ts:
                 self._above(event, command, max(closed, stairs.upto(command.lai - 1)))
@@ -293,7 +293,7 @@ class AboveClosed(_Watcher):
             if isinstance(command.trigger, MergeTrigger):
                 self._absorb(event, command.trigger)
 
-    def _above(self, event: Applied, command: Command, closed: int) -> None:
+    def _above(self, event: ApplyEvent, command: Command, closed: int) -> None:
         range_id, lowest = event.after.descriptor.range_id, command.min_write_ts
         if lowest <= closed:
             text = f"{event.node} r{range_id} applied a write at {lowest} at or below closed {closed}"
@@ -304,7 +304,7 @@ class AboveClosed(_Watcher):
                     text = f"{event.node} r{range_id} wrote {key!r} at {written}, which was closed at {ts} before the merge"
                     self.violated("below-absorbed", text, position=event.position)
 
-    def _absorb(self, event: Applied, trigger: MergeTrigger) -> None:
+    def _absorb(self, event: ApplyEvent, trigger: MergeTrigger) -> None:
         """What was closed for the keys of the right side binds its new owner, and passes on with its own past."""
         right = trigger.right
         ts = max(trigger.frozen.closed, self._ledger.of(right.range_id).highest)
@@ -324,13 +324,13 @@ def written_by(command: Command) -> Iterator[tuple[bytes, int]]:
             yield key, decode_intent(value).ts
 
 
-class Published(_Watcher):
+class PublishedClosing(_Watcher):
     """I-11."""
 
     name = "I-11"
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Sender, Policy], Timestamp] = {}
+        self._known: dict[tuple[Sender, ClosingPolicy], Timestamp] = {}
 
     def attach(self, world: World) -> None:
         """Listen to both ways of publishing."""
@@ -340,8 +340,8 @@ class Published(_Watcher):
 
     def _by_transport(self, sender: Sender, now: Timestamp, terms: Terms, lease: NodeLease) -> None:
         store = self._store_with(sender)
-        fresh: list[tuple[Policy, Timestamp]] = []
-        last: Policy | None = None  # ranges of one group share one policy, and a policy is slow to hash
+        fresh: list[tuple[ClosingPolicy, Timestamp]] = []
+        last: ClosingPolicy | None = None  # ranges of one group share one policy, and a policy is slow to hash
         known = MIN
         for range_id, lai, ts, policy in sender.promises():
             if policy is not last:
@@ -373,7 +373,9 @@ class Published(_Watcher):
                 text = f"{name_of(replica.context)} promised {ts} after {lai} with a write at {proposal.min_write_ts} under way"
                 self.violated("over-evaluating", text, range_id=replica.state.descriptor.range_id)
 
-    def _by_command(self, context: Context, state: RangeState, flight: Flight[object], before: Timestamp) -> None:
+    def _by_command(
+        self, context: ReplicaContext, state: RangeState, flight: Flight[object], before: Timestamp
+    ) -> None:
         if flight.closed <= before:
             return
         self._inside(context, state, flight.closed)
@@ -387,7 +389,7 @@ class Published(_Watcher):
             where = f"{name_of(context)} r{state.descriptor.range_id}"
             self.violated("over-target", f"{where} closes {flight.closed}; wanted is {aim}, asked for {closing._at}")
 
-    def _inside(self, context: Context, state: RangeState, ts: Timestamp) -> None:
+    def _inside(self, context: ReplicaContext, state: RangeState, ts: Timestamp) -> None:
         """Before the end of the lease less the clocks' error, by what this node knows of its own lease."""
         lease = state.lease
         end = int(lease.expiration)

@@ -16,7 +16,7 @@ from slackwater.runtime.seam import Family
 from slackwater.sim.oracles.replication import _Watcher
 
 if TYPE_CHECKING:
-    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.oracles.witness import ApplyEvent
 
 _RECORDS = descriptors_span()
 _ID_BYTES = len(table_span(1).start) - len(TABLE)
@@ -31,7 +31,7 @@ class WithinItsLife(_Watcher):
         self._dropped: dict[int, int] = {}
         self._written: dict[int, int] = {}
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Compare rows with the ends of their tables."""
         for stored, value in event.batch.writes[Family.DATA].items() if event.first else ():
             if value is None:

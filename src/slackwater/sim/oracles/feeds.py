@@ -27,7 +27,7 @@ from slackwater.sim.scenarios.cluster_plan import KV_SPAN
 
 if TYPE_CHECKING:
     from slackwater.model.spans import Span
-    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.oracles.witness import ApplyEvent
     from slackwater.sim.scenarios.feeds_work import Seen
     from slackwater.sim.world import World
 
@@ -52,7 +52,7 @@ class FeedHistory(_Watcher):
         world.facts["feed history"] = self
         world.taps["feeds.broken"] = lambda _, error: world.loop.fail(error)
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Take the versions of an entry that is new."""
         if not event.first:
             return

@@ -34,7 +34,7 @@ from slackwater.sim.oracles.closing import (
     Ledger,
     NeverBack,
     NotTooEarly,
-    Published,
+    PublishedClosing,
     listen,
     name_of,
 )
@@ -47,13 +47,13 @@ from slackwater.storage.intents import intent_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from slackwater.closedts.negotiate import Resolved
+    from slackwater.closedts.negotiate import ResolvedSpan
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver import Replica
     from slackwater.runtime.seam import Reader
     from slackwater.sim.checkers.violation import Violation
-    from slackwater.sim.oracles.versions import Versions
-    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.oracles.versions import VersionsOracle
+    from slackwater.sim.oracles.witness import ApplyEvent
     from slackwater.sim.scenario import Oracle, Scenario
     from slackwater.sim.world import World
 
@@ -72,7 +72,7 @@ class Follows(_Watcher):
 
     name = "I-15"
 
-    def __init__(self, versions: Versions) -> None:
+    def __init__(self, versions: VersionsOracle) -> None:
         self._versions = versions
         self._times: dict[bytes, list[int]] = {}
 
@@ -158,7 +158,7 @@ class WithinBounds(_Watcher):
             where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
             self.violated("above-closed", f"{where} served a follower read at {read_at}, above what is closed there")
 
-    def _reported(self, replica: Replica, request: rq.QueryResolved, found: Resolved) -> None:
+    def _reported(self, replica: Replica, request: rq.QueryResolved, found: ResolvedSpan) -> None:
         where, ts = name_of(replica.context), found.ts
         if ts > self._ledger.allowed(replica.state):
             self.violated("resolved-not-closed", f"{where} reports {ts} as resolved, above what is closed there")
@@ -199,7 +199,7 @@ class WithinBounds(_Watcher):
                 text = f"{where} sends a read at {required} elsewhere, although it reported {ts} as resolved"
                 self.violated("resolved-redirected", text)
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Nothing new at or below what was reported as resolved."""
         for stored, value in event.batch.writes[Family.DATA].items() if event.first else ():
             if value is None or not KV_SPAN[0] <= stored < KV_SPAN[1]:
@@ -295,14 +295,14 @@ def _thawed_within_s(world: World) -> float:
     return world.settings["range.frozen_patience"] + 2 * SWEEP_LATEST * world.settings["queue.interval"]
 
 
-def watchers(versions: Versions) -> list[Oracle]:
+def watchers(versions: VersionsOracle) -> list[Oracle]:
     """All oracles of closed timestamps and follower reads, in the order in which they are to speak."""
     ledger = Ledger()
     return [
         ledger,
         NeverBack(ledger),
         AboveClosed(ledger),
-        Published(),
+        PublishedClosing(),
         NotTooEarly(ledger),
         Follows(versions),
         WithinBounds(ledger),

@@ -40,12 +40,12 @@ from slackwater.sim.scenarios.cluster_work import balance
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.sim.checkers import History, ListTxn, RegisterOp, Txn
+    from slackwater.sim.checkers import ListTxn, RecordedHistory, RegisterOp, TxnOp
     from slackwater.sim.checkers.violation import Violation
-    from slackwater.sim.oracles.versions import Versions
+    from slackwater.sim.oracles.versions import VersionsOracle
     from slackwater.sim.world import World
 
-Record = TypeVar("Record", "RegisterOp", "Txn", "ListTxn")
+Record = TypeVar("Record", "RegisterOp", "TxnOp", "ListTxn")
 ORDER = ("I-03", "I-20", "I-15", "I-18", "I-19")
 TOTAL = ACCOUNTS * OPENING_BALANCE
 
@@ -55,7 +55,7 @@ class Told:
 
     name = "I-18"
 
-    def __init__(self, versions: Versions) -> None:
+    def __init__(self, versions: VersionsOracle) -> None:
         self._versions = versions
 
     def attach(self, world: World) -> None:
@@ -82,7 +82,7 @@ class Told:
         return sorted(found, key=lambda v: ORDER.index(v.oracle) if v.oracle in ORDER else len(ORDER))
 
 
-def relaxed(history: History, world: World) -> History:
+def relaxed(history: RecordedHistory, world: World) -> RecordedHistory:
     """The same history, in which no real time passes while a clock is beyond the bound (I-19 is promised within it).
 
     Whatever overlaps such a time is given all of it: two operations in it are concurrent, one before and one after it are

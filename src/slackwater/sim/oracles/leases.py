@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.ids import RangeId
     from slackwater.replica.driver import Replica
-    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.oracles.witness import ApplyEvent
 
 CLOCK_GRAIN_NS = 2_000
 
@@ -122,7 +122,7 @@ class OneHolder(_Watcher):
                 return
         self._serving[range_id] = (lease.sequence, self.world.loop.now_ns, node)
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Within one sequence an expiration only moves on, and the sequence moves up by at most the leases applied."""
         before, after = event.before.lease, event.after.lease
         if after.sequence < before.sequence:

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from slackwater.protocol.log.commands import LeaseTrigger
-from slackwater.replica.apply import Verdict
+from slackwater.replica.apply import ApplyVerdict
 from slackwater.replica.snapshot import range_digest
 from slackwater.sim.oracles.witness import witness_of
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import Replica
     from slackwater.replica.state import RangeState
     from slackwater.sim.checkers.violation import Violation
-    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.oracles.witness import ApplyEvent
     from slackwater.sim.world import World
 
 DIGEST_ONE_IN = 50
@@ -53,7 +53,7 @@ class _Watcher:
         """Everything was judged online."""
         return ()
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """To be overridden."""
 
     def serving(self, node: str, replica: Replica, now: Timestamp) -> None:
@@ -81,7 +81,7 @@ class OneOrder(_Watcher):
     def _landed(self, range_id: RangeId, entries: list[Entry]) -> None:
         self._positions.setdefault(range_id, []).extend(e.position for e in entries)
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """The next entry of the log, with the commands that all others found in it."""
         range_id = event.after.descriptor.range_id
         truth = self._positions.get(range_id, [])
@@ -90,7 +90,7 @@ class OneOrder(_Watcher):
             expected = truth[at] if at < len(truth) else None
             text = f"{event.node} r{range_id} applied {event.position} after {event.before.position}, not {expected}"
             self.violated("wrong-order", text)
-        commands = tuple(o.command.command_id for o in event.outcomes if o.verdict is Verdict.ACCEPTED)
+        commands = tuple(o.command.command_id for o in event.outcomes if o.verdict is ApplyVerdict.ACCEPTED)
         known = self._commands.setdefault((range_id, event.position), commands)
         if known != commands:
             text = f"{event.node} r{range_id} accepted other commands at {event.position} than an earlier replica"
@@ -105,12 +105,12 @@ class OnceOnly(_Watcher):
     def __init__(self) -> None:
         self._places: dict[bytes, tuple[int, int, int]] = {}
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Each command at one place."""
         range_id = event.after.descriptor.range_id
         taken: set[bytes] = set()
         for command, verdict in event.outcomes:
-            if verdict is not Verdict.ACCEPTED:
+            if verdict is not ApplyVerdict.ACCEPTED:
                 continue
             place = (range_id, event.position, command.lai)
             known = self._places.setdefault(command.command_id, place)
@@ -129,7 +129,7 @@ class OneState(_Watcher):
         self._states: dict[tuple[int, int], RangeState] = {}
         self._digests: dict[tuple[int, int], bytes] = {}
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """States at every position, content at some."""
         for state in (event.before, event.after):
             self._same(event.node, state)
@@ -155,11 +155,11 @@ class OwnLease(_Watcher):
 
     name = "I-08"
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Accepted under the sequence in force at that very command."""
         sequence = event.before.lease.sequence
         for command, verdict in event.outcomes:
-            if verdict is not Verdict.ACCEPTED:
+            if verdict is not ApplyVerdict.ACCEPTED:
                 continue
             if command.lease_sequence != sequence:
                 text = (

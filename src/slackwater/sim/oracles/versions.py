@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import TABLE, prefix_end, split_version
 from slackwater.runtime.seam import Family
-from slackwater.sim.checkers.history import Version, VersionHistory
+from slackwater.sim.checkers.history import ObservedVersion, VersionHistory
 from slackwater.sim.oracles.replication import _Watcher, sampled
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN
 from slackwater.storage.intents import decode_intent
 
 if TYPE_CHECKING:
-    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.oracles.witness import ApplyEvent
     from slackwater.storage.memory import MemoryEngine
 
 LOOK_ONE_IN = 24
@@ -30,7 +30,7 @@ ROWS_END = prefix_end(TABLE)
 """Behind the keys of clients lie the rows of tables; V has both."""
 
 
-class Versions(_Watcher):
+class VersionsOracle(_Watcher):
     """V, and a rule of its own: a version never gets another value."""
 
     name = "I-02"
@@ -38,7 +38,7 @@ class Versions(_Watcher):
     def __init__(self) -> None:
         self.found: dict[bytes, dict[int, bytes]] = {}
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Take the versions of an entry that is new."""
         if not event.first:
             return
@@ -54,7 +54,7 @@ class Versions(_Watcher):
         """V for the checkers: keys that clients write by themselves; rows of tables are written down as registers."""
         return VersionHistory.of(
             {
-                key: [Version(ts, value or None) for ts, value in versions.items()]
+                key: [ObservedVersion(ts, value or None) for ts, value in versions.items()]
                 for key, versions in self.found.items()
                 if key < KV_SPAN[1]
             }
@@ -82,7 +82,7 @@ class ClosedStays(_Watcher):
         self._looks: list[_Look] = []
         self._turn = 0
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Now and then: look again at a kept moment, and keep another."""
         if event.engine is None or not sampled(event.position, LOOK_ONE_IN) or not event.last_of_run:
             return
@@ -100,7 +100,7 @@ class ClosedStays(_Watcher):
             self._looks[self._turn % LOOKS_KEPT_MAX] = fresh
             self._turn += 1
 
-    def _again(self, event: Applied, look: _Look) -> None:
+    def _again(self, event: ApplyEvent, look: _Look) -> None:
         assert event.engine is not None
         descriptor = event.after.descriptor
         start, end = max(look.start, descriptor.start), min(look.end, descriptor.end)

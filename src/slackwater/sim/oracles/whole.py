@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import Replica, Store
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Family, Reader
-    from slackwater.sim.oracles.witness import Applied
+    from slackwater.sim.oracles.witness import ApplyEvent
     from slackwater.sim.world import World
 
 
@@ -52,7 +52,7 @@ class Whole:
                 if replica.failure is None and (text := _differs(engine_of(node), replica.state)):
                     yield Violation(self.name, "not-whole", f"{name} {text}", {})
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """Count what a replica holds, now and then."""
         if event.engine is not None and sampled(event.position, DIGEST_ONE_IN) and event.last_of_run:
             self._check(event.node, event.engine, event.after)

@@ -18,7 +18,7 @@ from slackwater.runtime.seam import Family
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.ids import Position
-    from slackwater.replica.apply import Outcome
+    from slackwater.replica.apply import ApplyOutcome
     from slackwater.replica.driver import Replica
     from slackwater.replica.state import RangeState
     from slackwater.sim.world import World
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slackwater.storage.memory import MemoryEngine
 
 
-class Applied:
+class ApplyEvent:
     """One log entry, applied on one node."""
 
     __slots__ = ("after", "batch", "before", "engine", "first", "node", "outcomes", "position")
@@ -37,7 +37,7 @@ class Applied:
         before: RangeState,
         after: RangeState,
         batch: WriteBatch,
-        outcomes: list[Outcome],
+        outcomes: list[ApplyOutcome],
         position: Position,
         *,
         engine: MemoryEngine | None,
@@ -64,7 +64,7 @@ class Applied:
 class Watcher(Protocol):
     """Sees applies and serves of all nodes."""
 
-    def applied(self, event: Applied) -> None:
+    def applied(self, event: ApplyEvent) -> None:
         """A replica applied one log entry."""
         ...
 
@@ -84,9 +84,9 @@ class Witness:
         world.taps["replica.serving"] = self._serving
         world.taps["replica.quarantined"] = self._quarantined
 
-    def listener(self, node: str) -> Listener:
+    def listener(self, node: str) -> WitnessListener:
         """What is given to one incarnation of a node."""
-        return Listener(self, node)
+        return WitnessListener(self, node)
 
     def applied(
         self,
@@ -94,13 +94,13 @@ class Witness:
         before: RangeState,
         after: RangeState,
         batch: WriteBatch,
-        outcomes: list[Outcome],
+        outcomes: list[ApplyOutcome],
         position: Position,
     ) -> None:
         """From a listener."""
         place = (after.descriptor.range_id, position)
         engine = self.engines.get(node)
-        event = Applied(
+        event = ApplyEvent(
             node,
             before,
             after,
@@ -127,7 +127,7 @@ class Witness:
             watcher.serving(node, replica, now)
 
 
-class Listener:
+class WitnessListener:
     """Implements `replica.driver.ApplyListener` for one node."""
 
     def __init__(self, witness: Witness, node: str) -> None:
@@ -135,7 +135,7 @@ class Listener:
         self._node = node
 
     def applied(
-        self, before: RangeState, after: RangeState, batch: WriteBatch, outcomes: list[Outcome], position: Position
+        self, before: RangeState, after: RangeState, batch: WriteBatch, outcomes: list[ApplyOutcome], position: Position
     ) -> None:
         """One log entry was applied."""
         self._witness.applied(self._node, before, after, batch, outcomes, position)

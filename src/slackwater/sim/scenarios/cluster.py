@@ -23,7 +23,7 @@ from slackwater.sim.oracles import following, leases, replication, settled
 from slackwater.sim.oracles.bounded import Bounded
 from slackwater.sim.oracles.history import Told
 from slackwater.sim.oracles.stopping import Stops
-from slackwater.sim.oracles.versions import ClosedStays, Versions
+from slackwater.sim.oracles.versions import ClosedStays, VersionsOracle
 from slackwater.sim.oracles.whole import Whole
 from slackwater.sim.oracles.witness import Witness
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
@@ -35,7 +35,7 @@ from slackwater.sim.scenarios.cluster_plan import (
     SYSTEM_RANGES,
     TRAFFIC_END_NS,
     Cluster,
-    Plan,
+    ClusterPlan,
     draw_plan,
     gray_plan,
     late_plan,
@@ -92,7 +92,7 @@ _AMBIGUOUS_LOG = frozenset({FaultKind.LOG_UNKNOWN, FaultKind.LOG_DUPLICATE, Faul
 class Traffic:
     """Nodes, clients and the operator."""
 
-    def __init__(self, plan: Callable[..., Plan]) -> None:
+    def __init__(self, plan: Callable[..., ClusterPlan]) -> None:
         self._plan = plan
 
     def setup(self, world: World, scenario: Scenario) -> None:
@@ -196,7 +196,7 @@ def _draw_late(tape: Tape, duration_s: float) -> Scenario:
 
 
 def _oracles() -> list[Oracle]:
-    versions = Versions()
+    versions = VersionsOracle()
     return [
         replication.OneOrder(),
         replication.OnceOnly(),
@@ -215,7 +215,7 @@ def _oracles() -> list[Oracle]:
     ]
 
 
-def _workloads(plan: Callable[..., Plan]) -> Callable[[], list[Workload]]:
+def _workloads(plan: Callable[..., ClusterPlan]) -> Callable[[], list[Workload]]:
     return lambda: [Traffic(plan), following.Advances()]
 
 

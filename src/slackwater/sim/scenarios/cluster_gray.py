@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.replica.lease import LeaseState
 from slackwater.sim import faults
-from slackwater.sim.faults import Fault, FaultKind
+from slackwater.sim.faults import FaultKind, InjectedFault
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slackwater.model.ids import RangeId
     from slackwater.server.node import Node
     from slackwater.sim.scenarios.cluster_plan import Cluster
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
 
 WITHIN_NS = 10 * NS
 """How long a leaseholder that cannot be reached, or cannot write, may keep its ranges from being led."""
@@ -53,7 +53,7 @@ async def fail_gray(cluster: Cluster) -> None:
         fault.end(world)
 
 
-def _victim(cluster: Cluster, draw: Stream) -> str | None:
+def _victim(cluster: Cluster, draw: TapeStream) -> str | None:
     """A node that leads something; two times in three the one that leads range 1. All nodes must be up and well."""
     if len(cluster.up()) < len(cluster.addresses) or any(_own_record(node) is None for _, node in cluster.up()):
         return None
@@ -74,7 +74,7 @@ def _led(node: Node) -> list[RangeId]:
     return [range_id for range_id, r in node.store.replicas.items() if r.state.lease.holder == node.node_id]
 
 
-def _begin(cluster: Cluster, draw: Stream, victim: str, name: str) -> Fault:
+def _begin(cluster: Cluster, draw: TapeStream, victim: str, name: str) -> InjectedFault:
     world = cluster.world
     full = draw.chance(1, 3)
     undo: Callable[[], None]
@@ -89,7 +89,7 @@ def _begin(cluster: Cluster, draw: Stream, victim: str, name: str) -> Fault:
         others = [other for other in world.machines if other != victim]
         undo = faults._cut_all(world, faults._between(world, [victim], others))
     kind = FaultKind.DISK_FULL if full else FaultKind.ISOLATE
-    fault = Fault(kind, victim, begin_ns=world.loop.now_ns, undo=undo, name=name)
+    fault = InjectedFault(kind, victim, begin_ns=world.loop.now_ns, undo=undo, name=name)
     world.faults.append(fault)
     world.event(f"begin gray {kind.value}({victim})")
     return fault

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slackwater.model.ids import NodeId
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.scenarios.cluster_programs import Client
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
 
 ACT_TIMEOUT_S = 5.0
 PAUSE_S = 0.2
@@ -46,7 +46,7 @@ class Operator:
     def __init__(self, client: Client, cluster: Cluster) -> None:
         self._client = client
         self._cluster = cluster
-        self._draw: Stream = cluster.world.tape.stream("operator")
+        self._draw: TapeStream = cluster.world.tape.stream("operator")
         self._clock = client.runtime.clock
         self.admin = Admin(
             sender=client.sender,

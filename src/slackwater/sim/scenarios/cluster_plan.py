@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.sync import Event
     from slackwater.server.node import Node
     from slackwater.sim.checkers import Recorder
-    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.tape import Tape, TapeStream
     from slackwater.sim.world import World
 
 PORT = 7400
@@ -76,7 +76,7 @@ WORKLOADS = ("register", "bank", "ring", "list", "fork", "audit", "follow")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ClusterPlan:
     """The drawn shape of one cluster."""
 
     ranges: int
@@ -104,12 +104,12 @@ class Plan:
     """A node that is decommissioned, and when."""
 
 
-def draw_plan(tape: Tape, *, nodes: int) -> Plan:
+def draw_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     """One draw per line, from a stream of its own."""
     draw = tape.stream("cluster")
     ranges = draw.between(SYSTEM_RANGES + 1, 10)
     chosen = tuple(w for w in WORKLOADS if draw.chance(2, 3)) or WORKLOADS
-    return Plan(
+    return ClusterPlan(
         ranges=ranges,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(draw, ranges),
@@ -126,7 +126,7 @@ def draw_plan(tape: Tape, *, nodes: int) -> Plan:
     )
 
 
-def _late(draw: Stream, nodes: int) -> tuple[tuple[str, int], ...]:
+def _late(draw: TapeStream, nodes: int) -> tuple[tuple[str, int], ...]:
     """In a third of the runs some nodes come later; the founder and one more are there from the start."""
     if nodes < 3 or not draw.chance(1, 3):
         return ()
@@ -134,17 +134,17 @@ def _late(draw: Stream, nodes: int) -> tuple[tuple[str, int], ...]:
     return tuple((f"n{i}", draw.between(2 * NS, 25 * NS)) for i in some)
 
 
-def _retires(draw: Stream, nodes: int) -> tuple[str, int] | None:
+def _retires(draw: TapeStream, nodes: int) -> tuple[str, int] | None:
     """In a third of the runs with a node to spare, one leaves for good: any but the founder, whom others join through."""
     if nodes <= COPIES_MAX or not draw.chance(1, 3):
         return None
     return f"n{draw.between(2, nodes)}", draw.between(5 * NS, 30 * NS)
 
 
-def standard_plan(tape: Tape, *, nodes: int) -> Plan:
+def standard_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     """The measure of speed: 8 ranges, every workload; six clients that think 0.3 s are about 20 operations a second."""
     splits = _splits(tape.stream("cluster"), 8)
-    return Plan(
+    return ClusterPlan(
         ranges=8,
         copies=min(COPIES_MAX, nodes),
         splits=splits,
@@ -156,10 +156,10 @@ def standard_plan(tape: Tape, *, nodes: int) -> Plan:
     )
 
 
-def leases_plan(tape: Tape, *, nodes: int) -> Plan:
+def leases_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     """Few ranges, impatient clients, and leases that hardly ever stay where they are."""
     splits = _splits(tape.stream("cluster"), 4)
-    return Plan(
+    return ClusterPlan(
         ranges=4,
         copies=min(COPIES_MAX, nodes),
         splits=splits,
@@ -173,9 +173,9 @@ def leases_plan(tape: Tape, *, nodes: int) -> Plan:
     )
 
 
-def gray_plan(tape: Tape, *, nodes: int) -> Plan:
+def gray_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     """A cluster at rest but for its clients; only leaseholders fail, and without dying."""
-    return Plan(
+    return ClusterPlan(
         ranges=6,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(tape.stream("cluster"), 6),
@@ -188,9 +188,9 @@ def gray_plan(tape: Tape, *, nodes: int) -> Plan:
     )
 
 
-def late_plan(tape: Tape, *, nodes: int) -> Plan:
+def late_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     """Many ranges with little traffic each: a new holder is slow to use the index that an old one had given out."""
-    return Plan(
+    return ClusterPlan(
         ranges=10,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(tape.stream("cluster"), 10),
@@ -202,7 +202,7 @@ def late_plan(tape: Tape, *, nodes: int) -> Plan:
     )
 
 
-def _splits(draw: Stream, ranges: int) -> tuple[bytes, ...]:
+def _splits(draw: TapeStream, ranges: int) -> tuple[bytes, ...]:
     return tuple(sorted(draw.shuffled(all_keys()[1:])[: ranges - SYSTEM_RANGES - 1]))
 
 
@@ -211,7 +211,7 @@ class Cluster:
     """Everything programs and oracles of one run share. It knows all; no node ever asks it."""
 
     world: World
-    plan: Plan
+    plan: ClusterPlan
     addresses: dict[str, str]
     recorder: Recorder
     traffic_upto_ns: int

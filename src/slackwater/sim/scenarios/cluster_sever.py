@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.sim import faults
-from slackwater.sim.faults import Fault, FaultKind
+from slackwater.sim.faults import FaultKind, InjectedFault
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
     from slackwater.sim.scenarios.cluster_plan import Cluster
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
 
 LASTS_NS = (6 * NS, 9 * NS)
 PAUSE_NS = (NS, 3 * NS)
@@ -40,7 +40,7 @@ async def sever(cluster: Cluster) -> None:
             fault.end(world)
 
 
-def _cut(cluster: Cluster, draw: Stream, name: str) -> Fault | None:
+def _cut(cluster: Cluster, draw: TapeStream, name: str) -> InjectedFault | None:
     world = cluster.world
     if world.healthy:
         return None
@@ -59,7 +59,7 @@ def _cut(cluster: Cluster, draw: Stream, name: str) -> Fault | None:
         reconnect()
         world.log.heal(victim)
 
-    fault = Fault(FaultKind.PARTITION, f"{' '.join(some)}|*", begin_ns=world.loop.now_ns, undo=undo, name=name)
+    fault = InjectedFault(FaultKind.PARTITION, f"{' '.join(some)}|*", begin_ns=world.loop.now_ns, undo=undo, name=name)
     world.faults.append(fault)
     world.event(f"begin sever({' '.join(some)})")
     return fault

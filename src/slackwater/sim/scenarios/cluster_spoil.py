@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slackwater.replica.driver import Replica
     from slackwater.sim.scenarios.cluster_plan import Cluster
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
 
 REASON = "the simulator says so"
 
 
-def spoil(cluster: Cluster, draw: Stream) -> str | None:
+def spoil(cluster: Cluster, draw: TapeStream) -> str | None:
     """Quarantine one replica, a leaseholder's three times out of four; None when every range needs all it has."""
     spare = _spare(cluster)
     led = [(name, replica) for name, replica in spare if replica.state.lease.holder == replica.context.node_id]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slackwater.sim.checkers import ListPen, TxnPen
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.scenarios.cluster_programs import Client
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
     from slackwater.txn import Transaction
 
     Act = TypeVar("Act", bound=Callable[..., Awaitable[Any]])
@@ -80,7 +80,7 @@ class Worker:
         self.cluster = cluster
         self.kv = client.kv
         self.number = number
-        self.draw: Stream = cluster.world.tape.stream(f"workload/{client.runtime.name}")
+        self.draw: TapeStream = cluster.world.tape.stream(f"workload/{client.runtime.name}")
         self.dawdled_ns = 0
         """Time of the present operation that was the client's own."""
         self._operation = 0

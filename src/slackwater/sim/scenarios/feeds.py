@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.feeds import FeedHistory
-from slackwater.sim.oracles.versions import Versions
+from slackwater.sim.oracles.versions import VersionsOracle
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
 from slackwater.sim.scenarios import policies
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from slackwater.sim.checkers.violation import Violation
-    from slackwater.sim.scenarios.cluster_plan import Plan
+    from slackwater.sim.scenarios.cluster_plan import ClusterPlan
     from slackwater.sim.tape import Tape
     from slackwater.sim.world import SimRuntime, World
 
@@ -77,7 +77,7 @@ _COLLECTING = {"mirror": Consumer.mirror, "collector": Consumer.collector}
 class FeedTraffic:
     """The cluster's traffic, with consumers of feeds beside it."""
 
-    def __init__(self, plan: Callable[..., Plan], programs: dict[str, Any]) -> None:
+    def __init__(self, plan: Callable[..., ClusterPlan], programs: dict[str, Any]) -> None:
         self._traffic = base.Traffic(plan)
         self._programs = programs
 
@@ -104,7 +104,7 @@ class FeedTraffic:
         return ()
 
 
-def _collecting_plan(tape: Tape, *, nodes: int) -> Plan:
+def _collecting_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     plan = draw_plan(tape, nodes=nodes)
     # What is collected is collected in a range of its own, which must not become part of another. The operator does little,
     # but wakes up in time to see that the traffic is over: a run waits for him.
@@ -134,7 +134,10 @@ def _draw_lead(tape: Tape, duration_s: float) -> Scenario:
 
 def _leading() -> list[Workload]:
     # Not `off`: what is never closed is never resolved, and nobody would come to an end.
-    return [FeedTraffic(draw_plan, _PROGRAMS), policies.Switching((Kind.LEAD, Kind.LEAD, Kind.LAG, None))]
+    return [
+        FeedTraffic(draw_plan, _PROGRAMS),
+        policies.Switching((PolicyKind.LEAD, PolicyKind.LEAD, PolicyKind.LAG, None)),
+    ]
 
 
 def _draw_gc(tape: Tape, duration_s: float) -> Scenario:
@@ -147,10 +150,10 @@ def _oracles() -> list[Oracle]:
 
 
 def _oracles_gc() -> list[Oracle]:
-    return [Versions(), FeedHistory()]  # others compare what a collected deletion leaves behind with what it was
+    return [VersionsOracle(), FeedHistory()]  # others compare what a collected deletion leaves behind with what it was
 
 
-def _workloads(plan: Callable[..., Plan], programs: dict[str, Any]) -> Callable[[], list[Workload]]:
+def _workloads(plan: Callable[..., ClusterPlan], programs: dict[str, Any]) -> Callable[[], list[Workload]]:
     return lambda: [FeedTraffic(plan, programs)]
 
 

@@ -25,7 +25,7 @@ from slackwater.errors import SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
-from slackwater.sim.oracles.versions import Versions
+from slackwater.sim.oracles.versions import VersionsOracle
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
 from slackwater.sim.scenarios.cluster_operator import Operator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from slackwater.client.transaction import AsyncTransaction
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenarios.cluster_plan import Cluster
-    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.tape import Tape, TapeStream
     from slackwater.sim.world import SimRuntime, World
 
 TABLES = ("left", "right")
@@ -62,7 +62,7 @@ Kept = dict[tuple[str, int], dict[Timestamp, int | None]]
 class _Program:
     """What writers and keepers have in common."""
 
-    def __init__(self, client: Client, cluster: Cluster, draw: Stream) -> None:
+    def __init__(self, client: Client, cluster: Cluster, draw: TapeStream) -> None:
         self._client = client
         self._cluster = cluster
         self._draw = draw
@@ -98,7 +98,7 @@ class _Program:
         self._cluster.world.facts["feed tables"] = codecs
 
 
-class Writer(_Program):
+class TableWriter(_Program):
     """Changes rows of both tables."""
 
     async def main(self) -> None:
@@ -141,7 +141,7 @@ class Writer(_Program):
 class Keeper(_Program):
     """Follows both tables, and keeps what is resolved."""
 
-    def __init__(self, client: Client, cluster: Cluster, draw: Stream) -> None:
+    def __init__(self, client: Client, cluster: Cluster, draw: TapeStream) -> None:
         super().__init__(client, cluster, draw)
         disk = cluster.world.facts.setdefault(f"disk of {self._name}", {"rows": {}, "token": None, "resolved": MIN})
         self._disk: dict[str, Any] = disk
@@ -225,7 +225,7 @@ class Keeper(_Program):
             self._cluster.world.violated("I-25", "kept-differs", text, rows=len(differing))
 
 
-class TableRows(Versions):
+class TableRows(VersionsOracle):
     """V, for keepers to be compared with."""
 
     def attach(self, world: World) -> None:
@@ -239,10 +239,10 @@ class Keeping:
 
     def setup(self, world: World, scenario: Scenario) -> None:
         """Two machines of each."""
-        for name, program in (("w1", Writer), ("w2", Writer), ("k1", Keeper), ("k2", Keeper)):
+        for name, program in (("w1", TableWriter), ("w2", TableWriter), ("k1", Keeper), ("k2", Keeper)):
             world.add_client(name, self._boot(world, name, program))
 
-    def _boot(self, world: World, name: str, program: type[Writer | Keeper]) -> Any:
+    def _boot(self, world: World, name: str, program: type[TableWriter | Keeper]) -> Any:
         async def boot(runtime: SimRuntime) -> None:
             cluster = cluster_of(world)
             await program(Client(runtime, cluster), cluster, world.tape.stream(f"workload/{name}")).main()

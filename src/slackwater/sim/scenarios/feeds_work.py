@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from slackwater.feeds.client import SpanFeed
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.scenarios.cluster_programs import Client
-    from slackwater.sim.tape import Stream
+    from slackwater.sim.tape import TapeStream
     from slackwater.txn import Transaction
 
 WHOLE = Span(*KV_SPAN)
@@ -108,7 +108,7 @@ class Seen:
 class Consumer:
     """A machine that reads feeds."""
 
-    def __init__(self, client: Client, cluster: Cluster, seen: Seen, draw: Stream) -> None:
+    def __init__(self, client: Client, cluster: Cluster, seen: Seen, draw: TapeStream) -> None:
         self._client = client
         self._cluster = cluster
         self._seen = seen

@@ -44,7 +44,7 @@ PIECE_KEYS_MAX = 12
 BANK_SPAN = (account_keys()[0], prefix_end(account_keys()[-1]))
 
 
-class Session:
+class FollowerSession:
     """One client's session: it never reads further back than it has read."""
 
     def __init__(self, me: Worker) -> None:
@@ -53,12 +53,12 @@ class Session:
         self.last = MIN
 
 
-def session_of(me: Worker) -> Session:
+def session_of(me: Worker) -> FollowerSession:
     """The session of a client; a client that is started again begins another one."""
     sessions = me.cluster.world.facts.setdefault("sessions", {})
     if me.client not in sessions:
-        sessions[me.client] = Session(me)
-    session: Session = sessions[me.client]
+        sessions[me.client] = FollowerSession(me)
+    session: FollowerSession = sessions[me.client]
     return session
 
 

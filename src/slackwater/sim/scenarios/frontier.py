@@ -32,7 +32,7 @@ from slackwater.sim.oracles import following
 from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import Operator
-from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, Plan, _splits, all_keys, cluster_of
+from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, ClusterPlan, _splits, all_keys, cluster_of
 from slackwater.sim.scenarios.cluster_programs import Client
 from slackwater.sim.scenarios.cluster_worker import operation
 
@@ -188,9 +188,9 @@ class Shaking:
         return ()
 
 
-def _plan(tape: Tape, *, nodes: int) -> Plan:
+def _plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     """Everything at once."""
-    return Plan(
+    return ClusterPlan(
         ranges=RANGES,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(tape.stream("cluster"), RANGES),
@@ -202,7 +202,7 @@ def _plan(tape: Tape, *, nodes: int) -> Plan:
     )
 
 
-def _resend_plan(tape: Tape, *, nodes: int) -> Plan:
+def _resend_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     """Only the policy closes, and not so far that commands sent again would be refused for their writes."""
     return replace(_plan(tape, nodes=nodes), workloads=("register", "bank", "list", "fat", "fat", "audit"))
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import table_span
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.protect.zone_changes import change_zone
 from slackwater.sim.faults import FaultKind
@@ -26,7 +26,7 @@ from slackwater.sim.oracles.dropped import WithinItsLife
 from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import ACT_TIMEOUT_S
-from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, Plan, _splits, cluster_of
+from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, ClusterPlan, _splits, cluster_of
 from slackwater.sim.scenarios.cluster_programs import Client
 from slackwater.sim.scenarios.gateways_work import COLUMNS, REGISTERS, SETUP_TIMEOUT_S, session
 
@@ -100,7 +100,7 @@ class Founder:
         except UsageError:
             made = await db.create_table(REGISTERS, COLUMNS, primary_key="id")
         span = table_span(made.table_id)
-        await change_zone(self._client.kv, span.start, span.end, policy=Kind.LEAD, timeout=ACT_TIMEOUT_S)
+        await change_zone(self._client.kv, span.start, span.end, policy=PolicyKind.LEAD, timeout=ACT_TIMEOUT_S)
         self._cluster.world.facts["tables ready"] = True
 
 
@@ -125,9 +125,9 @@ class Founding:
         return ()
 
 
-def _plan(tape: Tape, *, nodes: int) -> Plan:
+def _plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     draw = tape.stream("cluster")
-    return Plan(
+    return ClusterPlan(
         ranges=RANGES,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(draw, RANGES),

@@ -13,7 +13,7 @@ from slackwater.sim.faults import CLUSTER_KINDS
 from slackwater.sim.handles import NS
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios.kernel_programs import PORT, ClientProgram, NodeProgram
-from slackwater.sim.scenarios.kernel_witness import Witness
+from slackwater.sim.scenarios.kernel_witness import KernelWitness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -36,7 +36,7 @@ class Appends:
     def setup(self, world: World, scenario: Scenario) -> None:
         """Nodes, then clients."""
         traffic_upto_ns = scenario.duration_ns - TRAFFIC_END_NS
-        witness = Witness(world, ranges=RANGES, traffic_upto_ns=traffic_upto_ns)
+        witness = KernelWitness(world, ranges=RANGES, traffic_upto_ns=traffic_upto_ns)
         world.facts["kernel"] = witness
         addresses = [f"n{i}:{PORT}" for i in range(1, scenario.nodes + 1)]
         for i in range(1, scenario.nodes + 1):
@@ -45,7 +45,7 @@ class Appends:
             world.add_client(f"c{i}", self._client(world, witness, i, addresses))
 
     def _node(
-        self, witness: Witness, node_id: int, addresses: list[str]
+        self, witness: KernelWitness, node_id: int, addresses: list[str]
     ) -> Callable[[SimRuntime], Coroutine[Any, Any, None]]:
         peers = [address for i, address in enumerate(addresses, 1) if i != node_id]
 
@@ -55,7 +55,7 @@ class Appends:
         return boot
 
     def _client(
-        self, world: World, witness: Witness, client: int, nodes: list[str]
+        self, world: World, witness: KernelWitness, client: int, nodes: list[str]
     ) -> Callable[[SimRuntime], Coroutine[Any, Any, None]]:
         async def boot(runtime: SimRuntime) -> None:
             await ClientProgram(world, runtime, witness, client=client, nodes=nodes).main()
@@ -84,8 +84,8 @@ class Acknowledged:
         return _witness(world).judge_acknowledged()
 
 
-def _witness(world: World) -> Witness:
-    witness: Witness = world.facts["kernel"]
+def _witness(world: World) -> KernelWitness:
+    witness: KernelWitness = world.facts["kernel"]
     return witness
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock import HybridClock, Offset, OffsetMonitor, Timestamp
+from slackwater.clock import HybridClock, OffsetMonitor, PeerOffset, Timestamp
 from slackwater.errors import AmbiguousResult, ClockError, LogError, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, probe
 from slackwater.model.ids import Position, RangeId
@@ -31,7 +31,7 @@ from slackwater.sim.handles import NS
 if TYPE_CHECKING:
     from slackwater.log.contract import Entry
     from slackwater.runtime.seam import Engine, TaskScope
-    from slackwater.sim.scenarios.kernel_witness import Witness
+    from slackwater.sim.scenarios.kernel_witness import KernelWitness
     from slackwater.sim.world import SimRuntime, World
 
 PORT = 7400
@@ -71,7 +71,7 @@ def unpack(payload: bytes) -> tuple[int, int]:
     return int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:], "big")
 
 
-class Store:
+class KernelStore:
     """What a node keeps."""
 
     def __init__(self, engine: Engine) -> None:
@@ -111,7 +111,7 @@ class Store:
 class NodeClock:
     """The hybrid clock of a node, on every message (`rpc.ClockHook`)."""
 
-    def __init__(self, runtime: SimRuntime, witness: Witness) -> None:
+    def __init__(self, runtime: SimRuntime, witness: KernelWitness) -> None:
         max_offset_s = runtime.settings["clock.max_offset"]
         self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=max_offset_s)
         self.monitor = OffsetMonitor(max_offset_s=max_offset_s)
@@ -138,19 +138,21 @@ class NodeClock:
     def measured(self, peer: str, measurement: Measurement) -> None:
         """A heartbeat came back."""
         m = measurement
-        self.monitor.record(peer, Offset(m.offset_us, m.error_us, m.measured_at_ns))
+        self.monitor.record(peer, PeerOffset(m.offset_us, m.error_us, m.measured_at_ns))
 
 
 class NodeProgram:
     """One node."""
 
-    def __init__(self, runtime: SimRuntime, witness: Witness, *, node_id: int, peers: list[str], ranges: int) -> None:
+    def __init__(
+        self, runtime: SimRuntime, witness: KernelWitness, *, node_id: int, peers: list[str], ranges: int
+    ) -> None:
         self._runtime = runtime
         self._witness = witness
         self._node_id = node_id
         self._peers = peers
         self._ranges = [RangeId(r) for r in range(1, ranges + 1)]
-        self._store = Store(runtime.disk.open("store"))
+        self._store = KernelStore(runtime.disk.open("store"))
         self._hook = NodeClock(runtime, witness)
 
     async def main(self) -> None:
@@ -227,7 +229,9 @@ class NodeProgram:
 class ClientProgram:
     """One client: a closed loop that repeats each entry until it is acknowledged."""
 
-    def __init__(self, world: World, runtime: SimRuntime, witness: Witness, *, client: int, nodes: list[str]) -> None:
+    def __init__(
+        self, world: World, runtime: SimRuntime, witness: KernelWitness, *, client: int, nodes: list[str]
+    ) -> None:
         self._world = world
         self._runtime = runtime
         self._witness = witness

@@ -17,7 +17,7 @@ from slackwater.model.ids import Position, RangeId
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.clocks import EPOCH_NS
 from slackwater.sim.handles import NS
-from slackwater.sim.scenarios.kernel_programs import TRIM_KEEPS, Store, unpack
+from slackwater.sim.scenarios.kernel_programs import TRIM_KEEPS, KernelStore, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ CLOCK_GRAIN_NS = 2_000
 """A timestamp counts whole microseconds and may run a few logical ticks ahead."""
 
 
-class Witness:
+class KernelWitness:
     """Sees everything; changes nothing."""
 
     def __init__(self, world: World, *, ranges: int, traffic_upto_ns: int) -> None:
@@ -104,7 +104,7 @@ class Witness:
         for node in self._world.nodes:
             if node.runtime is None or "store" not in node.disk.engines:
                 return f"{node.name} is not up"
-            store = Store(node.disk.engines["store"])
+            store = KernelStore(node.disk.engines["store"])
             for range_id, positions in self._positions.items():
                 if positions and store.applied(range_id) != positions[-1]:
                     return f"{node.name} r{range_id} applied {store.applied(range_id)} of {positions[-1]}"
@@ -121,7 +121,7 @@ class Witness:
     def judge_states(self) -> Iterator[Violation]:
         """L-4 and convergence: every node holds the state of the whole log."""
         for node in self._world.nodes:
-            store = Store(node.disk.engines["store"])
+            store = KernelStore(node.disk.engines["store"])
             for range_id, positions in self._positions.items():
                 expected = self._state(range_id, Position(positions[-1] if positions else 0))
                 if store.dump(range_id) != expected:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import kv, prefix_end
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.protect.zone_changes import change_zone, unset_zone
@@ -33,7 +33,7 @@ from slackwater.sim.scenarios.cluster_operator import ACT_TIMEOUT_S
 from slackwater.sim.scenarios.cluster_plan import (
     COPIES_MAX,
     WORKLOADS,
-    Plan,
+    ClusterPlan,
     _splits,
     account_keys,
     cluster_of,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from slackwater.sim.scenario import Scenario, Workload
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.scenarios.cluster_worker import Worker
-    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.tape import Tape, TapeStream
     from slackwater.sim.world import SimRuntime, World
     from slackwater.txn import Transaction
 
@@ -70,7 +70,7 @@ SPANS = (
     (kv(b"frk/02"), kv(b"frk/06")),
 )
 """Some are whole workloads, some divide one: transactions cross their bounds."""
-POLICIES = (Kind.LEAD, Kind.LEAD, Kind.LEAD, Kind.LAG, Kind.OFF, None)
+POLICIES = (PolicyKind.LEAD, PolicyKind.LEAD, PolicyKind.LEAD, PolicyKind.LAG, PolicyKind.OFF, None)
 LAGS_MS = (0, 100, 3_000)
 LEADING_AT_FIRST = 3
 SWITCH_MEAN_NS = 3 * NS
@@ -104,7 +104,7 @@ async def read_globally(me: Worker, timeout: float) -> None:
 async def _all_accounts(me: Worker, timeout: float) -> None:
     start, end = account_keys()[0], prefix_end(account_keys()[-1])
     pen = me.cluster.recorder.txn(client=me.number)
-    kernel = me.kv.kernel
+    kernel = me.kv.context
     now = kernel.clock.now()
     header = rq.Header(NO_RANGE, ts=now, uncertainty_limit=me.kv.uncertain_upto(now), follower_ok=True)
     try:
@@ -144,7 +144,7 @@ async def _move(me: Worker, txn: Transaction, pen: TxnPen) -> None:
 class Switcher:
     """An operator who cannot make up his mind."""
 
-    def __init__(self, client: Client, cluster: Cluster, kinds: tuple[Kind | None, ...]) -> None:
+    def __init__(self, client: Client, cluster: Cluster, kinds: tuple[PolicyKind | None, ...]) -> None:
         self._client = client
         self._cluster = cluster
         self._kinds = kinds
@@ -157,7 +157,7 @@ class Switcher:
             await self._client.runtime.clock.sleep(0.1)
         for span in SPANS[:LEADING_AT_FIRST]:
             with suppress(SlackwaterError):
-                await change_zone(self._client.kv, *span, policy=Kind.LEAD, timeout=ACT_TIMEOUT_S)
+                await change_zone(self._client.kv, *span, policy=PolicyKind.LEAD, timeout=ACT_TIMEOUT_S)
         while cluster.traffic:
             number = cluster.next_operation("switcher")
             draw = cluster.world.tape.stream(f"op/switcher/{number}")
@@ -167,9 +167,9 @@ class Switcher:
                     await self._switch(draw)
             await self._client.runtime.clock.sleep(pause_ns / NS)
 
-    async def _switch(self, draw: Stream) -> None:
+    async def _switch(self, draw: TapeStream) -> None:
         span, kind = draw.pick(SPANS), draw.pick(self._kinds)
-        lag_ms = draw.pick(LAGS_MS) if kind is Kind.LAG else 0
+        lag_ms = draw.pick(LAGS_MS) if kind is PolicyKind.LAG else 0
         if kind is None:
             await unset_zone(self._client.kv, *span, timeout=ACT_TIMEOUT_S)
         else:
@@ -180,7 +180,7 @@ class Switcher:
 class Switching:
     """The switcher as a workload."""
 
-    def __init__(self, kinds: tuple[Kind | None, ...] = POLICIES) -> None:
+    def __init__(self, kinds: tuple[PolicyKind | None, ...] = POLICIES) -> None:
         self._kinds = kinds
 
     def setup(self, world: World, scenario: Scenario) -> None:
@@ -201,9 +201,9 @@ class Switching:
         return ()
 
 
-def _plan(tape: Tape, *, nodes: int) -> Plan:
+def _plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     draw = tape.stream("cluster")
-    return Plan(
+    return ClusterPlan(
         ranges=RANGES,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(draw, RANGES),

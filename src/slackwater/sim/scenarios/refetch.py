@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
 from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
-from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, Plan, _splits
+from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, ClusterPlan, _splits
 from slackwater.sim.scenarios.policies import Switching
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ FAULTS = frozenset(
         FaultKind.STOP,
     }
 )
-KINDS = (Kind.LEAD, Kind.LEAD, Kind.LEAD, Kind.LAG)
+KINDS = (PolicyKind.LEAD, PolicyKind.LEAD, PolicyKind.LEAD, PolicyKind.LAG)
 RANGES = 5
 
 
-def _plan(tape: Tape, *, nodes: int) -> Plan:
+def _plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     draw = tape.stream("cluster")
-    return Plan(
+    return ClusterPlan(
         ranges=RANGES,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(draw, RANGES),

@@ -24,7 +24,7 @@ from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.codec.arrow import settle_pandas
 from slackwater.codec.layout import table_span
-from slackwater.config.zones import Kind
+from slackwater.config.zones import PolicyKind
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.protect.zone_changes import change_zone
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slackwater.client.transaction import AsyncTransaction
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenarios.cluster_plan import Cluster
-    from slackwater.sim.tape import Stream, Tape
+    from slackwater.sim.tape import Tape, TapeStream
     from slackwater.sim.world import SimRuntime, World
 
 TABLE = "counters"
@@ -52,10 +52,10 @@ SWITCH_ONE_IN = 2
 SETTINGS = {"closed_timestamp.target_duration": 2.0, "clock.max_offset": 0.25}
 
 
-class Session:
+class CheckedSession:
     """One session and what it may expect."""
 
-    def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: Stream) -> None:
+    def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: TapeStream) -> None:
         self.name = runtime.name
         self.number = int(runtime.name[1:])
         self._runtime = runtime
@@ -109,12 +109,12 @@ class Session:
         client, span = Client(self._runtime, self._cluster), table_span(table_id)
         await client.meet(1)
         with suppress(SlackwaterError):
-            await change_zone(client.kv, span.start, span.end, policy=Kind.LEAD, timeout=TIMEOUT_S)
+            await change_zone(client.kv, span.start, span.end, policy=PolicyKind.LEAD, timeout=TIMEOUT_S)
             probe("sessions.lead")
 
     def _take_over(self, other: str) -> None:
         """Go on from where another session stands."""
-        found: Session = self._cluster.world.facts["table sessions"][other]
+        found: CheckedSession = self._cluster.world.facts["table sessions"][other]
         with suppress(SlackwaterError):  # its clock may be too far ahead of this one
             self.db.raise_session_floor(found.db.session_floor)
             for row, count in found.expected.items():
@@ -213,7 +213,7 @@ class Sessions:
 
     def _boot(self, world: World, name: str) -> Any:
         async def boot(runtime: SimRuntime) -> None:
-            await Session(runtime, cluster_of(world), world.tape.stream(f"workload/{name}")).main()
+            await CheckedSession(runtime, cluster_of(world), world.tape.stream(f"workload/{name}")).main()
 
         return boot
 

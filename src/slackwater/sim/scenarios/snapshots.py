@@ -28,7 +28,7 @@ from slackwater.sim.handles import NS
 from slackwater.sim.scenario import Play, Scenario, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import PAUSE_S, Operator
-from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, WORKLOADS, Plan, _splits, all_keys, cluster_of
+from slackwater.sim.scenarios.cluster_plan import COPIES_MAX, WORKLOADS, ClusterPlan, _splits, all_keys, cluster_of
 from slackwater.sim.scenarios.cluster_programs import Client
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def _mover(cluster: Cluster) -> Any:
     return boot
 
 
-def _plan(tape: Tape, *, nodes: int) -> Plan:
+def _plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     draw = tape.stream("cluster")
-    return Plan(
+    return ClusterPlan(
         ranges=RANGES,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(draw, RANGES),

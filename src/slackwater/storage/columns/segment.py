@@ -30,7 +30,7 @@ import pyarrow.compute as pac
 from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.arrow import arrow_fields
 from slackwater.errors import SegmentDamaged
-from slackwater.model.kinds import VARIABLE, Kind
+from slackwater.model.kinds import VARIABLE, ColumnKind
 from slackwater.model.schema import TableSchema
 from slackwater.storage.columns.ipc import Packed, message, packed_columns
 
@@ -48,7 +48,7 @@ BEGIN = pa.field("_begin", pa.int64(), nullable=False)
 KEY = pa.field("_key", pa.binary(), nullable=False)
 TEXT_BYTES_MAX = 64
 """A column of texts of which one is longer has no lowest and highest: the index stays small."""
-UNORDERED = frozenset({Kind.FLOAT, Kind.BOOL, Kind.JSON, Kind.UUID})
+UNORDERED = frozenset({ColumnKind.FLOAT, ColumnKind.BOOL, ColumnKind.JSON, ColumnKind.UUID})
 _TRAILER = struct.Struct("<QI8s")
 
 Array = np.ndarray[Any, Any]

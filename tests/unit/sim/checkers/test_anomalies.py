@@ -9,16 +9,16 @@ from slackwater.errors import UsageError
 from slackwater.sim.checkers import (
     ListOp,
     ListTxn,
+    ObservedVersion,
+    OperationOutcome,
     OpKind,
-    Outcome,
     Read,
     RegisterOp,
-    Scan,
-    Txn,
-    Version,
+    ScanOp,
+    TxnOp,
     VersionHistory,
     Violation,
-    Write,
+    WriteOp,
     check_bank,
     check_intervals,
     check_list_append,
@@ -27,19 +27,19 @@ from slackwater.sim.checkers import (
     check_ring,
 )
 
-OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
+OK, FAILED, UNKNOWN = OperationOutcome.OK, OperationOutcome.FAILED, OperationOutcome.UNKNOWN
 
 
-def txn(number, reads=None, writes=None, *, when=(0, 100), outcome=OK, **more) -> Txn:
+def txn(number, reads=None, writes=None, *, when=(0, 100), outcome=OK, **more) -> TxnOp:
     """All at the same time unless told otherwise, so that real time says nothing."""
-    return Txn(
+    return TxnOp(
         txn_id=number,
         client=number,
         invoked_ns=when[0],
         returned_ns=None if outcome is UNKNOWN else when[1],
         outcome=outcome,
         reads=tuple(Read(key, value) for key, value in (reads or {}).items()),
-        writes=tuple(Write(key, value) for key, value in (writes or {}).items()),
+        writes=tuple(WriteOp(key, value) for key, value in (writes or {}).items()),
         **more,
     )
 
@@ -57,7 +57,7 @@ def lists(number, *ops, when=(0, 100), outcome=OK) -> ListTxn:
 def versions(loaded_upto=1, **keys) -> VersionHistory:
     """`a={1: b"0", 5: b"1"}`."""
     return VersionHistory.of(
-        {key.encode(): [Version(ts, value) for ts, value in held.items()] for key, held in keys.items()},
+        {key.encode(): [ObservedVersion(ts, value) for ts, value in held.items()] for key, held in keys.items()},
         loaded_upto=loaded_upto,
     )
 
@@ -93,7 +93,7 @@ def test_write_skew():
 
 def test_write_skew_through_a_phantom():
     """The same with scans: each inserts where the other's scan saw nothing."""
-    scan = (Scan(b"a", b"c", ()),)
+    scan = (ScanOp(b"a", b"c", ()),)
     one = txn(1, writes={b"a": b"1"}, commit_ts=5, scans=scan)
     two = txn(2, writes={b"b": b"1"}, commit_ts=6, scans=scan)
     assert names(check_intervals([one, two], versions(a={5: b"1"}, b={6: b"1"}))) == {"I-18 read-moved"}
@@ -115,7 +115,7 @@ def test_read_skew_has_no_common_timestamp():
 
 def test_fuzzy_read():
     """One transaction reads a key twice and sees two values."""
-    fuzzy = Txn(
+    fuzzy = TxnOp(
         txn_id=2,
         client=2,
         invoked_ns=0,
@@ -184,13 +184,13 @@ def test_unclaimed_version():
 
 
 def test_a_tag_of_another_transaction_is_no_claim():
-    held = VersionHistory.of({b"a": [Version(5, b"1", txn_id=9)]})
+    held = VersionHistory.of({b"a": [ObservedVersion(5, b"1", txn_id=9)]})
     found = check_intervals([txn(1, writes={b"a": b"1"}, commit_ts=5)], held)
     assert names(found) == {"I-03 lost-write", "I-20 unclaimed-version"}
 
 
 def test_a_tag_tells_whose_delete_it_is():
-    held = VersionHistory.of({b"a": [Version(5, None, txn_id=1)]})
+    held = VersionHistory.of({b"a": [ObservedVersion(5, None, txn_id=1)]})
     found = check_intervals([txn(1, writes={b"a": None}, outcome=FAILED)], held)
     assert names(found) == {"I-20 failed-write-visible"}
 
@@ -212,9 +212,9 @@ def test_split_commit():
 
 
 def test_own_writes_are_read_back():
-    blind = Txn(
+    blind = TxnOp(
         txn_id=1, client=1, invoked_ns=0, returned_ns=9, outcome=OK, commit_ts=5,
-        reads=(Read(b"a", b"0", after=1),), writes=(Write(b"a", b"1"),),
+        reads=(Read(b"a", b"0", after=1),), writes=(WriteOp(b"a", b"1"),),
     )  # fmt: skip
     assert names(check_intervals([blind], versions(a={1: b"0", 5: b"1"}))) == {"I-18 internal"}
 
@@ -397,7 +397,7 @@ def test_bank():
     assert check_bank([txn(1, {b"a": b"4", b"b": b"6"})], accounts=accounts, total=10) == []
     assert names(check_bank([txn(1, {b"a": b"4", b"b": b"7"})], accounts=accounts, total=10)) == {"I-18 wrong-total"}
     assert names(check_bank([txn(1, {b"a": b"-1", b"b": b"11"})], accounts=accounts, total=10)) == {"I-18 overdraft"}
-    missing = txn(1, scans=(Scan(b"a", b"c", ((b"a", b"10"),)),))
+    missing = txn(1, scans=(ScanOp(b"a", b"c", ((b"a", b"10"),)),))
     assert names(check_bank([missing], accounts=accounts, total=10)) == {"I-18 missing-account"}
     partial = txn(1, {b"a": b"4"})
     assert check_bank([partial, txn(2, {b"a": b"0", b"b": b"0"}, outcome=UNKNOWN)], accounts=accounts, total=10) == []

@@ -6,10 +6,10 @@ import pytest
 
 from slackwater.errors import UsageError
 from slackwater.sim.checkers import (
-    History,
-    Outcome,
+    ObservedVersion,
+    OperationOutcome,
+    RecordedHistory,
     Recorder,
-    Version,
     VersionHistory,
     check_intervals,
     check_registers,
@@ -27,7 +27,7 @@ class TrueTime:
         return self.now
 
 
-def recorded() -> History:
+def recorded() -> RecordedHistory:
     recorder = Recorder(TrueTime())
     recorder.write(b"k", b"\xff\x00", client=1).ok()
     recorder.read(b"k", client=2).ok(saw=b"\xff\x00")
@@ -50,21 +50,21 @@ def recorded() -> History:
     appends.read(b"l", [2])
     appends.ok()
     recorder.txn(client=9).write(b"z", b"cut off")
-    return recorder.history(VersionHistory.of({b"a": [Version(7, b"1", 6)]}, loaded_upto=2))
+    return recorder.history(VersionHistory.of({b"a": [ObservedVersion(7, b"1", 6)]}, loaded_upto=2))
 
 
 def test_round_trip():
     history = recorded()
-    again = History.from_json(history.to_json())
+    again = RecordedHistory.from_json(history.to_json())
     assert again == history
     assert again.to_json() == history.to_json()
-    assert History.from_json(History().to_json()) == History()
+    assert RecordedHistory.from_json(RecordedHistory().to_json()) == RecordedHistory()
 
 
 def test_what_the_pens_wrote():
     history = recorded()
     first = history.register_ops[0]
-    assert (first.invoked_ns, first.returned_ns, first.outcome) == (10, 20, Outcome.OK)
+    assert (first.invoked_ns, first.returned_ns, first.outcome) == (10, 20, OperationOutcome.OK)
     assert check_registers(history.register_ops) == []
     txn = history.txns[0]
     assert [read.after for read in txn.reads] == [0, 1]
@@ -72,7 +72,7 @@ def test_what_the_pens_wrote():
     assert txn.seen() == {b"a": None}
     assert [op.element for op in history.list_txns[0].ops] == [2, None]
     open_one = history.txns[-1]
-    assert (open_one.outcome, open_one.returned_ns) == (Outcome.UNKNOWN, None)
+    assert (open_one.outcome, open_one.returned_ns) == (OperationOutcome.UNKNOWN, None)
     assert check_intervals(history.txns, history.versions) == []
 
 
@@ -84,11 +84,13 @@ def test_a_pen_closes_once():
 
 
 def test_version_history():
-    history = VersionHistory.of({b"b": [Version(5, b"2"), Version(3, b"1")], b"a": [], b"c": [Version(4, None)]})
+    history = VersionHistory.of(
+        {b"b": [ObservedVersion(5, b"2"), ObservedVersion(3, b"1")], b"a": [], b"c": [ObservedVersion(4, None)]}
+    )
     assert [row.key for row in history.keys] == [b"a", b"b", b"c"]
     assert [history.value_at(b"b", ts=ts) for ts in (2, 3, 4, 5)] == [None, b"1", b"1", b"2"]
     assert [row.key for row in history.within(start=b"b", end=b"c").keys] == [b"b"]
     with pytest.raises(UsageError):
-        VersionHistory.of({b"a": [Version(3, b"1"), Version(3, b"2")]})
+        VersionHistory.of({b"a": [ObservedVersion(3, b"1"), ObservedVersion(3, b"2")]})
     with pytest.raises(UsageError):
-        VersionHistory.of({b"a": [Version(0, b"1")]})
+        VersionHistory.of({b"a": [ObservedVersion(0, b"1")]})

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Desk:
+class QueueContext:
     """The handles of one node."""
 
     node_id: NodeId
@@ -111,7 +111,7 @@ class _Standing(NamedTuple):
     replicas: dict[RangeId, ReplicaStatus]
 
 
-class Picture:
+class ClusterView:
     """The cluster as one sweep sees it. Counts are corrected as the sweep moves things."""
 
     def __init__(self, nodes: dict[NodeId, NodeInfo], configs: list[ZoneConfig], settings: Settings) -> None:
@@ -133,17 +133,17 @@ class Picture:
         known = self.nodes.get(node)
         return NodeState.UNKNOWN if known is None else known.state
 
-    async def standing(self, desk: Desk, node: NodeId, range_id: RangeId) -> ReplicaStatus | None:
+    async def standing(self, context: QueueContext, node: NodeId, range_id: RangeId) -> ReplicaStatus | None:
         """Where a node's replica of a range stands; None when it has none.
 
         One question brings the answers for all ranges that are led here, which the sweep is about to visit. An answer
         that is old by now, or says that there is nothing, is not taken for the range's: it is asked for by itself.
         """
         known = self._standings.get(node)
-        if known is not None and desk.now_ns() - known.asked_ns < STANDING_NS_MAX:
-            return known.replicas.get(range_id) or await desk.peers.replica(node, range_id)
-        asked_ns, wanted = desk.now_ns(), [range_id, *_led_with(desk, node, but=range_id)]
-        found = {s.descriptor.range_id: s for s in (await desk.peers.status(node, wanted)).replicas}
+        if known is not None and context.now_ns() - known.asked_ns < STANDING_NS_MAX:
+            return known.replicas.get(range_id) or await context.peers.replica(node, range_id)
+        asked_ns, wanted = context.now_ns(), [range_id, *_led_with(context, node, but=range_id)]
+        found = {s.descriptor.range_id: s for s in (await context.peers.status(node, wanted)).replicas}
         self._standings[node] = _Standing(asked_ns, found)
         return found.get(range_id)
 
@@ -163,43 +163,45 @@ class Picture:
             self.nodes[known.node_id] = known._replace(replicas=known.replicas + replicas, leases=known.leases + leases)
 
 
-def glance(desk: Desk) -> Picture:
+def view_from_liveness(context: QueueContext) -> ClusterView:
     """What the liveness records say, without asking anybody: nodes and their states, no counts, no configurations."""
-    nodes = {n: NodeInfo(n, state, desk.book.locality(n)) for n, state in _states(desk).items()}
-    return Picture(nodes, [], desk.settings)
+    nodes = {n: NodeInfo(n, state, context.book.locality(n)) for n, state in _states(context).items()}
+    return ClusterView(nodes, [], context.settings)
 
 
-async def look(desk: Desk) -> Picture:
+async def view_cluster(context: QueueContext) -> ClusterView:
     """Ask every node that seems alive what it holds."""
-    states = _states(desk)
+    states = _states(context)
     asked = [n for n, s in states.items() if s in _ANSWERING]
-    works = [partial(desk.peers.capacity, n) for n in asked]
+    works = [partial(context.peers.capacity, n) for n in asked]
     answers = dict(
-        zip(asked, await in_parallel(desk.scope, works, limit=ASKED_AT_ONCE_MAX, name="capacity"), strict=True)
+        zip(asked, await in_parallel(context.scope, works, limit=ASKED_AT_ONCE_MAX, name="capacity"), strict=True)
     )
     nodes = {}
     for node, state in states.items():
         answer = answers.get(node)
         if isinstance(answer, CapacityReply):
             counts = (answer.replicas, answer.leases, answer.load)
-            nodes[node] = NodeInfo(node, state, desk.book.locality(node), *counts)
+            nodes[node] = NodeInfo(node, state, context.book.locality(node), *counts)
         else:
             unseen = NodeState.UNKNOWN if state is NodeState.LIVE else state
-            nodes[node] = NodeInfo(node, unseen, desk.book.locality(node))
-    return Picture(nodes, await desk.configs(), desk.settings)
+            nodes[node] = NodeInfo(node, unseen, context.book.locality(node))
+    return ClusterView(nodes, await context.configs(), context.settings)
 
 
-def _states(desk: Desk) -> dict[NodeId, NodeState]:
-    seen_at, dead_after = desk.liveness.refreshed_at, desk.settings["liveness.dead_after"]
-    return {r.node_id: node_state(r, seen_at=seen_at, dead_after_s=dead_after) for r in desk.liveness.all()}
+def _states(context: QueueContext) -> dict[NodeId, NodeState]:
+    seen_at, dead_after = context.liveness.refreshed_at, context.settings["liveness.dead_after"]
+    return {r.node_id: node_state(r, seen_at=seen_at, dead_after_s=dead_after) for r in context.liveness.all()}
 
 
-def _led_with(desk: Desk, node: NodeId, *, but: RangeId) -> list[RangeId]:
+def _led_with(context: QueueContext, node: NodeId, *, but: RangeId) -> list[RangeId]:
     """Ranges that are led here and have a replica on `node`."""
     led = (
         range_id
-        for range_id, replica in desk.store.replicas.items()
-        if range_id != but and replica.state.lease.holder == desk.node_id and node in replica.state.descriptor.replicas
+        for range_id, replica in context.store.replicas.items()
+        if range_id != but
+        and replica.state.lease.holder == context.node_id
+        and node in replica.state.descriptor.replicas
     )
     return list(islice(led, STANDINGS_MAX))
 
@@ -207,10 +209,10 @@ def _led_with(desk: Desk, node: NodeId, *, but: RangeId) -> list[RangeId]:
 class Visit:
     """One range, looked at once."""
 
-    def __init__(self, desk: Desk, replica: Replica, picture: Picture) -> None:
-        self.desk = desk
+    def __init__(self, context: QueueContext, replica: Replica, view: ClusterView) -> None:
+        self.context = context
         self.replica = replica
-        self.picture = picture
+        self.view = view
         self.again = False
         """Set by a queue that knows of a next step for this range: the next sweep comes early."""
         self.waits_its_turn = False
@@ -228,7 +230,7 @@ class Visit:
         if self.replica.failure is not None or self.replica.retired:
             return False
         try:
-            self.replica.leasing.check(self.desk.clock.now())
+            self.replica.leasing.check(self.context.clock.now())
         except NotLeaseholder:
             return False
         return True
@@ -237,8 +239,8 @@ class Visit:
         """Where each replica stands: a status, None when its node has none, or why that is not known. Asked once."""
         if self._members is None:
             nodes, range_id = self.descriptor.replicas, self.descriptor.range_id
-            works = [partial(self.picture.standing, self.desk, node, range_id) for node in nodes]
-            answers = await in_parallel(self.desk.scope, works, limit=ASKED_AT_ONCE_MAX, name="status")
+            works = [partial(self.view.standing, self.context, node, range_id) for node in nodes]
+            answers = await in_parallel(self.context.scope, works, limit=ASKED_AT_ONCE_MAX, name="status")
             self._members = dict(zip(nodes, answers, strict=True))
         return self._members
 

@@ -10,7 +10,7 @@ absorbed range up to its freeze.
 
 The notes are not replicated. They are in the engine, not only in memory, because a node that restarts between the merge
 and the trim would otherwise leave the log there for good; every node that has a note acts on it, leaseholder or not, because
-the one that leads tomorrow may have got the merged range by a snapshot. Trimming twice does no harm. At most GRAVES_MAX
+the one that leads tomorrow may have got the merged range by a snapshot. Trimming twice does no harm. At most MERGED_MAX
 notes per range are kept, the newest.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from slackwater.runtime.seam import Engine
 
-GRAVES_MAX = 64
+MERGED_MAX = 64
 """Absorbed ranges remembered per range."""
 _NAME = b"grave"
 _ID_BYTES = 8
@@ -39,7 +39,7 @@ _HEAD = len(LOCAL) + 1
 _LOAD_CHUNK = 1_000
 
 
-class Graves:
+class MergedRanges:
     """The notes of one store."""
 
     def __init__(self, engine: Engine) -> None:
@@ -67,7 +67,7 @@ class Graves:
         if len(stale):
             self._engine.write(stale)
 
-    def bury(self, right: RangeId, *, into: RangeId, at: Position) -> None:
+    def record(self, right: RangeId, *, into: RangeId, at: Position) -> None:
         """`into` absorbed `right` by the entry at this position, and looks after what `right` looked after.
 
         A full disk does not stop what was applied already: then the note lives in memory only.
@@ -78,8 +78,8 @@ class Graves:
             batch.delete(Family.LOCAL, _key(right, older))
             notes[older] = at
         notes[right] = at
-        for grave in list(notes)[:-GRAVES_MAX]:
-            probe("graves.forgotten")
+        for grave in list(notes)[:-MERGED_MAX]:
+            probe("merged.forgotten")
             del notes[grave]
             batch.delete(Family.LOCAL, _key(into, grave))
         for grave, position in notes.items():
@@ -88,7 +88,7 @@ class Graves:
         try:
             self._engine.write(batch)
         except StorageError:
-            probe("graves.not_written")
+            probe("merged.not_written")
 
     def of(self, into: RangeId) -> bool:
         """Whether a range has any to look after."""

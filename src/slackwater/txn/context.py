@@ -32,7 +32,7 @@ RESOLVING_MAX = 16
 """Requests of readers to resolve what they met, under way at a time; those beyond are left to the coordinator."""
 
 
-class Kernel:
+class TxnContext:
     """Passed to everything in this folder that awaits."""
 
     def __init__(
