@@ -11,13 +11,13 @@ from slackwater.errors import DecodeError, UsageError
 from slackwater.feeds.frontier import (
     TOKEN_PREFIX,
     Frontier,
-    FrontierNaive,
     Token,
     decode_token,
     frontier_from,
     token_of,
 )
 from slackwater.model.spans import Span, SpanSet
+from tests.twins.frontier import FrontierNaive
 
 KEYS = [bytes([k]) for k in range(1, 17)]
 spans = st.tuples(st.integers(1, 16), st.integers(1, 16)).map(lambda p: Span(bytes([min(p)]), bytes([max(p) + 1])))

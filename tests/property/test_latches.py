@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.replica.latches import LatchManager, LatchSpan, RequestId, WaitingLatch, read_latch, write_latch
-from slackwater.replica.latches_naive import NaiveLatches, conflict
+from tests.twins.latches import NaiveLatches, conflict
 
 keys = st.integers(0, 7).map(lambda n: bytes([97 + n]))
 stamps = st.sampled_from([0, 1, 2, 3]).map(Timestamp)

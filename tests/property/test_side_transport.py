@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.closedts.policy import ClosingPolicy, Terms
 from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.receiver_naive import NaiveReceiver
 from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
 from slackwater.config.zones import PolicyKind
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.sim.mutants import applied
+from tests.twins.receiver import NaiveReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.closedts import BucketTracker, HeapTracker
+from slackwater.closedts import BucketTracker
+from tests.twins.heap_tracker import HeapTracker
 
 if TYPE_CHECKING:
     from slackwater.closedts import Token

@@ -11,7 +11,7 @@ from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.errors import DecodeError
 from slackwater.replica.read_summary import SUMMARY_BYTES_MIN, ReadSummary, collapse, decode, encode
 from slackwater.replica.tscache import TimestampCache
-from slackwater.replica.tscache_naive import NaiveTimestampCache
+from tests.twins.timestamp_cache import NaiveTimestampCache
 
 Where: TypeAlias = tuple[bytes, bytes | None]
 Add: TypeAlias = tuple[Where, int, bytes | None]

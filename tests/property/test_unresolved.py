@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import InvariantViolation
 from slackwater.feeds.effects import LockMap, lock_of, read_effects
-from slackwater.feeds.unresolved import UnresolvedNaive, UnresolvedQueue
+from slackwater.feeds.unresolved import UnresolvedQueue
 from slackwater.model.spans import Span
 from slackwater.model.txns import Intent
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.intents import StoredIntent, encode_intent
+from tests.twins.unresolved import UnresolvedNaive
 
 KEYS = [bytes([97 + i]) for i in range(6)]
 TXNS = [bytes([i]) * 16 for i in range(1, 5)]

@@ -19,10 +19,10 @@ nothing of closing. Who may close, how far and who is told are decided by the pr
 side transport (idle ones).
 
     policy           how far a range wants to close: lag, lead, off
-    tracker          what is being evaluated; `heap_tracker` is its twin
+    tracker          what is being evaluated
     side_transport   the sender: idle ranges close together
     update           what it says
-    receiver         what followers make of it; `receiver_naive` is its twin
+    receiver         what followers make of it
     waiting          follower reads that wait for their timestamp
     negotiate        resolved timestamps and bounded staleness
     explain          what holds a range's frontier back
@@ -39,7 +39,6 @@ Everything in this folder is pure except a file named `driver.py`: events in, an
 Worked examples: `tests/scripts/closedts/`.
 """
 
-from slackwater.closedts.heap_tracker import HeapTracker
 from slackwater.closedts.tracker import BucketTracker, Token, Tracker
 
-__all__ = ["BucketTracker", "HeapTracker", "Token", "Tracker"]
+__all__ = ["BucketTracker", "Token", "Tracker"]

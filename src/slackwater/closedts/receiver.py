@@ -24,7 +24,7 @@ Streams are identified by node and incarnation. `attach` gives out a token, and 
 speak: a zombie connection is told to go away. A gap in the numbers, another incarnation or a delta before the first full
 message ends the stream; its tables stay in use until the next full message replaces them.
 
-`NaiveReceiver` beside it keeps every promise in a list: the twin that the tests hold this against.
+The twin that the tests hold it against keeps every promise in a list.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import InvariantViolation
 from slackwater.hooks import probe
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Receiver:
         record = self._records.get(range_id)
         if record is None:
             return MIN
-        best = record.use(applied)
+        best, index = record.use(applied), applied
         for stream in self._streams.values():
             member = stream.members.get(range_id)
             if member is None:
@@ -145,9 +146,11 @@ class Receiver:
             if ts <= best:
                 continue
             if lai <= applied:
-                best = ts
+                best, index = ts, lai
             else:
                 probe("closedts.update_ahead_of_applied")
+        if index > applied or best < record.served:
+            raise InvariantViolation("I-12", {"range": range_id, "lai": index, "applied": applied, "closed": best})
         record.served = best
         return best
 

@@ -7,7 +7,7 @@ the leaseholder may close lies below the lowest timestamp inside:
       |  safe to read  |  a write may land here  |
     ----------------------------------------------------> time
 
-The exact minimum of a changing multiset needs a heap (`HeapTracker`, the twin). An answer that is never too high and
+The exact minimum of a changing multiset needs a heap (the twin in the tests). An answer that is never too high and
 never much too low needs only two counters:
 
     first   {ts=10, count=1}      the older generation: it only drains

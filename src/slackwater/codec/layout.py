@@ -67,11 +67,6 @@ def range_local(range_id: int, name: bytes) -> bytes:
     return LOCAL + b"r" + range_id.to_bytes(8, "big") + escape(name)
 
 
-def range_local_span(range_id: int) -> Span:
-    """All the state of one range's replica."""
-    return prefix_span(LOCAL + b"r" + range_id.to_bytes(8, "big"))
-
-
 def replica_index(range_id: int, number: int = 0) -> bytes:
     """What one store remembers of the recent changes of its replica: 0 is the table of contents. Never replicated."""
     return LOCAL + b"i" + range_id.to_bytes(8, "big") + number.to_bytes(8, "big")
@@ -95,16 +90,6 @@ def meta(end_key: bytes) -> bytes:
 def meta_after(key: bytes) -> Span:
     """The first meta key of this span is the descriptor of the range that holds `key`."""
     return Span(META + escape(key + b"\x00"), prefix_end(META))
-
-
-def meta_end_key(key: bytes) -> bytes:
-    """The end key that a meta key names."""
-    if not key.startswith(META):
-        raise DecodeError("not a meta key", key=key)
-    end_key, at = unescape(key, 1)
-    if at != len(key):
-        raise DecodeError("bytes after the end of a meta key", key=key)
-    return end_key
 
 
 def system(name: str, rest: bytes = b"") -> bytes:

@@ -17,7 +17,7 @@ having is the resolved timestamp: a consumer that has seen `Resolved(r)` holds e
 
     events         what a range says; columns, not objects
     effects        reading it off an applied batch; whose locks there are
-    unresolved     transactions that may still commit here; `UnresolvedNaive` is its twin
+    unresolved     transactions that may still commit here
     resolved       min(closed, oldest unresolved − 1); the barrier before an ambiguous abort is believed
     registration   one consumer: history, then live, through one bounded buffer
     rangefeed      all consumers of one range
@@ -25,7 +25,7 @@ having is the resolved timestamp: a consumer that has seen `Resolved(r)` holds e
     recent, index  what was committed lately, in memory and on disk, for who comes back; `coverage`: how far they reach
     history        reading what a consumer has missed
     slots          whose catch-up scan runs next
-    frontier       many spans, one minimum; resume tokens; `FrontierNaive` is its twin
+    frontier       many spans, one minimum; resume tokens
     files          deterministic files for `--into DIR`
     validate       what a consumer can check of a feed, in simulation and in tests with real processes
 

@@ -17,7 +17,7 @@ that are ahead of it, up to a bound. A span that does not fit is resumed from th
 never a gap. With spans ahead it is a *position*, for a reader that has everything it was handed; applications get tokens
 without them (`gateway.changes`), because they may have kept only what is resolved.
 
-`FrontierNaive` is the twin: a timestamp per key.
+Its twin in the tests keeps a timestamp per key.
 """
 
 from __future__ import annotations
@@ -175,26 +175,6 @@ class Frontier:
             touching = self._ends[a] == self._starts[b]
             invariant(self._ends[a] <= self._starts[b], "A-frontier-order")
             invariant(not (touching and self._times[a] == self._times[b]), "A-frontier-joined")
-
-
-class FrontierNaive:
-    """The twin, for keys of one byte: a timestamp per key."""
-
-    def __init__(self, keys: Iterable[bytes], *, after: Timestamp = MIN) -> None:
-        self.times = dict.fromkeys(keys, after)
-
-    def forward(self, span: Span, ts: Timestamp) -> bool:
-        """Raise the keys of the span that are below."""
-        before = self.resolved
-        for key, now in self.times.items():
-            if key in span and now < ts:
-                self.times[key] = ts
-        return self.resolved > before
-
-    @property
-    def resolved(self) -> Timestamp:
-        """The minimum."""
-        return min(self.times.values())
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, us_of
-from slackwater.codec.keys import escape
-from slackwater.codec.layout import SYSTEM, prefix_end, system
+from slackwater.codec.layout import system
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConditionFailed, SlackwaterError, UsageError
 from slackwater.gateway.rows import check_rows
@@ -346,9 +345,3 @@ def _counts_end(job: bytes) -> bytes:
 def _check_part(part: bytes) -> None:
     if len(part) != ns.PART_BYTES:
         raise UsageError(f"a part's id has {ns.PART_BYTES} bytes", got=len(part))
-
-
-def staging_span() -> tuple[bytes, bytes]:
-    """Everything that is staged, for looking at."""
-    prefix = SYSTEM + escape(_STAGING.encode())
-    return prefix, prefix_end(prefix)

@@ -32,19 +32,11 @@ _MAGIC = b"SB"
 _VERSION = 1
 _WORD = 4
 
-OVERHEAD_BYTES_MAX = 256
-"""What a block of one payload adds around it, rounded up; callers keep it free under a transport's size limit."""
-
 
 def encode(payloads: Sequence[bytes]) -> bytes:
     """One block holding the payloads, in order."""
     body = b"".join((struct.pack(f"<{len(payloads)}I", *map(len, payloads)), *payloads))
     return _HEADER.pack(_MAGIC, _VERSION, len(payloads), zlib.crc32(body)) + body
-
-
-def encoded_size(count: int, payload_bytes: int) -> int:
-    """The size of a block of `count` payloads that have `payload_bytes` in all."""
-    return _HEADER.size + _WORD * count + payload_bytes
 
 
 def count(block: bytes) -> int:

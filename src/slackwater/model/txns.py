@@ -44,10 +44,6 @@ class Txn(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     """Of the request at hand: a read sees this transaction's own writes with lower sequences."""
 
-    def older_than(self, other_start: Timestamp, other_id: bytes) -> bool:
-        """The total order of wound-wait: waits only ever go from younger to older, so there is no cycle."""
-        return (self.start, self.txn_id) < (other_start, other_id)
-
 
 class TxnRecord(msgspec.Struct, frozen=True, array_like=True):
     """What the anchor range knows of a transaction."""

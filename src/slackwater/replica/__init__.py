@@ -14,5 +14,5 @@ has no answer yet. Reads that were answered may not be forgotten: the cache's su
 merge, and without a summary a new leaseholder assumes that everything was read up to the start of its lease.
 
 Everything here is pure except a file named `driver.py`: events in, effects out, no clock and no I/O. Each clever
-structure has a naive twin beside it (`latches_naive`, `tscache_naive`) that the tests hold it against.
+structure has a naive twin in `tests/twins` that the tests hold it against.
 """

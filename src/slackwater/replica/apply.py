@@ -177,15 +177,14 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
         if judged is not ApplyVerdict.ACCEPTED:
             probe(f"apply.{judged.name.lower()}")
             continue
-        if (
-            command.lease_sequence != state.lease.sequence
-        ):  # asserted apart from the rule that decides, as I-08 is that grave
-            facts: dict[str, object] = {
-                "command": command.lease_sequence,
-                "lease": state.lease.sequence,
-                "at": position,
-            }
-            raise InvariantViolation("I-08", facts)
+        # Asserted apart from the rule that decides: a breach would be written on every replica.
+        if command.lease_sequence != state.lease.sequence:
+            held = state.lease.sequence
+            raise InvariantViolation("I-08", {"command": command.lease_sequence, "lease": held, "at": position})
+        if command.lai <= state.lai and command.lai != NO_LAI:
+            raise InvariantViolation("I-05", {"lai": command.lai, "applied": state.lai, "at": position})
+        if command.min_write_ts and command.min_write_ts <= state.closed:
+            raise InvariantViolation("I-10", {"write": command.min_write_ts, "closed": state.closed, "at": position})
         if command.effects:
             batch.extend_encoded(command.effects)
         state = _advance(state, command)

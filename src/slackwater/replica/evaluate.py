@@ -18,6 +18,7 @@ from slackwater.errors import (
     BelowGcThreshold,
     ConditionFailed,
     ConflictError,
+    InvariantViolation,
     NotLeaseholder,
     RetryableError,
     UnavailableError,
@@ -153,6 +154,8 @@ def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp, 
         result = handler(work, request)
         if result is not None:
             evaluation.results.append(result)
+    if read_ts <= view.state.gc_threshold and evaluation.results and isinstance(batch.requests[0], rq.FOLLOWER_READS):
+        raise InvariantViolation("I-17", {"read": read_ts, "threshold": view.state.gc_threshold})
     evaluation.ts = write_ts if evaluation.min_write_ts else read_ts
     if txn is not None and evaluation.min_write_ts:
         evaluation.txn_write_ts = work.write_ts

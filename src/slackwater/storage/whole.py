@@ -31,4 +31,6 @@ def prove_end(look: Callable[[], bytes | None]) -> None:
     beyond = look()
     if beyond is not None:
         probe("storage.short_stream")
-        raise DamageError("a stream ended before its last key; the disk gave less than it holds", next_key=beyond)
+        raise DamageError(
+            "a stream ended before its last key; the disk gave less than it holds", rule="I-34", next_key=beyond
+        )

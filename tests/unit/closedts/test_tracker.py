@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.closedts import BucketTracker, HeapTracker, Tracker, tracker
+from slackwater.closedts import BucketTracker, Tracker, tracker
 from slackwater.errors import InvariantViolation, Overloaded
+from tests.twins.heap_tracker import HeapTracker
 
 PAIR = pytest.mark.parametrize("make", [HeapTracker, BucketTracker])
 
@@ -52,7 +53,7 @@ def test_a_token_of_nobody_is_a_violation(make: type[Tracker]) -> None:
 @PAIR
 def test_the_bound_on_requests_inside(make: type[Tracker], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slackwater.closedts.tracker.TRACKED_MAX", 2)
-    monkeypatch.setattr("slackwater.closedts.heap_tracker.TRACKED_MAX", 2)
+    monkeypatch.setattr("tests.twins.heap_tracker.TRACKED_MAX", 2)
     t = make()
     first = t.track(Timestamp(1))
     t.track(Timestamp(2))

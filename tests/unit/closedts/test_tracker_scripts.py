@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.closedts import BucketTracker, HeapTracker, Token
+from slackwater.closedts import BucketTracker, Token
 from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
 from slackwater.model.ids import RangeId
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, decode_packet
 from slackwater.replica.propose import OVERHEAD_BYTES, Proposal, ProposalBuffer
 from tests import golden
+from tests.twins.heap_tracker import HeapTracker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from slackwater.protocol.range.requests import GcTxnRecords, Get, Header, RaiseG
 from slackwater.protocol.range.served import Why
 from slackwater.routing.sender import NO_RANGE
 from slackwater.storage.stats import Stats
-from slackwater.txn.columns import read_columns
+from tests.unit.gateway.read_columns import read_columns
 from tests.unit.server.cluster import Cluster
 
 SCHEMA = TableSchema(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import MAX, us_of
-from slackwater.codec.layout import schema_span
+from slackwater.codec.keys import escape
+from slackwater.codec.layout import SYSTEM, prefix_span, schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConditionFailed, SchemaChanged, SlackwaterError, UsageError
-from slackwater.gateway.staging import staging_span
 from slackwater.model import kinds
 from slackwater.protocol.client import calls as nt
 from slackwater.protocol.client import staging as ns
@@ -21,6 +21,7 @@ from tests.unit.server.cluster import Cluster
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+STAGED = prefix_span(SYSTEM + escape(b"staging"))
 COLUMNS = (nt.ColumnSpec("id", kinds.INT, nullable=False), nt.ColumnSpec("v", kinds.STRING))
 
 
@@ -69,7 +70,7 @@ class World:
         return {row["id"]: row["v"] for row in map(self.codec.decode, found.values)}
 
     async def staged(self) -> int:
-        return len((await self.node.kv.scan(*staging_span())).keys)
+        return len((await self.node.kv.scan(STAGED.start, STAGED.end)).keys)
 
 
 def in_world(test: Callable[[World], Awaitable[None]], **settings: float) -> None:

@@ -8,8 +8,8 @@ from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import InvariantViolation, Overloaded, UsageError
 from slackwater.replica import latches
 from slackwater.replica.latches import Latch, LatchManager, LatchSpan, RequestId, WaitingLatch, read_latch, write_latch
-from slackwater.replica.latches_naive import conflict
 from slackwater.replica.spanmap import INDEX_SLACK, KeyIndex
+from tests.twins.latches import conflict
 
 
 def at(ts: int) -> Timestamp:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.closedts.heap_tracker import HeapTracker
 from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import EntryTooLarge, InvariantViolation
 from slackwater.protocol.log.commands import decode_packet
 from slackwater.replica.propose import Proposal, ProposalBuffer
+from tests.twins.heap_tracker import HeapTracker
 
 
 def proposal(name: str, ts: int, *, size: int = 1) -> Proposal[str]:

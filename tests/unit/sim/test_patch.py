@@ -100,6 +100,7 @@ def test_properties_static_methods_coroutines_and_decorated_functions() -> None:
         (Patch(f"{HERE}:Child.gone", "a", "b"), "does not exist"),
         (Patch("slackwater.no_such_module:function", "a", "b"), "does not exist"),
         (Patch(f"{HERE}:HERE", "a", "b"), "no function"),
+        (Patch(f"{HERE}:Child.size", "3", "no_such_name"), "not known there"),
     ],
 )
 def test_what_has_moved_fails_loudly_and_changes_nothing(patch: Patch, why: str) -> None:

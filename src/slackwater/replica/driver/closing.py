@@ -117,11 +117,7 @@ class Closing:
             return CannotClose.REPLICA_GONE
         use = replica.leasing.use(self._context.clock.peek())
         hindered = None if use is LeaseUse.USABLE else _HINDRANCES.get(use, CannotClose.NO_VALID_LEASE)
-        answer = try_close(
-            ts, state=replica.state, buffer=replica.pipeline.buffer, hindered=hindered, upto=self._upto()
-        )
-        tap("closedts.side_close", replica, ts, answer)
-        return answer
+        return try_close(ts, state=replica.state, buffer=replica.pipeline.buffer, hindered=hindered, upto=self._upto())
 
     def forward(self, ts: Timestamp) -> None:
         """`ts` was promised on this range's behalf."""

@@ -77,7 +77,10 @@ class Replica:
         self.retired = self.stopped = self.halted = False
         self.apply_subscriber: ApplySubscriber | None = None
         """Whoever follows this replica now, such as its change feed."""
-        self.tscache = TimestampCache(low_water=Timestamp(max(state.read_floor, state.closed)))
+        self.tscache = TimestampCache(
+            low_water=Timestamp(max(state.read_floor, state.closed)),
+            bytes_max=int(context.settings["replica.tscache_bytes_max"]),
+        )
         self.leasing = Leasing(context, state=lambda: self.state, continued=continued)
         self.closing = Closing(self)
         self.executor = Executor(self)

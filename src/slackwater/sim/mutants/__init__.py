@@ -12,6 +12,9 @@ in whichever process runs it, and nothing in production code knows of them.
     clients       timeouts and session floors
     kernel        bugs of the small `kernel` play, which tests the simulator itself
 
+Where an assertion would stop the code before an oracle can see anything, the bug switches the assertion off as well: what is to
+be proven is that the oracle sees.
+
 A patch whose code has moved fails when it is applied; `tests/test_tidy.py` applies all of them.
 """
 

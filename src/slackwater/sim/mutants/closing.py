@@ -133,7 +133,10 @@ plant(
         "trust a promise before its index is applied",
         play="frontier",
         expected=("I-12", "I-15"),
-        patches=(Patch(f"{_RECEIVER}.closed_for", "lai <= applied", "True"),),
+        patches=(
+            Patch(f"{_RECEIVER}.closed_for", "lai <= applied", "True"),
+            Patch(f"{_RECEIVER}.closed_for", "index > applied or best < record.served", "False"),
+        ),
     )
 )
 plant(

@@ -29,7 +29,7 @@ plant(
             Patch(
                 "slackwater.replica.driver.replica:Replica._lease_changed",
                 "Timestamp(max(lease.start, self.state.read_floor))",
-                "MIN",
+                "Timestamp(0)",
             ),
             Patch(
                 "slackwater.replica.driver.leasing:Leasing.transfer",

@@ -8,13 +8,15 @@ everything but the docstring. What `new` names must be known where the function 
 
 A patch that does not find its function, or does not find `old` exactly once, raises `UsageError` and nothing is changed: a
 mutant that changes nothing would prove nothing. The changed code keeps its file and line numbers. The function keeps its
-identity too, so whatever refers to it, by whichever name, runs the changed code.
+identity too, so whatever refers to it, by whichever name, runs the changed code. A name that is not known there fails as well.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import builtins
+import dis
 import functools
 import importlib
 import inspect
@@ -111,6 +113,9 @@ def _recompiled(function: FunctionType, patches: list[Patch]) -> CodeType:
     code = _inner(_inner(compiled, _FACTORY), _CHANGED)
     if code.co_freevars != closed_over:
         raise UsageError(f"a patch of {patches[0].target} changes what the function closes over")
+    known = function.__globals__.keys() | vars(builtins).keys()
+    if unknown := {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"} - known:
+        raise UsageError(f"a patch of {patches[0].target} uses names that are not known there: {sorted(unknown)}")
     return code.replace(co_name=function.__code__.co_name, co_qualname=function.__code__.co_qualname)
 
 

@@ -76,7 +76,7 @@ plant(
         expected=("I-19",),
         patches=(
             Patch("slackwater.txn.state:TxnState._begin", "Timestamp(now + self._max_offset)", "now"),
-            Patch("slackwater.replica.evaluate_data:uncertain_upto", BODY, "return Timestamp(0)"),
+            Patch("slackwater.replica.evaluate_data:uncertain_upto", BODY, "return 0"),
         ),
     )
 )

@@ -86,7 +86,6 @@ _LATE_ENTRIES = {
 """A silent holder is replaced before what it sent to the log has arrived, and nobody sends it again meanwhile."""
 _LATE_FAULTS = frozenset({FaultKind.LOG_LATE, FaultKind.LOG_SLOW, FaultKind.KILL, FaultKind.PAUSE})
 _LOST_LEASE = frozenset({FaultKind.LOG_CUT})
-_AMBIGUOUS_LOG = frozenset({FaultKind.LOG_UNKNOWN, FaultKind.LOG_DUPLICATE, FaultKind.LOG_LATE})
 
 
 class Traffic:
