@@ -19,6 +19,7 @@
     │   └── Overloaded             a bound was reached; back off
     ├── TooStale                   the nearest replica is behind what a read insists on; wait, or allow others
     ├── BelowGcThreshold           history is gone; pick a later timestamp (permanent)
+    ├── TooLate                    history may be collected already, so it cannot be protected; pick a later timestamp
     ├── NotClosing                 a table's closing is off: nothing of it is resolved; give it a policy that closes
     ├── ClaimLost                  a job was taken over, paused or cancelled: stop working on it; nothing was changed
     ├── FeedExpired                a change feed lagged for too long and was to fail then; start it anew
@@ -36,6 +37,7 @@
     │   ├── ProtocolError          a peer broke the wire protocol
     │   ├── AccessDenied           the caller's certificate does not allow it; the message says which one does
     │   ├── EntryTooLarge          over the bound; chunk it
+    │   ├── NotFound               nothing has this id; nothing was changed, and the transaction is usable
     │   └── UnknownSetting / InvalidSetting
     ├── DecodeError                bytes that are not what they claim to be
     │   ├── DamagedRow             a stored row cannot be decoded; delete it by its key, or write it anew
@@ -195,6 +197,12 @@ class BelowGcThreshold(SlackwaterError):
     deterministic = True
 
 
+class TooLate(SlackwaterError):
+    """A timestamp cannot be protected: its history may be collected already; facts: `timestamp`, `earliest`. Permanent."""
+
+    sqlstate = "72000"
+
+
 class NotClosing(SlackwaterError):
     """A table, or a part of it, closes nothing by policy, so nothing of it is ever resolved; facts: `table`, `policy`."""
 
@@ -288,6 +296,12 @@ class EntryTooLarge(UsageError):
     """Over a size bound; split the work; facts: `size`, `limit`."""
 
     sqlstate = "54000"
+
+
+class NotFound(UsageError):
+    """Nothing has this id; facts: `id`. Nothing was changed, and a transaction that asked remains usable."""
+
+    sqlstate = "42704"
 
 
 class UnknownSetting(UsageError):

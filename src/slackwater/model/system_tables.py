@@ -1,7 +1,10 @@
 """Tables of the system's own: `system.jobs` and its like. Their ids are fixed and their schemas stand here. Pure.
 
-    id   table                 what its rows are                        written by
-     1   system.jobs           one durable job each                     jobs/
+    id   table                           what its rows are                             written by
+     1   system.jobs                     one durable job each                          jobs/
+     2   system.protected_ts_meta        one row: version and totals of the next two   protect/
+     3   system.protected_ts_timestamps  one protected timestamp each                  protect/
+     4   system.protected_ts_spans       one span of one of them each                  protect/
     99   the last id that is kept for tables of the system; users' tables begin at 100
 
 They are read like any table (`db.scan("system.jobs")`, feeds, Spark) and written by nodes alone, through `txn.system_rows`. No
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN
 from slackwater.errors import UsageError
-from slackwater.model.kinds import FLOAT, INT, INT4, JSON, STRING, TIMESTAMPTZ, ColumnType
+from slackwater.model.kinds import BOOL, BYTES, FLOAT, INT, INT4, JSON, STRING, TIMESTAMPTZ, UUID, ColumnType
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.tables import TableDescriptor
 
@@ -75,7 +78,40 @@ JOBS = _table(
     key=("id",),
 )
 
-SYSTEM_TABLES: tuple[TableSchema, ...] = (JOBS,)
+PROTECTED_TS_META = _table(
+    2,
+    "protected_ts_meta",
+    {
+        "_exists": (BOOL, NOT_NULL),
+        "version": (INT, NOT_NULL),
+        "rows": (INT, NOT_NULL),
+        "spans": (INT, NOT_NULL),
+    },
+    key=("_exists",),
+)
+PROTECTED_TS_TIMESTAMPS = _table(
+    3,
+    "protected_ts_timestamps",
+    {
+        "id": (UUID, NOT_NULL),
+        "ts": (INT, NOT_NULL),
+        "mode": (STRING, NOT_NULL),
+        "meta_type": (STRING, NOT_NULL),
+        "meta": (BYTES, ""),
+        "expires": (INT, ""),
+        "created": (INT, NOT_NULL),
+        "user": (STRING, NOT_NULL),
+    },
+    key=("id",),
+)
+PROTECTED_TS_SPANS = _table(
+    4,
+    "protected_ts_spans",
+    {"id": (UUID, NOT_NULL), "key": (BYTES, NOT_NULL), "end_key": (BYTES, NOT_NULL)},
+    key=("id", "key", "end_key"),
+)
+
+SYSTEM_TABLES: tuple[TableSchema, ...] = (JOBS, PROTECTED_TS_META, PROTECTED_TS_TIMESTAMPS, PROTECTED_TS_SPANS)
 """Every version of every table of the system, oldest first."""
 
 

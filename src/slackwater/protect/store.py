@@ -1,0 +1,195 @@
+"""Protecting, releasing and listing, inside a transaction of the caller's.
+
+    protect    zones of the spans ──► deadline of the transaction = ts + shortest ttl        too late: `TooLate`, nothing written
+               meta row           ──► limits; version + 1, totals                             over a limit: `Overloaded`
+               rows and spans
+    release    the record and its spans; meta row: version + 1, totals                       no such record: `NotFound`
+
+Every error is raised before anything was written, so the transaction remains usable. A protection holds once the transaction has
+committed; until then, and if it does not, nothing is protected. The caller sees to the release, or gives an expiry, or has a
+reconciler (`slackwater.protect.reconcile`) that finds out when the owner is gone.
+
+To protect a table is to protect what it takes to read it at that time: its rows, its descriptors, its name, and its zone
+(`decoding`, pitfall 38).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, show
+from slackwater.codec.layout import KEY_MAX, KEY_MIN, table_span
+from slackwater.errors import NotFound, Overloaded, TooLate, UsageError
+from slackwater.hooks import planted, probe
+from slackwater.model.protection import RECORD_ID_BYTES, Metadata, Mode, Record, State
+from slackwater.model.spans import Span, SpanSet
+from slackwater.protect import rows
+from slackwater.protect.zone_changes import zones_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from slackwater.clock.hlc import HybridClock
+    from slackwater.config.zones import Allowance
+    from slackwater.runtime.seam import Rng
+    from slackwater.settings import Settings
+    from slackwater.txn.coordinator import Transaction
+
+META_TYPE_CHARS_MAX = 64
+META_BYTES_MAX = 4096
+"""Of what identifies a record's owner: every node keeps all of it in memory."""
+
+
+class Catalog:
+    """The list of protections, as a transaction sees it."""
+
+    async def list(self, txn: Transaction) -> State:
+        """All of it, as of the transaction."""
+        return await rows.read_state(txn, read_at=txn.state.read_ts)
+
+    async def get_metadata(self, txn: Transaction) -> Metadata:
+        """The one row that every change writes: an equal version means an equal list."""
+        return await rows.read_metadata(txn)
+
+
+class Store:
+    """Makes and releases protections."""
+
+    def __init__(
+        self,
+        *,
+        clock: HybridClock,
+        settings: Settings,
+        rng: Rng,
+        decoding: Callable[[int], Iterable[Span]] = lambda _table_id: (),
+    ) -> None:
+        """`decoding` names the spans, besides its rows, that it takes to read a table at an earlier time."""
+        self._clock = clock
+        self._settings = settings
+        self._rng = rng
+        self._decoding = decoding
+
+    async def protect(
+        self,
+        txn: Transaction,
+        ts: Timestamp,
+        mode: Mode,
+        meta_type: str,
+        meta: bytes,
+        *,
+        spans: Sequence[Span] = (),
+        tables: Sequence[int] = (),
+        expires: Timestamp = MIN,
+        user: str = "",
+    ) -> bytes:
+        """Protect `ts` in spans, or in tables with all that it takes to decode them; returns the record's id.
+
+        Sets the deadline of the transaction: it commits before `ts` could have been collected, or not at all.
+        """
+        wanted = self._wanted(spans, tables)
+        self._check(ts, meta_type, meta, wanted, expires)
+        allowance = (await zones_in(txn)).allowance(wanted)
+        self._set_deadline(txn, ts, allowance)
+        metadata = await rows.read_metadata(txn)
+        changed = Metadata(metadata.version + 1, metadata.records + 1, metadata.spans + len(wanted))
+        self._check_limits(changed)
+        record_id = self._rng.bytes(RECORD_ID_BYTES)
+        record = Record(record_id, ts, mode, meta_type, meta, wanted, expires, txn.state.read_ts, user)
+        await rows.write_metadata(txn, changed)
+        await rows.write_record(txn, record)
+        await rows.write_spans(txn, record)
+        return record_id
+
+    async def release(self, txn: Transaction, record_id: bytes) -> Record:
+        """Let what a record protects be collected; returns it. `NotFound` leaves the transaction usable."""
+        record = await self.get(txn, record_id)
+        metadata = await rows.read_metadata(txn)
+        await rows.write_metadata(
+            txn, Metadata(metadata.version + 1, metadata.records - 1, metadata.spans - len(record.spans))
+        )
+        await rows.delete_record(txn, record)
+        return record
+
+    async def renew(self, txn: Transaction, record_id: bytes, *, expires: Timestamp) -> None:
+        """Let a record expire later, or never (MIN)."""
+        await self._replace(txn, msgspec.structs.replace(await self.get(txn, record_id), expires=expires))
+
+    async def move(self, txn: Transaction, record_id: bytes, ts: Timestamp) -> None:
+        """Let a record of mode AFTER keep only what is live at `ts` or later. It never moves back."""
+        record = await self.get(txn, record_id)
+        if record.mode is not Mode.AFTER:
+            raise UsageError("only a protection of all that comes after a time can move; make another one", id=record_id)
+        if ts > record.ts:
+            await self._replace(txn, msgspec.structs.replace(record, ts=ts))
+
+    async def get(self, txn: Transaction, record_id: bytes) -> Record:
+        """One record."""
+        record = await rows.read_record(txn, record_id) if len(record_id) == RECORD_ID_BYTES else None
+        if record is None:
+            raise NotFound(
+                "no protection has this id: it was released, has expired, or never was", id=record_id[:RECORD_ID_BYTES]
+            )
+        return record
+
+    async def _replace(self, txn: Transaction, record: Record) -> None:
+        metadata = await rows.read_metadata(txn)
+        await rows.write_metadata(txn, msgspec.structs.replace(metadata, version=metadata.version + 1))
+        await rows.write_record(txn, record)
+
+    # --- checks, all before the first write
+
+    def _wanted(self, spans: Sequence[Span], tables: Sequence[int]) -> tuple[Span, ...]:
+        wanted = list(spans)
+        for table_id in tables:
+            wanted.append(table_span(table_id))
+            if not planted("M22"):
+                wanted += self._decoding(table_id)
+        return tuple(SpanSet(wanted))
+
+    def _check(
+        self, ts: Timestamp, meta_type: str, meta: bytes, wanted: Sequence[Span], expires: Timestamp
+    ) -> None:
+        now = self._clock.now()
+        if ts > now:
+            raise UsageError(
+                f"{show(ts)} is in the future; only what has happened can be protected", timestamp=ts, now=now
+            )
+        if expires != MIN and expires <= now:
+            raise UsageError(f"a protection that expires at {show(expires)} has expired already", expires=expires)
+        if not wanted:
+            raise UsageError("name at least one span or table to protect")
+        for span in wanted:
+            if span.start < KEY_MIN or span.end > KEY_MAX:
+                raise UsageError("a span to protect lies inside the key space", start=span.start, end=span.end)
+        if not 1 <= len(meta_type) <= META_TYPE_CHARS_MAX or len(meta) > META_BYTES_MAX:
+            raise UsageError(
+                f"a protection has a type of 1 to {META_TYPE_CHARS_MAX} characters and at most {META_BYTES_MAX} bytes about"
+                " its owner"
+            )
+
+    def _set_deadline(self, txn: Transaction, ts: Timestamp, allowance: Allowance) -> None:
+        deadline = allowance.deadline(ts)
+        if planted("M21"):
+            return
+        if deadline <= max(txn.state.read_ts, txn.state.write_ts):
+            probe("protect.too_late")
+            earliest = max(allowance.floor, add_seconds(txn.state.write_ts, -allowance.gc_ttl_s))
+            raise TooLate(
+                f"what was live at {show(ts)} may be collected already: history is kept for {allowance.gc_ttl_s:g} s here;"
+                f" protect a time after {show(Timestamp(earliest))}",
+                timestamp=ts,
+                earliest=earliest,
+            )
+        txn.deadline = deadline if txn.deadline is None else min(txn.deadline, deadline)
+
+    def _check_limits(self, changed: Metadata) -> None:
+        for name, count in (("records", changed.records), ("spans", changed.spans)):
+            limit = int(self._settings[f"protected_timestamp.{name}_max"])
+            if count > limit:
+                raise Overloaded(
+                    f"this would make {count} protected {name}, and there may be {limit}"
+                    f" (protected_timestamp.{name}_max); release some, or raise the limit",
+                    limit=limit,
+                )
