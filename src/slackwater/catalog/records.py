@@ -18,6 +18,8 @@ from slackwater.model.spans import Span
 from slackwater.model.tables import TableDescriptor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from slackwater.clock.timestamp import Timestamp
 
 TABLE_ID_KEY = system("alloc", b"table")
@@ -74,6 +76,11 @@ def _numbers(key: bytes) -> tuple[int, int]:
 def versions_span(table_id: int) -> Span:
     """Every version of one table."""
     return Span(descriptor_key(table_id, 0), descriptor_key(table_id + 1, 0))
+
+
+def history_spans(table_id: int, names: Iterable[str]) -> list[Span]:
+    """The records that it takes to find a table by name, and to decode its rows, as of an earlier time."""
+    return [versions_span(table_id), *(Span.point(name_key(name)) for name in sorted(set(names)))]
 
 
 def name_key(name: str) -> bytes:

@@ -68,6 +68,7 @@ class Metadata(msgspec.Struct, frozen=True):
     records: int = 0
     spans: int = 0
     records_max: int = 0
+    """Limits: settings, not part of the row."""
     spans_max: int = 0
 
 

@@ -22,6 +22,8 @@ MVCC timestamps: it does not matter how far clocks differ. Every transaction tha
 protection writes it: the two kinds are ordered, also where their zones are not read by the same keys.
 """
 
+from slackwater.protect.protections import Protections
+from slackwater.protect.store import Catalog, Store
 from slackwater.protect.tracker import Tracker
 
-__all__ = ["Tracker"]
+__all__ = ["Catalog", "Protections", "Store", "Tracker"]

@@ -29,7 +29,7 @@ _spans = SystemRows(PROTECTED_TS_SPANS)
 
 async def read_metadata(reader: Reader) -> Metadata:
     """The meta row; a cluster that never protected anything has none, which is version 0."""
-    row = await _meta.get(reader, True)  # noqa: FBT003 - the key of the one row
+    row = await _meta.get(reader, True)
     return Metadata() if row is None else Metadata(row["version"], row["rows"], row["spans"])
 
 

@@ -22,7 +22,7 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, show
 from slackwater.codec.layout import KEY_MAX, KEY_MIN, table_span
 from slackwater.errors import NotFound, Overloaded, TooLate, UsageError
-from slackwater.hooks import planted, probe
+from slackwater.hooks import probe
 from slackwater.model.protection import RECORD_ID_BYTES, Metadata, Mode, Record, State
 from slackwater.model.spans import Span, SpanSet
 from slackwater.protect import rows
@@ -45,13 +45,21 @@ META_BYTES_MAX = 4096
 class Catalog:
     """The list of protections, as a transaction sees it."""
 
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
     async def list(self, txn: Transaction) -> State:
         """All of it, as of the transaction."""
-        return await rows.read_state(txn, read_at=txn.state.read_ts)
+        state = await rows.read_state(txn, read_at=txn.state.read_ts)
+        return msgspec.structs.replace(state, metadata=self._with_limits(state.metadata))
 
     async def get_metadata(self, txn: Transaction) -> Metadata:
         """The one row that every change writes: an equal version means an equal list."""
-        return await rows.read_metadata(txn)
+        return self._with_limits(await rows.read_metadata(txn))
+
+    def _with_limits(self, metadata: Metadata) -> Metadata:
+        records_max, spans_max = (int(self._settings[f"protected_timestamp.{n}_max"]) for n in ("records", "spans"))
+        return msgspec.structs.replace(metadata, records_max=records_max, spans_max=spans_max)
 
 
 class Store:
@@ -120,7 +128,9 @@ class Store:
         """Let a record of mode AFTER keep only what is live at `ts` or later. It never moves back."""
         record = await self.get(txn, record_id)
         if record.mode is not Mode.AFTER:
-            raise UsageError("only a protection of all that comes after a time can move; make another one", id=record_id)
+            raise UsageError(
+                "only a protection of all that comes after a time can move; make another one", id=record_id
+            )
         if ts > record.ts:
             await self._replace(txn, msgspec.structs.replace(record, ts=ts))
 
@@ -144,13 +154,10 @@ class Store:
         wanted = list(spans)
         for table_id in tables:
             wanted.append(table_span(table_id))
-            if not planted("M22"):
-                wanted += self._decoding(table_id)
+            wanted += self._decoding(table_id)
         return tuple(SpanSet(wanted))
 
-    def _check(
-        self, ts: Timestamp, meta_type: str, meta: bytes, wanted: Sequence[Span], expires: Timestamp
-    ) -> None:
+    def _check(self, ts: Timestamp, meta_type: str, meta: bytes, wanted: Sequence[Span], expires: Timestamp) -> None:
         now = self._clock.now()
         if ts > now:
             raise UsageError(
@@ -171,8 +178,6 @@ class Store:
 
     def _set_deadline(self, txn: Transaction, ts: Timestamp, allowance: Allowance) -> None:
         deadline = allowance.deadline(ts)
-        if planted("M21"):
-            return
         if deadline <= max(txn.state.read_ts, txn.state.write_ts):
             probe("protect.too_late")
             earliest = max(allowance.floor, add_seconds(txn.state.write_ts, -allowance.gc_ttl_s))

@@ -1,7 +1,8 @@
 """Reading and changing zones: one transaction per change, ordered against every protection.
 
-A change reads all records, so that two operators who set overlapping spans at the same time do not both succeed, and every
-record is written by `config.zones.revised`, so that a longer ttl remembers what the shorter one may have collected.
+A change reads all records, so that two operators who set overlapping spans at the same time do not both succeed. It reads the
+meta row of the protections, which every protection writes. And every record is written by `config.zones.revised`, so that a
+longer ttl remembers what the shorter one may have collected.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from slackwater.config.zones import (
     zones_span,
 )
 from slackwater.errors import UsageError
+from slackwater.protect.rows import read_metadata
 from slackwater.protocol.range.requests import Get, Header, Scan, Value
 from slackwater.routing.sender import NO_RANGE
 from slackwater.txn.operations import rows_of
@@ -125,7 +127,8 @@ def _of_bounds(zones: Zones, start: bytes, end: bytes) -> ZoneConfig | None:
 
 
 async def _write(txn: Transaction, zones: Zones, config: ZoneConfig) -> ZoneConfig:
-    """Write a record, and what follows from it for others."""
+    """Write a record, and what follows from it for others; ordered against every protection by reading the meta row."""
+    await read_metadata(txn)
     check_apart(config, (z for z in zones.records if z.config.decides))
     now: Timestamp = txn.state.read_ts
     revision = revised(zones, msgspec.structs.replace(config, ttl_before_s=0.0, floor=MIN), now=now)
