@@ -61,6 +61,7 @@ from slackwater.server.identity import (
 from slackwater.server.jobs import node_jobs
 from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
+from slackwater.server.protection import node_protections
 from slackwater.server.queues import Queues
 from slackwater.server.queues.context import QueueContext
 from slackwater.server.raw_writes import WRITES, check_raw, known_plain
@@ -290,6 +291,7 @@ class Node:
         self._addresses.spawn(keep_addresses(self, self.liveness), name="addresses")
         self.scope.spawn(self.span_watch.run(), name="span config")
         self.scope.spawn(self.queues.run(), name="queues")
+        self.protections = node_protections(self)
         self.announcements = announcements(self, self.liveness)
         self.ready.set()
 
