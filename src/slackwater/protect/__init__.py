@@ -1,9 +1,10 @@
 """Protected timestamps: history that must not be collected, because something still needs it.
 
-    Store.protect(txn, ts, mode, meta_type, meta, spans) -> id     in the caller's transaction: protected, or `TooLate`
-    Store.release(txn, id)                                         `NotFound` leaves the transaction usable
-    Catalog.list(txn), Catalog.get_metadata(txn)                   everything, or only the row that says whether it changed
-    Tracker.protected(span) -> (records, read_at)                  every node's copy, for garbage collection
+    ProtectionStore     protect(txn, ts, mode, meta_type, meta, spans | tables) -> id    protected, or `TooLate`
+                        release(txn, id)                                              `NotFound` leaves the transaction usable
+    ProtectionCatalog   list(txn), get_metadata(txn)                                  all of it, or the row that says if it changed
+    ProtectionTracker   protected(span) -> (records, read_at)                         every node's copy, for garbage collection
+    Protections         the same, each call in a small transaction of its own
 
 Three tables of the system hold it: `system.protected_ts_meta` (one row: version and totals), `…_timestamps`, `…_spans`.
 
@@ -23,7 +24,7 @@ protection writes it: the two kinds are ordered, also where their zones are not 
 """
 
 from slackwater.protect.protections import Protections
-from slackwater.protect.store import Catalog, Store
-from slackwater.protect.tracker import Tracker
+from slackwater.protect.store import ProtectionCatalog, ProtectionStore
+from slackwater.protect.tracker import ProtectionTracker
 
-__all__ = ["Catalog", "Protections", "Store", "Tracker"]
+__all__ = ["ProtectionCatalog", "ProtectionStore", "ProtectionTracker", "Protections"]

@@ -74,9 +74,9 @@ class PollingTracker:
         async with self._reading:
             if self._state.read_at > after:
                 return  # another caller that waited for the same turn has read it
-            kernel = self._kv.kernel
-            await kernel.wait_past(after)
-            await self._read(kernel.clock.now())
+            context = self._kv.context
+            await context.wait_past(after)
+            await self._read(context.clock.now())
 
     async def run(self) -> None:
         """Poll, for as long as the node lives."""
@@ -85,7 +85,7 @@ class PollingTracker:
                 await self.refresh(after=self._state.read_at)
             except SlackwaterError:
                 probe("protect.read_failed")  # what was known stays known, as of then
-            await self._kv.kernel.runtime.clock.sleep(self._settings["protected_timestamp.refresh_interval"])
+            await self._kv.context.runtime.clock.sleep(self._settings["protected_timestamp.refresh_interval"])
 
     async def _read(self, at: Timestamp) -> None:
         reader, known = AsOf(self._kv, at), self._state

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.protection import Mode, Record, State
     from slackwater.model.spans import Span
-    from slackwater.protect.store import Catalog, Store
-    from slackwater.protect.tracker import Tracker
+    from slackwater.protect.store import ProtectionCatalog, ProtectionStore
+    from slackwater.protect.tracker import ProtectionTracker
     from slackwater.txn.coordinator import Transaction
     from slackwater.txn.kv import KV
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Protections:
     """What a node offers: store, catalog and tracker, and the common calls with a transaction of their own."""
 
-    def __init__(self, kv: KV, store: Store, catalog: Catalog, tracker: Tracker) -> None:
+    def __init__(self, kv: KV, store: ProtectionStore, catalog: ProtectionCatalog, tracker: ProtectionTracker) -> None:
         self._kv = kv
         self.store = store
         self.catalog = catalog

@@ -42,7 +42,7 @@ META_BYTES_MAX = 4096
 """Of what identifies a record's owner: every node keeps all of it in memory."""
 
 
-class Catalog:
+class ProtectionCatalog:
     """The list of protections, as a transaction sees it."""
 
     def __init__(self, settings: Settings) -> None:
@@ -62,7 +62,7 @@ class Catalog:
         return msgspec.structs.replace(metadata, records_max=records_max, spans_max=spans_max)
 
 
-class Store:
+class ProtectionStore:
     """Makes and releases protections."""
 
     def __init__(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slackwater.model.spans import Span
 
 
-class Tracker(Protocol):
+class ProtectionTracker(Protocol):
     """A node's copy of the protections."""
 
     @property

@@ -14,7 +14,7 @@ from slackwater.errors import AccessDenied, NotFound, Overloaded, RetryableError
 from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
 from slackwater.model.system_tables import PROTECTED_TS_META, PROTECTED_TS_SPANS, PROTECTED_TS_TIMESTAMPS
-from slackwater.protect import Catalog, Protections, Store
+from slackwater.protect import ProtectionCatalog, Protections, ProtectionStore
 from slackwater.protect.driver import PollingTracker
 from slackwater.protect.zone_changes import change_zone, read_zones, write_zone
 from tests.sim.cluster import Cluster, play
@@ -30,10 +30,12 @@ DECODING = Span(b"\x03t", b"\x03u")
 def protections(c: Cluster, **limits: int) -> Protections:
     for name, limit in limits.items():
         c.node.settings.set(f"protected_timestamp.{name}_max", limit)
-    store = Store(
+    store = ProtectionStore(
         clock=c.node.clock, settings=c.node.settings, rng=c.runtime.rng, decoding=lambda _table_id: [DECODING]
     )
-    return Protections(c.node.kv, store, Catalog(c.node.settings), PollingTracker(c.node.kv, settings=c.node.settings))
+    return Protections(
+        c.node.kv, store, ProtectionCatalog(c.node.settings), PollingTracker(c.node.kv, settings=c.node.settings)
+    )
 
 
 def test_a_protection_is_three_tables_of_rows_and_its_release_leaves_only_the_meta_row() -> None:
