@@ -2,7 +2,7 @@
 
     ProtectionStore     protect(txn, ts, mode, meta_type, meta, spans | tables) -> id    protected, or `TooLate`
                         release(txn, id)                                              `NotFound` leaves the transaction usable
-    ProtectionCatalog   list(txn), get_metadata(txn)                                  all of it, or the row that says if it changed
+    ProtectionCatalog   list(txn), get_metadata(txn)                                  all, or the row that says if it changed
     ProtectionTracker   protected(span) -> (records, read_at)                         every node's copy, for garbage collection
     Protections         the same, each call in a small transaction of its own
 
