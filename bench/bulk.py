@@ -37,7 +37,7 @@ from slackwater.server.node import Node
 from slackwater.settings import Settings
 from slackwater.storage.arrow import scan_arrow
 from slackwater.storage.rocks import RocksDisk
-from slackwater.txn.columns import read_columns
+from tests.unit.gateway.read_columns import read_columns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from slackwater.replica.latches_naive import NaiveLatches
-from slackwater.replica.tscache_naive import NaiveTimestampCache
-
 from bench.harness import Figure, figure, interleaved
 from slackwater.clock.timestamp import Timestamp
 from slackwater.closedts import BucketTracker, Token, Tracker
 from slackwater.replica.latches import LatchManager, LatchSpan, RequestId, read_latch, write_latch
 from slackwater.replica.tscache import TimestampCache
 from tests.twins.heap_tracker import HeapTracker
+from tests.twins.latches import NaiveLatches
+from tests.twins.timestamp_cache import NaiveTimestampCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
