@@ -291,12 +291,12 @@ class Node:
         self._addresses.spawn(keep_addresses(self, self.liveness), name="addresses")
         self.scope.spawn(self.span_watch.run(), name="span config")
         self.scope.spawn(self.queues.run(), name="queues")
-        self.protections = node_protections(self)
         self.announcements = announcements(self, self.liveness)
         self.ready.set()
 
     def _administer(self, store: Store, liveness: NodeLiveness) -> None:
         """What changes ranges on purpose, and what keeps them in order."""
+        self.protections = node_protections(self)
         self.peers = Peers(self.dialer, self.book.resolve, self.scope.child("peers"))
         self.admin = Admin(
             sender=self.sender,
