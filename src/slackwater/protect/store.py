@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
     from slackwater.txn.coordinator import Transaction
 
+RECORDS_MAX, SPANS_MAX = "protected_timestamp.records_max", "protected_timestamp.spans_max"
 META_TYPE_CHARS_MAX = 64
 META_BYTES_MAX = 4096
 """Of what identifies a record's owner: every node keeps all of it in memory."""
@@ -58,8 +59,9 @@ class ProtectionCatalog:
         return self._with_limits(await rows.read_metadata(txn))
 
     def _with_limits(self, metadata: Metadata) -> Metadata:
-        records_max, spans_max = (int(self._settings[f"protected_timestamp.{n}_max"]) for n in ("records", "spans"))
-        return msgspec.structs.replace(metadata, records_max=records_max, spans_max=spans_max)
+        return msgspec.structs.replace(
+            metadata, records_max=int(self._settings[RECORDS_MAX]), spans_max=int(self._settings[SPANS_MAX])
+        )
 
 
 class ProtectionStore:
@@ -190,11 +192,11 @@ class ProtectionStore:
         txn.deadline = deadline if txn.deadline is None else min(txn.deadline, deadline)
 
     def _check_limits(self, changed: Metadata) -> None:
-        for name, count in (("records", changed.records), ("spans", changed.spans)):
-            limit = int(self._settings[f"protected_timestamp.{name}_max"])
+        for what, count, setting in (("records", changed.records, RECORDS_MAX), ("spans", changed.spans, SPANS_MAX)):
+            limit = int(self._settings[setting])
             if count > limit:
                 raise Overloaded(
-                    f"this would make {count} protected {name}, and there may be {limit}"
-                    f" (protected_timestamp.{name}_max); release some, or raise the limit",
+                    f"this would make {count} protected {what}, and there may be {limit} ({setting}); release some, or"
+                    " raise the limit",
                     limit=limit,
                 )
