@@ -122,6 +122,7 @@ def walks() -> dict[str, Walk]:
         db.close_now("t")
         found["resolved"] = walk(lambda: db.resolved("t"), loop)
         upto = db.resolved("t")
+        (part, *_) = db.partitions("t", at=upto)  # as a stream plans each of its batches
         found["read_changes"] = walk(lambda: list(db.read_changes(part, after=after, upto=upto)), loop)
     return found
 

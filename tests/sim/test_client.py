@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from slackwater.catalog.definition import with_column
 from slackwater.client.database import AsyncDatabase
 from slackwater.client.gateways import Gateways
 from slackwater.clock.timestamp import seconds_between
 from slackwater.codec.layout import table_span
 from slackwater.config.zones import PolicyKind, ZoneConfig
 from slackwater.errors import ConnectionLost, SlackwaterError, TooStale, UsageError
+from slackwater.model.kinds import INT
 from slackwater.protect.zone_changes import write_zone
 from slackwater.protocol.client import calls as nt
 from tests.sim.cluster import NODE, Cluster, play
@@ -207,3 +209,48 @@ def test_a_leading_table_is_read_at_present_time_on_every_replica() -> None:
             assert here.context.closing.served == before, "by the leaseholder"
 
     play(story, settings={"closed_timestamp.target_duration": 1.0, "queue.interval": 0.0})
+
+
+def test_a_partition_brings_its_schema_history_and_is_read_from_a_follower_that_reaches_nobody() -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        await c.second_node(b"a")  # all tables are in that range, and so is the catalog
+        await c.settle(5)
+        after = db.now()
+        await db.upsert("accounts", [{"id": 1, "balance": 7}])
+        at = await db.close_now("accounts")
+        await c.settle(1)
+        (part,) = await db.partitions("accounts", at=at)
+        assert part.history is not None
+        assert part.known_upto >= at
+        far = AsyncDatabase(
+            Gateways(c.runtime, c.scope.child("n2"), ["n2:7400"], settings=c.settings, timeout_s=60.0),
+            c.scope.child("far"),
+        )
+        await far._gateways.greet()
+        c.world.machines["n1"].pause()  # with it go the lease of the rows and that of the catalog
+        began, reads = c.world.seconds, []
+        rows = [b async for b in far.read_partition(part, at=at, on_read=reads.append)]
+        assert sum(batch.num_rows for batch in rows) == COUNT
+        assert [(read.node, read.by_follower) for read in reads] == [(2, True)]
+        changed = [b async for b in far.read_changes(part, after=after, upto=at)]
+        assert [batch.column("balance").to_pylist() for batch in changed] == [[7]]
+        assert c.world.seconds - began < 1.0, "nothing was waited for"
+
+    play(story, settings={"closed_timestamp.target_duration": 1.0, "queue.interval": 0.0})
+
+
+def test_a_partition_that_is_read_later_than_it_was_made_for_asks_for_newer_versions() -> None:
+    async def story(c: Cluster) -> None:
+        db = await table(c)
+        (part,) = await db.partitions("accounts")
+        catalog, schema = c.node.catalog, await db.table("accounts")
+        spec = nt.ColumnSpec("limit", INT, default=7)
+        await catalog.publish(schema.table_id, lambda now: with_column(now, spec))
+        await db.upsert("accounts", [{"id": 1, "balance": 1, "limit": 1}])
+        at = db.now()
+        assert at > part.known_upto
+        rows = [b async for b in db.read_partition(part, at=at, read_from="leader")]
+        assert [batch.column("limit").to_pylist()[:3] for batch in rows] == [[7, 1, 7]]
+
+    play(story)

@@ -11,12 +11,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from slackwater.clock.timestamp import MIN, Timestamp, from_us, parse
+from slackwater.clock.timestamp import MAX, MIN, Timestamp, from_us, parse
 from slackwater.errors import UsageError
 from slackwater.protocol.client.calls import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from slackwater.clock.hlc import HybridClock
 
 T = TypeVar("T")
 PARTITIONS_MAX = 10_000
@@ -92,15 +94,17 @@ def app_of(value: object) -> tuple[str, int] | None:
     raise UsageError('app is a name and a version, such as ("nightly", 7)', app=value)
 
 
-def time_of(when: object, *, now: Timestamp) -> Timestamp:
-    """A point in time, however it was written: a timestamp, an aware datetime, ISO-8601, or an interval before `now`."""
+def time_of(when: object, clock: HybridClock) -> Timestamp:
+    """A point in time, however it was written: a timestamp, an aware datetime, ISO-8601, or an interval before now."""
+    if type(when) is int and MIN < when <= MAX:
+        return Timestamp(when)
     if isinstance(when, dt.datetime):
         if when.tzinfo is None:
             raise UsageError("a datetime needs a time zone, such as datetime.UTC", value=str(when))
         return from_us((when - _EPOCH) // dt.timedelta(microseconds=1))
     if isinstance(when, bool) or not isinstance(when, str | int):
         raise UsageError("a time is a timestamp, an aware datetime, ISO-8601 or '-5s'", got=type(when).__name__)
-    found = parse(when, now=now)
+    found = parse(when, now=clock.now() if isinstance(when, str) else MIN)
     if found == MIN:
         raise UsageError("a time is after 1970", value=when)
     return found

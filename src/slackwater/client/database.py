@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.gateways import Gateways
+    from slackwater.model.tables import TableHistory
     from slackwater.protocol.client.changes import ChangesItem, OpenChanges
     from slackwater.protocol.client.staging import PartRef, Published, StagingJob
     from slackwater.runtime.retry import RetryBudget
@@ -287,8 +288,7 @@ class AsyncDatabase(TableOperations):
         count, deadline = count_of(num, "num"), self._gateways.deadline()
         history = await self._tables.by_name(table, deadline=deadline)
         ts = self._gateways.clock.now() if at is None else self._time(at)
-        request = calls.GetPartitions(history.latest.table_id, ts, count)
-        return (await self._gateways.call(calls.PARTITIONS, request, deadline=deadline)).partitions
+        return await reads.partitions(self._gateways, history, at=ts, count=count, deadline=deadline)
 
     async def read_partition(
         self,
@@ -301,10 +301,12 @@ class AsyncDatabase(TableOperations):
         wait: float | None = None,
         on_read: Callable[[calls.RangeRead], None] | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then."""
+        """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then.
+
+        A partition that was made for `at` or later brings the versions of its table: nothing but the replica is asked.
+        """
         ts, partition = self._time(at), partition_of(partition)
-        duration_of(wait, "wait")
-        history = await self._tables.by_id(partition.table_id, fresh=True, at=ts, deadline=self._gateways.deadline())
+        history = await self._history_of(partition, ts)
         within = Span(partition.start, partition.end)
         asked = reads.query(history, at=ts, columns=columns, where=where, within=within)
         policy = reads.read_policy(ts, read_from=read_from, wait=wait)
@@ -332,14 +334,19 @@ class AsyncDatabase(TableOperations):
         With `columns`, only those of the table's; with an empty list, none but the change columns.
         """
         first, last, partition = self._time(after), self._time(upto), partition_of(partition)
-        duration_of(wait, "wait")
-        history = await self._tables.by_id(partition.table_id, fresh=True, at=last, deadline=self._gateways.deadline())
+        history = await self._history_of(partition, last)
         policy = reads.read_policy(last, read_from=read_from, wait=wait)
         request = calls.ReadChanges(partition.table_id, b"", partition.start, partition.end, first, last, diff, policy)
         near = self._gateways.near(partition.replicas)
         async for _, batches in reads.changes(self._gateways, history, request, columns=columns, near=near):
             for batch in batches:
                 yield batch
+
+    async def _history_of(self, partition: calls.Partition, at: Timestamp) -> TableHistory:
+        """Every version of a partition's table that holds at or below `at`."""
+        if partition.history is not None and at <= partition.known_upto:
+            return partition.history
+        return await self._tables.by_id(partition.table_id, fresh=True, at=at, deadline=self._gateways.deadline())
 
     # --- change feeds
 
@@ -451,4 +458,4 @@ class AsyncDatabase(TableOperations):
 
     def _time(self, when: Timestamp | dt.datetime | str | int) -> Timestamp:
         """A point in time, however it was written."""
-        return time_of(when, now=self._gateways.clock.now())
+        return time_of(when, self._gateways.clock)

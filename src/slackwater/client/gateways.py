@@ -230,14 +230,18 @@ class Gateways:
         *,
         at: Address | None = None,
         timeout: float | None = None,
+        dial_timeout: float | None = None,
     ) -> tuple[Address, Stream[Res]]:
         """Open a stream on the current gateway, or on `at`; says which one it was. `timeout` bounds its whole life."""
         address = self.current if at is None else at
-        return address, await self._dialer.stream(address, method, request, timeout=timeout)
+        stream = await self._dialer.stream(address, method, request, timeout=timeout, dial_timeout=dial_timeout)
+        return address, stream
 
     def near(self, places: Sequence[calls.ReplicaPlace]) -> list[Address]:
         """Addresses of copies, the nearest first: most shared locality, then in the order given."""
-        return [p.address for p in sorted(places, key=lambda p: -shared(self.locality, p.locality))]
+        if self.locality:
+            places = sorted(places, key=lambda p: -shared(self.locality, p.locality))
+        return [place.address for place in places]
 
     async def close(self) -> None:
         """End every connection."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from slackwater.client.arguments import names_of
+from slackwater.client.arguments import duration_of, names_of
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
 from slackwater.codec.filters_arrow import bind
@@ -128,8 +128,7 @@ def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_on
     """
     if read_from not in READ_FROM:
         raise UsageError(f"read_from is one of {', '.join(READ_FROM)}", read_from=read_from)
-    if wait is not None and not 0 <= wait < float("inf"):
-        raise UsageError("wait is a number of seconds, not negative", wait=wait)
+    wait = duration_of(wait, "wait")
     if read_from == "leader":
         if nearest_only:
             raise UsageError("nearest_only reads from the nearest replica; leave it out, or read_from='leader'")
@@ -138,7 +137,17 @@ def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_on
     return calls.ReadPolicy(at, follower_ok=True, wait_ms=int(seconds * 1000), nearest_only=nearest_only)
 
 
-async def scan(
+async def partitions(
+    gateways: Gateways, history: TableHistory, *, at: Timestamp, count: int, deadline: RetryBudget
+) -> list[calls.Partition]:
+    """A table in parts, each with all that it takes to read it at `at`, in this process or in another."""
+    request = calls.GetPartitions(history.latest.table_id, at, count)
+    reply = await gateways.call(calls.PARTITIONS, request, deadline=deadline)
+    known, upto = reply.table, reply.known_upto
+    return [msgspec.structs.replace(part, history=known, known_upto=upto) for part in reply.partitions]
+
+
+def scan(
     gateways: Gateways,
     asked: Query,
     policy: calls.ReadPolicy,
@@ -147,32 +156,19 @@ async def scan(
     deadline: RetryBudget | None = None,
 ) -> AsyncGenerator[tuple[calls.ScanPage, list[Any]], None]:
     """Pages with their record batches; never more rows than the limit. Without a deadline, each page has the timeout."""
-    if asked.span is None:
-        return
-    table, plan = asked.history.latest, asked.plan.encode()
-    wait_ms = policy.wait_ms
+    schema, span, plan = asked.history.latest.schema, asked.span, asked.plan.encode()
+    end = b"" if span is None else span.end
 
-    def request(start: bytes, ts: Timestamp) -> calls.ScanTable:
+    def request(start: bytes, ts: Timestamp, *, waited: bool) -> calls.ScanTable:
+        wait_ms = 0 if waited else policy.wait_ms
         at = msgspec.structs.replace(policy, at=ts, wait_ms=wait_ms)
-        assert asked.span is not None
-        return calls.ScanTable(table.table_id, table.version, plan, start, asked.span.end, at, asked.limit)
+        return calls.ScanTable(schema.table_id, schema.version, plan, start, end, at, asked.limit)
 
-    left = asked.limit
-    stream = _pages(gateways, calls.SCAN, request, asked.span, policy.at, near=near, deadline=deadline)
-    async for page in stream:
-        if any(read.why == Why.WAITED.value for read in page.reads):
-            wait_ms = 0  # should the scan go on at another gateway: it has waited
-        batches = unpack(page.blocks, asked.schema)
-        if asked.limit:
-            batches = _first(batches, left)
-            left -= sum(batch.num_rows for batch in batches)
-        yield page, batches
-        if asked.limit and left <= 0:
-            await stream.aclose()
-            return
+    what = _Asked(calls.SCAN, request, asked.schema, span, policy.at, asked.limit)
+    return _pages(gateways, what, near=near, deadline=deadline)
 
 
-async def changes(
+def changes(
     gateways: Gateways,
     history: TableHistory,
     request: calls.ReadChanges,
@@ -187,44 +183,60 @@ async def changes(
     schema = change_schema(plan)
     asked = msgspec.structs.replace(request, plan=plan.encode())
 
-    def at(start: bytes, _: Timestamp) -> calls.ReadChanges:
-        return msgspec.structs.replace(asked, start=start)
+    def at(start: bytes, _: Timestamp, *, waited: bool) -> calls.ReadChanges:
+        policy = msgspec.structs.replace(asked.policy, wait_ms=0) if waited else asked.policy
+        return msgspec.structs.replace(asked, start=start, policy=policy)
 
-    span = Span(request.start, request.end)
-    async for page in _pages(gateways, calls.READ_CHANGES, at, span, request.upto, near=near):
-        yield page, unpack(page.blocks, schema)
+    what = _Asked(calls.READ_CHANGES, at, schema, Span(request.start, request.end), request.upto)
+    return _pages(gateways, what, near=near)
+
+
+class _Asked(NamedTuple):
+    """A stream of pages: how to ask for it from a key on, and what comes."""
+
+    method: StreamMethod[Any, calls.ScanPage]
+    request: Callable[..., Any]
+    """(start, timestamp, whether a follower was waited for already)"""
+    schema: Any
+    span: Span | None
+    """None: there is nothing to read."""
+    at: Timestamp
+    limit: int = 0
 
 
 async def _pages(
-    gateways: Gateways,
-    method: StreamMethod[Any, calls.ScanPage],
-    request: Callable[[bytes, Timestamp], Any],
-    span: Span,
-    at: Timestamp,
-    *,
-    near: Sequence[str],
-    deadline: RetryBudget | None = None,
-) -> AsyncGenerator[calls.ScanPage, None]:
-    """Every page of a span, from one gateway after the other if need be."""
-    start, breaks, places = span.start, 0, list(near)
+    gateways: Gateways, asked: _Asked, *, near: Sequence[str], deadline: RetryBudget | None = None
+) -> AsyncGenerator[tuple[calls.ScanPage, list[Any]], None]:
+    """Every page of a span with its record batches, from one gateway after the other if need be."""
+    if asked.span is None:
+        return
+    start, at, breaks, waited, left_rows = asked.span.start, asked.at, 0, False, asked.limit
     until = deadline or gateways.deadline()
     error: UnavailableError
     while True:
-        place = places[breaks] if breaks < len(places) else None
+        place = near[breaks] if breaks < len(near) else None
         address = gateways.current if place is None else place
+        left = until.remaining()
+        life = None if deadline is None else left
         try:
-            async with timeout(until.remaining()):
-                life = None if deadline is None else deadline.remaining()
-                address, stream = await gateways.stream(method, request(start, at), at=place, timeout=life)
-        except (UnavailableError, TimeoutError) as unopened:
+            address, stream = await gateways.stream(
+                asked.method, asked.request(start, at, waited=waited), at=place, timeout=life, dial_timeout=left
+            )
+        except UnavailableError as unopened:
             await _broken(gateways, address, unopened, until)
             breaks += 1
             continue
         try:
             async with stream:
                 while (page := await _next(stream, until)) is not None:
-                    yield page
-                    if page.resume is None:
+                    for read in page.reads:  # a follower was waited for in vain: once is enough, on whichever gateway
+                        waited = waited or read.why == Why.WAITED.value
+                    batches = unpack(page.blocks, asked.schema)
+                    if asked.limit:
+                        batches = _first(batches, left_rows)
+                        left_rows -= sum(batch.num_rows for batch in batches)
+                    yield page, batches
+                    if page.resume is None or (asked.limit and left_rows <= 0):
                         return
                     if at == MIN and page.ts == MIN:
                         raise DecodeError("a gateway did not say when it read")
@@ -233,7 +245,7 @@ async def _pages(
             error = UnavailableError("the stream ended before the last page")
         except UnavailableError as cut:
             error = cut
-        if at == MIN and start != span.start and not until.passed:
+        if at == MIN and start != asked.span.start and not until.passed:
             raise RetryableError(f"a scan of the present was cut off; scan again: {error.message}") from error
         await _broken(gateways, address, error, until)
         breaks += 1
@@ -248,15 +260,14 @@ async def _next(stream: Stream[calls.ScanPage], until: RetryBudget) -> calls.Sca
         raise DeadlineExceeded("the next page of a scan did not come") from None
 
 
-async def _broken(gateways: Gateways, address: str, error: UnavailableError | TimeoutError, until: RetryBudget) -> None:
+async def _broken(gateways: Gateways, address: str, error: UnavailableError, until: RetryBudget) -> None:
     """Prepare another try on another gateway; raises when there is none."""
-    cause = error if isinstance(error, UnavailableError) else UnavailableError(f"{address} could not be reached")
     gateways.move_on(address)
     if not until.spend():
-        raise cause
+        raise error
     await until.back_off()
     if until.passed:
-        raise until.exceeded("a scan got no page", cause) from error
+        raise until.exceeded("a scan got no page", error) from error
 
 
 def _first(batches: list[Any], rows: int) -> list[Any]:

@@ -17,7 +17,7 @@ import pyarrow
 
 from slackwater.client.arguments import count_of
 from slackwater.client.inputs import key_of
-from slackwater.client.reads import Query, query, read_policy, scan
+from slackwater.client.reads import Query, partitions, query, read_policy, scan
 from slackwater.codec.damage import decode_row
 from slackwater.protocol.client import calls
 
@@ -114,8 +114,9 @@ class AsyncSnapshot:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
         deadline = self._gateways.deadline()
         history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
-        request = calls.GetPartitions(history.latest.table_id, self.timestamp, count_of(num, "num"))
-        return (await self._gateways.call(calls.PARTITIONS, request, deadline=deadline)).partitions
+        return await partitions(
+            self._gateways, history, at=self.timestamp, count=count_of(num, "num"), deadline=deadline
+        )
 
     async def _query(self, table: str, deadline: RetryBudget, **asked: Any) -> Query:
         history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)

@@ -281,7 +281,10 @@ class Database(Session):
         wait: float | None = None,
         on_read: Callable[[calls.RangeRead], None] | None = None,
     ) -> Iterator[Any]:
-        """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then."""
+        """Record batches of one partition as of `at`, from the nearest replica; never less than what was there then.
+
+        A partition that was made for `at` or later brings the versions of its table: nothing but the replica is asked.
+        """
         return self._loop.iterate(
             self._twin.read_partition(
                 partition, at=at, columns=columns, where=where, read_from=read_from, wait=wait, on_read=on_read

@@ -34,9 +34,11 @@ _MIRRORED = {Op.GT: Op.LT, Op.GE: Op.LE, Op.LT: Op.GT, Op.LE: Op.GE}
 
 def narrowed(schema: TableSchema, predicates: Sequence[Predicate]) -> Span | None:
     """The part of a table's primary index that rows satisfying all predicates lie in; None: there are none."""
+    whole = schema_span(schema)
+    if not predicates:
+        return whole
     codec = RowCodec(schema)
     prefix: list[object] = []
-    whole = schema_span(schema)
     for column, descending in schema.key_columns():
         found = [p for p in predicates if p.column == column.name and _exact(column, p)]
         equal = next((p for p in found if p.op is Op.EQ), None)

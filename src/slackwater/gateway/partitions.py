@@ -54,8 +54,9 @@ class Partitions:
         """Parts of a table, in key order, without gaps."""
         if not 0 <= request.count <= PARTITIONS_MAX:
             raise UsageError(f"a table is read in 1 to {PARTITIONS_MAX} partitions", count=request.count)
-        node = self._gateway.node
-        history = await self._gateway.catalog.find_id(request.table_id)
+        node, catalog = self._gateway.node, self._gateway.catalog
+        await catalog.complete_upto(request.at)
+        history = await catalog.find_id(request.table_id)
         whole = schema_span(history.latest.schema)
         found = await node.sender.ranges_of(whole.start, whole.end, timeout=context.remaining())
         if request.count == 0:
@@ -66,7 +67,7 @@ class Partitions:
         for low, high in itertools.pairwise([whole.start, *sorted(cuts), whole.end]):
             places = self._places(next(d for d in reversed(found) if d.start <= low))
             made.append(nt.Partition(history.latest.name, request.table_id, low, high, in_turn(places, len(made))))
-        return nt.PartitionsReply(made)
+        return nt.PartitionsReply(made, history, catalog.tables.upto)
 
     async def _cuts(self, ranges: Sequence[RangeDescriptor], whole: Span, count: int, at: Timestamp) -> set[bytes]:
         """Up to `count - 1` keys that divide a table evenly."""

@@ -64,7 +64,7 @@ class RowService:
         """Values by key."""
         if not 0 < len(request.keys) <= KEYS_PER_GET_MAX:
             raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(request.keys))
-        await self._gateway.inside(request.table_id, min(request.keys), max(request.keys) + b"\x00")
+        self._gateway.check_inside(request.table_id, min(request.keys), max(request.keys) + b"\x00")
         gets: list[Request] = [Get(key) for key in request.keys]
         await self._gateway.reach(request.policy.floor)
         if request.txn:
@@ -89,7 +89,7 @@ class RowService:
         for other in request.also:
             if not 0 < len(other.keys) <= KEYS_PER_GET_MAX - len(gets):
                 raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(other.keys))
-            await self._gateway.inside(other.table_id, min(other.keys), max(other.keys) + b"\x00")
+            self._gateway.check_inside(other.table_id, min(other.keys), max(other.keys) + b"\x00")
             gets += [Get(key) for key in other.keys]
         async with self._gateway.txns.using(request, context) as open_txn:
             results = await open_txn.txn.batch(gets)

@@ -45,30 +45,34 @@ class Scans:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def scan(self, request: nt.ScanTable, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
-        """Rows of a span."""
-        await self._gateway.inside(request.table_id, request.start, request.end)
-        node, policy = self._gateway.node, request.policy
+    def scan(self, request: nt.ScanTable, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+        """Rows of a span. At a timestamp, the plan says all there is to know of the table: no catalog is asked."""
+        self._gateway.check_inside(request.table_id, request.start, request.end)
+        policy = request.policy
         if policy.at == MIN:
-            await self._gateway.reach(policy.floor)
-            await self._gateway.current(request.table_id, request.version)
-            now = node.clock.now()
-            limit = add_seconds(now, node.clock.max_offset_us / 1e6)
-            header = Header(NO_RANGE, ts=now, uncertainty_limit=limit, follower_ok=policy.follower_ok)
-        else:
-            self.check_past(policy.at)
-            header = _header(policy, policy.at)
+            return self._scan_now(request, context)
+        self.check_past(policy.at)
+        return self._rows(request, _header(policy, policy.at)).run(context)
 
+    async def _scan_now(self, request: nt.ScanTable, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+        node, policy = self._gateway.node, request.policy
+        await self._gateway.reach(policy.floor)
+        await self._gateway.current(request.table_id, request.version)
+        now = node.clock.now()
+        limit = add_seconds(now, node.clock.max_offset_us / 1e6)
+        header = Header(NO_RANGE, ts=now, uncertainty_limit=limit, follower_ok=policy.follower_ok)
+        async for page in self._rows(request, header).run(context):
+            yield page
+
+    def _rows(self, request: nt.ScanTable, header: Header) -> Pages:
         def piece(start: bytes, end: bytes) -> Request:
             return ScanArrow(start, end, request.plan)
 
-        pages = Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
-        async for page in pages.run(context):
-            yield page
+        return Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
 
-    async def changes(self, request: nt.ReadChanges, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+    def changes(self, request: nt.ReadChanges, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
         """Changes in a span."""
-        await self._gateway.inside(request.table_id, request.start, request.end)
+        self._gateway.check_inside(request.table_id, request.start, request.end)
         if request.after > request.upto:
             raise UsageError("changes are read from an earlier timestamp to a later one")
         self.check_past(request.upto)
@@ -77,9 +81,7 @@ class Scans:
         def piece(start: bytes, end: bytes) -> Request:
             return ExportArrow(start, end, request.after, request.upto, request.plan, request.diff)
 
-        pages = Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=0)
-        async for page in pages.run(context):
-            yield page
+        return Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=0).run(context)
 
     def check_past(self, ts: Timestamp) -> None:
         """Nobody can read the future: what is there may still change."""
@@ -110,22 +112,22 @@ class Pages:
 
     async def run(self, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
         """Every page, in key order; the next one is made while one is being sent."""
-        scope = self._gateway.node.scope
-        work: TaskHandle[nt.ScanPage | SlackwaterError] | None
-        work = scope.spawn(self._page_or_error(self._start, context), name="scan page")
+        work: TaskHandle[nt.ScanPage | SlackwaterError] | None = None
+        page = await self._page(self._start, context)
         rows = 0
         try:
-            while work is not None:
-                page = await work
-                work = None
-                if isinstance(page, SlackwaterError):
-                    raise page
+            while True:
                 rows += page.rows
-                if self._limit and rows >= self._limit:
-                    page = structs.replace(page, resume=None)
-                if page.resume is not None:
-                    work = scope.spawn(self._page_or_error(page.resume, context), name="scan page")
+                if page.resume is None or (self._limit and rows >= self._limit):
+                    yield structs.replace(page, resume=None)
+                    return
+                work = self._gateway.node.scope.spawn(self._page_or_error(page.resume, context), name="scan page")
                 yield page
+                made = await work
+                work = None
+                if isinstance(made, SlackwaterError):
+                    raise made
+                page = made
         finally:
             if work is not None:
                 work.cancel()

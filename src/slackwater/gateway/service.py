@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.catalog import TableCatalog
 from slackwater.clock.timestamp import Timestamp, show, us_of
-from slackwater.codec.layout import schema_span
+from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.row_checks import RowCheckers
 from slackwater.codec.rows import row_bytes_max
 from slackwater.errors import ClockError, SchemaChanged, UnavailableError, UsageError
@@ -20,10 +20,10 @@ from slackwater.gateway.times import Times
 from slackwater.gateway.txns import Txns
 from slackwater.hooks import probe
 from slackwater.model.descriptors import NodeDescriptor
-from slackwater.model.spans import Span
 from slackwater.protocol.client import calls as nt
 
 if TYPE_CHECKING:
+    from slackwater.model.spans import Span
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.method import Context
@@ -160,13 +160,16 @@ class Gateway:
             )
         return self.catalog.deadline()
 
-    async def inside(self, table_id: int, start: bytes, end: bytes) -> TableHistory:
-        """A table, dropped or not, that a span lies in."""
-        history = await self.catalog.find_id(table_id)
-        whole = schema_span(history.latest.schema)
-        if not whole.covers(Span(start, end)):
-            raise UsageError(f"the span does not lie inside table {history.latest.name}", start=start, end=end)
-        return history
+    def check_inside(self, table_id: int, start: bytes, end: bytes) -> None:
+        """Refuse a span that does not lie inside a table, by its keys alone: whether the table exists does not matter.
+
+        A read brings what it takes to decode the rows, so it needs no catalog, and no leaseholder of one.
+        """
+        tables, whole = self.catalog.tables, table_span(table_id)
+        if not whole.start <= start < end <= whole.end:
+            known = tables.by_id(table_id)
+            name = table_id if known is None else known.latest.name
+            raise UsageError(f"the span does not lie inside table {name}", start=start, end=end)
 
     async def spans_of(self, names: tuple[str, ...]) -> list[Span]:
         """The rows of some tables; of all when none is named."""

@@ -99,7 +99,7 @@ class Txns:
 
     async def scan(self, request: nt.TxnScan, context: Context) -> nt.TxnRows:
         """Rows as the transaction sees them."""
-        await self._gateway.inside(request.table_id, request.start, request.end)
+        self._gateway.check_inside(request.table_id, request.start, request.end)
         await self._gateway.reach(request.floor)
         max_rows = min(request.max_rows or SCAN_ROWS_MAX, SCAN_ROWS_MAX)
         max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])

@@ -14,6 +14,7 @@ a reader reads by; columns meet by id (`schema.py`), so a reader needs *all* ver
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +25,9 @@ from slackwater.model.schema import TableSchema
 
 if TYPE_CHECKING:
     from slackwater.model.schema import Column
+
+
+_schema_of = attrgetter("schema")
 
 
 class TableDescriptor(msgspec.Struct, frozen=True):
@@ -91,7 +95,7 @@ class TableHistory(msgspec.Struct, frozen=True):
 
     def schemas(self) -> tuple[TableSchema, ...]:
         """The schema of every version: what it takes to decode any row."""
-        return tuple(v.schema for v in self.versions)
+        return tuple(map(_schema_of, self.versions))
 
     def by_version(self) -> dict[int, TableSchema]:
         """Schemas by version, as decoders want them."""

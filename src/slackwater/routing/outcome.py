@@ -72,6 +72,7 @@ _READS = frozenset(READS)
 _FOLLOWER_READS = frozenset(FOLLOWER_READS)
 _WRITES = frozenset(VERSION_WRITES)
 _BULK = frozenset(BULK)
+_ABOUT_REPLICAS = frozenset({QueryResolved})
 
 # The worst first: what the caller of a divided batch is told when its shares failed in different ways.
 _SEVERITY: tuple[type[SlackwaterError], ...] = (
@@ -99,23 +100,23 @@ _DEFINITE = (
 
 def repeatable(requests: Sequence[Request]) -> bool:
     """Whether executing the batch again, at any later time, does no harm."""
-    return all(type(request) in REPEATABLE for request in requests)
+    return REPEATABLE.issuperset(map(type, requests))
 
 
 def read_only(requests: Sequence[Request]) -> bool:
     """Whether the batch changes nothing."""
-    return all(type(request) in _READS for request in requests)
+    return _READS.issuperset(map(type, requests))
 
 
 def bulk(requests: Sequence[Request]) -> bool:
     """Whether the batch asks for columns, which come in chunks."""
-    return all(type(request) in _BULK for request in requests)
+    return _BULK.issuperset(map(type, requests))
 
 
 def atomic(requests: Sequence[Request], header: Header) -> bool:
     """Whether the batch may not be divided: nothing but its range holds it together."""
     if header.txn is None:
-        return any(type(request) in _WRITES for request in requests)
+        return not _WRITES.isdisjoint(map(type, requests))
     return len(requests) > 1 and any(type(request) is EndTxn for request in requests)
 
 
@@ -123,9 +124,9 @@ def follower_may_serve(requests: Sequence[Request], header: Header) -> bool:
     """Whether a replica without the lease may be asked at all (pitfall 20)."""
     if not header.follower_ok:
         return False
-    if all(type(request) is QueryResolved for request in requests):
+    if _ABOUT_REPLICAS.issuperset(map(type, requests)):
         return True  # about the replica that is asked, at no timestamp
-    if not all(type(request) in _FOLLOWER_READS for request in requests):
+    if not _FOLLOWER_READS.issuperset(map(type, requests)):
         return False
     return header.txn is not None or header.ts != 0
 

@@ -134,7 +134,8 @@ class RangeSender:
 
     async def range_of(self, key: bytes, *, timeout: float | None = None) -> RangeDescriptor:
         """The range that holds `key`, as far as is known."""
-        return await self.directory.locate(key, self.new_call(timeout=timeout))
+        known = self.directory.known(key)
+        return known if known is not None else await self.directory.locate(key, self.new_call(timeout=timeout))
 
     async def ranges_of(self, start: bytes, end: bytes, *, timeout: float | None = None) -> list[RangeDescriptor]:
         """The ranges that hold `[start, end)`, in key order, as far as is known."""

@@ -1,7 +1,10 @@
 """Batch reads: a snapshot, or the changes of an interval, one Spark partition per part of the table.
 
-    driver   partitions() ── snapshot.partitions ──► key ranges with the places of their replicas
+    driver   partitions() ── snapshot.partitions ──► key ranges, the places of their replicas, the versions of the table
     task     read(part)   ── nearest replica ──► Arrow pages ──► Spark
+
+A part brings every version of its table that holds at the timestamp of the plan, so a task asks one replica and nothing else:
+neither a leaseholder nor the catalog has to be reached.
 
 A task reads its key range at the plan's timestamp and nothing less: a follower that is not there yet waits or is passed over,
 and when the range has split, merged or moved since it was planned, the client finds where it is now. A retried task reads

@@ -377,7 +377,8 @@ class ReplicaPlace(msgspec.Struct, frozen=True):
 class Partition(msgspec.Struct, frozen=True):
     """A part of a table that one task reads. Plain data: it can be pickled and read by another process.
 
-    The places are where the rows were when the partition was made; a read goes where they are.
+    The places are where the rows were when the partition was made; a read goes where they are. The history is what it takes to
+    read the rows at any timestamp up to `known_upto`, so that such a read asks no catalog: the nearest replica alone serves it.
     """
 
     table: str
@@ -385,6 +386,9 @@ class Partition(msgspec.Struct, frozen=True):
     start: bytes
     end: bytes
     replicas: tuple[ReplicaPlace, ...] = ()
+    history: TableHistory | None = None
+    """Every version of the table that holds at or below `known_upto`. Filled in by the client: an answer tells it once."""
+    known_upto: Timestamp = MIN
 
 
 class GetPartitions(msgspec.Struct, frozen=True):
@@ -396,9 +400,11 @@ class GetPartitions(msgspec.Struct, frozen=True):
 
 
 class PartitionsReply(msgspec.Struct, frozen=True):
-    """In key order, without gaps."""
+    """In key order, without gaps; and the table, with every version that holds at or below `known_upto`."""
 
     partitions: list[Partition]
+    table: TableHistory
+    known_upto: Timestamp
 
 
 class ReadChanges(msgspec.Struct, frozen=True):

@@ -133,10 +133,17 @@ class Dialer:
         request: Req,
         *,
         timeout: float | None = None,
+        dial_timeout: float | None = None,
         node_id: int = 0,
     ) -> Stream[Res]:
-        """Dial if needed, then open a stream; the timeout spans both, and the stream's whole life."""
-        peer, timeout = await self._reached(address, node_id, timeout)
+        """Dial if needed, then open a stream; the timeout spans both, and the stream's whole life.
+
+        A stream without such an end may still have to be opened in time: `dial_timeout` is for that alone.
+        """
+        peer = self.live(address)
+        if peer is None or node_id not in (0, peer.node_id):
+            peer, left = await self._reached(address, node_id, dial_timeout if timeout is None else timeout)
+            timeout = None if timeout is None else left
         return peer.stream(method, request, timeout=timeout)
 
     def live(self, address: Address) -> Peer | None:
