@@ -388,7 +388,7 @@ class Mvcc(RuleBasedStateMachine):
             return
         after, upto = min(one, other) - 1, max(one, other)
         inside = [k for k in KEYS if start <= k < end]
-        locked = {k for k in inside if self.foreign(k, number) and after < self.locks[k][2] <= upto}
+        locked = {k for k in inside if self.foreign(k, number) and self.locks[k][2] <= upto}
         changed = {k for k in inside if any(after < t <= upto for t in self.versions[k])}
         change = reads.refresh(self.engine, start, end, after=after, upto=upto, txn=self.txn(number, upto))
         assert (change is not None) == bool(locked | changed)

@@ -97,13 +97,13 @@ def export(work: Work, request: rq.Export) -> Result:
 def refresh(work: Work, request: rq.Refresh) -> Result:
     """Whether an earlier read still holds at a later timestamp; if so, it counts as read there.
 
-    An intent in the window is no change yet: whoever refreshes may push it out of the window, or wait for its end.
+    An intent at or below `upto` is no change yet: the refreshing transaction may push it above `upto`, or wait for its end.
     """
     start, end, after, upto = request.start, request.end, request.after, request.upto
     change = reads.refresh(work.reader, start, end, after=after, upto=upto, txn=work.txn)
     if change is not None and change.intent is not None:
         probe("evaluate.refresh_met_intent")
-        raise conflict(conflicts_in(work.reader, start, end, after=after, upto=upto, txn=work.txn))
+        raise conflict(conflicts_in(work.reader, start, end, upto=upto, txn=work.txn))
     if change is not None:
         raise RetryableError(
             "something was written where the transaction had read; restart it", key=change.key, existing=change.ts

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import ConflictError, DecodeError, EntryTooLarge, TransactionAborted, UsageError, invariant
 from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
 from slackwater.runtime.seam import Family
@@ -138,14 +138,12 @@ def conflict(intents: list[Intent]) -> ConflictError:
     return ConflictError("intents of other transactions are in the way; push them or wait", intents=tuple(intents))
 
 
-def conflicts_in(
-    reader: Reader, start: bytes, end: bytes, *, upto: Timestamp, after: Timestamp = MIN, txn: Txn | None = None
-) -> list[Intent]:
-    """Foreign intents in [start, end) with after < ts <= upto, at most `CONFLICTS_MAX` of them."""
+def conflicts_in(reader: Reader, start: bytes, end: bytes, *, upto: Timestamp, txn: Txn | None = None) -> list[Intent]:
+    """Foreign intents in [start, end) with ts <= upto, at most `CONFLICTS_MAX` of them."""
     found: list[Intent] = []
     for key, raw in intents_in(reader, start, end):
         intent = decode_intent(raw)
-        if after < intent.ts <= upto and not is_own(intent, txn):
+        if intent.ts <= upto and not is_own(intent, txn):
             found.append(intent.named(key))
             if len(found) == CONFLICTS_MAX:
                 break

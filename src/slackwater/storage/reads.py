@@ -237,8 +237,12 @@ def scan_versions(
 def refresh(
     reader: Reader, start: bytes, end: bytes, *, after: Timestamp, upto: Timestamp, txn: Txn | None = None
 ) -> Change | None:
-    """Whether a read of [start, end) at `after` would have seen the same at `upto`: the first change, or None."""
-    for intent in conflicts_in(reader, start, end, after=after, upto=upto, txn=txn):
+    """Whether a read of [start, end) at `after` would have seen the same at `upto`: the first change, or None.
+
+    An intent at or below `after` may be a change too: the read may have passed it by, because its transaction was known to
+    commit above `after`, and that commit may be at or below `upto`.
+    """
+    for intent in conflicts_in(reader, start, end, upto=upto, txn=txn):
         return Change(intent.key, intent.ts, intent)
     stored = first_in_window(reader, Window(start, end, after, upto))
     return None if stored is None else Change(stored[:-8], ts_of(stored))

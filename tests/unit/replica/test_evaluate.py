@@ -66,10 +66,13 @@ class Bench:
         limit: int = 0,
         max_keys: int = 0,
         lease_end: int = MAX,
+        decided: tuple[Resolution, ...] = (),
     ):
         self.now += 1
         batch = rq.Batch(
-            rq.Header(7, ts=Timestamp(ts), txn=txn, uncertainty_limit=Timestamp(limit), max_keys=max_keys),
+            rq.Header(
+                7, ts=Timestamp(ts), txn=txn, uncertainty_limit=Timestamp(limit), max_keys=max_keys, decided=decided
+            ),
             list(requests),
         )
         view = View(
@@ -278,6 +281,20 @@ def test_refresh_names_the_intents_in_its_window() -> None:
     assert (intent.key, intent.ts) == (b"k", 95)
     bench.run(rq.Refresh(b"a", b"z", Timestamp(90), Timestamp(94)), txn=other)
     bench.run(rq.Refresh(b"a", b"z", Timestamp(90), Timestamp(99)), txn=txn())
+
+
+def test_refresh_sees_a_commit_whose_intent_the_read_passed_by() -> None:
+    """The reader knew that the writer commits above it, and did not wait for the intent (seed 36 of `refetch`, I-18)."""
+    bench = Bench()
+    writer, reader = txn("w", read=100, write=100), txn("r", read=110, write=110, limit=110)
+    bench.run(rq.Put(b"k", b"new"), txn=writer)
+    known = (Resolution(writer.txn_id, writer.epoch, TxnStatus.COMMITTED, Timestamp(150)),)
+    assert bench.run(rq.Get(b"k"), txn=reader, decided=known).results == [rq.Value(None, MIN)]
+    with pytest.raises(RetryableError, match="restart it"):
+        bench.run(rq.Refresh(b"k", b"l", Timestamp(110), Timestamp(160)), txn=reader, decided=known)
+    bench.run(rq.Refresh(b"k", b"l", Timestamp(110), Timestamp(149)), txn=reader, decided=known)
+    with pytest.raises(ConflictError):
+        bench.run(rq.Refresh(b"k", b"l", Timestamp(110), Timestamp(160)), txn=reader)
 
 
 def test_limits_end_a_scan_and_what_lies_beyond_was_not_read() -> None:
