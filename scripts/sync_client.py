@@ -76,6 +76,18 @@ PAIRS = (
         "`AsyncPart`, waited for. Made by `Database.staging`.",
     ),
     Pair(
+        "JobClaim",
+        (("jobs.py", "AsyncJobClaim"),),
+        "Blocking[AsyncJobClaim]",
+        "`AsyncJobClaim`, waited for. Made by `db.jobs.start` and `claim`.",
+    ),
+    Pair(
+        "Jobs",
+        (("jobs.py", "AsyncJobs"),),
+        "Blocking[AsyncJobs]",
+        "`AsyncJobs`, waited for. Made by `Database.jobs`.",
+    ),
+    Pair(
         "Database",
         (("table_operations.py", "TableOperations"), ("database.py", "AsyncDatabase")),
         "Session",
@@ -225,7 +237,8 @@ def _method(node: ast.FunctionDef | ast.AsyncFunctionDef, imports: Imports) -> l
 
 def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, decorators: set[str], asked: str) -> list[str]:
     if "property" in decorators:
-        return [f"return self._twin.{node.name}"]
+        twin = f"self._twin.{node.name}"
+        return [f"return {SYNC_NAMES[asked]}(self._loop, {twin})" if asked in SYNC_NAMES else f"return {twin}"]
     positional = [a.arg for a in node.args.args[1:]]
     given = ", ".join([*positional, *(f"{a.arg}={a.arg}" for a in node.args.kwonlyargs)])
     call = f"self._twin.{node.name}({given})"

@@ -38,6 +38,7 @@ COMMANDS: dict[str, CliCommand] = {
     "frontier": CliCommand(
         "slackwater.cli.frontier:main", "explain how far ranges are closed and resolved, and what holds them"
     ),
+    "jobs": CliCommand("slackwater.cli.jobs:main", "list, pause, resume and cancel durable jobs, and wait for them"),
     "changefeed": CliCommand(
         "slackwater.cli.changefeed:main", "follow tables into files, with markers of what is final"
     ),
@@ -64,7 +65,7 @@ COMMANDS: dict[str, CliCommand] = {
 
 GROUPS = {
     "run a cluster": ("start", "init", "drain", "decommission", "cert", "nats"),
-    "look at one": ("status", "ranges", "frontier", "settings"),
+    "look at one": ("status", "ranges", "frontier", "jobs", "settings"),
     "use and steer it": ("changefeed", "kv", "span-config", "refetch"),
     "try and prove it": ("demo", "sim", "bench", "version"),
 }

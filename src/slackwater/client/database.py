@@ -20,6 +20,7 @@ import pyarrow
 from slackwater.client import changes, reads, staging
 from slackwater.client.arguments import app_of, count_of, duration_of, function_of, names_of, partition_of, time_of
 from slackwater.client.inputs import key_of
+from slackwater.client.jobs import AsyncJobs
 from slackwater.client.snapshot import AsyncSnapshot
 from slackwater.client.staging import PUBLISH_TIMEOUT_S, AsyncPart, staged_kind
 from slackwater.client.table_operations import TableOperations
@@ -429,6 +430,13 @@ class AsyncDatabase(TableOperations):
     async def drop_staged(self, parts: Sequence[PartRef]) -> None:
         """Forget parts. What was published from them stays."""
         await staging.drop_staged(self._gateways, parts)
+
+    # --- jobs
+
+    @property
+    def jobs(self) -> AsyncJobs:
+        """The durable jobs of the cluster: look, pause, resume, cancel, wait (`client.jobs`)."""
+        return AsyncJobs(self._gateways)
 
     # --- this session
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.client.blocking import Blocking, Session
+from slackwater.client.jobs import AsyncJobClaim, AsyncJobs
 from slackwater.client.snapshot import AsyncSnapshot
 from slackwater.client.staging import PUBLISH_TIMEOUT_S, AsyncPart
 from slackwater.client.transaction import AsyncTransaction
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.writes import WriteResult
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.jobs import Job
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.client import calls
@@ -115,6 +117,87 @@ class Part(Blocking[AsyncPart]):
     def finish(self) -> PartRef:
         """Everything is in the cluster; what to publish."""
         return self._loop.run(self._twin.finish())
+
+
+class JobClaim(Blocking[AsyncJobClaim]):
+    """`AsyncJobClaim`, waited for. Made by `db.jobs.start` and `claim`."""
+
+    @property
+    def job(self) -> Job:
+        """The job as of the last message."""
+        return self._twin.job
+
+    @property
+    def payload(self) -> Any:
+        """What to do."""
+        return self._twin.payload
+
+    @property
+    def checkpoint(self) -> Any:
+        """How far the job is."""
+        return self._twin.checkpoint
+
+    def work(self, *, checkpoint: Any = None, fraction: float | None = None, progress: str | None = None) -> Job:
+        """Renew the claim, and write how far the job is. `ClaimLost` when it is to be stopped, or is another's."""
+        return self._loop.run(self._twin.work(checkpoint=checkpoint, fraction=fraction, progress=progress))
+
+    def succeed(self) -> Job:
+        """End the job: it is done."""
+        return self._loop.run(self._twin.succeed())
+
+    def fail(self, error: str) -> Job:
+        """End the job: it cannot be done."""
+        return self._loop.run(self._twin.fail(error))
+
+    def give_up(self) -> Job:
+        """Let another application go on with the job at once."""
+        return self._loop.run(self._twin.give_up())
+
+
+class Jobs(Blocking[AsyncJobs]):
+    """`AsyncJobs`, waited for. Made by `Database.jobs`."""
+
+    def list(self, *, status: str | Sequence[str] = (), kind: str = "") -> list[Job]:
+        """Every job that is kept, by id; those of some status or kind."""
+        return self._loop.run(self._twin.list(status=status, kind=kind))
+
+    def get(self, job_id: int) -> Job:
+        """One job."""
+        return self._loop.run(self._twin.get(job_id))
+
+    def pause(self, job_id: int) -> Job:
+        """Have a job stopped until it is resumed."""
+        return self._loop.run(self._twin.pause(job_id))
+
+    def resume(self, job_id: int) -> Job:
+        """Have a paused job gone on with."""
+        return self._loop.run(self._twin.resume(job_id))
+
+    def cancel(self, job_id: int) -> Job:
+        """Have a job stopped for good, and what it did undone."""
+        return self._loop.run(self._twin.cancel(job_id))
+
+    def wait(self, job_id: int, *, timeout: float | None = None) -> Job:
+        """Return when a job has ended, however it ended; `DeadlineExceeded` after `timeout` seconds."""
+        return self._loop.run(self._twin.wait(job_id, timeout=timeout))
+
+    def verify(self, table: str, *, at: Timestamp | dt.datetime | str | int | None = None, name: str = "") -> Job:
+        """Start a job that reads and decodes every row of a table as of a time, or as of now.
+
+        With a `name`, at most once: the second call returns the job of the first.
+        """
+        return self._loop.run(self._twin.verify(table, at=at, name=name))
+
+    def start(self, description: str, *, application: str, payload: Any = None, name: str = "") -> JobClaim:
+        """Make a job whose work is done by an application, and claim it. With a `name`, at most once: see `claim`."""
+        return JobClaim(
+            self._loop,
+            self._loop.run(self._twin.start(description, application=application, payload=payload, name=name)),
+        )
+
+    def claim(self, job_id: int, *, application: str) -> JobClaim:
+        """Go on with a job that waits for an application, or whose application has fallen silent."""
+        return JobClaim(self._loop, self._loop.run(self._twin.claim(job_id, application=application)))
 
 
 class Database(Session):
@@ -381,6 +464,11 @@ class Database(Session):
     def drop_staged(self, parts: Sequence[PartRef]) -> None:
         """Forget parts. What was published from them stays."""
         self._loop.run(self._twin.drop_staged(parts))
+
+    @property
+    def jobs(self) -> Jobs:
+        """The durable jobs of the cluster: look, pause, resume, cancel, wait (`client.jobs`)."""
+        return Jobs(self._loop, self._twin.jobs)
 
     @property
     def cluster_id(self) -> str:

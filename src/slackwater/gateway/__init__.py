@@ -13,7 +13,8 @@ What a client sends is checked here, before anything is done with it: the table 
 used, keys must be sorted, unique and inside the table, spans must lie inside it, values must be of that version.
 
 Files: `service` (what is served, and by whom), `tables` (definitions), `rows` (writes and point reads), `scans` (pages of
-Arrow), `txns` (open transactions), `times` (snapshots, resolved, close, frontier), `partitions`.
+Arrow), `txns` (open transactions), `times` (snapshots, resolved, close, frontier), `partitions`,
+`staging` (commits from many processes), `jobs` and `verify` (durable jobs).
 """
 
 from slackwater.gateway.service import Gateway

@@ -11,6 +11,7 @@ from slackwater.codec.row_checks import RowCheckers
 from slackwater.codec.rows import row_bytes_max
 from slackwater.errors import ClockError, SchemaChanged, UnavailableError, UsageError
 from slackwater.gateway.changes import ChangeFeeds
+from slackwater.gateway.jobs import JobService
 from slackwater.gateway.partitions import Partitions
 from slackwater.gateway.rows import RowService
 from slackwater.gateway.scans import Scans
@@ -59,6 +60,7 @@ class Gateway:
         self.partitions = Partitions(self)
         self.staging = Staging(self)
         self.change_feeds = ChangeFeeds(self)
+        self.jobs = JobService(self)
         self._serve()
 
     def _serve(self) -> None:
@@ -85,6 +87,7 @@ class Gateway:
         server.handle_sync(nt.CLUSTER, self._on_cluster)
         self.staging.serve()
         self.change_feeds.serve()
+        self.jobs.serve()
 
     def _on_cluster(self, request: nt.AskCluster, context: Context) -> nt.ClusterReply:
         node = self.node

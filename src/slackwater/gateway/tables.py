@@ -26,14 +26,14 @@ class TableService:
     async def create(self, request: nt.CreateTable, context: Context) -> nt.TableReply:
         """Make a table."""
         catalog = self._gateway.catalog
-        owner, timeout = _owner(context) or "", context.remaining()
+        owner, timeout = owner_of(context) or "", context.remaining()
         made = await catalog.create(request.name, request.columns, request.primary_key, owner=owner, timeout=timeout)
         return nt.TableReply(await catalog.find_id(made.table_id))
 
     async def drop(self, request: nt.DropTable, context: Context) -> nt.TableReply:
         """Drop a table."""
         catalog = self._gateway.catalog
-        gone = await catalog.drop(request.name, by=_owner(context), timeout=context.remaining())
+        gone = await catalog.drop(request.name, by=owner_of(context), timeout=context.remaining())
         return nt.TableReply(await catalog.find_id(gone.table_id))
 
     async def find(self, request: nt.FindTable, context: Context) -> nt.TableReply:
@@ -54,6 +54,6 @@ class TableService:
         return nt.TablesReply(await self._gateway.catalog.names(at=at))
 
 
-def _owner(context: Context) -> str | None:
+def owner_of(context: Context) -> str | None:
     """The client that asks; None for an operator, who may do everything."""
     return None if Role.OPERATOR in context.roles else context.user

@@ -52,7 +52,7 @@ def ticket_of(job: Job) -> Ticket:
 
 def held(job: Job, ticket: Ticket) -> Job:
     """`job`, if the ticket is still good; `ClaimLost` otherwise (I-36)."""
-    if job.claim_number != ticket.number:
+    if job.claim_number != ticket.number or not job.claimed_by:
         raise ClaimLost(
             f"job {job.id} is {_whose(job)}; this claim ended, and nothing was changed",
             job=job.id,

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from slackwater.client.database import AsyncDatabase
+from slackwater.client.jobs import AsyncJobClaim, AsyncJobs
 from slackwater.client.snapshot import AsyncSnapshot
 from slackwater.client.staging import AsyncPart
-from slackwater.client.sync import Database, Part, Snapshot, Transaction
+from slackwater.client.sync import Database, JobClaim, Jobs, Part, Snapshot, Transaction
 from slackwater.client.transaction import AsyncTransaction
 
 ROOT = Path(__file__).parents[3]
@@ -22,6 +23,8 @@ TWINS: list[tuple[type, type, set[str]]] = [
     (AsyncSnapshot, Snapshot, set()),
     (AsyncTransaction, Transaction, {"commit", "rollback", "restart"}),
     (AsyncPart, Part, set()),
+    (AsyncJobs, Jobs, set()),
+    (AsyncJobClaim, JobClaim, set()),
 ]
 
 
