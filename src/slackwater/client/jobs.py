@@ -135,7 +135,7 @@ class AsyncJobs:
 
         With a `name`, at most once: the second call returns the job of the first.
         """
-        ts = MIN if at is None else time_of(at, now=self._gateways.clock.now())
+        ts = MIN if at is None else time_of(at, self._gateways.clock)
         request = calls.VerifyTable(text_of(table, "table", "orders"), ts, text_of(name, "name", "nightly/7"))
         resend = Resend.ALWAYS if name else Resend.IF_UNSENT
         return (await self._gateways.call(calls.VERIFY, request, deadline=self._gateways.deadline(), resend=resend)).job
