@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.codec.layout import kv
 from slackwater.errors import ConditionFailed, ConflictError, ReadWithinUncertainty, TransactionAborted, WriteTooOld
+from slackwater.model.protection import Kept
+from slackwater.model.retention import readable, stretches
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.runtime.seam import Family
 from slackwater.settings import Settings
@@ -404,18 +406,21 @@ class Mvcc(RuleBasedStateMachine):
         instants = [Timestamp(n << 30) for n in range(1, INSTANTS + 1) if n << 30 >= threshold] + protected
         protected = [p for p in protected if p < threshold]
         before = {k: [self.visible(k, t)[0] for t in instants] for k in KEYS}
-        while True:
+        kept = [Kept(start, end, p) for p in protected]
+        at = start
+        rules = stretches(threshold, kept, start, end)
+        while at is not None:
+            found = gc.plan(self.engine, at, end, stretches=rules, max_versions=limit)
             batch = self.engine.batch()
-            done = gc.collect(
-                self.engine, batch, start, end, threshold=threshold, protected=protected, max_versions=limit
-            )
+            done = gc.collect_keys(self.engine, batch, found.points, stretches=rules)
+            assert done.versions == found.versions
             self.engine.write(batch)
             self.stats = self.stats.plus(done.stats)
             self.reload()
             assert {k: [self.visible(k, t)[0] for t in instants] for k in KEYS} == before  # I-26
-            if done.resume is None:
-                break
-            assert done.versions > 0
+            assert found.resume is None or done.versions > 0
+            at = found.resume
+        assert all(readable(threshold, kept, start, end, ts=t) for t in protected)
         for k in KEYS:
             if start <= k < end:
                 history = sorted(self.versions[k].items())
@@ -424,22 +429,23 @@ class Mvcc(RuleBasedStateMachine):
                     assert above > threshold or any(t <= p < above for p in protected), "garbage was left"
                     assert v or at > 0 or t > threshold, "a tombstone that hides nothing was left"
 
-    @rule(threshold=AT)
-    def collect_by_key(self, threshold):
-        points, resume = gc.garbage_points(self.engine, b"\x04", b"\x05", threshold=threshold)
-        assert resume is None
-        before = {
-            k: [self.visible(k, Timestamp(n << 30))[0] for n in range(threshold >> 30, INSTANTS + 1)] for k in KEYS
+    @rule(threshold=AT, cut=BOUND, at=AT, after=AT)
+    def collect_in_parts(self, threshold, cut, at, after):
+        """One part keeps an instant, the other everything from another on; each is readable exactly where it says so."""
+        low, high = b"\x04", b"\x05"
+        kept = [Kept(low, cut, at), Kept(cut, high, after, after=True)] if low < cut < high else []
+        rules = stretches(threshold, kept, low, high)
+        times = [Timestamp((n << 30) + d) for n in range(INSTANTS + 1) for d in (0, 1)]
+        seen = {
+            (k, t): self.visible(k, t)[0] for k in KEYS for t in times if readable(threshold, kept, k, k + b"\0", ts=t)
         }
+        found = gc.plan(self.engine, low, high, stretches=rules, max_versions=1000)
         batch = self.engine.batch()
-        self.stats = self.stats.plus(gc.collect_keys(self.engine, batch, points, threshold=threshold).stats)
+        self.stats = self.stats.plus(gc.collect_keys(self.engine, batch, found.points, stretches=rules).stats)
         self.engine.write(batch)
         self.reload()
-        after = {
-            k: [self.visible(k, Timestamp(n << 30))[0] for n in range(threshold >> 30, INSTANTS + 1)] for k in KEYS
-        }
-        assert after == before
-        assert gc.garbage_points(self.engine, b"\x04", b"\x05", threshold=threshold) == ([], None)
+        assert {(k, t): self.visible(k, t)[0] for k, t in seen} == seen  # I-26, I-17: one predicate
+        assert gc.plan(self.engine, low, high, stretches=rules, max_versions=1000).points == []
 
     def reload(self):
         self.versions = {key: {} for key in KEYS}

@@ -104,6 +104,7 @@ class Attached:
             Span(state.descriptor.start, state.descriptor.end),
             closed=replica.closing.closed(),
             gc_threshold=state.gc_threshold,
+            kept=state.kept,
             recent_bytes_max=int(settings["feed.recent_bytes_max"]),
             index=self.index,
         )
@@ -134,6 +135,7 @@ class Attached:
             and not whole.ranges[Family.LOCK]
             and before.descriptor is after.descriptor
             and before.gc_threshold == after.gc_threshold
+            and before.kept is after.kept
         )
         if plain and waiting and waiting[-1].run is None:
             rows = waiting[-1].join(after, data)
@@ -188,8 +190,8 @@ class Attached:
         if feed.over:
             return []
         effects = feed.applied(batch, closed=after.closed, lai=after.lai, reader=self._engine)
-        if after.gc_threshold > before.gc_threshold:
-            feed.collected(after.gc_threshold)
+        if after.gc_threshold > before.gc_threshold or after.kept is not before.kept:
+            feed.collected(after.gc_threshold, after.kept)
         if after.descriptor.end < before.descriptor.end:
             effects += feed.split(Span(after.descriptor.start, after.descriptor.end))
         elif after.descriptor.end > before.descriptor.end:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, show
 from slackwater.errors import Overloaded, UsageError, invariant
 from slackwater.feeds.effects import LOCKS_TRACKED_MAX, LockMap, read_effects, with_befores
 from slackwater.feeds.recent import RECENT_BYTES_DEFAULT, Recent
@@ -45,6 +45,7 @@ from slackwater.feeds.registration import BUFFER_BYTES_DEFAULT, Account, FeedPha
 from slackwater.feeds.resolved import ResolvedTimestamp
 from slackwater.feeds.unresolved import UnresolvedQueue
 from slackwater.hooks import level, probe
+from slackwater.model.retention import complete_after
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.protocol.feeds.events import Changes, EndReason
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     from slackwater.feeds.index import TimeIndex
     from slackwater.model.descriptors import LeaseAppliedIndex
+    from slackwater.model.protection import Kept
     from slackwater.model.txns import Intent
     from slackwater.protocol.feeds.events import Event
     from slackwater.runtime.seam import Reader
@@ -117,6 +119,7 @@ class RangeFeed:
         *,
         closed: Timestamp,
         gc_threshold: Timestamp = MIN,
+        kept: tuple[Kept, ...] = (),
         locks_max: int = LOCKS_TRACKED_MAX,
         recent_bytes_max: int = RECENT_BYTES_DEFAULT,
         index: TimeIndex | None = None,
@@ -126,6 +129,7 @@ class RangeFeed:
         self.index = index
         """Remembers further back than `recent`, where there is one."""
         self.gc_threshold = gc_threshold
+        self.kept = kept
         self.queue = UnresolvedQueue()
         self.locks = LockMap(span, self.queue, limit=locks_max)
         self.resolved = ResolvedTimestamp(self.queue, closed=closed)
@@ -184,9 +188,10 @@ class RangeFeed:
         """Whether history no longer reaches back to where the consumer stands; it is ended then."""
         # Above the threshold every version is there. Of those at it, a deletion may already be collected, so a consumer
         # that has seen less than the threshold would never hear of it.
-        if registration.after >= self.gc_threshold:
+        floor = complete_after(self.gc_threshold, self.kept, registration.span.start, registration.span.end)
+        if registration.after >= floor:
             return False
-        registration.end(EndReason.BELOW_GC_THRESHOLD, f"history begins above {self.gc_threshold}")
+        registration.end(EndReason.BELOW_GC_THRESHOLD, f"history begins above {show(floor)}")
         return True
 
     def open(self, registration: int) -> CatchUpScan | None:
@@ -358,9 +363,9 @@ class RangeFeed:
             registration.end(reason, detail)
         return self._wakes(list(self.registrations))
 
-    def collected(self, gc_threshold: Timestamp) -> None:
-        """History at or below this may be gone from now on."""
-        self.gc_threshold = Timestamp(max(self.gc_threshold, gc_threshold))
+    def collected(self, gc_threshold: Timestamp, kept: tuple[Kept, ...] = ()) -> None:
+        """History at or below this may be gone from now on, but for what is kept."""
+        self.gc_threshold, self.kept = Timestamp(max(self.gc_threshold, gc_threshold)), kept
 
     def status(self) -> str:
         """One line for logs, scripts, console and simulator."""

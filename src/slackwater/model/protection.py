@@ -9,7 +9,7 @@ A record says: of these spans, keep what is live *at* this timestamp, or everyth
 (The deletion at 2 shows nothing, so it goes too when nothing older is left to be hidden.)
 
 `Record.spans` are exact: a range that they cover in part keeps that part and collects the rest (`kept_in`). What a range keeps
-below its threshold is therefore a list of `Kept`, and a read there is served exactly if `readable` says so.
+below its threshold is therefore a list of `Kept`, and a read there is served exactly if `retention.readable` says so.
 
 `State` is all of it, as of one MVCC timestamp. `State.read_at` is what makes it useful: a protection that is not in it commits
 later than that, with a deadline, and so cannot need what is older than `read_at − ttl`.
@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.model.spans import Span, SpanSet
+from slackwater.model.spans import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 RECORD_ID_BYTES = 16
 
@@ -110,8 +110,3 @@ def kept_in(records: Iterable[Record], span: Span) -> tuple[Kept, ...]:
         if (part := s.intersect(span)) is not None
     }
     return tuple(sorted(found))
-
-
-def readable(kept: Sequence[Kept], span: Span, ts: Timestamp) -> bool:
-    """Whether all of `span` is kept readable at `ts`, below the threshold."""
-    return SpanSet(Span(k.start, k.end) for k in kept if k.serves(ts)).covers(span)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from slackwater.model.spans import Span
     from slackwater.protocol.range.requests import Batch
 
-_ALONE = frozenset(declare.WHOLE_RANGE)
+_ALONE = frozenset({*declare.WHOLE_RANGE, *declare.COLLECTING})
 _UPTO = frozenset({rq.Export, rq.ExportArrow, rq.Refresh})
 
 

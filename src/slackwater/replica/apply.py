@@ -29,6 +29,7 @@ from slackwater.errors import InvariantViolation, invariant
 from slackwater.hooks import probe
 from slackwater.model.descriptors import REPLICAS_MAX, Generation, RangeDescriptor
 from slackwater.model.ids import Position
+from slackwater.model.retention import Retained, clip, joined, still_there
 from slackwater.protocol.log.commands import (
     NO_LAI,
     AdoptTrigger,
@@ -230,7 +231,7 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
         case MergeTrigger(merged, right, frozen):
             batch.delete(Family.LOCAL, state_key(right.range_id))
             aftermath.append(Absorbed(right, frozen.position))
-            return _merge(state, merged, frozen)
+            return _merge(state, merged, right, frozen)
         case DescriptorTrigger(descriptor):
             return replace(state, descriptor=descriptor)
         case AdoptTrigger(node):
@@ -240,13 +241,24 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
                 generation=Generation(state.descriptor.generation + 1),
             )
             return replace(state, descriptor=named)
-        case GcTrigger(gc_threshold, txn_floor):
-            return replace(
-                state, gc_threshold=max(state.gc_threshold, gc_threshold), txn_floor=max(state.txn_floor, txn_floor)
-            )
+        case GcTrigger() as raised:
+            return _raise(state, raised)
         case ChecksumTrigger(checksum_id):
             aftermath.append(Digested(checksum_id))
     return state
+
+
+def _raise(state: RangeState, raised: GcTrigger) -> RangeState:
+    """Higher thresholds, and what is kept below them. Nothing is promised that is gone already (I-26)."""
+    kept = state.kept if raised.kept is None else raised.kept
+    for one in raised.kept or ():
+        invariant(still_there(state.gc_threshold, state.kept, one), "I-26", kept=repr(one), range=state.status())
+    return msgspec.structs.replace(
+        state,
+        gc_threshold=max(state.gc_threshold, raised.gc_threshold),
+        txn_floor=max(state.txn_floor, raised.txn_floor),
+        kept=kept,
+    )
 
 
 def _split(
@@ -266,27 +278,33 @@ def _split(
         gc_threshold=state.gc_threshold,
         txn_floor=state.txn_floor,
         stats=right_stats,
+        kept=clip(state.kept, right.start, right.end),
     )
     batch.put(Family.LOCAL, state_key(right.range_id), encode_state(right_state))
     aftermath.append(Created(right_state))
     left_stats = add_stats(state.stats, tuple(-n for n in right_stats))
-    return msgspec.structs.replace(state, descriptor=left, stats=left_stats)
+    kept = clip(state.kept, left.start, left.end)
+    return msgspec.structs.replace(state, descriptor=left, stats=left_stats, kept=kept)
 
 
-def _merge(state: RangeState, merged: RangeDescriptor, frozen: SubsumeResult) -> RangeState:
+def _merge(state: RangeState, merged: RangeDescriptor, right: RangeDescriptor, frozen: SubsumeResult) -> RangeState:
     """Take over the right side. Its closed timestamp becomes a read floor, not a closed timestamp of the whole.
 
     Followers of the right side may have served reads up to its closed timestamp, so nothing may be written there at or
     below it; but the left side never promised that for its own keys, and commands evaluated earlier may still lie below.
+
+    History that either side had is readable still, whatever the other's threshold.
     """
+    retained = joined(state.retained, Retained(right.start, right.end, frozen.gc_threshold, frozen.kept))
     return msgspec.structs.replace(
         state,
         descriptor=merged,
         closed=state.closed,
         read_floor=max(state.read_floor, frozen.closed, frozen.read_floor),
-        gc_threshold=max(state.gc_threshold, frozen.gc_threshold),
+        gc_threshold=retained.threshold,
         txn_floor=max(state.txn_floor, frozen.txn_floor),
         stats=add_stats(state.stats, frozen.stats),
+        kept=retained.kept,
     )
 
 

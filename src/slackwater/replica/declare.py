@@ -28,10 +28,11 @@ LATCH_POINTS_MAX = 512
 """A bulk write of more keys than this latches the span around them instead."""
 
 WHOLE_RANGE = (
-    rq.Split, rq.Subsume, rq.Thaw, rq.Merge, rq.AbortMerge, rq.ChangeReplicas, rq.TransferLease, rq.RaiseGcThreshold,
-    rq.ComputeChecksum,
+    rq.Split, rq.Subsume, rq.Thaw, rq.Merge, rq.AbortMerge, rq.ChangeReplicas, rq.TransferLease, rq.ComputeChecksum,
 )  # fmt: skip
 """Requests that change the range itself: they exclude every other write."""
+COLLECTING = (rq.RaiseGcThreshold, rq.GcVersions, rq.GcSpan)
+"""Requests that collect: one at a time in a range, and none while it is divided, merged or moved."""
 ALL_RECORDS = prefix_span(LOCAL + b"k")
 UNLATCHED = (rq.LeaseInfo, rq.RequestLease)
 POINTS = (rq.Get, rq.Put, rq.ConditionalPut, rq.InitPut, rq.Increment, rq.Delete)
@@ -50,6 +51,11 @@ def txn_key(anchor: bytes, txn_id: bytes) -> bytes:
 def range_key(range_id: RangeId) -> bytes:
     """What latches on the range itself are taken on."""
     return range_local(range_id, b"descriptor")
+
+
+def gc_key(range_id: RangeId) -> bytes:
+    """What latches on a range's garbage collection are taken on."""
+    return range_local(range_id, b"gc")
 
 
 def is_read_only(batch: Batch) -> bool:
@@ -71,7 +77,7 @@ def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
             return start, end
         case rq.Export(start, end) | rq.Refresh(start, end) | rq.QueryResolved(start, end) | rq.CloseNow(start, end):
             return start, end
-        case rq.ScanArrow(start, end) | rq.ExportArrow(start, end):
+        case rq.ScanArrow(start, end) | rq.ExportArrow(start, end) | rq.GcSpan(start, end):
             return start, end
         case rq.PutRows(keys=keys):
             if not keys:
@@ -109,7 +115,7 @@ def _addressed(batch: Batch, request: Request) -> Iterator[tuple[bytes, bytes | 
         yield from request.spans
     elif isinstance(request, rq.GcVersions):
         # Chosen before a split, keys may belong to another range by now (pitfall 36).
-        yield from ((key, None) for key, _ in request.keys)
+        yield from ((key, None) for key, _ in (*request.keys, *request.vanishing))
     elif isinstance(request, rq.EndTxn | rq.HeartbeatTxn):
         if batch.header.txn is not None:
             yield batch.header.txn.anchor, None
@@ -163,8 +169,8 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
             # it applies they meet the intent, after that what became of it, which is the same to those that may see it.
             yield from (write_latch(key, at=MAX) for key in keys)
             yield from (write_latch(start, end, at=MAX) for start, end in spans)
-        case rq.GcVersions(keys=keys):
-            yield from (write_latch(key, at=ts) for key, ts in keys)
+        case rq.RaiseGcThreshold() | rq.GcVersions() | rq.GcSpan():
+            yield from _collecting_latches(batch, request)
         case rq.GcTxnRecords(records=named):
             # Nobody may finish a transaction while it is decided that its record can go.
             yield from (write_latch(txn_key(anchor, txn_id)) for anchor, txn_id in named)
@@ -175,6 +181,19 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
         case _:
             start, end = _span(request)
             yield write_latch(start, end, at=write_at)
+
+
+def _collecting_latches(batch: Batch, request: Request) -> Iterator[LatchSpan]:
+    """Latches of a request that collects: on all collecting, and on keys whose newest version goes.
+
+    A read is told the same before and after. A writer counts what it supersedes, the newest version, so it waits for those
+    requests that take a key's newest version away.
+    """
+    yield write_latch(gc_key(batch.header.range_id))
+    if isinstance(request, rq.GcVersions):
+        yield from (write_latch(key, at=MAX) for key, _ in request.vanishing)
+    elif isinstance(request, rq.GcSpan):
+        yield write_latch(request.start, request.end, at=MAX)
 
 
 def _record_latches(batch: Batch, request: Request) -> Iterator[LatchSpan]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.errors import (
-    BelowGcThreshold,
     ConditionFailed,
     ConflictError,
     InvariantViolation,
@@ -26,8 +25,9 @@ from slackwater.errors import (
     WriteTooOld,
 )
 from slackwater.hooks import probe
+from slackwater.model.retention import complete_after, readable, too_old
 from slackwater.protocol.range import requests as rq
-from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_range, evaluate_txn
+from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_gc, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
 from slackwater.replica.fates import highest_looked_at, through
 from slackwater.storage.overlay import Overlay
@@ -60,7 +60,9 @@ HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
     rq.Delete: evaluate_data.delete,
     rq.DeleteRange: evaluate_data.delete_range,
     rq.PutRows: evaluate_data.put_rows,
-    rq.GcVersions: evaluate_data.gc_versions,
+    rq.RaiseGcThreshold: evaluate_gc.raise_threshold,
+    rq.GcVersions: evaluate_gc.gc_versions,
+    rq.GcSpan: evaluate_gc.gc_span,
     rq.EndTxn: evaluate_txn.end_txn,
     rq.HeartbeatTxn: evaluate_txn.heartbeat_txn,
     rq.PushTxn: evaluate_txn.push_txn,
@@ -75,7 +77,6 @@ HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
     rq.AbortMerge: evaluate_range.abort_merge,
     rq.ChangeReplicas: evaluate_range.change_replicas,
     rq.TransferLease: evaluate_range.transfer_lease,
-    rq.RaiseGcThreshold: evaluate_range.raise_gc_threshold,
     rq.ComputeChecksum: evaluate_range.compute_checksum,
     rq.Barrier: evaluate_range.barrier,
     rq.CloseNow: evaluate_range.close_now,
@@ -94,10 +95,8 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
     ):
         raise UnavailableError("the range is frozen by a merge; try again in a moment", left=view.state.frozen.left_id)
     read_ts = view.read_at
-    if read_ts <= view.state.gc_threshold and any(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests):
-        raise BelowGcThreshold(
-            "history at this timestamp has been collected", timestamp=read_ts, threshold=view.state.gc_threshold
-        )
+    if read_ts <= view.state.gc_threshold:
+        _check_kept(batch, view, read_ts)
     if _one_phase(batch):
         decided = evaluate_txn.already_committed(batch, view)
         if decided is not None:
@@ -160,6 +159,18 @@ def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp, 
     if txn is not None and evaluation.min_write_ts:
         evaluation.txn_write_ts = work.write_ts
     return evaluation
+
+
+def _check_kept(batch: Batch, view: View, read_ts: Timestamp) -> None:
+    """At or below the threshold, only what is kept is read (I-17)."""
+    state = view.state
+    for request in batch.requests:
+        if isinstance(request, rq.FOLLOWER_READS) and (span := declare.span_of(request)) is not None:
+            start, end = span
+            if not readable(state.gc_threshold, state.kept, start, end or start + b"\x00", ts=read_ts):
+                raise too_old(
+                    read_ts, threshold=complete_after(state.gc_threshold, state.kept, start, end or start + b"\x00")
+                )
 
 
 def _one_phase(batch: Batch) -> bool:

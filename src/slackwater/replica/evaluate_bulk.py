@@ -23,9 +23,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from slackwater.errors import BelowGcThreshold, UsageError
+from slackwater.errors import UsageError
 from slackwater.protocol.range.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow, decode_plan
-from slackwater.replica.evaluate_data import note_read, uncertain_upto
+from slackwater.replica.evaluate_data import check_window, note_read, uncertain_upto
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
@@ -113,9 +113,7 @@ def scan_arrow(work: Work, request: ScanArrow) -> None:
 
 def export_arrow(work: Work, request: ExportArrow) -> None:
     """Changes as columns."""
-    threshold = work.view.state.gc_threshold
-    if request.after < threshold:
-        raise BelowGcThreshold("part of this window has been collected", timestamp=request.after, threshold=threshold)
+    check_window(work, request.start, request.end, after=request.after)
     if request.upto > work.read_ts:
         raise UsageError(
             "changes are read up to the batch's timestamp at most; set both to the same", upto=request.upto

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from slackwater.codec.layout import KV
 from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
 from slackwater.hooks import probe
+from slackwater.model.retention import complete_after, too_old
 from slackwater.protocol.range import requests as rq
-from slackwater.storage import gc, reads, writes
+from slackwater.storage import reads, writes
 from slackwater.storage.intents import conflict, conflicts_in
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> ScannedRows
 
 def export(work: Work, request: rq.Export) -> Result:
     """Every version of a window of time."""
-    threshold = work.view.state.gc_threshold
-    if request.after < threshold:
-        raise BelowGcThreshold("part of this window has been collected", timestamp=request.after, threshold=threshold)
+    check_window(work, request.start, request.end, after=request.after)
     header = work.header
     found = reads.scan_versions(
         work.reader,
@@ -100,6 +99,13 @@ def refresh(work: Work, request: rq.Refresh) -> Result:
     An intent at or below `upto` is no change yet: the refreshing transaction may push it above `upto`, or wait for its end.
     """
     start, end, after, upto = request.start, request.end, request.after, request.upto
+    try:
+        check_window(work, start, end, after=after)
+    except BelowGcThreshold as error:
+        # A deletion in the window may have been collected: that nothing is found there says nothing.
+        raise RetryableError(
+            "the transaction is older than what is kept of the past; restart it", **error.facts
+        ) from None
     change = reads.refresh(work.reader, start, end, after=after, upto=upto, txn=work.txn)
     if change is not None and change.intent is not None:
         probe("evaluate.refresh_met_intent")
@@ -216,13 +222,6 @@ def put_rows(work: Work, request: rq.PutRows) -> Result:
     return _wrote(work, written)
 
 
-def gc_versions(work: Work, request: rq.GcVersions) -> Result:
-    """Remove versions below the threshold, which must have been raised before (pitfall 18)."""
-    collected = gc.collect_keys(work.reader, work.effects, request.keys, threshold=work.view.state.gc_threshold)
-    work.evaluation.add_stats(collected.stats)
-    return rq.Number(collected.versions)
-
-
 def _check_record(work: Work, request: rq.Put | rq.ConditionalPut | rq.InitPut) -> None:
     """Refuse what the nodes that read the cluster's own records could not read."""
     if request.key < KV:
@@ -235,6 +234,15 @@ def _wrote(work: Work, written: WrittenVersion) -> Result:
     if written.ts > work.write_ts:
         work.write_ts = written.ts
     return rq.Done()
+
+
+def check_window(work: Work, start: bytes, end: bytes, *, after: Timestamp) -> None:
+    """Refuse a window of changes that begins below what is complete here (I-17, pitfall 40)."""
+    state = work.view.state
+    if after < state.gc_threshold:
+        floor = complete_after(state.gc_threshold, state.kept, start, end)
+        if after < floor:
+            raise too_old(after, threshold=floor, what="part of this window")
 
 
 def uncertain_upto(work: Work) -> Timestamp:

@@ -21,7 +21,6 @@ from slackwater.protocol.log.commands import (
     ChecksumTrigger,
     DescriptorTrigger,
     FreezeTrigger,
-    GcTrigger,
     MergeTrigger,
     SplitTrigger,
     ThawTrigger,
@@ -51,7 +50,7 @@ def split(work: Work, request: rq.Split) -> Result:
     generation = Generation(old.generation + 1)
     left = RangeDescriptor(old.range_id, old.start, request.at, old.replicas, generation)
     right = RangeDescriptor(request.right_id, request.at, old.end, old.replicas, generation)
-    work.evaluation.trigger = SplitTrigger(left, right, work.view.right_stats)
+    work.evaluation.trigger = SplitTrigger(left, right, work.view.prepared)
     work.evaluation.generation = old.generation
     return rq.SplitResult(left, right)
 
@@ -88,6 +87,7 @@ def subsume(work: Work, request: rq.Subsume) -> None:
             gc_threshold=state.gc_threshold,
             txn_floor=state.txn_floor,
             stats=state.stats,
+            kept=state.kept,
         )
 
     work.evaluation.finishers.append(frozen)
@@ -158,8 +158,8 @@ def _check_frozen(view: View, right: RangeDescriptor, frozen: rq.SubsumeResult) 
         raise UsageError(f"r{right.range_id} is not frozen for this merge", here=here.status())
     if under.left_generation != frozen.freeze_generation or here.lai < frozen.lai:
         raise UsageError(f"r{right.range_id} was frozen for another merge", here=here.status())
-    stands = (here.gc_threshold, here.txn_floor, here.stats)
-    if stands != (frozen.gc_threshold, frozen.txn_floor, frozen.stats):
+    stands = (here.gc_threshold, here.txn_floor, here.stats, here.kept)
+    if stands != (frozen.gc_threshold, frozen.txn_floor, frozen.stats, frozen.kept):
         raise UsageError(f"r{right.range_id} was frozen in another state than the merge names", here=here.status())
     furthest = view.furthest()
     if not here.closed <= frozen.closed <= furthest or not here.read_floor <= frozen.read_floor <= furthest:
@@ -209,15 +209,6 @@ def transfer_lease(work: Work, request: rq.TransferLease) -> Result:
     """Hand over the lease; the driver, which knows the target's liveness, makes the trigger."""
     if request.to != work.view.state.lease.holder:
         work.evaluation.transfer_to = request.to
-    return rq.Done()
-
-
-def raise_gc_threshold(work: Work, request: rq.RaiseGcThreshold) -> Result:
-    """Refuse reads at or below a timestamp from now on."""
-    if request.threshold > work.view.now:
-        raise UsageError("the present and the future cannot be collected", threshold=request.threshold)
-    if request.threshold > work.view.state.gc_threshold:
-        work.evaluation.trigger = GcTrigger(gc_threshold=request.threshold)
     return rq.Done()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
+from slackwater.errors import UnavailableError
 from slackwater.protocol.range.requests import Barrier, Batch, BatchResult, Result
 from slackwater.replica.state import add_stats
 from slackwater.storage.batch import WriteBatch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
+    from slackwater.model.protection import Kept
     from slackwater.model.txns import Txn
     from slackwater.protocol.log.commands import Trigger
     from slackwater.protocol.range.requests import Header
@@ -77,7 +79,41 @@ class LeftSide(NamedTuple):
     on from each, while the other range stayed."""
 
 
+class Permit(NamedTuple):
+    """What the protocol allows to be collected of a range."""
+
+    target: Timestamp
+    """Everything at or below this may go, but for what is protected."""
+    protections: tuple[Kept, ...] = ()
+    """Of spans that touch the range; those above the target are of no interest and may be left out."""
+
+
+class RetentionRules(Protocol):
+    """What a leaseholder knows of time to live, protections and dropped tables."""
+
+    def permit(self, state: RangeState) -> Permit:
+        """What may be collected of a range now. Raises `UnavailableError` with the reason while that is not known."""
+        ...
+
+    def dropped_at(self, start: bytes, end: bytes) -> Timestamp:
+        """When the table that [start, end) lies in was dropped; MIN: there is no such table, or it lives."""
+        ...
+
+
+class NoRules:
+    """Nothing is known, so nothing is collected."""
+
+    def permit(self, state: RangeState) -> Permit:
+        """No permit."""
+        raise UnavailableError("time to live and protections are not known here; nothing is collected")
+
+    def dropped_at(self, start: bytes, end: bytes) -> Timestamp:
+        """No dropped table."""
+        return MIN
+
+
 NO_NEIGHBORS = NoNeighbors()
+NO_RULES = NoRules()
 
 
 class View:
@@ -89,10 +125,11 @@ class View:
         "lease_end",
         "neighbors",
         "now",
+        "prepared",
         "read_at",
         "reader",
         "resolve_bytes_max",
-        "right_stats",
+        "retention",
         "state",
         "tscache",
         "txn_expiration_s",
@@ -110,7 +147,8 @@ class View:
         lease_end: Timestamp,
         tscache: TimestampCache | None,
         txn_expiration_s: float,
-        right_stats: tuple[int, ...] = (),
+        prepared: tuple[int, ...] = (),
+        retention: RetentionRules = NO_RULES,
         neighbors: Neighbors = NO_NEIGHBORS,
         furthest: Callable[[], Timestamp] = lambda: MAX,
         uncertain_upto: Timestamp = MIN,
@@ -128,8 +166,11 @@ class View:
         self.tscache = tscache
         """Reads are recorded here; None for a follower, whose reads are below what is closed."""
         self.txn_expiration_s = txn_expiration_s
-        self.right_stats = right_stats
-        """For a split: the statistics of the right half, computed beforehand."""
+        self.prepared = prepared
+        """Computed beforehand, under the batch's latches: for a split the statistics of the right half, for a span that is to
+        be collected its own; empty when the span may not go."""
+        self.retention = retention
+        """For collecting: what may go."""
         self.neighbors = neighbors
         """For changes of the range itself: the ranges beside it, as this store has applied them."""
         self.furthest = furthest

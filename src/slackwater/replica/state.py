@@ -18,6 +18,8 @@ from slackwater.codec.layout import range_local
 from slackwater.errors import StorageError, invariant
 from slackwater.model.descriptors import NO_LEASE, Lease, LeaseAppliedIndex, RangeDescriptor
 from slackwater.model.ids import Position
+from slackwater.model.protection import Kept
+from slackwater.model.retention import Retained
 from slackwater.protocol.log.commands import FreezeTrigger
 
 STATE_NAME = b"state"
@@ -37,6 +39,13 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     txn_floor: Timestamp = MIN
     frozen: FreezeTrigger | None = None
     stats: tuple[int, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    """History at or below the GC threshold that is there all the same, and readable."""
+
+    @property
+    def retained(self) -> Retained:
+        """What the range knows of the past."""
+        return Retained(self.descriptor.start, self.descriptor.end, self.gc_threshold, self.kept)
 
     def status(self) -> str:
         """One line for logs, scripts, console and simulator."""

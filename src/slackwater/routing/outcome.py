@@ -44,6 +44,7 @@ from slackwater.protocol.range.requests import (
     ComputeChecksum,
     EndTxn,
     ForgetLocks,
+    GcSpan,
     GcTxnRecords,
     GcVersions,
     HeartbeatTxn,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 REPEATABLE = frozenset(
     {
         *READS, QueryResolved, CloseNow, PushTxn, ResolveIntents, ForgetLocks, HeartbeatTxn,
-        Barrier, ComputeChecksum, RequestLease, RaiseGcThreshold, GcVersions, GcTxnRecords, AbortMerge, Thaw,
+        Barrier, ComputeChecksum, RequestLease, RaiseGcThreshold, GcVersions, GcSpan, GcTxnRecords, AbortMerge, Thaw,
     }
 )  # fmt: skip
 _READS = frozenset(READS)

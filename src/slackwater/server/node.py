@@ -68,6 +68,7 @@ from slackwater.server.raw_writes import WRITES, check_raw, known_plain
 from slackwater.server.records import check_record
 from slackwater.server.refetch import refetch
 from slackwater.server.reports import capacity, checksum, replica_status, report
+from slackwater.server.retention import NodeRetention
 from slackwater.server.span_watch import span_watch
 from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
@@ -297,6 +298,7 @@ class Node:
     def _administer(self, store: Store, liveness: NodeLiveness) -> None:
         """What changes ranges on purpose, and what keeps them in order."""
         self.protections = node_protections(self)
+        store.context.retention = NodeRetention(self.clock)
         self.peers = Peers(self.dialer, self.book.resolve, self.scope.child("peers"))
         self.admin = Admin(
             sender=self.sender,

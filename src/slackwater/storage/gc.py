@@ -1,19 +1,26 @@
 """Collecting history: which versions may go, and in what order.
 
 Rule (I-26). A version is visible from its own timestamp up to the one above it. It may go when it is visible at no
-t >= threshold and at no protected instant:
+t >= floor and at no kept instant:
 
-    threshold = 35, protected at 12        a@40   a@30   a@20   a@10
+    floor = 35, kept at 12                 a@40   a@30   a@20   a@10
     visible at                             40…    30–39  20–29  10–19
                                            keep   keep   go     keep (12)
 
-A tombstone is visible like any version, but what it shows is nothing: when it is the one visible at the threshold, it
-goes too, provided that every older version of its key goes with it (otherwise they would come back to life). Older
-versions go first, so a limit that cuts in the middle of a key never takes a tombstone before what it hides.
+A tombstone is visible like any version, but what it shows is nothing: when it is the one visible at the floor, or at a kept
+instant, it goes too, provided that every older version of its key goes with it (otherwise they would come back to life).
 
-The threshold itself must be raised, in the replicated log, before anything goes (two phases: architecture section 7).
-Reads at or below it fail; the state *at* the threshold stays complete, so that a feed or backup that stands exactly
-there still finds its before-images.
+Floors and instants come from `model.retention.stretches`: the same table by which reads below the threshold are answered or
+refused. The threshold itself must be raised, in the replicated log, before anything goes (two phases: architecture section 7).
+What is garbage stays garbage: thresholds never go back, and no version is written below one. So a plan made on a snapshot,
+off the loop, still holds when its batch is evaluated, and is checked there all the same.
+
+    plan          a walk over a snapshot: keys with the versions to delete, and whole spans in which nothing stays
+    collect_keys  the deletions of one batch, each held against the rule again
+    check_clear   that nothing of a span stays, so that one range tombstone may take it
+
+Keys that keep their newest version share nothing with writers: what a write changes of the statistics depends on the newest
+version alone. A key that goes as a whole does, and must be latched (`vanishing`).
 """
 
 from __future__ import annotations
@@ -24,145 +31,219 @@ from typing import TYPE_CHECKING, NamedTuple
 from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.errors import UsageError
 from slackwater.runtime.seam import Family
-from slackwater.storage.stats import ZERO, Stats, of_versions
+from slackwater.storage.stats import ZERO, Stats, of_versions, without_oldest
 from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, BLOCK_MIN, suffix, tail_key, ts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from slackwater.runtime.seam import EngineBatch, Reader
+    from slackwater.model.retention import Stretch
+    from slackwater.runtime.seam import Engine, EngineBatch, Reader
 
-COLLECT_VERSIONS_MAX = 10_000
-"""Deletions in one batch when the caller sets no limit of its own."""
+CLEAR_VERSIONS_MIN = 2_000
+"""Neighboring versions that all go are deleted one by one up to here, and by one range tombstone above."""
+CLEAR_VERSIONS_MAX = 500_000
+"""Of one range tombstone: they are walked over once more while writers of the span wait."""
+SCANNED_MAX = 200_000
+"""Versions that one plan walks over before it is handed in, found or not."""
+
+Versions = list[tuple[Timestamp, bytes]]
+"""Of one key, newest first."""
+
+
+class GcPoint(NamedTuple):
+    """Versions of one key that may go."""
+
+    key: bytes
+    timestamps: tuple[Timestamp, ...]
+    vanishing: bool = False
+    """None of the key's versions stays."""
+
+
+class GcPlan(NamedTuple):
+    """What a walk found."""
+
+    points: list[GcPoint]
+    clears: list[tuple[bytes, bytes]]
+    """Spans in which nothing stays."""
+    versions: int
+    """That may go, those of `clears` included."""
+    scanned: int
+    resume: bytes | None = None
+    """Where to go on; None at the end."""
 
 
 class Collected(NamedTuple):
-    """What one round put into the batch."""
+    """What one batch deletes."""
 
     versions: int
     stats: Stats
-    resume: bytes | None = None
-    """Where to go on: a key, possibly the last one again; None at the end."""
 
 
-class _Old(NamedTuple):
-    """A version with what decides about it."""
+class _Run:
+    """Neighboring keys of which nothing stays."""
 
-    ts: Timestamp
-    value: bytes
-    above: Timestamp
-    """The timestamp of the next newer version; MAX for the newest."""
+    __slots__ = ("points", "start", "versions")
+
+    def __init__(self) -> None:
+        self.start: bytes | None = None
+        self.versions = 0
+        self.points: list[GcPoint] = []
+
+    def add(self, key: bytes, versions: Versions) -> None:
+        """One more key."""
+        if self.start is None:
+            self.start = key
+        self.versions += len(versions)
+        if self.versions < CLEAR_VERSIONS_MIN:
+            self.points.append(GcPoint(key, tuple(ts for ts, _ in versions), vanishing=True))
 
 
-def collect(
-    reader: Reader,
-    batch: EngineBatch,
-    start: bytes,
-    end: bytes,
-    *,
-    threshold: Timestamp,
-    protected: Sequence[Timestamp] = (),
-    max_versions: int = COLLECT_VERSIONS_MAX,
-) -> Collected:
-    """Delete garbage of [start, end). `protected` are instants below the threshold that stay readable."""
-    instants = sorted(protected)
-    count, stats = 0, ZERO
-    for key, versions in _keys(reader, start, end):
-        if count >= max_versions:
-            return Collected(count, stats, key)
-        going = _garbage(versions, threshold, instants)
-        room = max_versions - count
-        cut = len(going) > room
-        if cut:  # the oldest go first: a tombstone never before what it hides
-            going = going[len(going) - room :]
-        for old in going:
-            batch.delete(Family.DATA, key + suffix(old.ts))
-        count += len(going)
-        stats = stats.plus(_change(key, versions, going))
-        if cut:
-            return Collected(count, stats, key)
-    return Collected(count, stats)
+def plan(
+    reader: Reader, start: bytes, end: bytes, *, stretches: Sequence[Stretch], max_versions: int, by_span: bool = True
+) -> GcPlan:
+    """Find garbage of [start, end), which the stretches cover; about `max_versions` of it, cleared spans not counted.
+
+    `by_span`: whether long runs of keys that go as a whole may go by range tombstone.
+    """
+    found = GcPlan([], [], 0, 0)
+    points, clears, listed, total, scanned = found.points, found.clears, 0, 0, 0
+    run = _Run()
+
+    def close(upto: bytes) -> None:
+        nonlocal run, listed
+        if run.start is not None and by_span and run.versions >= CLEAR_VERSIONS_MIN:
+            clears.append((run.start, upto))
+        elif run.start is not None:
+            points.extend(run.points)
+            listed += run.versions
+        run = _Run()
+
+    rules = iter(stretches)
+    rule = next(rules)
+    for key, versions in keys_of(reader, start, end):
+        while key >= rule.end:
+            rule = next(rules)
+        if listed >= max_versions or scanned >= SCANNED_MAX or run.versions >= CLEAR_VERSIONS_MAX:
+            close(key)
+            return GcPlan(points, clears, total, scanned, key)
+        scanned += len(versions)
+        going = garbage(versions, rule.floor, rule.instants)
+        total += len(going)
+        if len(going) == len(versions) and (by_span or run.versions + len(going) < CLEAR_VERSIONS_MIN):
+            run.add(key, versions)
+            continue
+        close(key)
+        if going:
+            points.append(GcPoint(key, tuple(ts for ts, _ in going), len(going) == len(versions)))
+            listed += len(going)
+    close(end)
+    return GcPlan(points, clears, total, scanned)
 
 
 def collect_keys(
-    reader: Reader, batch: EngineBatch, points: Sequence[tuple[bytes, Timestamp]], *, threshold: Timestamp
+    reader: Reader, batch: EngineBatch, points: Sequence[GcPoint], *, stretches: Sequence[Stretch]
 ) -> Collected:
-    """Delete, for each (key, ts), that version and all older ones. Refuses what the rule does not allow (I-26)."""
+    """Delete the named versions. Refuses what the rule does not allow (I-26); one that is gone already is skipped."""
     count, stats = 0, ZERO
-    for key, ts in points:
-        versions = [old for _, group in _keys(reader, key, key + b"\x00") for old in group]
-        chosen = [old for old in versions if old.ts <= ts]
-        allowed = {old.ts for old in _garbage(versions, threshold, [])}
-        for old in chosen:
-            if old.ts not in allowed:
-                raise UsageError(
-                    "a version is still visible above the threshold or its removal would uncover others (I-26)",
-                    key=key,
-                    ts=old.ts,
-                    above=old.above,
-                    threshold=threshold,
-                )
-            batch.delete(Family.DATA, key + suffix(old.ts))
-        count += len(chosen)
-        stats = stats.plus(_change(key, versions, chosen))
+    for key, named, vanishing in points:
+        rule = next((s for s in stretches if s.start <= key < s.end), None)
+        if rule is None:
+            raise UsageError("a version outside the range is not its to collect (I-26)", key=key)
+        versions = versions_of(reader, key)
+        allowed = garbage(versions, rule.floor, rule.instants)
+        wanted = set(named)
+        going = [version for version in versions if version[0] in wanted]
+        if not wanted.isdisjoint({ts for ts, _ in versions} - {ts for ts, _ in allowed}):
+            raise UsageError("a version is still visible at or above the floor, or at a kept instant (I-26)", key=key)
+        if len(going) < len(allowed) and _uncovers(going, allowed):
+            raise UsageError("a tombstone goes only with all that it hides (I-26)", key=key)
+        if going and len(going) == len(versions) and not vanishing:
+            raise UsageError("a key that vanishes must be named as such: its writers have to wait", key=key)
+        for ts, _ in going:
+            batch.delete(Family.DATA, key + suffix(ts))
+        count += len(going)
+        stats = stats.plus(_change(key, versions, going))
     return Collected(count, stats)
 
 
-def garbage_points(
-    reader: Reader,
-    start: bytes,
-    end: bytes,
-    *,
-    threshold: Timestamp,
-    protected: Sequence[Timestamp] = (),
-    max_keys: int = COLLECT_VERSIONS_MAX,
-) -> tuple[list[tuple[bytes, Timestamp]], bytes | None]:
-    """(key, ts) such that this version and all older ones are garbage, for `collect_keys`; and where to go on."""
-    instants = sorted(protected)
-    points: list[tuple[bytes, Timestamp]] = []
-    for key, versions in _keys(reader, start, end):
-        if len(points) >= max_keys:
-            return points, key
-        allowed = {old.ts for old in _garbage(versions, threshold, instants)}
-        point: Timestamp | None = None
-        for old in reversed(versions):
-            if old.ts not in allowed:
-                break
-            point = old.ts
-        if point is not None:
-            points.append((key, point))
-    return points, None
+def check_clear(engine: Engine, start: bytes, end: bytes, *, stretches: Sequence[Stretch] | None) -> Stats | None:
+    """The numbers of [start, end) if nothing of it has to stay; `stretches` None: because its table is dropped.
+
+    Intents are somebody's unfinished work: where there is one, the span stays. Long: to be called off the loop.
+    """
+    with engine.snapshot() as frozen:
+        if frozen.cursor(Family.LOCK, start=start, end=end).chunk(1)[0]:
+            return None
+        total = ZERO
+        rules = iter(stretches or ())
+        rule = next(rules, None)
+        for key, versions in keys_of(frozen, start, end):
+            while rule is not None and key >= rule.end:
+                rule = next(rules)
+            if rule is not None and len(garbage(versions, rule.floor, rule.instants)) < len(versions):
+                return None
+            total = total.plus(of_versions(key, versions))
+        return total
 
 
-def _garbage(versions: list[_Old], threshold: Timestamp, instants: list[Timestamp]) -> list[_Old]:
-    """The versions that may go, newest first."""
-    going: list[_Old] = []
+def garbage(versions: Versions, floor: Timestamp, instants: Sequence[Timestamp]) -> Versions:
+    """The versions of one key that may go, newest first."""
+    if not instants:
+        for i, (ts, value) in enumerate(versions):
+            if ts <= floor:  # visible at the floor: it stays, unless what it shows is nothing
+                return versions[i + 1 :] if value else versions[i:]
+        return []
+    going: Versions = []
     kept_older = False
-    for old in reversed(versions):  # oldest first: a tombstone needs to know whether anything older stays
-        watched = bisect_left(instants, old.ts) < bisect_left(instants, old.above)
-        seen = old.above > threshold or watched
-        if seen and (old.value or old.ts > threshold or kept_older):
+    for i in range(len(versions) - 1, -1, -1):  # oldest first: a tombstone needs to know whether anything older stays
+        ts, value = versions[i]
+        above = versions[i - 1][0] if i else MAX
+        seen = above > floor or bisect_left(instants, ts) < bisect_left(instants, above)
+        if seen and (value or ts > floor or kept_older):
             kept_older = True
         else:
-            going.append(old)
+            going.append(versions[i])
     return going[::-1]
 
 
-def _change(key: bytes, versions: list[_Old], going: list[_Old]) -> Stats:
+def _uncovers(going: Versions, allowed: Versions) -> bool:
+    """Whether a tombstone goes before something older that may go too: that would come back to life."""
+    newest = max((ts for ts, value in going if not value), default=0)
+    gone = {ts for ts, _ in going}
+    return any(ts < newest and ts not in gone for ts, _ in allowed)
+
+
+def _change(key: bytes, versions: Versions, going: Versions) -> Stats:
     """How the statistics change: also for what stays, whose superseding version may be one that goes."""
-    gone = {old.ts for old in going}
-    before = of_versions(key, [(old.ts, old.value) for old in versions])
-    return of_versions(key, [(old.ts, old.value) for old in versions if old.ts not in gone]).minus(before)
+    if not going:
+        return ZERO
+    if versions[-len(going) :] == going:
+        return without_oldest(key, versions, len(going))
+    gone = {ts for ts, _ in going}
+    stays = [version for version in versions if version[0] not in gone]
+    return of_versions(key, stays).minus(of_versions(key, versions))
 
 
-def _keys(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[bytes, list[_Old]]]:
+def versions_of(reader: Reader, key: bytes) -> Versions:
+    """All versions of one key."""
+    cursor = reader.cursor(Family.DATA, start=key + b"\x80", end=key + AFTER_VERSIONS)
+    found: Versions = []
+    while True:
+        keys, values = cursor.chunk(BLOCK_MAX)
+        if not keys:
+            return found
+        found += ((ts_of(stored), value) for stored, value in zip(keys, values, strict=True))
+
+
+def keys_of(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[bytes, Versions]]:
     """Per key all its versions, newest first."""
     tail = tail_key(start, end)
     spans = [(start, end)]
     if tail is not None and tail >= start:
         spans.append((tail + b"\x80", tail + AFTER_VERSIONS))
     current: bytes | None = None
-    versions: list[_Old] = []
+    versions: Versions = []
     for low, high in spans:
         cursor = reader.cursor(Family.DATA, start=low, end=high)
         block = BLOCK_MIN
@@ -173,13 +254,13 @@ def _keys(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[bytes, lis
             block = min(2 * block, BLOCK_MAX)
             for stored, value in zip(keys, values, strict=True):
                 key = stored[:-8]
-                if not start <= key < end:
-                    continue
                 if key != current:
-                    if current is not None:
+                    if current is not None and versions:
                         yield current, versions
                     current, versions = key, []
-                above = versions[-1].ts if versions else MAX
-                versions.append(_Old(ts_of(stored), value, above))
-    if current is not None:
+                    if not start <= key < end:
+                        current = None
+                        continue
+                versions.append((ts_of(stored), value))
+    if current is not None and versions:
         yield current, versions

@@ -119,6 +119,22 @@ def of_versions(key: bytes, versions: list[tuple[Timestamp, bytes]]) -> Stats:
     return Stats(live, int(live > 0), size, 1, len(versions), weight)
 
 
+def without_oldest(key: bytes, versions: list[tuple[Timestamp, bytes]], count: int) -> Stats:
+    """The change when the `count` oldest versions of a key go, of which the newest is not live."""
+    size = weight = 0
+    first = len(versions) - count
+    above = versions[first - 1][0] if first else None
+    for ts, value in versions[first:]:
+        one = version_bytes(key, value)
+        size += one
+        if not value:
+            weight += one * _second(ts)
+        elif above is not None:
+            weight += one * _second(above)
+        above = ts
+    return Stats(total_bytes=-size, total_keys=-int(first == 0), versions=-count, garbage_weight=-weight)
+
+
 def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
     """The numbers of [start, end), from scratch."""
     total = ZERO

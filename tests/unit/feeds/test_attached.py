@@ -33,6 +33,7 @@ class State(msgspec.Struct, frozen=True):
     closed: Timestamp = MIN
     lai: LeaseAppliedIndex = LeaseAppliedIndex(0)
     gc_threshold: Timestamp = MIN
+    kept: tuple[()] = ()
     position: Position = Position(0)
 
 

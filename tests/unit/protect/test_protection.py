@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.model.protection import Kept, Metadata, Mode, Record, State, kept_in, readable
+from slackwater.model.protection import Kept, Metadata, Mode, Record, State, kept_in
+from slackwater.model.retention import readable
 from slackwater.model.spans import Span
 
 
@@ -12,6 +13,11 @@ def record(ts: int, mode: Mode, *spans: Span) -> Record:
 
 
 AB, CF, AZ = Span(b"a", b"b"), Span(b"c", b"f"), Span(b"a", b"z")
+
+
+def _readable(kept, span, ts):
+    """Below a threshold that is above everything."""
+    return readable(Timestamp(100), kept, span.start, span.end, ts=Timestamp(ts))
 
 
 def test_only_what_overlaps_counts_and_only_the_part_inside() -> None:
@@ -26,11 +32,11 @@ def test_only_what_overlaps_counts_and_only_the_part_inside() -> None:
 
 def test_a_read_is_served_where_all_of_it_is_kept_at_that_instant() -> None:
     kept = kept_in([record(3, Mode.AT, AB), record(3, Mode.AFTER, Span(b"b", b"c")), record(7, Mode.AFTER, CF)], AZ)
-    assert readable(kept, AB, Timestamp(3))
-    assert not readable(kept, AB, Timestamp(4)), "only that instant"
-    assert readable(kept, Span(b"a", b"c"), Timestamp(3)), "by two records together"
-    assert not readable(kept, Span(b"a", b"d"), Timestamp(3))
-    assert readable(kept, Span(b"d", b"e"), Timestamp(8))
-    assert not readable(kept, Span(b"d", b"e"), Timestamp(6))
-    assert not readable(kept, Span(b"f", b"g"), Timestamp(8))
-    assert not readable((), AB, Timestamp(3))
+    assert _readable(kept, AB, 3)
+    assert not _readable(kept, AB, 4), "only that instant"
+    assert _readable(kept, Span(b"a", b"c"), 3), "by two records together"
+    assert not _readable(kept, Span(b"a", b"d"), 3)
+    assert _readable(kept, Span(b"d", b"e"), 8)
+    assert not _readable(kept, Span(b"d", b"e"), 6)
+    assert not _readable(kept, Span(b"f", b"g"), 8)
+    assert not _readable((), AB, 3)

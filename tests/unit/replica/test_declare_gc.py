@@ -14,5 +14,7 @@ from slackwater.replica import declare
 
 
 def test_collected_keys_count_as_addressed() -> None:
-    batch = rq.Batch(rq.Header(RangeId(7)), [rq.GcVersions(((b"b", Timestamp(5)), (b"p", Timestamp(9))))])
+    batch = rq.Batch(rq.Header(RangeId(7)), [rq.GcVersions(((b"d", (Timestamp(5),)),), ((b"b", ()), (b"p", ())))])
     assert declare.bounds(batch) == Span(b"b", b"p\x00")
+    span = rq.Batch(rq.Header(RangeId(7)), [rq.GcSpan(b"b", b"q")])
+    assert declare.bounds(span) == Span(b"b", b"q")

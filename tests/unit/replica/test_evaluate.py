@@ -23,7 +23,7 @@ from slackwater.protocol.log.commands import FreezeTrigger, GcTrigger, MergeTrig
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare, records
 from slackwater.replica.evaluate import View, evaluate
-from slackwater.replica.evaluation import LeftSide
+from slackwater.replica.evaluation import NO_RULES, LeftSide, RetentionRules
 from slackwater.replica.state import RangeState
 from slackwater.replica.tscache import TimestampCache
 from slackwater.storage import reads
@@ -44,6 +44,8 @@ class Bench:
         self.now = 100
         self.left = LeftSide()
         self.others: dict[int, RangeState] = {}
+        self.prepared: tuple[int, ...] = (1,) * 8
+        self.retention: RetentionRules = NO_RULES
 
     def left_of(self, descriptor: RangeDescriptor) -> LeftSide:
         return self.left
@@ -84,7 +86,8 @@ class Bench:
             lease_end=Timestamp(lease_end),
             tscache=self.cache,
             txn_expiration_s=5.0,
-            right_stats=(1,) * 8,
+            prepared=self.prepared,
+            retention=self.retention,
             neighbors=self,
             furthest=lambda: Timestamp(10_000),
         )
@@ -432,8 +435,6 @@ def test_changes_of_a_range_that_no_honest_node_asks_for_are_refused() -> None:
         rq.ChangeReplicas((1, 1), 4),
         rq.ChangeReplicas(tuple(range(1, 99)), 4),
         rq.ChangeReplicas((2,), 4),
-        rq.RaiseGcThreshold(MAX),
-        rq.RaiseGcThreshold(Timestamp(bench.now + 100)),
         rq.GcTxnRecords(MAX),
         rq.ComputeChecksum(b""),
         rq.ComputeChecksum(b"x" * 1000),
@@ -443,7 +444,6 @@ def test_changes_of_a_range_that_no_honest_node_asks_for_are_refused() -> None:
     with pytest.raises(UnavailableError):
         bench.run(rq.ChangeReplicas((1, 2, 77), 4))
     assert bench.run(rq.AbortMerge(4)).trigger is not None
-    assert bench.run(rq.RaiseGcThreshold(Timestamp(50))).trigger is not None
 
 
 def test_collecting_records_raises_the_floor() -> None:

@@ -4,6 +4,8 @@ import pytest
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.codec.layout import kv
+from slackwater.model.protection import Kept
+from slackwater.model.retention import readable, stretches
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.storage import gc, intents, reads, stats, writes
 from slackwater.storage.memory import MemoryEngine
@@ -122,14 +124,19 @@ class Runner:
         ]
         return "\n".join(lines) or "none"
 
-    def do_gc(self, start, end, threshold, protected=""):
-        instants = [Timestamp(int(p)) for p in protected.split(",") if p]
-        done = self.write(
-            lambda b: gc.collect(
-                self.engine, b, bound(start), bound(end), threshold=Timestamp(int(threshold)), protected=instants
-            )
-        )
+    def do_gc(self, start, end, threshold, protected="", after=""):
+        low, high, self.threshold = bound(start), bound(end), Timestamp(int(threshold))
+        self.kept = [Kept(low, high, Timestamp(int(p))) for p in protected.split(",") if p]
+        self.kept += [Kept(low, high, Timestamp(int(p)), after=True) for p in after.split(",") if p]
+        rules = stretches(self.threshold, self.kept, low, high)
+        found = gc.plan(self.engine, low, high, stretches=rules, max_versions=1000, by_span=False)
+        done = self.write(lambda b: gc.collect_keys(self.engine, b, found.points, stretches=rules))
         return f"removed {done.versions}"
+
+    def do_readable(self, start, end, at):
+        """Whether the last `gc` left everything that a read at this time needs."""
+        known = readable(self.threshold, self.kept, bound(start), bound(end), ts=Timestamp(int(at)))
+        return "yes" if known else "below the threshold"
 
     def do_stats(self):
         assert self.stats == stats.recompute(self.engine, b"", b"\xff")

@@ -21,6 +21,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import DecodeError
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
 from slackwater.model.ids import Natural, NodeId, RangeId
+from slackwater.model.protection import Kept
 from slackwater.protocol.range.requests import SubsumeResult
 
 COMMAND_ID_BYTES = 12
@@ -85,6 +86,8 @@ class GcTrigger(_Trigger, frozen=True):
 
     gc_threshold: Timestamp = MIN
     txn_floor: Timestamp = MIN
+    kept: tuple[Kept, ...] | None = None
+    """What stays readable below the threshold from now on, instead of what did until now; None: as it is."""
 
 
 class ChecksumTrigger(_Trigger, frozen=True):

@@ -11,7 +11,7 @@ intents and the transaction record.
     txn        EndTxn HeartbeatTxn PushTxn QueryTxn ResolveIntents
     range      Split Subsume Merge AbortMerge ChangeReplicas Barrier ComputeChecksum LeaseInfo
     leases     RequestLease TransferLease
-    history    RaiseGcThreshold GcVersions GcTxnRecords
+    history    RaiseGcThreshold GcVersions GcSpan GcTxnRecords
 
 Interval ends are in the names. Keys are logical keys; no request names a version except through timestamps.
 """
@@ -25,6 +25,7 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, RangeDescriptor
 from slackwater.model.ids import Natural, NodeId, Position, RangeId, Small
+from slackwater.model.protection import Kept
 from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.protocol.range.bulk import Blocks as Blocks
 from slackwater.protocol.range.bulk import ExportArrow as ExportArrow
@@ -285,16 +286,29 @@ class TransferLease(_Message, frozen=True):
 
 
 class RaiseGcThreshold(_Message, frozen=True):
-    """Refuse reads at or below this from now on. Always before `GcVersions`, in an entry of its own."""
+    """Refuse reads at or below this from now on, but for what protections keep. Always before anything is deleted.
+
+    The leaseholder decides what is kept, by the protections it knows, and refuses a threshold above what they, the time to
+    live and its clock allow. A threshold that is reached already lets go of what no protection needs any more.
+    """
 
     threshold: Timestamp
 
 
 class GcVersions(_Message, frozen=True):
-    """Remove versions that no read above the threshold can see."""
+    """Remove versions that no read above the threshold, and none at a kept instant, can see."""
 
-    keys: tuple[tuple[bytes, Timestamp], ...]
-    """(key, ts): this version and all older ones of the key go."""
+    keys: tuple[tuple[bytes, tuple[Timestamp, ...]], ...] = ()
+    """(key, timestamps): each of these keys keeps its newest version."""
+    vanishing: tuple[tuple[bytes, tuple[Timestamp, ...]], ...] = ()
+    """The same for keys of which nothing stays: their writers wait."""
+
+
+class GcSpan(_Message, frozen=True):
+    """Remove a span in which nothing has to stay, by one range tombstone."""
+
+    start: bytes
+    end: bytes
 
 
 class GcTxnRecords(_Message, frozen=True):
@@ -311,7 +325,7 @@ Request: TypeAlias = (
     | EndTxn | HeartbeatTxn | PushTxn | QueryTxn | ResolveIntents | ForgetLocks
     | Split | Subsume | Thaw | Merge | AbortMerge | ChangeReplicas | Barrier | ComputeChecksum | LeaseInfo
     | RequestLease | TransferLease | QueryResolved | CloseNow
-    | RaiseGcThreshold | GcVersions | GcTxnRecords
+    | RaiseGcThreshold | GcVersions | GcSpan | GcTxnRecords
 )  # fmt: skip
 
 
@@ -398,6 +412,7 @@ class SubsumeResult(_Message, frozen=True):
     gc_threshold: Timestamp
     txn_floor: Timestamp
     stats: tuple[int, ...]
+    kept: tuple[Kept, ...] = ()
 
 
 class LeaseResult(_Message, frozen=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import DamageError, StorageError
-from slackwater.replica.evaluation import Neighbors
+from slackwater.replica.evaluation import NO_RULES, Neighbors, RetentionRules
 from slackwater.runtime.sync import Semaphore
 from slackwater.storage.column_cache import ColumnCache
 
@@ -195,6 +195,8 @@ class ReplicaContext:
     bulk_gate: Semaphore = field(default_factory=lambda: Semaphore(BULK_READS_MAX))
     columns: ColumnCache = field(default_factory=lambda: ColumnCache(0))
     writes: StoreWrites = field(default_factory=StoreWrites)
+    retention: RetentionRules = NO_RULES
+    """What may be collected, as this node knows it."""
     on_complaint: Callable[[ComplaintTrigger], None] = lambda _complaint: None
     """Told when a node complains in the log of a range that its holder cannot be reached."""
     life: int = 0

@@ -31,6 +31,7 @@ from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.replica.driver.reading import follower_read, lease_info, read_bulk, served_here
 from slackwater.replica.driver.waiting import Waiters, deadline_of
 from slackwater.replica.evaluate import Evaluation, View, evaluate
+from slackwater.replica.evaluate_gc import prepare_span
 from slackwater.replica.latches import Latch, LatchManager, RequestId
 from slackwater.storage.stats import recompute_now
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 LATCH_WAIT_S_MAX = 60.0
 NO_LATCH = RequestId(0)
 PUSH_ROUNDS_MAX = 16
+PREPARED = frozenset({rq.Split, rq.GcSpan})
+"""Requests, alone in their batch, that need a long computation before they are evaluated."""
 
 AT_ONCE = frozenset(
     {
@@ -194,8 +197,8 @@ class Executor:
         if not granted:
             await self._wait_for(latch, deadline)
         try:
-            right_stats = await self._prepare(batch) if rq.Split in map(type, batch.requests) else ()
-            evaluation = self._evaluate(batch, read_at, right_stats, upto)
+            prepared = await self._prepare(batch) if type(batch.requests[0]) in PREPARED else ()
+            evaluation = self._evaluate(batch, read_at, prepared, upto)
             if evaluation.read_only:
                 frozen = None if evaluation.bulk is None else self._context.engine.snapshot()
                 self._unlatch(latch)
@@ -231,13 +234,14 @@ class Executor:
             raise UnavailableError("waited too long behind other requests on the same keys; nothing was done")
 
     async def _prepare(self, batch: Batch) -> tuple[int, ...]:
-        """Long computation a request needs, off the loop, while its latches are held: the statistics of a right half."""
-        for request in batch.requests:
-            if isinstance(request, rq.Split):
-                self._replica.check_bounds(batch)
-                end, engine = self._replica.state.descriptor.end, self._context.engine
-                return tuple(await self._context.runtime.offload(recompute_now, engine, request.at, end))
-        return ()
+        """Long computation a request needs, off the loop, while its latches are held."""
+        context, state, request = self._context, self._replica.state, batch.requests[0]
+        self._replica.check_bounds(batch)
+        if isinstance(request, rq.GcSpan):
+            dropped_at = context.retention.dropped_at(request.start, request.end)
+            return await context.runtime.offload(prepare_span, context.engine, state, request, dropped_at)
+        assert isinstance(request, rq.Split), request
+        return tuple(await context.runtime.offload(recompute_now, context.engine, request.at, state.descriptor.end))
 
     # --- what both ways do -------------------------------------------------------------------------------------------
 
@@ -257,7 +261,7 @@ class Executor:
             self._granted.tell(request)
 
     def _evaluate(
-        self, batch: Batch, read_at: Timestamp, right_stats: tuple[int, ...], uncertain_upto: Timestamp
+        self, batch: Batch, read_at: Timestamp, prepared: tuple[int, ...], uncertain_upto: Timestamp
     ) -> Evaluation:
         """Check and act: no await between here and `Replica.propose`."""
         replica, context = self._replica, self._context
@@ -277,7 +281,8 @@ class Executor:
             lease_end=lease_end,
             tscache=replica.tscache,
             txn_expiration_s=context.settings["txn.expiration"],
-            right_stats=right_stats,
+            prepared=prepared,
+            retention=context.retention,
             neighbors=context.hooks,
             furthest=replica.closing.furthest,
             uncertain_upto=uncertain_upto,

@@ -131,8 +131,8 @@ plant(
         patches=(
             Patch(
                 "slackwater.feeds.rangefeed:RangeFeed._too_old",
-                "registration.after >= self.gc_threshold",
-                "registration.after >= self.gc_threshold - 1",
+                "registration.after >= floor",
+                "registration.after >= floor - 1",
             ),
         ),
     )

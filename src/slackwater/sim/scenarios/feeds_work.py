@@ -321,9 +321,9 @@ class Consumer:
     async def _collect_once(self) -> None:
         """A key of its own, far from all others: the threshold of everybody's ranges must stay where it is."""
         key, sender = COLLECTED, self._client.sender
-        await self._kv.put(key, b"%d" % self._draw.below(1 << 30), timeout=TIMEOUT_S)
+        put = await self._kv.put(key, b"%d" % self._draw.below(1 << 30), timeout=TIMEOUT_S)
         gone = await self._kv.delete(key, timeout=TIMEOUT_S)
-        for request in (rq.RaiseGcThreshold(gone), rq.GcVersions(((key, gone),))):
+        for request in (rq.RaiseGcThreshold(gone), rq.GcVersions(vanishing=((key, (gone, put)),))):
             await sender.send([request], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
         seen = Seen(self._seen.name, after=Timestamp(gone - 1))
         async with self.feeds.watch([Span.point(key)], after=seen.after, name="too old") as feed:

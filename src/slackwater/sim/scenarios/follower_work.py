@@ -221,12 +221,12 @@ async def collect(me: Worker, timeout: float) -> None:
         probe("follow.versions_collected")
 
 
-def _hidden(versions: rq.Versions) -> tuple[tuple[bytes, Timestamp], ...]:
-    """Of each key the second newest version: it and all older ones are hidden by the newest."""
+def _hidden(versions: rq.Versions) -> tuple[tuple[bytes, tuple[Timestamp, ...]], ...]:
+    """Of each key all versions but the newest, which hides them."""
     of_key: dict[bytes, list[int]] = {}
     for key, ts in zip(versions.keys, versions.timestamps, strict=True):
         of_key.setdefault(key, []).append(ts)
-    return tuple((key, Timestamp(sorted(times)[-2])) for key, times in of_key.items() if len(times) > 1)
+    return tuple((key, tuple(map(Timestamp, sorted(times)[:-1]))) for key, times in of_key.items() if len(times) > 1)
 
 
 KINDS = (
