@@ -26,6 +26,7 @@ from slackwater.errors import (
 )
 from slackwater.hooks import probe
 from slackwater.model.retention import complete_after, readable, too_old
+from slackwater.model.spans import Span, SpanSet
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_gc, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
@@ -154,7 +155,7 @@ def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp, 
         if result is not None:
             evaluation.results.append(result)
     if read_ts <= view.state.gc_threshold and evaluation.results and isinstance(batch.requests[0], rq.FOLLOWER_READS):
-        raise InvariantViolation("I-17", {"read": read_ts, "threshold": view.state.gc_threshold})
+        _assert_kept(batch, view, read_ts)
     evaluation.ts = write_ts if evaluation.min_write_ts else read_ts
     if txn is not None and evaluation.min_write_ts:
         evaluation.txn_write_ts = work.write_ts
@@ -171,6 +172,14 @@ def _check_kept(batch: Batch, view: View, read_ts: Timestamp) -> None:
                 raise too_old(
                     read_ts, threshold=complete_after(state.gc_threshold, state.kept, start, end or start + b"\x00")
                 )
+
+
+def _assert_kept(batch: Batch, view: View, read_ts: Timestamp) -> None:
+    """I-17, looked at in another way than by the rule that decided: what was read lies in spans that serve this instant."""
+    serving = SpanSet(Span(k.start, k.end) for k in view.state.kept if k.serves(read_ts))
+    span = declare.bounds(batch)
+    if span is None or not serving.covers(span):
+        raise InvariantViolation("I-17", {"read": read_ts, "threshold": view.state.gc_threshold})
 
 
 def _one_phase(batch: Batch) -> bool:
