@@ -207,8 +207,8 @@ def test_three_nodes_under_tls(shell):
         ("kv", "get", "a"),
         ("settings", "show"),
         ("settings", "set", "range.max_bytes", "1e9"),
-        ("span-config", "show"),
-        ("span-config", "set", "--rest", "--policy", "off"),
+        ("zone", "show"),
+        ("zone", "set", "--rest", "--policy", "off"),
         ("status",),
         ("ranges",),
         ("init",),
@@ -217,9 +217,7 @@ def test_three_nodes_under_tls(shell):
         refused(done, "operators, not for client 'ann'", "create-operator")
     changed = shell.inside("settings", "set", "range.max_bytes", "1e9", "--host", addresses[1], *certs)
     assert changed.stdout == "range.max_bytes = 1e+09 bytes\n", changed
-    assert (
-        shell.inside("span-config", "set", "--rest", "--replicas", "3", "--host", addresses[1], *certs).returncode == 0
-    )
+    assert shell.inside("zone", "set", "--rest", "--replicas", "3", "--host", addresses[1], *certs).returncode == 0
     drained = shell.inside("drain", "--host", addresses[0], *certs, "--json")
     assert json.loads(drained.stdout)["node_id"] == 1
     refused(shell.inside("decommission", "9", "--host", addresses[0], *certs), "no node n9")
@@ -257,15 +255,15 @@ def running(tmp_path_factory):
         ("kv get a --at -5x", "cannot read '-5x' as a duration"),
         ("kv scan --limit -1", "--limit is a number of rows, at least 1"),
         ("kv scan --from b --to a", "--from comes before --to"),
-        ("span-config set --policy lead", "name one span"),
-        ("span-config set --table orders", "say what to set"),
-        ("span-config set --table nope --policy lead", "there is no table 'nope'"),
-        ("span-config set --table=-4 --policy lead", "no table has the number -4"),
-        ("span-config set --from a --policy lead", "needs both --from and --to"),
-        ("span-config set --from b --to a --policy lead", "--from comes before --to"),
-        ("span-config set --rest --policy lag --duration-ms -5", "a duration of 1 to"),
-        ("span-config set --rest --replicas 99", "a range has 1 to"),
-        ("span-config unset --table orders", "has no configuration of its own"),
+        ("zone set --policy lead", "name one zone"),
+        ("zone set orders", "say what to set"),
+        ("zone set nope --policy lead", "there is no table 'nope'"),
+        ("zone set -4 --policy lead", "no table has the number -4"),
+        ("zone set --from a --policy lead", "needs both --from and --to"),
+        ("zone set --from b --to a --policy lead", "--from comes before --to"),
+        ("zone set --rest --policy lag --duration-ms -5", "a duration of 1 to"),
+        ("zone set --rest --replicas 99", "a range has 1 to"),
+        ("zone unset orders", "has no configuration of its own"),
         ("changefeed nope --into out", "there is no table 'nope'"),
         ("changefeed orders orders --into out", "a table is named twice"),
         ("changefeed orders --into out --resolved 0s", "from 1ms to 1d"),
@@ -279,9 +277,9 @@ def running(tmp_path_factory):
 )
 def test_what_commands_refuse(running, command, said):
     shell, here = running
-    before = shell.inside("span-config", "show", "--host", here).stdout
+    before = shell.inside("zone", "show", "--host", here).stdout
     refused(shell.inside(*command.split(), "--host", here), said)
-    assert shell.inside("span-config", "show", "--host", here).stdout == before
+    assert shell.inside("zone", "show", "--host", here).stdout == before
     assert not (shell.directory / "out").exists(), "nothing is left of a feed that cannot be"
 
 

@@ -70,7 +70,7 @@ def test_every_node_reads_the_present_of_a_leading_span(cluster):
 
     asyncio.run(build())
     span = ("--from", "rates/", "--to", "rates0", "--host", at)
-    status, text = command("span-config", "set", *span, "--policy", "lead", "--json")
+    status, text = command("zone", "set", *span, "--policy", "lead", "--json")
     assert (status, json.loads(text)[0]["policy"]) == (0, "lead")
     asyncio.run(read_everywhere(cluster))
     assert command("kv", "get", "rates/eur", "--nearest", "--host", at) == (0, f"{ROUNDS - 1}\n")
@@ -79,13 +79,13 @@ def test_every_node_reads_the_present_of_a_leading_span(cluster):
     asyncio.run(lags_by(cluster, 1.5))
     assert command("settings", "unset", "closed_timestamp.target_duration", "--host", at, "--json") == (0, "{}\n")
     asyncio.run(lags_by(cluster, 3.0))
-    status, text = command("span-config", "show", "--host", at)
+    status, text = command("zone", "show", "--host", at)
     assert status == 0
     assert "lead" in text
-    assert command("span-config", "set", *span, "--policy", "lag", "--duration-ms", "300")[0] == 0
+    assert command("zone", "set", *span, "--policy", "lag", "--duration-ms", "300")[0] == 0
     asyncio.run(write_quickly(cluster))
-    assert command("span-config", "unset", *span)[0] == 0
-    assert command("span-config", "unset", *span)[0] == 1, "there was nothing left to unset"
+    assert command("zone", "unset", *span)[0] == 0
+    assert command("zone", "unset", *span)[0] == 1, "there was nothing left to unset"
 
 
 def settings():

@@ -177,13 +177,13 @@ def test_a_feed_of_a_table_that_closes_nothing_says_why_and_what_to_do() -> None
             (
                 b"",
                 b"",
-                r"it has no policy of its own, and that of the rest of the keys is `off` \(span-config --rest\)",
+                r"it has no policy of its own, and that of the rest of the keys is `off` \(zone --rest\)",
             ),
         )
         for start, end, why in cases:
             await change_zone(c.kv, start, end, policy=PolicyKind.OFF)
             await c.settle(3)
-            with pytest.raises(NotClosing, match=rf"^table accounts closes nothing: {why}.*span-config.*again") as told:
+            with pytest.raises(NotClosing, match=rf"^table accounts closes nothing: {why}.*zone.*again") as told:
                 await first_resolved(db)
             assert told.value.facts == {"table": "accounts", "policy": "off"}
             with pytest.raises(NotClosing, match="closes nothing"):

@@ -49,7 +49,7 @@ def test_what_a_session_wrote_is_in_what_it_reads_next(cluster, db, load, save, 
     # followers of this table are half a minute behind: nobody sees by accident what was written a moment ago
     lag = ["--policy", "lag", "--duration-ms", "30000"]
     where = ["--host", cluster.addresses[0]]
-    subprocess.run([*CLI, "span-config", "set", "--table", table, *lag, *where], check=True, capture_output=True)
+    subprocess.run([*CLI, "zone", "set", table, *lag, *where], check=True, capture_output=True)
     written = 0
     for options in ({}, {"readFrom": "any"}, {"readFrom": "leader"}, {"numPartitions": 3}):
         for how in ({}, {"atomic": "false"}):

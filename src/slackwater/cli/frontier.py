@@ -42,7 +42,7 @@ what can hold a replica back
   lease        nobody holds the lease, or it is on its way to another node
   node         the node that holds the lease has stopped; another one takes over when a request needs it
   request      writes that are not in the log yet: the log is slow, or a request is
-  policy       closing is off for this span (`slackwater span-config`, closed_timestamp.target_duration)
+  policy       closing is off for this span (`slackwater zone`, closed_timestamp.target_duration)
   replica      the replica is quarantined; it is fetched anew by itself
 
 examples:

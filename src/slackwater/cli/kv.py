@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument(
             "--nearest",
             action="store_true",
-            help="the present, from the nearest replica that can tell it: see `slackwater span-config --help`, policy lead",
+            help="the present, from the nearest replica that can tell it: see `slackwater zone --help`, policy lead",
         )
     for verb in (get, put, delete, scan):
         add_client_arguments(verb)

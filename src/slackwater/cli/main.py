@@ -55,8 +55,14 @@ COMMANDS: dict[str, CliCommand] = {
     "cert": CliCommand("slackwater.cli.cert:main", "create certificates"),
     "bench": CliCommand("slackwater.cli.bench:main", "measure throughput and latency against peers in the same run"),
     "sim": CliCommand("slackwater.sim.command:main", "run the deterministic simulator: seeds, replay, planted bugs"),
-    "span-config": CliCommand(
-        "slackwater.cli.span_config:main", "give a span of keys its own closing policy or replicas, online"
+    "zone": CliCommand(
+        "slackwater.cli.zone:main",
+        "say how long history is kept, what is closed and how many replicas there are, by table",
+    ),
+    "protect": CliCommand("slackwater.cli.protect:protect_main", "keep history of tables from being collected"),
+    "release": CliCommand("slackwater.cli.protect:release_main", "let a protection go"),
+    "protections": CliCommand(
+        "slackwater.cli.protect:list_main", "list what is kept from being collected, for whom, and its size"
     ),
     "settings": CliCommand("slackwater.cli.settings:main", "list every setting with its default, unit and range"),
     "version": CliCommand("slackwater.cli.main:print_version", "print the version"),
@@ -65,8 +71,8 @@ COMMANDS: dict[str, CliCommand] = {
 
 GROUPS = {
     "run a cluster": ("start", "init", "drain", "decommission", "cert", "nats"),
-    "look at one": ("status", "ranges", "frontier", "jobs", "settings"),
-    "use and steer it": ("changefeed", "kv", "span-config", "refetch"),
+    "look at one": ("status", "ranges", "frontier", "jobs", "protections", "settings"),
+    "use and steer it": ("changefeed", "kv", "zone", "protect", "release", "refetch"),
     "try and prove it": ("demo", "sim", "bench", "version"),
 }
 

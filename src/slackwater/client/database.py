@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow
 
-from slackwater.client import changes, reads, staging
+from slackwater.client import changes, protections, reads, staging
 from slackwater.client.arguments import app_of, count_of, duration_of, function_of, names_of, partition_of, time_of
 from slackwater.client.inputs import key_of
 from slackwater.client.jobs import AsyncJobs
@@ -42,12 +42,15 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.client.changes import ChangesItem, OpenChanges
+    from slackwater.protocol.client.protections import Protection
     from slackwater.protocol.client.staging import PartRef, Published, StagingJob
     from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.seam import TaskScope
 
 T = TypeVar("T")
 pa: Any = pyarrow
+PROTECT_TTL_S = 3600.0
+"""How long a protected snapshot is kept unless it is renewed."""
 FOLLOWER_READ = "follower_read_timestamp()"
 
 
@@ -213,6 +216,8 @@ class AsyncDatabase(TableOperations):
         tables: Sequence[str] = (),
         read_from: str = "any",
         wait: float | None = None,
+        protect: bool = False,
+        protect_ttl: float = PROTECT_TTL_S,
     ) -> AsyncSnapshot:
         """The database at one timestamp, chosen in one of these ways.
 
@@ -226,6 +231,9 @@ class AsyncDatabase(TableOperations):
             tables: what the negotiation is about; all tables when none is named.
             read_from: "leader", "any" (the nearest replica if it can), "follower" (the nearest replica, waiting for it).
             wait: how many seconds a follower may wait for the timestamp to close before the leaseholder is asked.
+            protect: keep what `tables` (all, when none is named) held then from being collected, until the snapshot's
+                `release`; `TooLate` if that cannot be promised any more.
+            protect_ttl: release it by itself after so many seconds, unless `renew` is called.
         """
         if sum(form is not None for form in (as_of, max_staleness, min_timestamp)) > 1:
             raise UsageError("give one of as_of, max_staleness and min_timestamp, not several")
@@ -246,10 +254,17 @@ class AsyncDatabase(TableOperations):
         if as_of is None:
             self._seen = Timestamp(max(self._seen, reply.ts))
             self._gateways.floor.told(reply.ts)
+        pin = None
+        if protect:
+            held = names or tuple(history.latest.name for history in reply.tables)
+            pin = await protections.protect(
+                self._gateways, held, self._time, at=reply.ts, expires=protect_ttl, reason="a snapshot", kind="snapshot"
+            )
         return AsyncSnapshot(
             self._gateways,
             self._tables,
             reply.ts,
+            protection=pin,
             by_followers=reply.by_followers,
             read_from=read_from,
             wait=wait,
@@ -259,7 +274,7 @@ class AsyncDatabase(TableOperations):
     async def follower_read_timestamp(self, tables: str | Sequence[str] = ()) -> Timestamp:
         """The newest timestamp that all followers of these tables have very likely closed; no replica is asked.
 
-        By the tables' own policies (`slackwater span-config`): a little older than the target of the laziest of them, the
+        By the tables' own policies (`slackwater zone`): a little older than the target of the laziest of them, the
         present if all of them lead, `UsageError` if one is off. Without tables, by the cluster's
         `closed_timestamp.target_duration`.
         """
@@ -394,6 +409,42 @@ class AsyncDatabase(TableOperations):
     def change_items(self, request: OpenChanges) -> AsyncGenerator[ChangesItem, None]:
         """The same before it is decoded: for `slackwater changefeed` and other tools."""
         return changes.items(self._gateways, request)
+
+    # --- history that is kept
+
+    async def protect(
+        self,
+        tables: str | Sequence[str],
+        *,
+        at: Timestamp | dt.datetime | str | int | None = None,
+        after: Timestamp | dt.datetime | str | int | None = None,
+        expires: float | None = None,
+        reason: str = "",
+    ) -> Protection:
+        """Keep the history of tables from being collected until `release`: protected when this returns, or `TooLate`.
+
+        Args:
+            tables: one or several, as they were named then.
+            at: keep what was live at this time, and nothing else.
+            after: keep what was live at this time, and everything since. One of the two.
+            expires: release it after so many seconds, unless it is renewed; without it, never.
+            reason: for people, in `protections()` and `slackwater protections`.
+        """
+        return await protections.protect(
+            self._gateways, names_of(tables), self._time, at=at, after=after, expires=expires, reason=reason
+        )
+
+    async def renew_protection(self, protection: Protection | str, *, expires: float) -> Protection:
+        """Let a protection expire so many seconds from now instead."""
+        return await protections.renew(self._gateways, protection, duration_of(expires, "expires"))
+
+    async def release(self, protection: Protection | str) -> None:
+        """Let what a protection keeps be collected. `NotFound` if it is gone; `AccessDenied` if it is another user's."""
+        await protections.release(self._gateways, protection)
+
+    async def protections(self) -> list[Protection]:
+        """Every protection: what, since when, for whom, and how many bytes of history it pins."""
+        return await protections.listed(self._gateways)
 
     # --- one commit from many processes
 

@@ -6,7 +6,7 @@
     snap.reads                                  who answered: node, by a follower or not, how old, and why not a follower
 
 A snapshot holds nothing open: it is a timestamp. Reading it again, here or in another process, gives the same rows, for as
-long as the history of that time is kept.
+long as the history of that time is kept: for the ttl of the tables' zones, or, with `protect=True`, until `release`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from slackwater.client.arguments import count_of
+from slackwater.client import protections
+from slackwater.client.arguments import count_of, duration_of
 from slackwater.client.inputs import key_of
 from slackwater.client.reads import Query, partitions, query, read_policy, scan
 from slackwater.codec.damage import decode_row
+from slackwater.errors import UsageError
 from slackwater.protocol.client import calls
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from slackwater.client.tables import KnownTables
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.schema import TableSchema
+    from slackwater.protocol.client.protections import Protection
     from slackwater.runtime.retry import RetryBudget
 
 pa: Any = pyarrow
@@ -40,6 +43,8 @@ class AsyncSnapshot:
 
     timestamp: Timestamp
     """The one timestamp that everything is read at."""
+    protection: Protection | None
+    """What keeps its history from being collected, if that was asked for."""
     by_followers: bool
     """Whether the nearest replicas said that they can serve it without waiting."""
 
@@ -53,7 +58,9 @@ class AsyncSnapshot:
         read_from: str,
         wait: float | None,
         nearest_only: bool = False,
+        protection: Protection | None = None,
     ) -> None:
+        self.protection = protection
         self._gateways = gateways
         self._tables = tables
         self.timestamp = timestamp
@@ -117,6 +124,20 @@ class AsyncSnapshot:
         return await partitions(
             self._gateways, history, at=self.timestamp, count=count_of(num, "num"), deadline=deadline
         )
+
+    async def renew(self, seconds: float) -> None:
+        """Keep a protected snapshot for so many seconds from now."""
+        self.protection = await protections.renew(self._gateways, self._pinned(), duration_of(seconds, "seconds"))
+
+    async def release(self) -> None:
+        """Let the history of a protected snapshot be collected; reading it may fail from now on."""
+        await protections.release(self._gateways, self._pinned())
+        self.protection = None
+
+    def _pinned(self) -> Protection:
+        if self.protection is None:
+            raise UsageError("this snapshot is not protected; make it with protect=True")
+        return self.protection
 
     async def _query(self, table: str, deadline: RetryBudget, **asked: Any) -> Query:
         history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.client.blocking import Blocking, Session
+from slackwater.client.database import PROTECT_TTL_S
 from slackwater.client.jobs import AsyncJobClaim, AsyncJobs
 from slackwater.client.snapshot import AsyncSnapshot
 from slackwater.client.staging import PUBLISH_TIMEOUT_S, AsyncPart
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.client import calls
+    from slackwater.protocol.client.protections import Protection
     from slackwater.protocol.client.staging import PartRef, Published, StagingJob
 
 T = TypeVar("T")
@@ -73,6 +75,11 @@ class Snapshot(Blocking[AsyncSnapshot]):
         return self._twin.timestamp
 
     @property
+    def protection(self) -> Protection | None:
+        """What keeps its history from being collected, if that was asked for."""
+        return self._twin.protection
+
+    @property
     def by_followers(self) -> bool:
         """Whether the nearest replicas said that they can serve it without waiting."""
         return self._twin.by_followers
@@ -105,6 +112,14 @@ class Snapshot(Blocking[AsyncSnapshot]):
     def partitions(self, table: str, num: int | None = None) -> list[calls.Partition]:
         """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
         return self._loop.run(self._twin.partitions(table, num))
+
+    def renew(self, seconds: float) -> None:
+        """Keep a protected snapshot for so many seconds from now."""
+        self._loop.run(self._twin.renew(seconds))
+
+    def release(self) -> None:
+        """Let the history of a protected snapshot be collected; reading it may fail from now on."""
+        self._loop.run(self._twin.release())
 
 
 class Part(Blocking[AsyncPart]):
@@ -299,6 +314,8 @@ class Database(Session):
         tables: Sequence[str] = (),
         read_from: str = "any",
         wait: float | None = None,
+        protect: bool = False,
+        protect_ttl: float = PROTECT_TTL_S,
     ) -> Snapshot:
         """The database at one timestamp, chosen in one of these ways.
 
@@ -312,6 +329,9 @@ class Database(Session):
             tables: what the negotiation is about; all tables when none is named.
             read_from: "leader", "any" (the nearest replica if it can), "follower" (the nearest replica, waiting for it).
             wait: how many seconds a follower may wait for the timestamp to close before the leaseholder is asked.
+            protect: keep what `tables` (all, when none is named) held then from being collected, until the snapshot's
+                `release`; `TooLate` if that cannot be promised any more.
+            protect_ttl: release it by itself after so many seconds, unless `renew` is called.
         """
         return Snapshot(
             self._loop,
@@ -324,6 +344,8 @@ class Database(Session):
                     tables=tables,
                     read_from=read_from,
                     wait=wait,
+                    protect=protect,
+                    protect_ttl=protect_ttl,
                 )
             ),
         )
@@ -331,7 +353,7 @@ class Database(Session):
     def follower_read_timestamp(self, tables: str | Sequence[str] = ()) -> Timestamp:
         """The newest timestamp that all followers of these tables have very likely closed; no replica is asked.
 
-        By the tables' own policies (`slackwater span-config`): a little older than the target of the laziest of them, the
+        By the tables' own policies (`slackwater zone`): a little older than the target of the laziest of them, the
         present if all of them lead, `UsageError` if one is off. Without tables, by the cluster's
         `closed_timestamp.target_duration`.
         """
@@ -435,6 +457,38 @@ class Database(Session):
                 expires_after=expires_after,
             )
         )
+
+    def protect(
+        self,
+        tables: str | Sequence[str],
+        *,
+        at: Timestamp | dt.datetime | str | int | None = None,
+        after: Timestamp | dt.datetime | str | int | None = None,
+        expires: float | None = None,
+        reason: str = "",
+    ) -> Protection:
+        """Keep the history of tables from being collected until `release`: protected when this returns, or `TooLate`.
+
+        Args:
+            tables: one or several, as they were named then.
+            at: keep what was live at this time, and nothing else.
+            after: keep what was live at this time, and everything since. One of the two.
+            expires: release it after so many seconds, unless it is renewed; without it, never.
+            reason: for people, in `protections()` and `slackwater protections`.
+        """
+        return self._loop.run(self._twin.protect(tables, at=at, after=after, expires=expires, reason=reason))
+
+    def renew_protection(self, protection: Protection | str, *, expires: float) -> Protection:
+        """Let a protection expire so many seconds from now instead."""
+        return self._loop.run(self._twin.renew_protection(protection, expires=expires))
+
+    def release(self, protection: Protection | str) -> None:
+        """Let what a protection keeps be collected. `NotFound` if it is gone; `AccessDenied` if it is another user's."""
+        self._loop.run(self._twin.release(protection))
+
+    def protections(self) -> list[Protection]:
+        """Every protection: what, since when, for whom, and how many bytes of history it pins."""
+        return self._loop.run(self._twin.protections())
 
     def staging(self, table: str, operation: str = "upsert", *, job: StagingJob | None = None) -> Part:
         """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""

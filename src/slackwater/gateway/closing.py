@@ -52,7 +52,7 @@ def _closes_nothing(policy: ClosingPolicy, target_duration_s: float) -> bool:
 
 def _why(node: Node, name: str, span: Span) -> tuple[str, str]:
     """What switched it off, and what switches it on again."""
-    remedy = f"have it closed with `slackwater span-config set --table {name} --policy lag`"
+    remedy = f"have it closed with `slackwater zone set {name} --policy lag`"
     configs = node.span_watch.configs
     own = [c for c in configs if not c.is_rest and c.start < span.end and span.start < c.end]
     for config in own:
@@ -62,12 +62,12 @@ def _why(node: Node, name: str, span: Span) -> tuple[str, str]:
             part = f"[{show_key(config.start)}, {show_key(config.end)})"
             return (
                 f"the policy of its part {part} is `off`",
-                "give that part the policy `lag` with slackwater span-config",
+                "give that part the policy `lag` with slackwater zone",
             )
     if any(config.is_rest and config.policy is PolicyKind.OFF for config in configs):
-        return "it has no policy of its own, and that of the rest of the keys is `off` (span-config --rest)", remedy
+        return "it has no policy of its own, and that of the rest of the keys is `off` (zone --rest)", remedy
     return (
         "it lags by the cluster's setting, and closed_timestamp.target_duration is 0",
         "set that to a number of seconds with `slackwater settings set`, or have the table closed with"
-        f" `slackwater span-config set --table {name} --policy lag --duration-ms 3000`",
+        f" `slackwater zone set {name} --policy lag --duration-ms 3000`",
     )

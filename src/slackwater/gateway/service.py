@@ -13,6 +13,7 @@ from slackwater.errors import ClockError, SchemaChanged, UnavailableError, Usage
 from slackwater.gateway.changes import ChangeFeeds
 from slackwater.gateway.jobs import JobService
 from slackwater.gateway.partitions import Partitions
+from slackwater.gateway.protections import ProtectionService
 from slackwater.gateway.rows import RowService
 from slackwater.gateway.scans import Scans
 from slackwater.gateway.staging import Staging
@@ -61,6 +62,7 @@ class Gateway:
         self.staging = Staging(self)
         self.change_feeds = ChangeFeeds(self)
         self.jobs = JobService(self)
+        self.protections = ProtectionService(self)
         self._serve()
 
     def _serve(self) -> None:
@@ -88,6 +90,7 @@ class Gateway:
         self.staging.serve()
         self.change_feeds.serve()
         self.jobs.serve()
+        self.protections.serve()
 
     def _on_cluster(self, request: nt.AskCluster, context: Context) -> nt.ClusterReply:
         node = self.node

@@ -1,10 +1,10 @@
-"""Settings and span configuration over RPC: what an operator may change of a running cluster.
+"""Settings and zones over RPC: what an operator may change of a running cluster.
 
-    admin.settings             what is set for the whole cluster
-    admin.change_setting       set one on every node, or let every node go by what it was started with
-    admin.span_configs         every span's configuration
-    admin.change_span_config   change some of a span's configuration, keep the rest of it
-    admin.remove_span_config   let a span be as the rest again
+    admin.settings         what is set for the whole cluster
+    admin.change_setting   set one on every node, or let every node go by what it was started with
+    admin.zones            every zone's configuration, and what holds for one key
+    admin.change_zone      change some of a zone's configuration, keep the rest of it
+    admin.unset_zone       let a span be as the rest again
 
 The node that is asked checks the change and writes the record; nobody but a node has to write to the system's keys for it.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.config.zones import PolicyKind, ZoneConfig
+from slackwater.config.zones import PolicyKind, Sourced, ZoneConfig
 from slackwater.errors import UnavailableError, UsageError
 from slackwater.protect.zone_changes import change_zone, read_zones, unset_zone
 from slackwater.runtime.access import OPERATORS
@@ -49,11 +49,13 @@ class SettingsReply(msgspec.Struct, frozen=True):
     values: dict[str, float]
 
 
-class SpanConfigsRequest(msgspec.Struct, frozen=True):
-    """Nothing to say."""
+class ZonesRequest(msgspec.Struct, frozen=True):
+    """All records; with a key, also what holds for it."""
+
+    key: bytes = b""
 
 
-class ChangeSpanConfig(msgspec.Struct, frozen=True):
+class ChangeZone(msgspec.Struct, frozen=True):
     """Of `[start, end)`, or of the rest when both are empty; None leaves a field as it is."""
 
     start: bytes
@@ -61,19 +63,22 @@ class ChangeSpanConfig(msgspec.Struct, frozen=True):
     replication_factor: int | None = None
     policy: PolicyKind | None = None
     duration_ms: int | None = None
+    gc_ttl_s: float | None = None
 
 
-class RemoveSpanConfig(msgspec.Struct, frozen=True):
+class UnsetZone(msgspec.Struct, frozen=True):
     """Of the span with these bounds."""
 
     start: bytes
     end: bytes
 
 
-class SpanConfigsReply(msgspec.Struct, frozen=True):
+class ZonesReply(msgspec.Struct, frozen=True):
     """All of them, or those that were changed or removed."""
 
     configs: list[ZoneConfig]
+    values: dict[str, Sourced] = {}
+    """What holds for the key that was asked for, with where each value comes from."""
 
 
 READ_SETTINGS: Method[SettingsRequest, SettingsReply] = Method(
@@ -82,15 +87,9 @@ READ_SETTINGS: Method[SettingsRequest, SettingsReply] = Method(
 CHANGE_SETTING: Method[ChangeSetting, SettingsReply] = Method(
     "admin.change_setting", ChangeSetting, SettingsReply, callers=OPERATORS
 )
-READ_SPAN_CONFIGS: Method[SpanConfigsRequest, SpanConfigsReply] = Method(
-    "admin.span_configs", SpanConfigsRequest, SpanConfigsReply, callers=OPERATORS
-)
-CHANGE_SPAN_CONFIG: Method[ChangeSpanConfig, SpanConfigsReply] = Method(
-    "admin.change_span_config", ChangeSpanConfig, SpanConfigsReply, callers=OPERATORS
-)
-REMOVE_SPAN_CONFIG: Method[RemoveSpanConfig, SpanConfigsReply] = Method(
-    "admin.remove_span_config", RemoveSpanConfig, SpanConfigsReply, callers=OPERATORS
-)
+READ_ZONES: Method[ZonesRequest, ZonesReply] = Method("admin.zones", ZonesRequest, ZonesReply, callers=OPERATORS)
+CHANGE_ZONE: Method[ChangeZone, ZonesReply] = Method("admin.change_zone", ChangeZone, ZonesReply, callers=OPERATORS)
+UNSET_ZONE: Method[UnsetZone, ZonesReply] = Method("admin.unset_zone", UnsetZone, ZonesReply, callers=OPERATORS)
 
 
 class ConfigService:
@@ -101,9 +100,9 @@ class ConfigService:
         server = node.server
         server.handle(READ_SETTINGS, self._on_read_settings)
         server.handle(CHANGE_SETTING, self._on_change_setting)
-        server.handle(READ_SPAN_CONFIGS, self._on_read_zones)
-        server.handle(CHANGE_SPAN_CONFIG, self._on_change_config)
-        server.handle(REMOVE_SPAN_CONFIG, self._on_remove_config)
+        server.handle(READ_ZONES, self._on_read_zones)
+        server.handle(CHANGE_ZONE, self._on_change_config)
+        server.handle(UNSET_ZONE, self._on_remove_config)
 
     @property
     def _kv(self) -> KV:
@@ -123,11 +122,12 @@ class ConfigService:
             raise UsageError("no setting has this name; `slackwater settings` lists them", name=request.name[:80])
         return SettingsReply(await read_settings(self._kv))
 
-    async def _on_read_zones(self, request: SpanConfigsRequest, context: Context) -> SpanConfigsReply:
-        _ = self._kv
-        return SpanConfigsReply([z.config for z in (await read_zones(self._kv)).records])
+    async def _on_read_zones(self, request: ZonesRequest, context: Context) -> ZonesReply:
+        zones = await read_zones(self._kv)
+        values = zones.explained(request.key, self._node.settings) if request.key else {}
+        return ZonesReply([zone.config for zone in zones.records if zone.config.decides], values)
 
-    async def _on_change_config(self, request: ChangeSpanConfig, context: Context) -> SpanConfigsReply:
+    async def _on_change_config(self, request: ChangeZone, context: Context) -> ZonesReply:
         _check_bounds(request.start, request.end)
         changed = await change_zone(
             self._kv,
@@ -136,14 +136,15 @@ class ConfigService:
             replication_factor=request.replication_factor,
             policy=request.policy,
             duration_ms=request.duration_ms,
+            gc_ttl_s=request.gc_ttl_s,
             timeout=context.remaining(),
         )
-        return SpanConfigsReply([changed])
+        return ZonesReply([changed])
 
-    async def _on_remove_config(self, request: RemoveSpanConfig, context: Context) -> SpanConfigsReply:
+    async def _on_remove_config(self, request: UnsetZone, context: Context) -> ZonesReply:
         _check_bounds(request.start, request.end)
         was = await unset_zone(self._kv, request.start, request.end, timeout=context.remaining())
-        return SpanConfigsReply([ZoneConfig(request.start, request.end)] if was else [])
+        return ZonesReply([ZoneConfig(request.start, request.end)] if was else [])
 
 
 def _check_bounds(start: bytes, end: bytes) -> None:

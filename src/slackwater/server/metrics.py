@@ -77,6 +77,7 @@ def collect(node: Node) -> Iterator[Metric]:
     yield from _of_cluster(node)
     if node.store is not None:
         yield from _of_store(node, node.store)
+        yield from _of_protections(node)
     if node.feeds is not None:
         yield from _of_feeds(node, node.feeds)
     yield from _of_process()
@@ -94,6 +95,18 @@ def _of_doors(node: Node) -> Iterator[Metric]:
     text = "1 while the certificates on disk cannot be used and former ones are in force."
     yield gauge("slackwater_certificates_unusable", text, float(bool(node.credentials.problem)))
     yield gauge("slackwater_certificates_revoked", "Entries of ca.crl.", len(node.credentials.revoked))
+
+
+def _of_protections(node: Node) -> Iterator[Metric]:
+    state = node.protections.tracker.state
+    yield gauge("slackwater_protections", "Protected timestamps, as this node knows them.", len(state.records))
+    yield gauge(
+        "slackwater_oldest_protection_seconds",
+        "Age of the oldest protected timestamp; 0: none.",
+        node.pinned.oldest_s(),
+    )
+    text = "History in ranges led here that only protections keep."
+    yield gauge("slackwater_pinned_bytes", text, node.pinned.here())
 
 
 def _of_cluster(node: Node) -> Iterator[Metric]:

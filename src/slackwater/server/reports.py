@@ -30,8 +30,12 @@ def report(node: Node) -> sv.ReportReply:
         offsets_us=node.offsets.latest(),
         questions=node.queues.context.open_questions() if node.store else {},
         unfit=node.fitness.why_unfit(),
-        warnings=[*certificate_warnings(node), *(node.queues.context.lost.values() if node.store else ())],
+        warnings=[*certificate_warnings(node), *(_store_warnings(node) if node.store else ())],
     )
+
+
+def _store_warnings(node: Node) -> list[str]:
+    return [*node.queues.context.lost.values(), *node.pinned.warnings()]
 
 
 def certificate_warnings(node: Node) -> list[str]:

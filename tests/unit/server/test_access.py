@@ -46,9 +46,9 @@ RULES = {
     "admin.refetch": {OPERATORS},
     "admin.settings": {OPERATORS},
     "admin.change_setting": {OPERATORS},
-    "admin.span_configs": {OPERATORS},
-    "admin.change_span_config": {OPERATORS},
-    "admin.remove_span_config": {OPERATORS},
+    "admin.zones": {OPERATORS},
+    "admin.change_zone": {OPERATORS},
+    "admin.unset_zone": {OPERATORS},
 }
 """Written down a second time on purpose: whoever opens a door must say so here too. All of `db.` is for clients."""
 

@@ -7,7 +7,7 @@ import argparse
 import msgspec
 import pytest
 
-from slackwater.cli.span_config import main, span_of
+from slackwater.cli.zone import main, span_of
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.policy import ClosingPolicy, PolicyBook, Terms
 from slackwater.codec.layout import kv, table_span
@@ -70,7 +70,7 @@ def test_records_of_an_earlier_version_are_read_and_rubbish_is_not() -> None:
 
 
 def options(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"table": None, "start": None, "end": None, "rest": False} | given)
+    return argparse.Namespace(**{"table": None, "start": None, "end": None, "rest": False, "system": False} | given)
 
 
 def test_the_command_names_exactly_one_span() -> None:
@@ -83,6 +83,7 @@ def test_the_command_names_exactly_one_span() -> None:
         return run(span_of(Nobody(), options(host="", **given)))  # type: ignore[arg-type]
 
     assert asked(rest=True) == (b"", b"")
+    assert asked(system=True) == (b"\x01", b"\x04")
     assert asked(table="7") == (table_span(7).start, table_span(7).end)
     assert asked(start="a", end="c") == (A, C)
     for wrong in ({}, {"rest": True, "table": "7"}, {"start": "a"}, {"end": "a"}, {"start": "c", "end": "a"}):
@@ -94,9 +95,7 @@ def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     text = capsys.readouterr().out
-    assert all(
-        word in text for word in ("lag", "lead", "off", "examples:", "span-config set --table rates --policy lead")
-    )
+    assert all(word in text for word in ("lag", "lead", "off", "examples:", "zone set rates --policy lead"))
 
 
 class Records:

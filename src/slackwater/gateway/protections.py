@@ -1,0 +1,142 @@
+"""Protected timestamps for clients: tables by name, rights by certificate, and what each one costs.
+
+A client may protect any table that it can read, and change what it protected itself; an operator may change all. How much
+history a protection pins is told from the statistics of the ranges that it covers, as the gateway hears them from the nodes:
+all that is not live there, once the protected time is older than the ttl (before that it is the ttl that keeps it).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
+from slackwater.codec.layout import TABLE
+from slackwater.errors import UsageError
+from slackwater.gateway.tables import owner_of
+from slackwater.model.protection import RECORD_ID_BYTES
+from slackwater.model.system_tables import is_system
+from slackwater.protocol.client import protections as pr
+
+if TYPE_CHECKING:
+    from slackwater.gateway.service import Gateway
+    from slackwater.model.protection import Record
+    from slackwater.runtime.rpc.method import Context
+
+TABLES_MAX = 256
+EXPIRES_S_MAX = 366 * 86400.0
+ABOUT_CHARS_MAX = 200
+KINDS = ("user", "snapshot", "spark")
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The `meta` of protections that were asked for by clients and feeds."""
+
+    about: str = ""
+
+
+_owner = msgspec.json.Decoder(Owner)
+
+
+def about(record: Record) -> str:
+    """Why a record was made, or for what, in a few words; empty when its owner has another way to say so."""
+    try:
+        return _owner.decode(record.meta).about
+    except (msgspec.MsgspecError, ValueError):
+        return record.meta.decode(errors="replace")[:ABOUT_CHARS_MAX]
+
+
+class ProtectionService:
+    """Serves `db.protect` and its like."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def serve(self) -> None:
+        """Offer the methods."""
+        server = self._gateway.node.server
+        server.handle(pr.PROTECT, self.protect)
+        server.handle(pr.RENEW, self.renew)
+        server.handle(pr.RELEASE, self.release)
+        server.handle(pr.PROTECTIONS, self.all)
+
+    async def protect(self, request: pr.ProtectTables, context: Context) -> pr.ProtectionsReply:
+        """Protect tables as they were named at that time."""
+        catalog, node = self._gateway.catalog, self._gateway.node
+        if not 1 <= len(request.tables) <= TABLES_MAX:
+            raise UsageError(f"name 1 to {TABLES_MAX} tables to protect", tables=len(request.tables))
+        if request.kind not in KINDS or len(request.about) > ABOUT_CHARS_MAX:
+            raise UsageError(
+                f"a protection is of {', '.join(KINDS)}, with a reason of up to {ABOUT_CHARS_MAX} characters"
+            )
+        self._gateway.scans.check_past(request.ts)
+        histories = [await catalog.find(name, at=request.ts) for name in request.tables]
+        for history in histories:
+            history.readable_at(request.ts)
+        record_id = await node.protections.protect(
+            request.ts,
+            request.mode,
+            request.kind,
+            msgspec.json.encode(Owner(request.about)),
+            tables=sorted({history.latest.table_id for history in histories}),
+            expires=self._expires(request.expires_s),
+            user=owner_of(context) or "",
+            timeout=context.remaining(),
+        )
+        return await self._one(record_id, context)
+
+    async def renew(self, request: pr.RenewProtection, context: Context) -> pr.ProtectionsReply:
+        """Let a protection expire later."""
+        protections, expires = self._gateway.node.protections, self._expires(request.expires_s)
+        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
+        await protections.renew(request.id, expires=expires, by=owner_of(context), timeout=context.remaining())
+        return await self._one(request.id, context)
+
+    async def release(self, request: pr.ReleaseProtection, context: Context) -> pr.ProtectionsReply:
+        """Let one go; what it was is the answer."""
+        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
+        gone = await self._gateway.node.protections.release(
+            request.id[:RECORD_ID_BYTES], by=owner_of(context), timeout=context.remaining()
+        )
+        return pr.ProtectionsReply([self._shown(gone, 0)])
+
+    async def all(self, request: pr.ListProtections, context: Context) -> pr.ProtectionsReply:
+        """All of them, with how much history each pins."""
+        await self._gateway.catalog.refresh()
+        records = (await self._gateway.node.protections.list(timeout=context.remaining())).records
+        pinned = await self._gateway.node.pinned.of(records)
+        shown = [self._shown(record, pinned.get(record.id, 0)) for record in records]
+        return pr.ProtectionsReply(sorted(shown, key=lambda p: (p.timestamp, p.id)))
+
+    async def _one(self, record_id: bytes, context: Context) -> pr.ProtectionsReply:
+        store, kv = self._gateway.node.protections.store, self._gateway.kv
+        record = await kv.run(lambda txn: store.get(txn, record_id), timeout=context.remaining())
+        return pr.ProtectionsReply([self._shown(record, 0)])
+
+    def _shown(self, record: Record, pinned_bytes: int) -> pr.Protection:
+        return pr.Protection(
+            record.id.hex(),
+            record.ts,
+            record.mode,
+            record.meta_type,
+            about(record),
+            self._names(record),
+            record.created,
+            record.expires,
+            record.user,
+            pinned_bytes,
+        )
+
+    def _names(self, record: Record) -> tuple[str, ...]:
+        tables = self._gateway.catalog.tables
+        ids = {int.from_bytes(s.start[1:5], "big") for s in record.spans if s.start[:1] == TABLE and len(s.start) >= 5}
+        found = [tables.by_id(table_id) for table_id in sorted(ids) if not is_system(table_id)]
+        return tuple(history.latest.name for history in found if history is not None)
+
+    def _expires(self, seconds: float) -> Timestamp:
+        if not 0 <= seconds <= EXPIRES_S_MAX:
+            raise UsageError(
+                f"a protection expires within {EXPIRES_S_MAX / 86400:g} days, or never (0)", seconds=seconds
+            )
+        return add_seconds(self._gateway.node.clock.now(), seconds) if seconds else MIN
