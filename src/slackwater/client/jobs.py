@@ -51,6 +51,11 @@ class AsyncJobClaim:
         return self._job
 
     @property
+    def number(self) -> int:
+        """The number of this claim; the row of the job has another one once the claim has ended."""
+        return self._number
+
+    @property
     def payload(self) -> Any:
         """What to do."""
         return msgspec.json.decode(self._job.payload)

@@ -143,6 +143,11 @@ class JobClaim(Blocking[AsyncJobClaim]):
         return self._twin.job
 
     @property
+    def number(self) -> int:
+        """The number of this claim; the row of the job has another one once the claim has ended."""
+        return self._twin.number
+
+    @property
     def payload(self) -> Any:
         """What to do."""
         return self._twin.payload

@@ -9,6 +9,7 @@ in whichever process runs it, and nothing in production code knows of them.
     replication   commands applied twice or late, lost acknowledgements, snapshots, stops, short reads
     txns          refreshes, uncertainty, commit-wait, deadlines, clean-up
     feeds         resolved timestamps, resuming, sinks
+    jobs          claims that do not fence, things that outlive their job
     clients       timeouts and session floors
     kernel        bugs of the small `kernel` play, which tests the simulator itself
 

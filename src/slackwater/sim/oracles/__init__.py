@@ -8,5 +8,6 @@ leases.py        I-01 I-07                          who serves when, in true tim
 versions.py      I-02, and V for the others         what is closed does not change
 history.py       I-03 I-15 I-18 I-19 I-20           what clients were told
 stopping.py      I-31                               graceful stops
+jobs.py          I-36                               durable jobs, by all versions of their rows and effects
 settled.py       I-21 I-31                          what must be gone and equal in the end
 """

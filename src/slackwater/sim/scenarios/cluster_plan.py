@@ -20,6 +20,8 @@ from slackwater.runtime.seam import Family
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.runtime.sync import Event
     from slackwater.server.node import Node
@@ -217,6 +219,8 @@ class Cluster:
     traffic_upto_ns: int
     nodes: dict[str, Node] = field(default_factory=dict)
     """The latest incarnation of each."""
+    on_node: list[Callable[[Node], None]] = field(default_factory=list)
+    """What a play adds to every node before it starts."""
     parked: list[Event] = field(default_factory=list)
     ready: bool = False
     """Set up: faults and traffic may begin."""

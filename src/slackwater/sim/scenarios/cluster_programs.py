@@ -28,6 +28,7 @@ from slackwater.txn.kv import KV
 
 if TYPE_CHECKING:
     from slackwater.client.database import AsyncDatabase
+    from slackwater.client.jobs import AsyncJobClaim
     from slackwater.replica.driver import ApplyListener
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.world import SimRuntime
@@ -56,6 +57,8 @@ async def node_program(runtime: SimRuntime, cluster: Cluster, listener: ApplyLis
         join=() if alone else tuple(a for n, a in cluster.addresses.items() if n != name),
         listener=listener,
     )
+    for add in cluster.on_node:
+        add(node)
     cluster.nodes[name] = node
     cluster.world.facts["witness"].engines[name] = engine.engine  # type: ignore[attr-defined] # a SimEngine
     runtime.on_stop(node.stop)
@@ -80,6 +83,8 @@ class Client:
         self.scope = runtime.scope(f"{runtime.name}/client")
         self.session: AsyncDatabase | None = None
         """The same machine as an application's: a session over gateways, once it needs one (`gateways_work`)."""
+        self.claim: AsyncJobClaim | None = None
+        """A job that this machine works on (`jobs`)."""
         settings = runtime.settings
         max_offset_s = settings["clock.max_offset"]
         self.clock = HybridClock(runtime.clock.wall_ns, max_offset_s=max_offset_s)

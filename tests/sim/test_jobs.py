@@ -1,0 +1,37 @@
+"""Durable jobs under every fault: the play `jobs`, and the bugs that it must kill."""
+
+from __future__ import annotations
+
+import pytest
+
+from slackwater.sim.run import SimJob, run_job
+from slackwater.sim.scenario import find_planted
+
+DURATION_S = 40.0
+SEEDS = {
+    "X-JOB-UNFENCED": range(4),
+    "X-JOB-CHECKED-BEFORE": range(6, 10),
+    "X-JOB-KEEPS": range(2),
+    "X-JOB-RELEASES-APART": range(2),
+}
+
+
+def test_jobs_are_taken_over_and_those_who_come_back_change_nothing() -> None:
+    result = run_job(SimJob(seed=100, play="jobs"))
+    assert result.passed, result.summary
+    for site in (
+        "jobs.taken_over",
+        "jobs.fenced",
+        "jobs.claim_lost",
+        "jobs.retried",
+        "jobs.play_steered",
+        "jobs.play_lost",
+    ):
+        assert result.probes.get(site), f"{site} was never reached: the play does not show what it is for"
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_planted_bugs_are_killed_by_name(name: str) -> None:
+    bug = find_planted(name)
+    runs = (run_job(SimJob(seed=s, play=bug.play, planted=(bug.name,), duration_s=DURATION_S)) for s in SEEDS[name])
+    assert next((run.oracle for run in runs if run.oracle), "") in bug.expected
