@@ -89,14 +89,15 @@ class AsyncDatabase(TableOperations):
         With `nearest`, from the replica nearest to the gateway if the present is closed there: on every replica of a table
         whose policy is `lead`. Elsewhere the leaseholder answers, one message later. The answer is as fresh either way.
         """
-        deadline = self._gateways.deadline()
-        history = await self._tables.by_name(table, deadline=deadline)
-        codec = self._tables.codec(history)
-        policy = calls.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
+        gateways, tables = self._gateways, self._tables
+        deadline = gateways.deadline()
+        history = tables.known(table) or await tables.by_name(table, deadline=deadline)
+        codec = tables.codec(history)
+        policy = calls.ReadPolicy(follower_ok=nearest, floor=gateways.floor.ts)
         wanted = key_of(codec, key)
         request = calls.GetRows(history.latest.table_id, [wanted], policy)
-        reply = await self._gateways.call(calls.GET_ROWS, request, deadline=deadline)
-        self._gateways.floor.told(reply.ts)
+        reply = await gateways.call(calls.GET_ROWS, request, deadline=deadline)
+        gateways.floor.told(reply.ts)
         (value,) = reply.values
         if value is None:
             return None

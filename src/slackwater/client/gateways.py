@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.client.session import SessionFloor
 from slackwater.clock.hlc import HybridClock
-from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.rows import VALUE_BYTES_MAX
 from slackwater.errors import (
     BelowGcThreshold,
@@ -91,16 +90,12 @@ class Resend(enum.Enum):
 class FollowClock:
     """Implements `runtime.rpc.ClockHook`: stamps what is sent and follows what is received."""
 
+    stamp: Callable[[], int]
+    update: Callable[[int], None]
+
     def __init__(self, clock: HybridClock) -> None:
-        self._clock = clock
-
-    def stamp(self) -> int:
-        """For a message that is about to be sent."""
-        return self._clock.now()
-
-    def update(self, ts: int) -> None:
-        """Follow a received message."""
-        self._clock.update(Timestamp(ts))
+        self.stamp = clock.now
+        self.update = clock.update  # type: ignore[assignment]  # a timestamp is an integer, whichever message brought it
 
     def measured(self, peer: str, measurement: Measurement) -> None:
         """A client judges nobody's clock."""
@@ -172,7 +167,7 @@ class Gateways:
     @property
     def current(self) -> Address:
         """The gateway that the next call goes to."""
-        return self._addresses[self._at % len(self._addresses)]
+        return self._addresses[self._at]
 
     def move_on(self, failed: Address) -> None:
         """Use the next gateway, unless somebody has moved on already."""
@@ -197,11 +192,10 @@ class Gateways:
         """
         tries, maybe_done = 0, False
         last: SlackwaterError | None = None
-        while not deadline.passed:
-            address = self.current if at is None else at
+        while (timeout := deadline.sparing() if sparing else deadline.remaining()) > 0:
+            address = self._addresses[self._at] if at is None else at
             made = request if renew is None else renew(address, request)
             try:
-                timeout = deadline.sparing() if sparing else deadline.remaining()
                 return await self._dialer.call(address, method, made, timeout=timeout)
             except UnavailableError as error:
                 last, maybe_done = error, maybe_done or lost(error)

@@ -34,6 +34,8 @@ pa: Any = pyarrow
 pc: Any = pac
 Encoded = tuple[list[bytes], list[bytes]]
 """Keys and values."""
+_PLAIN = (int, str, bytes)
+"""Of a key that is one value, which most are."""
 KINDS_OF_ROWS = "a list of dicts, a pyarrow.Table or RecordBatch, or a pandas.DataFrame"
 
 
@@ -76,7 +78,7 @@ class Input:
                 raise duplicate_keys(self._codec)
             return
         self._check_sizes(bytes_max)
-        names = [column.name for column, _ in self._codec.schema.key_columns()]
+        names = self._codec.key_names
         if len(names) == 1 and _increasing(self._batch.column(names[0])):
             return
         keys = pa.Table.from_batches([self._batch.select(names)])
@@ -125,6 +127,14 @@ class Input:
         return [key for key, _ in encoded], [value for _, value in encoded]
 
 
+def one_row(codec: RowCodec, rows: Any, kind: WriteKind) -> Encoded | None:
+    """The row of a call that writes a single dict, which is what most calls do; None for everything else: see `Input`."""
+    if type(rows) is not list or len(rows) != 1 or type(rows[0]) is not dict or kind is WriteKind.DELETE:
+        return None
+    key, value = codec.encode(rows[0])
+    return [key], [value]
+
+
 def in_order(keys: list[bytes], values: list[bytes]) -> Encoded:
     """Rows sorted by key; those that are in order already are left as they are."""
     if all(map(bytes.__lt__, keys, keys[1:])):
@@ -148,7 +158,9 @@ def in_blocks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> Iter
 
 def key_of(codec: RowCodec, key: object) -> bytes:
     """The key of one row, from its only key value, its key values in order, or a dict with its key columns."""
-    names = [column.name for column, _ in codec.schema.key_columns()]
+    names = codec.key_names
+    if len(names) == 1 and type(key) in _PLAIN:
+        return _encoded_key(codec, [key])
     if isinstance(key, Mapping):
         for name in key:
             codec.schema.column(name)
@@ -167,15 +179,19 @@ def key_of(codec: RowCodec, key: object) -> bytes:
     for name, value in zip(names, values, strict=True):
         if value is None:
             raise UsageError(f"key column {name} is NOT NULL; give it a value")
+    return _encoded_key(codec, values)
+
+
+def _encoded_key(codec: RowCodec, values: list[object]) -> bytes:
     try:
         return codec.key(values)
     except UsageError as error:
-        raise UsageError(f"the key of {codec.schema.name} ({', '.join(names)}): {error}") from None
+        raise UsageError(f"the key of {codec.schema.name} ({', '.join(codec.key_names)}): {error}") from None
 
 
 def duplicate_keys(codec: RowCodec) -> UsageError:
     """The error for two rows of one key."""
-    names = ", ".join(column.name for column, _ in codec.schema.key_columns())
+    names = ", ".join(codec.key_names)
     return UsageError(f"two rows have the same primary key ({names}); keep one of them", table=codec.schema.name)
 
 

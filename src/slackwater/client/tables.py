@@ -31,6 +31,8 @@ class KnownTables:
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
         self._by_name: dict[str, TableHistory] = {}
+        self.known = self._by_name.get
+        """The table that has this name, as far as is known; None when it was never met."""
         self._by_id: dict[int, TableHistory] = {}
         self._codecs: dict[tuple[int, int, int], RowCodec] = {}
 
@@ -57,7 +59,7 @@ class KnownTables:
 
     async def by_name(self, name: str, *, deadline: RetryBudget) -> TableHistory:
         """The table that has this name now, as far as is known."""
-        found = self._by_name.get(name)
+        found = self.known(name)
         if found is None:
             request = calls.FindTable(name=table_name(name), floor=self._gateways.floor.ts)
             reply = await self._gateways.call(calls.FIND_TABLE, request, deadline=deadline)
@@ -66,7 +68,7 @@ class KnownTables:
 
     async def prepared(self, name: str, prepare: Callable[[TableHistory], T], *, deadline: RetryBudget) -> T:
         """What `prepare` makes from a table. What it refuses may be right for a newer version: that is looked for first."""
-        history = await self.by_name(name, deadline=deadline)
+        history = self.known(name) or await self.by_name(name, deadline=deadline)
         try:
             return prepare(history)
         except UsageError:

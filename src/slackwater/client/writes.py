@@ -18,12 +18,13 @@ there is, so each of its blocks is an operation of its own: the timeout bounds t
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from slackwater.client.gateways import Gateways, Resend, lost
-from slackwater.client.inputs import Input, duplicate_keys, in_blocks
+from slackwater.client.inputs import Input, duplicate_keys, in_blocks, one_row
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.rows import check_sizes
 from slackwater.errors import (
@@ -71,79 +72,90 @@ class Writer:
         self._scope = scope
 
     async def write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
-        """Write rows of one table, by its newest version."""
-        deadline = self._gateways.deadline()
+        """Write rows of one table, by its newest version: again, until it is known what became of them."""
+        gateways = self._gateways
+        deadline = gateways.deadline()
+        ready: _Ready | None = None
         while True:
-            history, given, small = await self._tables.prepared(
-                table, lambda known: self._checked(kind, known, rows), deadline=deadline
-            )
+            if ready is None:
+                ready = await self._tables.prepared(table, partial(self._ready, kind, rows), deadline=deadline)
+            if ready.request is None:
+                if (loaded := await self._load(kind, table, ready, deadline)) is not None:
+                    return loaded
+                ready = None
+                continue
+            txn_id, start = gateways.runtime.rng.bytes(TXN_ID_BYTES), gateways.clock.now()
+            named = msgspec.structs.replace(ready.request, txn_id=txn_id)
             try:
-                result = await self._write(kind, history, given, small, deadline)
-            except SchemaChanged as error:
-                self._tables.forget(table)
-                await deadline.again(error, "nothing was written")
-            else:
-                self._gateways.floor.told(result.timestamp)
-                return result
-
-    def _checked(
-        self, kind: WriteKind, history: TableHistory, rows: Any
-    ) -> tuple[TableHistory, Input, tuple[list[bytes], list[bytes]] | None]:
-        """The rows, checked, and encoded if they are few: everything that can be wrong with them is said here."""
-        codec = self._tables.codec(history)
-        given = Input(codec, rows, kind)
-        if 0 < given.count <= ATOMIC_ROWS_MAX:
-            keys, values = unique(codec, *given.piece(0, ATOMIC_ROWS_MAX), kind)
-            check_sizes(codec.schema.name, keys, values, limit=self._gateways.row_bytes_max)
-            if sum(map(len, values)) <= ATOMIC_BYTES_MAX:
-                return history, given, (keys, values)
-        if kind is not WriteKind.DELETE:
-            given.check_rows(bytes_max=self._gateways.row_bytes_max)
-        return history, given, None
-
-    async def _write(
-        self,
-        kind: WriteKind,
-        history: TableHistory,
-        given: Input,
-        small: tuple[list[bytes], list[bytes]] | None,
-        deadline: RetryBudget,
-    ) -> WriteResult:
-        codec = self._tables.codec(history)
-        if given.count == 0:
-            return WriteResult(0, self._gateways.clock.now())
-        if small is None:
-            return await _Bulk(self._gateways, self._scope, history, codec, given, kind).run()
-        request = calls.Write(history.latest.table_id, history.latest.version, kind, *small)
-        return await self._atomic(codec, request, deadline)
-
-    async def _atomic(self, codec: RowCodec, request: calls.Write, deadline: RetryBudget) -> WriteResult:
-        """One transaction, made again until it is known to have committed or must not be repeated."""
-        while True:
-            txn_id = self._gateways.runtime.rng.bytes(TXN_ID_BYTES)
-            start = self._gateways.clock.now()
-            named = msgspec.structs.replace(request, txn_id=txn_id)
-            try:
-                reply = await self._gateways.call(
+                reply = await gateways.call(
                     calls.WRITE, named, deadline=deadline, resend=Resend.IF_UNSENT, sparing=True
                 )
             except ConditionFailed as error:
-                raise already_there(codec, error) from None
-            except SchemaChanged:
-                raise
+                raise already_there(ready.codec, error) from None
             except RetryableError as error:
                 refused: SlackwaterError = error
+                if isinstance(error, SchemaChanged):
+                    self._tables.forget(table)
+                    ready = None
             except SlackwaterError as error:
                 if not lost(error):
                     raise
                 refused = error
-                mark = calls.TxnHandle(txn_id, request.keys[0], start, 0, start)
-                settled = await settle(self._gateways, mark, error, deadline=deadline)
+                mark = calls.TxnHandle(txn_id, named.keys[0], start, 0, start)
+                settled = await settle(gateways, mark, error, deadline=deadline)
                 if settled.committed:
-                    return WriteResult(len(request.keys), settled.ts)
+                    gateways.floor.told(settled.ts)
+                    return WriteResult(len(named.keys), settled.ts)
             else:
+                gateways.floor.told(reply.ts)
                 return WriteResult(reply.rows, reply.ts)
             await deadline.again(refused, "nothing was written")
+
+    def _ready(self, kind: WriteKind, rows: Any, history: TableHistory) -> _Ready:
+        """The rows, checked, and encoded if they are few: everything that can be wrong with them is said here."""
+        codec, given = self._tables.codec(history), None
+        encoded = one_row(codec, rows, kind)
+        if encoded is None:
+            given = Input(codec, rows, kind)
+            if 0 < given.count <= ATOMIC_ROWS_MAX:
+                encoded = unique(codec, *given.piece(0, ATOMIC_ROWS_MAX), kind)
+        if encoded is not None:
+            keys, values = encoded
+            check_sizes(codec.schema.name, keys, values, limit=self._gateways.row_bytes_max)
+            if given is None or sum(map(len, values)) <= ATOMIC_BYTES_MAX:
+                table = history.latest
+                return _Ready(history, codec, given, calls.Write(table.table_id, table.version, kind, keys, values))
+        assert given is not None
+        if kind is not WriteKind.DELETE:
+            given.check_rows(bytes_max=self._gateways.row_bytes_max)
+        return _Ready(history, codec, given, None)
+
+    async def _load(self, kind: WriteKind, table: str, ready: _Ready, deadline: RetryBudget) -> WriteResult | None:
+        """A bulk load; None if it has to be made again for a table that has changed meanwhile."""
+        assert ready.given is not None
+        if ready.given.count == 0:
+            return WriteResult(0, self._gateways.clock.now())
+        load = _Bulk(self._gateways, self._scope, ready.history, ready.codec, ready.given, kind)
+        try:
+            done = await load.run()
+        except SchemaChanged:
+            self._tables.forget(table)
+            if not deadline.spend():  # its time does not count: each block has the session's timeout
+                raise
+            return None
+        self._gateways.floor.told(done.timestamp)
+        return done
+
+
+class _Ready(NamedTuple):
+    """The rows of one call, ready to be sent by one version of the table."""
+
+    history: TableHistory
+    codec: RowCodec
+    given: Input | None
+    """None for a single row, which was encoded as it came."""
+    request: calls.Write | None
+    """One transaction; None for a bulk load."""
 
 
 class _Bulk:

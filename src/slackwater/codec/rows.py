@@ -30,7 +30,7 @@ from slackwater.codec.layout import split_table_key, table_prefix
 from slackwater.codec.retype import widen
 from slackwater.errors import DecodeError, EntryTooLarge, UsageError
 from slackwater.model.kinds import VARIABLE, ColumnKind
-from slackwater.model.values import loader, storer
+from slackwater.model.values import load_as_is, loader, storer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from slackwater.model.schema import Column, TableSchema
     from slackwater.model.values import Physical
 
-    _Plan = tuple["RowLayout", list[tuple[str, Callable[[list[Physical | None]], Any]]]]
+    _ColumnPlan = tuple[str, int | None, Callable[[Any], Any] | None]
+    """(name, place, how the field there becomes a value); with no place, how all fields do."""
+    _Plan = tuple["RowLayout", list[_ColumnPlan]]
 
 FORMAT = 0x01
 HEADER_BYTES = 5
@@ -203,7 +205,7 @@ class RowCodec:
         self._elements = [element_encoder(t) for t in self.key_types]
         self._places = {c.name: i for i, c in enumerate(schema.columns)}
         self._key_places = [self._places[c.name] for c, _ in schema.key_columns()]
-        self._key_names = [c.name for c, _ in schema.key_columns()]
+        self.key_names = [c.name for c, _ in schema.key_columns()]
         self._versions = dict(versions or {}) | {schema.version: schema}
         self._readers: dict[int, _Plan] = {}
 
@@ -231,14 +233,18 @@ class RowCodec:
         table_id, index_id, rest = split_table_key(key)
         if (table_id, index_id) != (self.schema.table_id, self.schema.index_id):
             raise DecodeError("the key belongs to another index", table_id=table_id, index_id=index_id)
-        return dict(zip(self._key_names, decode_key(rest, self.key_types), strict=True))
+        return dict(zip(self.key_names, decode_key(rest, self.key_types), strict=True))
 
     def decode(self, value: bytes) -> dict[str, Any]:
         """The row that a value holds, as this codec's schema sees it."""
         version = version_of(value)
         layout, readers = self._readers.get(version) or self._plan(version)
         stored = layout.unpack(value)
-        return {name: read(stored) for name, read in readers}
+        row: dict[str, Any] = {}
+        for name, place, load in readers:  # a call for each column is what decoding a row would cost most
+            field = stored if place is None else stored[place]
+            row[name] = field if field is None or load is None else load(field)
+        return row
 
     def encode_batch(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
         """(keys, values) of a whole batch, vectorized; columns left out take their default."""
@@ -252,7 +258,7 @@ class RowCodec:
         if schema is None:
             raise unknown_version(version, self.schema.name)
         written = {c.id: (i, c) for i, c in enumerate(schema.columns)}
-        plan = RowLayout(schema), [(c.name, _reader(c, written.get(c.id))) for c in self.schema.columns]
+        plan = RowLayout(schema), [_column_plan(c, written.get(c.id)) for c in self.schema.columns]
         self._readers[version] = plan
         return plan
 
@@ -270,6 +276,14 @@ class RowCodec:
         for column, field in zip(self.schema.columns, stored, strict=True):
             if field is None and not column.nullable:
                 raise UsageError(f"column {column.name} of table {self.schema.name} is NOT NULL; give it a value")
+
+
+def _column_plan(column: Column, found: tuple[int, Column] | None) -> _ColumnPlan:
+    """How one column is read; most are, as they were written, by place."""
+    if found is None or found[1].type != column.type or (found[1].nullable and not column.nullable):
+        return column.name, None, _reader(column, found)
+    load = loader(column.type)
+    return column.name, found[0], None if load is load_as_is else load
 
 
 def _reader(column: Column, found: tuple[int, Column] | None) -> Callable[[list[Physical | None]], Any]:

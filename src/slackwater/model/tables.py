@@ -14,6 +14,7 @@ a reader reads by; columns meet by id (`schema.py`), so a reader needs *all* ver
 
 from __future__ import annotations
 
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _schema_of = attrgetter("schema")
 
 
-class TableDescriptor(msgspec.Struct, frozen=True):
+class TableDescriptor(msgspec.Struct, frozen=True, dict=True):
     """One version of a table."""
 
     schema: TableSchema
@@ -42,17 +43,19 @@ class TableDescriptor(msgspec.Struct, frozen=True):
     owner: str = ""
     """The client who made the table, by the name in its certificate; "" for one that belongs to the operators."""
 
-    @property
+    # Read several times for every request, so each is found out once (`dict=True` has room for that).
+
+    @cached_property
     def name(self) -> str:
         """What the table is called."""
         return self.schema.name
 
-    @property
+    @cached_property
     def table_id(self) -> int:
         """What the table is."""
         return self.schema.table_id
 
-    @property
+    @cached_property
     def version(self) -> int:
         """Counts from 1, without gaps."""
         return self.schema.version
@@ -63,12 +66,12 @@ class TableDescriptor(msgspec.Struct, frozen=True):
         return self.schema.columns
 
 
-class TableHistory(msgspec.Struct, frozen=True):
+class TableHistory(msgspec.Struct, frozen=True, dict=True):
     """Every known version of one table, oldest first."""
 
     versions: tuple[TableDescriptor, ...]
 
-    @property
+    @cached_property
     def latest(self) -> TableDescriptor:
         """The newest version, which may say that the table was dropped."""
         return self.versions[-1]

@@ -84,7 +84,7 @@ def loader(ctype: ColumnType) -> Callable[[Any], Any]:
     if kind in TEXTS:
         return _load_text
     loaders: dict[ColumnKind, Callable[[Any], Any]] = {ColumnKind.BOOL: _load_bool, ColumnKind.DATE: _load_date}
-    return loaders.get(kind, _load_as_is)
+    return loaders.get(kind, load_as_is)
 
 
 def _decimal_storer(ctype: ColumnType) -> Callable[[Any], Physical]:
@@ -161,7 +161,8 @@ def _store_date(value: Any) -> int:
     raise _mismatch("date", value)
 
 
-def _load_as_is(stored: Any) -> Any:
+def load_as_is(stored: Any) -> Any:
+    """The loader of types whose stored form is their value; a decoder that sees it need not call it."""
     return stored
 
 

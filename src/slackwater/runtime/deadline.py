@@ -49,7 +49,7 @@ class Deadline:
 
     def sparing(self) -> float:
         """Seconds for a step whose outcome, should its answer be lost, is to be found out within the same deadline."""
-        left = self.remaining()
+        left = max(0.0, (self._at_ns - self._clock.monotonic_ns()) / 1e9)
         return left - min(SPARED_S_MAX, left * SPARED_SHARE)
 
     def pause(self, seconds: float) -> float:

@@ -18,7 +18,7 @@ wait for the same dial.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.errors import ConnectionLost, Overloaded, SlackwaterError
 from slackwater.hooks import level
@@ -27,6 +27,8 @@ from slackwater.runtime.rpc.peer import Peer
 from slackwater.runtime.rpc.session import end_revoked, leave
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from slackwater.runtime.rpc.method import ClockHook, Identity, Method, StreamMethod
     from slackwater.runtime.rpc.session import RpcSession
     from slackwater.runtime.rpc.stream import Stream
@@ -96,7 +98,7 @@ class Dialer:
             )
         return peer
 
-    async def call(
+    def call(
         self,
         address: Address,
         method: Method[Req, Res],
@@ -104,11 +106,16 @@ class Dialer:
         *,
         timeout: float | None = None,
         node_id: int = 0,
-    ) -> Res:
+    ) -> Coroutine[Any, Any, Res]:
         """Dial if needed, then call; the timeout spans both."""
         peer = self.live(address)
         if peer is not None and node_id in (0, peer.node_id):
-            return await peer.call(method, request, timeout=timeout)  # most calls: nothing to wait for
+            return peer.call(method, request, timeout=timeout)  # most calls: nothing to wait for
+        return self._dial_and_call(address, method, request, timeout, node_id)
+
+    async def _dial_and_call(
+        self, address: Address, method: Method[Req, Res], request: Req, timeout: float | None, node_id: int
+    ) -> Res:
         peer, timeout = await self._reached(address, node_id, timeout)
         return await peer.call(method, request, timeout=timeout)
 
