@@ -107,6 +107,10 @@ class TableCatalog:
             raise UsageError(f"there is no table {name!r}; tables: {known}", table=name)
         return found
 
+    def known(self, table_id: int) -> TableHistory | None:
+        """A table by its id, if the cache is kept fresh and has it: without waiting for anything."""
+        return self.tables.by_id(table_id) if self._following and self.tables.upto != MIN else None
+
     async def find_id(self, table_id: int, *, version: int = 0) -> TableHistory:
         """A table by its id; with `version`, once that version is known."""
         await self._fresh(MIN)
@@ -241,8 +245,7 @@ class TableCatalog:
 
     async def look_again(self) -> None:
         """Read what is new if what is known will soon be too old to commit rows by; an error if it is and cannot be read."""
-        trust_s = self._settings["catalog.trust_duration"]
-        if seconds_between(self._clock.peek(), self.deadline()) > trust_s * LOOK_AGAIN_SHARE:
+        if self.trusted:
             return
         probe("catalog.looked_again")
         try:
@@ -250,6 +253,12 @@ class TableCatalog:
         except SlackwaterError:
             if self.deadline() <= self._clock.peek():
                 raise
+
+    @property
+    def trusted(self) -> bool:
+        """Whether what is known is new enough to commit rows by, for some time to come."""
+        trust_s = self._settings["catalog.trust_duration"]
+        return seconds_between(self._clock.peek(), self.deadline()) > trust_s * LOOK_AGAIN_SHARE
 
     def deadline(self) -> Timestamp:
         """Rows of tables that are not being dropped, as far as is known here, may be committed below this timestamp.

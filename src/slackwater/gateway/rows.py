@@ -1,6 +1,7 @@
 """Rows in and out: writes as one transaction or as a bulk load, and point reads.
 
-    no transaction   all rows at one timestamp or none: a transaction of its own, in one phase where one range has them all.
+    no transaction   all rows at one timestamp or none: a transaction of its own, in one phase where one range has them all;
+                     begun in the step in which the request arrives where that range is on this node.
                      The client chose its id, so that it can ask any gateway what became of it, should the answer be lost.
     transaction      handed to the transaction that is open here
     bulk             every row at least once, many blocks at a time, not at one timestamp
@@ -11,21 +12,25 @@ comes again with a new id.
 
 from __future__ import annotations
 
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import FORMAT, HEADER_BYTES, check_sizes
-from slackwater.errors import RetryableError, SlackwaterError, TransactionAborted, UsageError
+from slackwater.errors import AmbiguousResult, RetryableError, SlackwaterError, TransactionAborted, UsageError
 from slackwater.gateway.scans import range_reads
 from slackwater.model.system_tables import check_not_system
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.protocol.client import calls as nt
 from slackwater.protocol.range.requests import Get, Header, Value
+from slackwater.replica.driver.waiting import as_known
+from slackwater.routing import outcome
 from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.later import Later
 from slackwater.runtime.sync import CancelledError
-from slackwater.txn.at_once import write_at_once
+from slackwater.txn.at_once import begin_write, write_at_once
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import rows_ok
 from slackwater.txn.state import TxnPhase
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
     from slackwater.gateway.service import Gateway
     from slackwater.gateway.txns import OpenTxn
     from slackwater.model.tables import TableDescriptor
-    from slackwater.protocol.range.requests import Request
+    from slackwater.protocol.range.requests import BatchResult, Request
     from slackwater.runtime.rpc.method import Context
     from slackwater.txn import Transaction
 
@@ -50,6 +55,74 @@ class RowService:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+
+    # --- in the step in which the request arrives
+
+    def write_at_once(self, request: nt.Write, context: Context) -> Later[nt.WriteReply] | None:
+        """Begin a write of rows that are a transaction of their own, where the table is known and one range here has them."""
+        if (
+            request.txn
+            or request.bulk
+            or request.kind is not nt.WriteKind.UPSERT
+            or len(request.txn_id) != TXN_ID_BYTES
+        ):
+            return None
+        found = self._gateway.writable_now(request.table_id, request.version)
+        if found is None:
+            return None
+        table, below = found
+        rows_ok(request.keys, request.values)
+        check_rows(table, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
+        txns = self._gateway.node.kv.context
+        begun = begin_write(txns, request.txn_id, request.keys, request.values, below=below)
+        if begun is None:
+            return None
+        answer: Later[nt.WriteReply] = Later()
+        begun.then(partial(self._begun_ended, request, context, answer))
+        return answer
+
+    def _begun_ended(
+        self,
+        request: nt.Write,
+        context: Context,
+        answer: Later[nt.WriteReply],
+        ts: Timestamp | None,
+        error: SlackwaterError | None,
+    ) -> None:
+        txns = self._gateway.node.kv.context
+        if ts is not None and txns.passed(ts):
+            answer.settle(nt.WriteReply(len(request.keys), ts))
+        elif error is not None and outcome.lost(error):
+            answer.settle(None, outcome.ambiguous(error))
+        else:  # the time of the commit has not come, or nothing came of it: that takes a task
+            try:
+                txns.scope.spawn(self._go_on(request, context, answer, ts), name="write goes on")
+            except UsageError:
+                answer.settle(None, AmbiguousResult("this node is shutting down; ask another what became of the write"))
+
+    async def _go_on(
+        self, request: nt.Write, context: Context, answer: Later[nt.WriteReply], ts: Timestamp | None
+    ) -> None:
+        """Acknowledge a commit in the future once that time has come; or write the long way what was not written."""
+        txns = self._gateway.node.kv.context
+        try:
+            ts = await self._as_transaction(request, context) if ts is None else await txns.acknowledged(ts)
+            answer.settle(nt.WriteReply(len(request.keys), ts))
+        except Exception as failed:
+            answer.settle(None, as_known(failed, doing="going on with a write"))
+
+    def get_at_once(self, request: nt.GetRows, context: Context) -> nt.RowsReply | None:
+        """Read the latest values of a few keys, where one range led here has them."""
+        gateway, policy, keys = self._gateway, request.policy, request.keys
+        if request.txn or policy.at != MIN or policy.follower_ok or not 0 < len(keys) <= KEYS_PER_GET_MAX:
+            return None
+        gateway.check_inside(request.table_id, min(keys), max(keys) + b"\x00")
+        if policy.floor > gateway.node.clock.latest:
+            return None
+        answer = gateway.node.kv.get_at_once(keys)
+        return None if answer is None else _rows_reply(answer)
+
+    # --- the long way
 
     async def write(self, request: nt.Write, context: Context) -> nt.WriteReply:
         """Write rows of one table."""
@@ -81,9 +154,7 @@ class RowService:
                 wait_ms=policy.wait_ms,
                 nearest_only=policy.nearest_only,
             )
-        answer = await kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN)
-        values = [v.value for v in answer.results if isinstance(v, Value)]
-        return nt.RowsReply(values, answer.ts, range_reads(answer))
+        return _rows_reply(await kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN))
 
     async def _get_in_txn(self, request: nt.GetRows, gets: list[Request], context: Context) -> nt.RowsReply:
         for other in request.also:
@@ -134,6 +205,10 @@ class RowService:
             )
             if written is not None:
                 return written
+        return await self._as_transaction(request, context)
+
+    async def _as_transaction(self, request: nt.Write, context: Context) -> Timestamp:
+        kv = self._gateway.node.kv
         txn = kv.begin(until=self._gateway.deadline(context), txn_id=request.txn_id)
         try:
             return await self._until_done(txn, request)
@@ -166,6 +241,11 @@ class RowService:
 
     def _block_bytes(self) -> int:
         return max(1, int(self._gateway.node.settings["log.entry_bytes_max"]) // 4)
+
+
+def _rows_reply(answer: BatchResult) -> nt.RowsReply:
+    values = [v.value for v in answer.results if isinstance(v, Value)]
+    return nt.RowsReply(values, answer.ts, range_reads(answer))
 
 
 async def write_intents(txn: Transaction, request: nt.Write, *, block_bytes: int) -> None:

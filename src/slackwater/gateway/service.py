@@ -26,7 +26,7 @@ from slackwater.protocol.client import calls as nt
 
 if TYPE_CHECKING:
     from slackwater.model.spans import Span
-    from slackwater.model.tables import TableHistory
+    from slackwater.model.tables import TableDescriptor, TableHistory
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.node import Node
@@ -71,8 +71,8 @@ class Gateway:
         server.handle(nt.DROP_TABLE, self.tables.drop)
         server.handle(nt.FIND_TABLE, self.tables.find)
         server.handle(nt.LIST_TABLES, self.tables.all)
-        server.handle(nt.WRITE, self.rows.write)
-        server.handle(nt.GET_ROWS, self.rows.get)
+        server.handle(nt.WRITE, self.rows.write, at_once=self.rows.write_at_once)
+        server.handle(nt.GET_ROWS, self.rows.get, at_once=self.rows.get_at_once)
         server.handle_stream(nt.SCAN, self.scans.scan)
         server.handle_stream(nt.READ_CHANGES, self.scans.changes)
         server.handle(nt.TXN_SCAN, self.txns.scan)
@@ -153,6 +153,21 @@ class Gateway:
             what = "was dropped" if latest.dropped else "has a newer version"
             raise SchemaChanged(f"table {latest.name} {what}; look it up again", table_id=table_id, version=version)
         return history
+
+    def known(self, table_id: int) -> TableHistory | None:
+        """A table, dropped or not, if this node knows it without asking."""
+        return None if self.node.store is None else self.node.catalog.known(table_id)
+
+    def writable_now(self, table_id: int, version: int) -> tuple[TableDescriptor, Timestamp] | None:
+        """A table and what `writable` says of it, where that is known without asking and the table takes rows."""
+        history = self.known(table_id)
+        if history is None:
+            return None
+        catalog = self.catalog
+        if not catalog.trusted or table_id in catalog.tables.dropping:
+            return None
+        latest = history.latest
+        return None if latest.dropped or latest.version != version else (latest, catalog.deadline())
 
     async def writable(self, table_id: int, version: int) -> Timestamp:
         """The timestamp below which rows of a table may be committed, in the version that a client used (I-30)."""

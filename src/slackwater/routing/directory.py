@@ -66,7 +66,7 @@ class Directory:
     async def locate(self, key: bytes, call: Call, *, below: bool = False) -> RangeDescriptor:
         """The range that holds `key`; with `below`, the one that holds the keys just below it."""
         while True:
-            found = self._cached(key, below=below)
+            found = self.cached(key, below=below)
             if found is None or buggify("routing.forget_range"):
                 found = await self._in_turn(key, call, below=below)
             found = _newer(found, call.told, key, below=below)
@@ -78,7 +78,7 @@ class Directory:
 
     def known(self, key: bytes) -> RangeDescriptor | None:
         """The range that holds `key`, if no lookup is needed to tell."""
-        return None if buggify("routing.forget_range") else self._cached(key, below=False)
+        return None if buggify("routing.forget_range") else self.cached(key, below=False)
 
     async def _in_turn(self, key: bytes, call: Call, *, below: bool) -> RangeDescriptor | None:
         try:
@@ -87,7 +87,7 @@ class Directory:
         except TimeoutError:
             raise UnavailableError("too many lookups of ranges wait for the index", key=key) from None
         try:
-            return self._cached(key, below=below) or await self._lookup(key, call, below=below)
+            return self.cached(key, below=below) or await self._lookup(key, call, below=below)
         finally:
             self._turns.release()
 
@@ -117,7 +117,7 @@ class Directory:
                 self._first = None  # its replicas have moved: ask again
         return news
 
-    def _cached(self, key: bytes, *, below: bool) -> RangeDescriptor | None:
+    def cached(self, key: bytes, *, below: bool = False) -> RangeDescriptor | None:
         """What the cache has, unless the replica here knows better.
 
         A descriptor from before this node had a replica works for ever, by way of the others: nobody would ever say that it

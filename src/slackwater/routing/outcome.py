@@ -155,6 +155,13 @@ def lost(error: SlackwaterError) -> bool:
     return isinstance(error, ProtocolError) or not isinstance(error, _DEFINITE)
 
 
+def ambiguous(error: SlackwaterError) -> AmbiguousResult:
+    """What the caller of a write is told whose answer is `lost`."""
+    if isinstance(error, AmbiguousResult):
+        return error
+    return AmbiguousResult(f"the write may or may not have happened: {error}")
+
+
 def should_try_next_replica(error: SlackwaterError) -> bool:
     """Whether another replica, or the same one later, may answer."""
     return isinstance(error, UnavailableError) and not isinstance(error, Overloaded)

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.protocol.range.requests import Request, Result
     from slackwater.routing.transport import Transport
+    from slackwater.runtime.later import Later
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
 
@@ -85,6 +86,7 @@ class RangeSender:
         node_id: NodeId = NOBODY,
         locality: tuple[tuple[str, str], ...] = (),
         view: Callable[[NodeId], NodeView] = lambda _: UNKNOWN,
+        at_once: Callable[[Batch], BatchResult | Later[BatchResult] | None] = lambda _: None,
     ) -> None:
         self._transport = transport
         self._runtime = runtime
@@ -94,6 +96,8 @@ class RangeSender:
         self._node_id = node_id
         self._locality = locality
         self._view = view
+        self.at_once = at_once
+        """Answers a batch for a range that is `here` in this very step, or begins to; None: it has to wait (`send`)."""
         self.cache = RangeCache(entries_max=int(settings["routing.range_cache_entries"]))
         self.nodes = NodeTable()
         self.directory = Directory(self.cache, first_range=first_range, ask=self._send_range)
@@ -144,6 +148,13 @@ class RangeSender:
         while start < end:
             found.append(await self.directory.locate(start, call))
             start = found[-1].end
+        return found
+
+    def here(self, first: bytes, last: bytes) -> RangeDescriptor | None:
+        """The range that holds both keys, if that is known without asking and a replica of it is on this node."""
+        found = self.directory.cached(first)
+        if found is None or last >= found.end or self._node_id not in found.replicas or buggify("routing.not_here"):
+            return None
         return found
 
     def nearest(self, descriptor: RangeDescriptor) -> list[NodeId]:
@@ -309,7 +320,7 @@ class RangeSender:
             except SlackwaterError as error:
                 self._failed(descriptor, node_id, error, started_ns)
                 if outcome.lost(error) and not harmless:
-                    raise _ambiguous(error) from error
+                    raise outcome.ambiguous(error) from error
                 if isinstance(error, Overloaded):
                     call.last = error
                     break
@@ -401,9 +412,3 @@ def _addressed(header: Header, descriptor: RangeDescriptor, route: Route, call: 
         deadline_ms=call.deadline.remaining_ms(),
         follower_ok=header.follower_ok and route.by_follower,
     )
-
-
-def _ambiguous(error: SlackwaterError) -> AmbiguousResult:
-    if isinstance(error, AmbiguousResult):
-        return error
-    return AmbiguousResult(f"the write may or may not have happened: {error}")

@@ -228,17 +228,7 @@ class Node:
         """Start to act as the node this identity names."""
         self.identity.cluster_id, self.identity.node_id = identity.cluster_id, identity.node_id
         node_id = identity.node_id
-        self.sender = RangeSender(
-            transport=self._transport(node_id),
-            runtime=self.runtime,
-            scope=self.scope.child("sender"),
-            clock=self.clock,
-            settings=self.settings,
-            first_range=self.book.first_range,
-            node_id=node_id,
-            locality=self.locality,
-            view=self._view,
-        )
+        self.sender = self._range_sender(node_id)
         self.kv = KV(
             sender=self.sender,
             clock=self.clock,
@@ -380,8 +370,8 @@ class Node:
     def _check_node(self, node_id: int, certificate: Certificate | None) -> None:
         check_node(self.book, node_id, certificate)
 
-    def _batch_at_once(self, batch: Batch, caller: int) -> BatchResult | Later[BatchResult] | None:
-        if not caller and not known_plain(batch):
+    def _batch_at_once(self, batch: Batch, context: Context) -> BatchResult | Later[BatchResult] | None:
+        if not context.node_id and not known_plain(batch):
             return None
         return self._at_once(batch)
 
@@ -395,9 +385,20 @@ class Node:
         await check_raw(self.gateway, batch)
         return await self._execute(batch)
 
-    def _transport(self, node_id: NodeId) -> LocalTransport:
+    def _range_sender(self, node_id: NodeId) -> RangeSender:
         remote = RpcTransport(self.dialer, self.book.resolve)
-        return LocalTransport(node_id, self._execute, remote, at_once=self._at_once)
+        return RangeSender(
+            transport=LocalTransport(node_id, self._execute, remote, at_once=self._at_once),
+            runtime=self.runtime,
+            scope=self.scope.child("sender"),
+            clock=self.clock,
+            settings=self.settings,
+            first_range=self.book.first_range,
+            node_id=node_id,
+            locality=self.locality,
+            view=self._view,
+            at_once=self._at_once,
+        )
 
     def _at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
         return self._here().at_once(batch)

@@ -1,6 +1,7 @@
 """Blind writes that are a transaction of their own, the short way: one batch to one range, no coordinator.
 
     rows of one range ──► [PutRows, EndTxn(one_phase)] ──► one command: values and the record, no intents
+                                │                          (begun in this very step where the range is on this node)
                                 │
                                 └─ anything in the way (an intent, a range that was divided, …): nothing happened;
                                    the long way, a `Transaction` of the same id, deals with it
@@ -18,16 +19,41 @@ from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import buggify, probe
 from slackwater.model.txns import Txn
-from slackwater.protocol.range.requests import Committed, EndTxn, Header, Put, PutRows
-from slackwater.routing.sender import NO_RANGE
+from slackwater.protocol.range.requests import Batch, Committed, EndTxn, Header, Put, PutRows
+from slackwater.runtime.later import Later
 
 if TYPE_CHECKING:
-    from slackwater.protocol.range.requests import Request
+    from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.protocol.range.requests import BatchResult, Request
     from slackwater.txn.context import TxnContext
 
 AT_ONCE_ROWS_MAX = 256
 AT_ONCE_BYTES_MAX = 64 << 10
 """More rows, or bytes of them, go the long way, which knows how to divide them."""
+
+
+def begin_write(
+    context: TxnContext, txn_id: bytes, keys: list[bytes], values: list[bytes], *, below: Timestamp
+) -> Later[Timestamp] | None:
+    """Write sorted, unique rows by a command that is begun in this very step, if one range on this node has them all.
+
+    None: nothing was done. Told an error other than `AmbiguousResult`: nothing came of it. Told a timestamp: the rows are
+    committed there, which may be told to others once that time has come (`TxnContext.acknowledged`).
+    """
+    home = context.sender.here(keys[0], keys[-1])
+    if home is None or not _small(keys, values):
+        return None
+    requests, header = _one_batch(context, txn_id, keys, values, below=below, home=home)
+    try:
+        begun = context.sender.at_once(Batch(header, requests))
+    except SlackwaterError:  # refused before anything was begun
+        probe("txn.write_in_the_way")
+        return None
+    if begun is None or isinstance(begun, Later):
+        return None if begun is None else begun.map(_commit_ts)
+    done: Later[Timestamp] = Later()  # it had been committed before: the record said so
+    done.settle(_commit_ts(begun))
+    return done
 
 
 async def write_at_once(
@@ -46,24 +72,47 @@ async def write_at_once(
     `AmbiguousResult` means what it says: the record of `txn_id`, at the first key, knows.
     """
     home = context.sender.cache.lookup(keys[0])
-    if home is None or not home.contains(keys[-1]) or buggify("txn.write_the_long_way"):
+    if home is None or not home.contains(keys[-1]) or not _small(keys, values):
         return None
-    if len(keys) > AT_ONCE_ROWS_MAX or sum(map(len, values)) + sum(map(len, keys)) > AT_ONCE_BYTES_MAX:
-        return None
-    write: Request = Put(keys[0], values[0]) if len(keys) == 1 else PutRows(keys, values)
-    now = context.clock.now()
-    limit = Timestamp(now + (context.clock.max_offset_us << LOGICAL_BITS))
-    txn = Txn(txn_id, keys[0], now, 0, now, now, limit, 1)
-    header = Header(NO_RANGE, ts=now, txn=txn, uncertainty_limit=limit)
-    commit = EndTxn(commit=True, one_phase=True, can_forward=True, deadline=below)
+    requests, header = _one_batch(context, txn_id, keys, values, below=below, home=home)
     try:
-        answer = await context.sender.send([write, commit], header, timeout=timeout)
+        answer = await context.sender.send(requests, header, timeout=timeout)
     except AmbiguousResult:
         raise
     except SlackwaterError:
         probe("txn.write_in_the_way")
         return None
+    return await context.acknowledged(_commit_ts(answer))
+
+
+def _small(keys: list[bytes], values: list[bytes]) -> bool:
+    """Whether rows may be one batch."""
+    if buggify("txn.write_the_long_way") or len(keys) > AT_ONCE_ROWS_MAX:
+        return False
+    return sum(map(len, values)) + sum(map(len, keys)) <= AT_ONCE_BYTES_MAX
+
+
+def _one_batch(
+    context: TxnContext,
+    txn_id: bytes,
+    keys: list[bytes],
+    values: list[bytes],
+    *,
+    below: Timestamp | None,
+    home: RangeDescriptor,
+) -> tuple[list[Request], Header]:
+    """The writes and the commit, for the range that has them all."""
+    write: Request = Put(keys[0], values[0]) if len(keys) == 1 else PutRows(keys, values)
+    now = context.clock.now()
+    limit = Timestamp(now + (context.clock.max_offset_us << LOGICAL_BITS))
+    txn = Txn(txn_id, keys[0], now, 0, now, now, limit, 1)
+    commit = EndTxn(commit=True, one_phase=True, can_forward=True, deadline=below)
+    header = Header(home.range_id, ts=now, txn=txn, uncertainty_limit=limit, generation=home.generation)
+    return [write, commit], header
+
+
+def _commit_ts(answer: BatchResult) -> Timestamp:
     ended = answer.results[-1]
     if not isinstance(ended, Committed):
         raise AmbiguousResult("the range did not answer a commit as one; ask the record", kind=type(ended).__name__)
-    return await context.acknowledged(ended.commit_ts)
+    return ended.commit_ts

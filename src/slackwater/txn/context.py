@@ -104,6 +104,10 @@ class TxnContext:
         await self.wait_past(ts)
         return ts
 
+    def passed(self, ts: Timestamp) -> bool:
+        """Whether this node's clock is above `ts`, so that nobody has to wait for that (`wait_past`)."""
+        return self.clock.peek() >= ts  # every later `now()` is above what `peek` shows
+
     async def wait_past(self, ts: Timestamp) -> None:
         """Commit-wait: return once this node's clock is above `ts`.
 
@@ -112,6 +116,6 @@ class TxnContext:
         what was read there: another reader, a moment later, might not see it yet. Clocks follow clocks, never such
         timestamps (I-01), so this really waits.
         """
-        while (now := self.clock.peek()) < ts:  # every later `now()` is above what `peek` shows
+        while not self.passed(ts):
             probe("txn.commit_wait")
-            await self.runtime.clock.sleep(seconds_between(now, ts) + 1e-6)
+            await self.runtime.clock.sleep(seconds_between(self.clock.peek(), ts) + 1e-6)

@@ -31,6 +31,8 @@ from slackwater.errors import (
 )
 from slackwater.hooks import probe
 from slackwater.protocol.range.requests import (
+    Batch,
+    BatchResult,
     ConditionalPut,
     Delete,
     DeleteRange,
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from slackwater.clock.hlc import HybridClock
-    from slackwater.protocol.range.requests import BatchResult, Request, Result, Rows
+    from slackwater.protocol.range.requests import Request, Result, Rows
     from slackwater.routing.sender import RangeSender
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Runtime, TaskScope
@@ -153,6 +155,20 @@ class KV:
         if not outcome.read_only(requests):
             raise UsageError("only reads may be sent this way")
         return await self._send(requests, header, timeout=timeout, movable=movable)
+
+    def get_at_once(self, keys: Sequence[bytes]) -> BatchResult | None:
+        """The latest values of keys of one range that is led here, read in this very step; None: it has to wait."""
+        home = self.context.sender.here(min(keys), max(keys))
+        if home is None:
+            return None
+        header = Header(home.range_id, generation=home.generation)
+        try:
+            answer = self.context.sender.at_once(Batch(header, [Get(key) for key in keys]))
+        except SlackwaterError:  # an intent to be cleared, a lease that has moved: `read` knows what to do
+            return None
+        if not isinstance(answer, BatchResult) or not self.context.passed(answer.ts):
+            return None
+        return answer
 
     # --- writes
 

@@ -71,8 +71,8 @@ class Maybe:
         self.long = 0
         w.server.handle(MAYBE, self.function, at_once=self.at_once)
 
-    def at_once(self, request, caller):
-        assert caller == 0, "a client asks"
+    def at_once(self, request, context):
+        assert context.node_id == 0, "a client asks"
         if request.n > 100:
             return None
         if request.n < 0:

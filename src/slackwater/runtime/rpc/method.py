@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 
 from slackwater.errors import DecodeError, UsageError
-from slackwater.runtime.access import NOBODY
 from slackwater.runtime.deadline import Deadline, for_callee
 
 if TYPE_CHECKING:
@@ -111,43 +110,62 @@ class ClockHook(Protocol):
         ...
 
 
+class Caller(Protocol):
+    """The other end of the connection that a call came by."""
+
+    node_id: int
+    certificate: Certificate | None
+    roles: Role
+
+    @property
+    def address(self) -> str:
+        """Where it calls from."""
+        ...
+
+
 class Context:
     """What a handler may know about the call it serves, and the server's record of it."""
 
     __slots__ = (
-        "_clock",
-        "cancelled",
-        "certificate",
-        "credit",
-        "deadline_ns",
-        "id",
-        "method",
-        "node_id",
-        "peer",
-        "roles",
-        "size",
-        "started",
-        "task",
-        "waiter",
+        "_clock", "_session", "cancelled", "credit", "deadline_ns", "id", "method", "size", "started", "task", "waiter",
         "window",
-    )
+    )  # fmt: skip
 
-    def __init__(self, call_id: int, method: str, clock: Clock) -> None:
+    def __init__(
+        self, call_id: int, method: str, session: Caller, clock: Clock, *, size: int, deadline_ns: int
+    ) -> None:
         self.id = call_id
         self.method = method
-        self.peer = ""  # who asks, for messages
-        self.node_id = 0  # the node that asks; 0 for a client
-        self.certificate: Certificate | None = None  # None without TLS
-        self.roles = NOBODY  # what it is; the server has checked already that this suffices for the method
-        self.deadline_ns = 0  # on our monotonic clock; 0 for none
-        self.size = 0  # bytes of the request
+        self._session = session
+        self._clock = clock
+        self.deadline_ns = deadline_ns  # on our monotonic clock; 0 for none
+        self.size = size  # bytes of the request
         self.cancelled = False  # nobody waits for the answer any more
         self.started = False
         self.credit = 0
         self.window = 0
         self.task: Any = None
         self.waiter: Any = None
-        self._clock = clock
+
+    @property
+    def peer(self) -> str:
+        """Where the call comes from, for messages."""
+        return self._session.address
+
+    @property
+    def node_id(self) -> int:
+        """The node that asks; 0 for a client."""
+        return self._session.node_id
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What the caller showed; None without TLS."""
+        return self._session.certificate
+
+    @property
+    def roles(self) -> Role:
+        """What the caller is; the server has checked already that this suffices for the method."""
+        return self._session.roles
 
     @property
     def user(self) -> str:

@@ -45,7 +45,7 @@ class Handler(NamedTuple):
     function: Callable[[Any, Context], Any]
     callers: int
     """The bits of the roles that the method declares."""
-    at_once: Callable[[Any, int], Any] | None = None
+    at_once: Callable[[Any, Context], Any] | None = None
     """Tried first: the answer, a `Later` of it, or None when the request has to wait for something (`RpcServer.handle`)."""
 
 
@@ -83,13 +83,13 @@ class RpcServer:
         method: Method[Req, Res],
         function: Callable[[Req, Context], Awaitable[Res]],
         *,
-        at_once: Callable[[Req, int], Res | Later[Res] | None] | None = None,
+        at_once: Callable[[Req, Context], Res | Later[Res] | None] | None = None,
     ) -> None:
         """Serve a method with a coroutine function: one task per call that waits.
 
-        `at_once(request, caller)` is tried first, in the step in which the frame arrives; `caller` is the node that asks, 0
-        for a client. It answers, or begins what needs no task to be ended (`Later`), or raises what is the answer; None says
-        that it has done nothing because something has to be waited for, and the coroutine function serves the call.
+        `at_once` is tried first, in the step in which the frame arrives. It answers, or begins what needs no task to be ended
+        (`Later`), or raises what is the answer; None says that it has done nothing because something has to be waited for,
+        and the coroutine function serves the call.
         """
         self._register(Handler(method, ASYNC, function, method.callers.value, at_once))
 

@@ -181,21 +181,19 @@ class ServerSession(RpcSession):
         try:
             handler = self._admit(message)
             request = handler.method.decode_request(message.body)
-            if handler.at_once is not None:
-                answer = handler.at_once(request, self.node_id)
-                if isinstance(answer, Later):
-                    self._answer_later(message, answer)
-                    return
-                if answer is not None:
-                    self._respond(call_id, answer)
-                    return
+            context = self._context(message)
             if handler.kind is SYNC:
-                self._respond(call_id, handler.function(request, self._context(message)))
+                self._respond(call_id, handler.function(request, context))
                 return
+            answer = None if handler.at_once is None else handler.at_once(request, context)
+            if isinstance(answer, Later):
+                self._answer_later(context, answer)
+            elif answer is not None:
+                self._respond(call_id, answer)
+            else:
+                self._start(message, context, handler, request)
         except Exception as error:
             self._fault(call_id, message.method, error)
-            return
-        self._start(message, handler, request)
 
     def _admit(self, message: Request | OpenStream) -> Handler:
         """The handler that may serve this call, or the error that it may not."""
@@ -219,41 +217,29 @@ class ServerSession(RpcSession):
         return handler
 
     def _context(self, message: Request | OpenStream) -> Context:
-        context = Context(message.id, message.method, self._clock)
-        context.peer = self._connection.peer
-        context.node_id = self.node_id
-        context.size = len(message.body)
-        context.certificate = self.certificate
-        context.roles = self.roles
-        return context
+        timeout_us = message.timeout_us
+        deadline_ns = self._deadlines.after(timeout_us / 1e6) if timeout_us > 0 else 0
+        size = len(message.body)
+        return Context(message.id, message.method, self, self._clock, size=size, deadline_ns=deadline_ns)
 
-    def _start(self, message: Request | OpenStream, handler: Handler, request: object) -> None:
-        context = self._context(message)
+    def _start(self, message: Request | OpenStream, context: Context, handler: Handler, request: object) -> None:
         if isinstance(message, OpenStream):
             if not 1 <= message.window <= WINDOW_MAX:
-                error = ProtocolError(f"a stream window is between 1 and {WINDOW_MAX}", window=message.window)
-                self._fault(message.id, message.method, error)
-                return
+                raise ProtocolError(f"a stream window is between 1 and {WINDOW_MAX}", window=message.window)
             context.credit = context.window = message.window
             work = self._serve_stream(context, handler, request)
         else:
             work = self._serve(context, handler, request)
-        if message.timeout_us > 0:
-            context.deadline_ns = self._deadlines.after(message.timeout_us / 1e6)
         try:
             context.task = self._scope.start(work, name=message.method)
         except SlackwaterError:  # the server is closing
-            self._fault(message.id, message.method, UnavailableError("the server is shutting down"))
-            return
+            raise UnavailableError("the server is shutting down") from None
         if context.task is not None:
             self._went_on(context)
 
-    def _answer_later(self, message: Request | OpenStream, later: Later[Any]) -> None:
+    def _answer_later(self, context: Context, later: Later[Any]) -> None:
         """What was asked for is under way and needs no task: it is answered when that is told."""
-        context = self._context(message)
         context.started = True
-        if message.timeout_us > 0:
-            context.deadline_ns = self._deadlines.after(message.timeout_us / 1e6)
         self._went_on(context)
         later.then(partial(self._told, context))
 

@@ -79,6 +79,11 @@ class RpcSession(abc.ABC):
         return f"n{self.node_id}" if self.node_id else self._connection.peer
 
     @property
+    def address(self) -> str:
+        """Where the other end is."""
+        return self._connection.peer
+
+    @property
     def ended(self) -> bool:
         """Whether nothing can be sent or received any more."""
         return self._error is not None
