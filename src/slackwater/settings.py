@@ -132,6 +132,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("protected_timestamp.records_max", 512, "records", (1, 1 << 16), (2, 64), "Protected timestamps that may exist at a time: every node keeps all of them in memory."),
     Setting("protected_timestamp.spans_max", 4096, "spans", (1, 1 << 20), (16, 512), "Spans of all protected timestamps together."),
     Setting("protected_timestamp.refresh_interval", 10.0, "s", (0.1, 3600), (0.2, 20), "How often a node asks whether protected timestamps have changed; garbage collection lags by as much."),
+    Setting("protected_timestamp.reconcile_interval", 30.0, "s", (0.5, 3600), (1, 30), "How often protections are released that have expired, or whose owner is gone."),
     Setting("protected_timestamp.warning_age", 7 * 86400.0, "s", (0, 366 * 86400), (0, 86400), "A protected timestamp older than this is warned of: journal, health, status; 0: none is."),
     # change feeds
     Setting("feed.push_interval", 1.0, "s", (0.05, 60), (0.1, 5), "How often a replica with a feed looks for transactions that hold its resolved timestamp back."),

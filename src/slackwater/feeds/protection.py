@@ -8,11 +8,11 @@
     lag > expires_after   KEEP: go on protecting, whatever it costs
                           FAIL: release, and the feed ends with `FeedExpired`: history may be collected again
 
-Protected timestamps live a layer beside this one: the feed calls `Protector`, and whoever wires it decides what stands behind
-it. `Unprotected` stands there while nothing is ever collected: it has nothing to keep and says so.
+Protected timestamps live a layer beside this one: the feed calls `Protector`, which the server implements with them
+(`slackwater.server.protection:FeedProtector`).
 
-A protection that cannot be moved keeps more than is needed, which is safe; one that could not be made is tried again, and
-until then `protected` is None: the feed runs, and may be told `BelowGcThreshold`.
+A protection that cannot be moved keeps more than is needed, which is safe; one that could not be made, or that was released by an
+operator, is tried again, and until then `protected` is None: the feed runs, and may be told `BelowGcThreshold`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import enum
 from typing import TYPE_CHECKING, Protocol
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
-from slackwater.errors import FeedExpired, SlackwaterError
+from slackwater.errors import FeedExpired, NotFound, SlackwaterError
 from slackwater.hooks import probe
 
 if TYPE_CHECKING:
@@ -57,20 +57,6 @@ class Protector(Protocol):
     async def release(self, protection: bytes) -> None:
         """Keep nothing for this one any more. Of one that is gone: fine."""
         ...
-
-
-class Unprotected:
-    """Implements `Protector` where history is never collected."""
-
-    async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str) -> bytes:
-        """Nothing to do."""
-        return b"unprotected"
-
-    async def move(self, protection: bytes, ts: Timestamp) -> None:
-        """Nothing to do."""
-
-    async def release(self, protection: bytes) -> None:
-        """Nothing to do."""
 
 
 class FeedProtection:
@@ -149,6 +135,11 @@ class FeedProtection:
                 self._name = await self._protector.protect(self._spans, ts, owner=self._owner)
             else:
                 await self._protector.move(self._name, ts)
+        except NotFound:
+            probe("feeds.protection_lost")
+            self._name = self.protected = None
+            self.failures += 1
+            return
         except SlackwaterError:
             probe("feeds.protection_failed")
             self.failures += 1

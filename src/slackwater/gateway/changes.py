@@ -34,7 +34,7 @@ from slackwater.errors import Overloaded, UsageError
 from slackwater.feeds.client import Checkpoint, SpanFeed
 from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of
 from slackwater.feeds.initial import InitialScan
-from slackwater.feeds.protection import FeedProtection, ProtectionPolicy, Protector, Unprotected
+from slackwater.feeds.protection import FeedProtection, ProtectionPolicy
 from slackwater.gateway.closing import check_closing
 from slackwater.hooks import probe
 from slackwater.model.changes import Changes, joined
@@ -69,8 +69,6 @@ class ChangeFeeds:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._made = 0
-        self.protector: Protector = Unprotected()
-        """What keeps history for the feeds of this node. Nothing is collected yet, so nothing needs to."""
 
     def serve(self) -> None:
         """Offer the method."""
@@ -115,7 +113,7 @@ class ChangeFeeds:
     def _protection(self, request: OpenChanges, feed: TableFeed, context: Context) -> FeedProtection:
         policy = ProtectionPolicy.FAIL if request.expires_after_s else ProtectionPolicy.KEEP
         return FeedProtection(
-            self.protector,
+            self._gateway.node.feed_protector,
             list(feed.spans),
             owner=f"{feed.name} of {context.peer or 'a client'}",
             clock=self._gateway.node.clock,

@@ -61,7 +61,7 @@ from slackwater.server.identity import (
 from slackwater.server.jobs import node_jobs
 from slackwater.server.membership import admit, check_node, check_told
 from slackwater.server.peers import Peers
-from slackwater.server.protection import PinnedHistory, node_protections
+from slackwater.server.protection import FeedProtector, PinnedHistory, node_protections
 from slackwater.server.queues import Queues
 from slackwater.server.queues.context import QueueContext
 from slackwater.server.raw_writes import WRITES, check_raw, known_plain
@@ -288,6 +288,7 @@ class Node:
     def _administer(self, store: Store, liveness: NodeLiveness) -> None:
         """What changes ranges on purpose, and what keeps them in order."""
         self.protections, self.pinned = node_protections(self), PinnedHistory(self)
+        self.feed_protector = FeedProtector(self)
         store.context.retention = NodeRetention(self.clock)
         self.peers = Peers(self.dialer, self.book.resolve, self.scope.child("peers"))
         self.admin = Admin(

@@ -1,7 +1,10 @@
 """Protections of a node: where the store of them meets the catalog, the zones and the node's tasks.
 
-    node.protections ── Store, ProtectionCatalog      transactions over three system tables
-                     └─ PollingTracker      this node's copy, polled; garbage collection asks it
+    node.protections ── ProtectionStore, ProtectionCatalog   transactions over three system tables
+                     ├─ PollingTracker                       this node's copy, polled; garbage collection asks it
+                     └─ Reconciler                           releases what has expired, or whose job or feed is gone
+    node.feed_protector                                      keeps what change feeds still need
+    node.pinned                                              how much history that is: metrics, warnings, `db.protections`
 
 To protect a table is to protect what it takes to read it then: its descriptors and its name from the catalog, its zone and that
 of the rest.
@@ -9,17 +12,25 @@ of the rest.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from slackwater.catalog.records import history_spans
 from slackwater.clock.timestamp import MIN, add_seconds, seconds_between
-from slackwater.codec.layout import table_span
+from slackwater.codec.layout import split_table_key, table_span
 from slackwater.config.zones import zone_key
-from slackwater.errors import SlackwaterError
+from slackwater.errors import NotFound, SlackwaterError, UsageError
+from slackwater.hooks import probe
+from slackwater.model.ids import NodeId
+from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
+from slackwater.model.system_tables import PROTECTED_TS_META
 from slackwater.protect import ProtectionCatalog, Protections, ProtectionStore
 from slackwater.protect.driver import PollingTracker
+from slackwater.protect.reconcile import Reconciler
 from slackwater.routing.parallel import in_parallel
 from slackwater.storage.stats import Stats
 
@@ -31,8 +42,15 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.protection import Record
     from slackwater.server.node import Node
+    from slackwater.txn.coordinator import Transaction
 
 ASKED_AT_ONCE_MAX = 16
+ABOUT_CHARS_MAX = 200
+RELEASE_TIMEOUT_S = 10.0
+OWNED = "protection"
+"""The kind under which a job owns a protection; its `ref` is the id in hexadecimal digits."""
+OWNED_BY_JOB, OWNED_BY_FEED = "job", "feed"
+"""Types of owners that are reconciled; a job's protection has the job's number as its `meta`."""
 
 
 def node_protections(node: Node) -> Protections:
@@ -46,8 +64,106 @@ def node_protections(node: Node) -> Protections:
 
     store = ProtectionStore(clock=node.clock, settings=node.settings, rng=node.runtime.rng, decoding=decoding)
     tracker = PollingTracker(node.kv, settings=node.settings)
+    protections = Protections(node.kv, store, ProtectionCatalog(node.settings), tracker)
+    node.job_types.releases[OWNED] = partial(_release_owned, store)
     node.scope.spawn(tracker.run(), name="protections")
-    return Protections(node.kv, store, ProtectionCatalog(node.settings), tracker)
+    node.scope.spawn(_reconcile(node, protections), name="reconcile protections")
+    return protections
+
+
+async def _release_owned(store: ProtectionStore, txn: Transaction, ref: str) -> None:
+    """Release what a job owned, in the transaction that ends it."""
+    with suppress(NotFound):
+        await store.release(txn, bytes.fromhex(ref))
+
+
+# --- whose owner is gone ---------------------------------------------------------------------------------------------
+
+
+async def _reconcile(node: Node, protections: Protections) -> None:
+    """Look for orphans, on the node that leads the range of the meta row."""
+    meta = table_span(PROTECTED_TS_META.table_id).start
+
+    async def job_ended(txn: Transaction, record: Record) -> bool:
+        job_id = int(record.meta) if record.meta.isdigit() else 0
+        try:
+            return (await node.jobs.store.get(txn, job_id)).status.ended
+        except UsageError:
+            return True  # it is not kept any more
+
+    async def feed_ended(_txn: Transaction, record: Record) -> bool:
+        return node.feed_protector.orphaned(record)
+
+    orphaned = {OWNED_BY_JOB: job_ended, OWNED_BY_FEED: feed_ended}
+    reconciler = Reconciler(node.kv, protections.store, protections.tracker, orphaned)
+    while True:
+        await node.runtime.clock.sleep(node.settings["protected_timestamp.reconcile_interval"])
+        replica = node.store.holding(meta) if node.store else None
+        with suppress(SlackwaterError):
+            await node.feed_protector.release_ended()
+            if replica is not None and replica.state.lease.holder == node.node_id:
+                await reconciler.round()
+
+
+class FeedOwner(msgspec.Struct, frozen=True):
+    """The `meta` of a feed's protection: the process that runs it, and a line for people."""
+
+    about: str = ""
+    node_id: int = 0
+    life: int = 0
+
+
+_feed_owner = msgspec.json.Decoder(FeedOwner)
+
+
+class FeedProtector:
+    """Implements `feeds.protection.Protector`: everything after the feed's progress, and what it takes to decode it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._ended: set[bytes] = set()
+
+    async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str) -> bytes:
+        """Keep every version of `spans` above `ts`; returns the protection's id. `TooLate` when it is."""
+        node = self._node
+        tables = sorted({split_table_key(span.start)[0] for span in spans})
+        life = node.store.context.life if node.store else 0
+        meta = msgspec.json.encode(FeedOwner(owner[:ABOUT_CHARS_MAX], node.node_id, life))
+        return await node.protections.protect(ts, Mode.AFTER, OWNED_BY_FEED, meta, tables=tables)
+
+    async def move(self, protection: bytes, ts: Timestamp) -> None:
+        """Keep only what is above `ts` from now on."""
+        await self._node.protections.move(protection, ts)
+
+    async def release(self, protection: bytes) -> None:
+        """Keep nothing for this one any more; if that cannot be written now, it is tried again until it can."""
+        self._ended.add(protection)
+        await self.release_ended()
+
+    async def release_ended(self) -> None:
+        """Release what has ended and could not be released then."""
+        for protection in sorted(self._ended):
+            try:
+                await self._node.protections.release(protection, timeout=RELEASE_TIMEOUT_S)
+            except NotFound:
+                pass
+            except SlackwaterError:
+                probe("feeds.release_failed")
+                continue
+            self._ended.discard(protection)
+
+    def orphaned(self, record: Record) -> bool:
+        """Whether the process that ran a record's feed is gone: another runs as its node, or the node is dead."""
+        try:
+            owner = _feed_owner.decode(record.meta)
+        except (msgspec.MsgspecError, ValueError):
+            return False
+        node = self._node
+        found = node.liveness.get(NodeId(owner.node_id)) if node.liveness else None
+        if found is None:
+            return False  # not known: not declared gone
+        another = bool(found.life and owner.life and found.life != owner.life)
+        return another or seconds_between(found.expiration, node.clock.peek()) > node.settings["liveness.dead_after"]
 
 
 class PinnedHistory:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import slackwater
@@ -68,3 +70,16 @@ def test_a_protected_snapshot_is_released_by_hand_or_by_its_ttl(db) -> None:
         snap.release()
     with pytest.raises(UsageError, match="not protected"):
         db.snapshot().renew(5)
+
+
+def test_a_change_feed_keeps_what_it_still_needs_and_lets_it_go_at_its_end(db) -> None:
+    feed = db.changes("orders", resolved=0.1)
+    next(feed)
+    (listed,) = db.protections()
+    assert (listed.kind, listed.mode.value, listed.tables) == ("feed", "after", ("orders",))
+    assert listed.about.startswith("changes 1 of")
+    feed.close()
+    deadline = time.monotonic() + 30
+    while db.protections() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert db.protections() == []

@@ -6,8 +6,8 @@ import pytest
 
 from slackwater.clock import HybridClock
 from slackwater.clock.timestamp import Timestamp, add_seconds
-from slackwater.errors import FeedExpired, UnavailableError
-from slackwater.feeds.protection import MOVE_INTERVAL_S, FeedProtection, ProtectionPolicy, Unprotected
+from slackwater.errors import FeedExpired, NotFound, UnavailableError
+from slackwater.feeds.protection import MOVE_INTERVAL_S, FeedProtection, ProtectionPolicy
 from slackwater.model.spans import Span
 from slackwater.runtime import run
 
@@ -20,6 +20,7 @@ class Ledger:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
         self.broken = False
+        self.gone = False
 
     async def protect(self, spans, ts, *, owner) -> bytes:
         if self.broken:
@@ -29,6 +30,8 @@ class Ledger:
 
     async def move(self, protection, ts) -> None:
         assert protection == b"p1"
+        if self.gone:
+            raise NotFound("released")
         self.calls.append(("move", ts))
 
     async def release(self, protection) -> None:
@@ -92,9 +95,14 @@ def test_what_could_not_be_protected_is_tried_again() -> None:
     assert story.protection.failures == 1
 
 
-def test_nothing_is_kept_where_nothing_is_collected() -> None:
+def test_one_that_was_released_by_hand_is_made_again() -> None:
     story = Story()
-    protection = FeedProtection(Unprotected(), SPANS, owner="x", clock=story.clock)
-    run(protection.begin(story.now()))
-    run(protection.advance(story.now()))
-    run(protection.end())
+    run(story.protection.begin(story.now()))
+    story.ledger.gone = True
+    story.now_s += MOVE_INTERVAL_S + 1
+    run(story.protection.advance(story.now()))
+    assert (story.protection.protected, story.protection.failures) == (None, 1)
+    story.ledger.gone = False
+    run(story.protection.advance(story.now()))
+    assert [call for call, _ in story.ledger.calls] == ["protect", "protect"]
+    assert story.protection.protected == story.protection.resolved

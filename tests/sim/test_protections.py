@@ -1,0 +1,85 @@
+"""Protections on a simulated cluster: what is released when its owner is gone, and what is not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slackwater.clock.timestamp import add_seconds
+from slackwater.codec.layout import kv
+from slackwater.config.zones import zone_key
+from slackwater.model.protection import Mode
+from slackwater.model.spans import Span
+from slackwater.server.protection import OWNED, FeedOwner
+from tests.sim.cluster import Cluster, play
+
+A_F = Span(kv(b"a"), kv(b"f"))
+SETTINGS = {"protected_timestamp.reconcile_interval": 1.0}
+
+
+def test_what_lost_its_owner_is_released_and_what_nobody_knows_is_not() -> None:
+    async def story(c: Cluster) -> None:
+        node = c.node
+        now = node.clock.now()
+        life = node.store.context.life
+
+        async def made(kind: str, meta: bytes, *, expires_s: float = 0) -> bytes:
+            expires = add_seconds(now, expires_s) if expires_s else 0
+            return await node.protections.protect(now, Mode.AT, kind, meta, spans=[A_F], expires=expires)
+
+        def feed(node_id: int, life: int) -> bytes:
+            return msgspec.json.encode(FeedOwner("a feed", node_id, life))
+
+        keep = {
+            await made("backup", b"no reconciler knows this"),
+            await made("user", b"{}"),
+            await made("feed", feed(1, life)),
+            await made("feed", feed(77, 5)),  # a node that is not known is not declared dead
+            await made("feed", b"rubbish"),
+            await made("user", b"{}", expires_s=3600),
+        }
+        for orphan in (("job", b"4711"), ("feed", feed(1, life + 1))):
+            await made(*orphan)
+        await made("user", b"{}", expires_s=2)
+        await c.settle(8)
+        assert {record.id for record in (await node.protections.list()).records} == keep
+        state = await node.protections.list()
+        assert (state.metadata.records, state.metadata.spans) == (len(keep), len(keep))
+
+    world = play(story, settings=SETTINGS)
+    assert world.probes["protect.orphan"] == 2
+    assert world.probes["protect.expired"] == 1
+
+
+def test_what_a_job_owns_is_released_by_the_transaction_that_ends_it() -> None:
+    async def story(c: Cluster) -> None:
+        node = c.node
+
+        made = await node.protections.protect(node.clock.now(), Mode.AT, "user", b"", spans=[A_F])
+        release = node.job_types.releases[OWNED]
+        await node.kv.run(lambda txn: release(txn, made.hex()))
+        assert (await node.protections.list()).records == ()
+        await node.kv.run(lambda txn: release(txn, made.hex()))  # gone already: fine
+
+    play(story)
+
+
+def test_a_table_is_protected_with_all_that_it_takes_to_read_it() -> None:
+    async def story(c: Cluster) -> None:
+        from slackwater.catalog.records import descriptor_key, name_key
+        from slackwater.model.kinds import INT
+        from slackwater.protocol.client.calls import ColumnSpec, KeySpec
+
+        node = c.node
+        table = await node.catalog.create("orders", (ColumnSpec("id", INT),), (KeySpec("id"),))
+        await node.protections.protect(node.clock.now(), Mode.AT, "user", b"", tables=[table.table_id])
+        (record,) = (await node.protections.list()).records
+        for key in (
+            descriptor_key(table.table_id, 1),
+            descriptor_key(table.table_id, 9),
+            name_key("orders"),
+            zone_key(b""),
+            zone_key(b"\x05" + table.table_id.to_bytes(4, "big")),
+        ):
+            assert any(key in span for span in record.spans), key
+
+    play(story)
