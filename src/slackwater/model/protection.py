@@ -18,11 +18,15 @@ later than that, with a deadline, and so cannot need what is older than `read_at
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.spans import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 RECORD_ID_BYTES = 16
 
@@ -82,3 +86,27 @@ class State(msgspec.Struct, frozen=True):
 
 UNKNOWN = State(Metadata(), (), MIN)
 """Nothing has been read: unknown means no garbage collection."""
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """A part of a range that stays readable below the threshold: at exactly `ts`, or from `ts` on."""
+
+    start: bytes
+    end: bytes
+    ts: Timestamp
+    after: bool = False
+
+    def serves(self, ts: Timestamp) -> bool:
+        """Whether a read at `ts` finds everything it needs."""
+        return ts >= self.ts if self.after else ts == self.ts
+
+
+def kept_in(records: Iterable[Record], span: Span) -> tuple[Kept, ...]:
+    """What the records keep of a span, clipped to it; each once, in order."""
+    found = {
+        Kept(part.start, part.end, record.ts, record.mode is Mode.AFTER)
+        for record in records
+        for s in record.spans
+        if (part := s.intersect(span)) is not None
+    }
+    return tuple(sorted(found))
