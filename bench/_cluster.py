@@ -141,7 +141,7 @@ async def serve(directory: Path, log_url: str, join: str) -> None:
     """Be a node until standard input ends."""
     leave_pandas_out()
     # a fresh cluster should have its replicas soon
-    kept: dict[str, float] = {"storage.column_cache_bytes": 0} if os.environ.get(WITHOUT_COLUMNS) else {}
+    kept: dict[str, float] = {"columns.disk_bytes": 0} if os.environ.get(WITHOUT_COLUMNS) else {}
     settings = Settings({"queue.interval": 1.0, **kept})
     clock = RealClock()
     disk = RocksDisk(directory, sleep=clock.sleep, settings=settings)

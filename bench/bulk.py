@@ -5,7 +5,7 @@
     loopback    the same from another process over TCP (two processes on two cores)
     changes     every row once as a change, with its type and commit timestamp
 
-The nodes keep no columns (`storage.column_cache_bytes` = 0), or all but the first scan would be no scan.
+The nodes keep no columns (`columns.disk_bytes` = 0), or all but the first scan would be no scan.
 
 A table of 8 columns, in chunks of 4 MiB, one chunk after the other. All in one run, in turns; medians.
 """
@@ -55,7 +55,7 @@ LOAD_ROWS = 20_000
 @asynccontextmanager
 async def node_here(directory: Path) -> AsyncIterator[Node]:
     """A node in this process, over a sqlite log."""
-    settings = Settings({"queue.interval": 0.0, "storage.column_cache_bytes": 0})
+    settings = Settings({"queue.interval": 0.0, "columns.disk_bytes": 0})
     store = RocksDisk(directory, sleep=RealClock().sleep, settings=settings)
     runtime = RealRuntime(disk=store, net=TcpNet(settings), settings=settings)
     scope = Scope("node")

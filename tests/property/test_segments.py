@@ -20,6 +20,7 @@ from slackwater.storage.columns.build import Shape, from_columns, from_rows
 from slackwater.storage.columns.delta import Delta
 from slackwater.storage.columns.reading import PlanReader, read_segment
 from slackwater.storage.columns.segment import Segment
+from slackwater.storage.files import MemoryFile
 from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.versions import suffix
 from tests.property.test_bulk import versions_of
@@ -81,7 +82,7 @@ class Table:
             anchor=Timestamp(ANCHOR), write=pieces.append, shape=self.shape,
         )  # fmt: skip
         built = finish(made)
-        segment = Segment(memoryview(b"".join(pieces)))
+        segment = Segment(MemoryFile(b"".join(pieces)))
         assert segment.index == built.made
         return segment, built.changed
 
@@ -177,7 +178,7 @@ def test_a_segment_made_of_a_segment_is_what_rows_are(by_name, seed, shape, befo
         start=start, end=end, anchor=Timestamp(then), write=pieces.append, shape=shape,
     )  # fmt: skip
     built = finish(making)
-    again = Segment(memoryview(b"".join(pieces)))
+    again = Segment(MemoryFile(b"".join(pieces)))
     again.verify()
     assert again.anchor == then
     plan = ScanPlan(tuple(table.schemas), 3)
@@ -226,7 +227,7 @@ def test_no_flipped_bit_and_no_cut_is_read(seed, at, bit, cut):
     spoiled[at % len(whole)] ^= 1 << bit
     data = whole[: at % len(whole)] if cut else bytes(spoiled)
     try:
-        segment = Segment(memoryview(data))
+        segment = Segment(MemoryFile(data))
         got = table.columns(segment, table.delta.frozen(), plan, table.span.start, table.span.end, ts=TOP)
     except SegmentDamaged:
         return
@@ -281,11 +282,11 @@ def test_one_column_is_read_without_the_others():
     table = Table(by_name=False, seed=1, shape=Shape(10))
     table.fill(before=1, after=0, upto_version=1)
     segment, _ = table.build(1)
-    spoiled = bytearray(segment._data)
+    spoiled = bytearray(segment._file.read(0, segment.size))
     for batch in segment.index.batches:
         for at, size in batch.chunks[1].buffers:
             spoiled[at : at + size] = bytes(size)
-    damaged = Segment(memoryview(bytes(spoiled)))
+    damaged = Segment(MemoryFile(bytes(spoiled)))
     one, every = ScanPlan(tuple(table.schemas), 1, ("id",)), ScanPlan(tuple(table.schemas), 1)
     assert table.columns(damaged, table.delta.frozen(), one, table.span.start, table.span.end, ts=TOP)
     with pytest.raises(SegmentDamaged):

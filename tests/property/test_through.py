@@ -149,8 +149,10 @@ def check(disk, seed):
             assert shown.get(Family.DATA, stored) == twin.get(Family.DATA, stored)
             assert shown.multi_get(Family.DATA, [stored]) == twin.multi_get(Family.DATA, [stored])
     same_reads(shown, twin, random.Random(seed))
-    visible = any(t in TXNS[:2] for t in locked.values())
-    assert shown.shows_any(KEYS[0], KEYS[-1] + b"\x00") == visible
+    there, then = (e.cursor(Family.DATA, start=b"", end=b"\xff").keys(10_000) for e in (plain, twin))
+    versions = shown.shown_in(KEYS[0], KEYS[-1] + b"\x00", limit=1_000)
+    assert sorted(set(versions) - set(there)) == sorted(set(then) - set(there))
+    assert not locked or shown.shown_in(KEYS[0], KEYS[-1] + b"\x00", limit=len(locked) - 1) is None
 
 
 @settings(max_examples=60, deadline=None)

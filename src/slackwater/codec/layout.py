@@ -3,6 +3,7 @@ r"""Where everything lives in the one sorted key space, and how a version is sta
     first byte
     01  local    01 'r' range_id:8 name-escaped             state of one range replica (lease, applied state)
                  01 'k' key-escaped name-escaped            state anchored at a key (transaction records): moves with it
+                 01 'i' 'c' 'd'                             what one store remembers of feeds and of columns; not replicated
     02  meta     02 end-key-escaped                         range descriptors, found by the first end key > k
     03  system   03 name-escaped rest-escaped               node liveness, settings, jobs
     04  kv       04 name-escaped                            plain keys of applications and tests
@@ -70,6 +71,26 @@ def range_local(range_id: int, name: bytes) -> bytes:
 def replica_index(range_id: int, number: int = 0) -> bytes:
     """What one store remembers of the recent changes of its replica: 0 is the table of contents. Never replicated."""
     return LOCAL + b"i" + range_id.to_bytes(8, "big") + number.to_bytes(8, "big")
+
+
+def column_segment(number: int) -> bytes:
+    """What one store remembers of a segment of columns. Never replicated."""
+    return LOCAL + b"c" + number.to_bytes(8, "big")
+
+
+def column_delta(number: int, part: int) -> bytes:
+    """What was written in the span of a segment since it was made, part by part. Never replicated."""
+    return LOCAL + b"d" + number.to_bytes(8, "big") + part.to_bytes(8, "big")
+
+
+def column_deltas_span(number: int) -> Span:
+    """All parts of what was written in the span of one segment."""
+    return prefix_span(LOCAL + b"d" + number.to_bytes(8, "big"))
+
+
+def column_segments_span() -> Span:
+    """All segments that a store remembers."""
+    return prefix_span(LOCAL + b"c")
 
 
 def anchored(key: bytes, name: bytes) -> bytes:

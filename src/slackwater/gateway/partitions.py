@@ -13,7 +13,7 @@ Divisions are about speed only: a partition is a span, whoever reads it re-resol
 
 Where to read. Each partition names its replicas in the order in which to ask them, among those that are equally near: every
 partition another follower first, in turns, and the leaseholder, which has the writes to do, last. The order does not change
-from one scan to the next: a follower that has made columns of these rows before still has them (`storage.column_cache`).
+from one scan to the next: a follower that has made columns of these rows before still has them (`storage.columns`).
 """
 
 from __future__ import annotations

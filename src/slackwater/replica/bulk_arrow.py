@@ -1,6 +1,7 @@
 """Doing bulk reads: blocks of storage to Arrow IPC messages, on a snapshot, off the loop.
 
     storage.arrow.scan_arrow / storage.changes.scan_changes ──► RecordBatch ──pack──► Blocks
+    storage.columns.reading.read_segment ──► the stored message, or a merged RecordBatch ──► Blocks
 
 Decoders are kept by the bytes of their plan, which is the same for every chunk and range of one read: binding predicates
 and laying out columns is done once per node and plan. Pure.
@@ -17,14 +18,15 @@ from slackwater.codec.bulk_arrow import pack
 from slackwater.codec.changes_arrow import ChangeDecoder
 from slackwater.codec.damage import damaged_row, first_damaged
 from slackwater.codec.rows_arrow import BlockDecoder
-from slackwater.errors import ConflictError, DecodeError
+from slackwater.errors import ConflictError, DecodeError, SegmentDamaged
 from slackwater.hooks import probe
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.bulk import Blocks, decode_plan
 from slackwater.replica.fates import through
 from slackwater.storage.arrow import refuse_conflicts, scan_arrow
 from slackwater.storage.changes import scan_changes
-from slackwater.storage.column_cache import KeptBlock
+from slackwater.storage.columns.build import INTENTS_MAX
+from slackwater.storage.columns.reading import PlanReader, read_segment
 from slackwater.storage.versions import Version, ts_of, visible
 from slackwater.storage.window import Window, in_window
 
@@ -32,12 +34,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slackwater.protocol.range.requests import Result
-    from slackwater.replica.evaluate_bulk import BulkRead, BulkReads, Filling
+    from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
     from slackwater.runtime.seam import Reader
     from slackwater.storage.arrow import ArrowBlock
+    from slackwater.storage.columns.delta import Changes
+    from slackwater.storage.columns.shelf import Part
     from slackwater.storage.through import Through
 
 PLANS_KEPT_MAX = 64
+SOFT = 2
+"""How many times the limit of an answer its first batch of a segment may have."""
 LOOKED_AT_ONCE = 1024
 """Rows decoded together when one that cannot be is looked for."""
 
@@ -46,6 +52,11 @@ LOOKED_AT_ONCE = 1024
 def _row_decoder(plan: bytes) -> BlockDecoder:
     found = decode_plan(plan)
     return BlockDecoder(found.schema(), {s.version: s for s in found.schemas}, found.columns, found.predicates)
+
+
+@lru_cache(maxsize=PLANS_KEPT_MAX)
+def _plan_reader(plan: bytes) -> PlanReader:
+    return PlanReader(decode_plan(plan))
 
 
 @lru_cache(maxsize=PLANS_KEPT_MAX)
@@ -75,55 +86,78 @@ def read_all(bulk: BulkReads, reader: Reader) -> list[Result]:
 def _answer(
     read: BulkRead, bulk: BulkReads, number: int, reader: Reader, *, locked: bool, max_rows: int, max_bytes: int
 ) -> Blocks:
-    """One answer: of kept blocks where there are any, and through the intents of decided transactions.
-
-    What is read through intents is not kept: they become versions soon, and are written anew then.
-    """
-    filling = bulk.fillings.get(number)
+    """One answer: of a segment where there is one, up to the next one where there is not; through decided intents."""
     shown = through(reader, bulk.decided, bound=read.bound) if locked else None
     seen: Reader = reader if shown is None else shown
-    if filling is not None and filling.found.blocks:
-        done = _reuse(read, filling.found.blocks, seen, shown, max_rows=max_rows)
-        if done is not None:
-            return done
-        filling = None
-    answer = _read(read, filling, seen, max_rows=max_rows, max_bytes=max_bytes)
-    if shown is not None and shown.shown and filling is not None:
-        filling.made.clear()
+    start, until = read.request.start, read.request.end
+    for part in bulk.parts.get(number, ()):
+        if part.end <= start or part.kept.broken:
+            continue
+        if part.start > start:
+            until = part.start
+            break
+        answer = _from_segment(read, part, seen, shown, max_rows=max_rows, max_bytes=max_bytes)
+        if answer is not None:
+            bulk.segment_pages.append(part.kept)
+            return answer
+        break
+    answer = _read(read, until, seen, max_rows=max_rows, max_bytes=max_bytes)
+    if isinstance(read.request, rq.ScanArrow):
+        bulk.row_pages.append((read.request, answer.rows_read))
     return answer
 
 
-def _reuse(
-    read: BulkRead, kept: list[KeptBlock], reader: Reader, shown: Through | None, *, max_rows: int
+def _from_segment(
+    read: BulkRead, part: Part, reader: Reader, shown: Through | None, *, max_rows: int, max_bytes: int
 ) -> Blocks | None:
-    """An answer made of blocks that are kept. They hold no intents: whether there are any has to be looked up.
-
-    None when an intent in their span counts as a version: then they are not all there is.
-    """
-    used: list[KeptBlock] = []
-    rows_read = bytes_read = 0
-    for block in kept:
-        used.append(block)
-        rows_read += block.rows_read
-        bytes_read += block.bytes_read
-        if max_rows and rows_read >= max_rows:
-            break
-    upto = used[-1].end
-    if shown is not None and shown.shows_any(read.request.start, upto):
+    """An answer of a segment and its changes; None when it has to be made of rows: then that is right, and slower."""
+    start, plan = read.request.start, _plan_reader(read.request.plan)
+    packed: list[memoryview] = []
+    rows = rows_read = size = 0
+    upto = start
+    try:
+        segment = part.kept.opened()
+        places = plan.fit(segment)
+        changes = part.changes if shown is None else _with_shown(part, start, shown)
+        if places is None or changes is None:
+            probe("columns.not_for_this_read")
+            return None
+        for piece in read_segment(
+            segment, changes, reader, plan, places, start=start, end=part.end, ts=read.ts, bound=read.bound
+        ):
+            if not packed and (piece.bytes_read > SOFT * max_bytes or 0 < SOFT * max_rows < piece.rows_read):
+                probe("columns.batch_too_large")
+                return None
+            refuse_conflicts(reader, upto, piece.upto, bound=read.bound)
+            upto = piece.upto
+            rows += piece.rows
+            rows_read += piece.rows_read
+            size += piece.bytes_read
+            if piece.rows:
+                packed.append(piece.message)
+            if size >= max_bytes or 0 < max_rows <= rows_read:
+                break
+    except SegmentDamaged as error:
+        probe("columns.damaged")
+        part.kept.broken = str(error)
+    except DecodeError:  # a changed row: read with its key, it is named
+        probe("columns.damaged_row")
+    if upto == start:
         return None
-    refuse_conflicts(reader, read.request.start, upto, bound=read.bound)
-    rows = sum(block.rows for block in used)
-    resume = upto if upto < read.request.end else None
-    return Blocks([block.message for block in used], rows, rows_read, bytes_read, resume)
+    return Blocks(packed, rows, rows_read, size, upto if upto < read.request.end else None)
 
 
-def _read(read: BulkRead, filling: Filling | None, reader: Reader, *, max_rows: int, max_bytes: int) -> Blocks:
-    """An answer read from the store, up to where the next block is kept; notes what may be kept of it."""
+def _with_shown(part: Part, start: bytes, shown: Through) -> Changes | None:
+    """The changes of a part, and the intents there that count as versions; None: there are too many."""
+    versions = shown.shown_in(start, part.end, limit=INTENTS_MAX)
+    return None if versions is None else part.changes.also(versions) if versions else part.changes
+
+
+def _read(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Blocks:
+    """An answer read from rows, up to where a segment begins."""
     packed: list[memoryview] = []
     rows = rows_read = bytes_read = made = 0
     resume: bytes | None = None
-    start, end = read.request.start, read.request.end
-    until = end if filling is None else filling.found.until
     for block in _decodable(read, until, reader, max_rows=max_rows, max_bytes=max_bytes):
         rows_read += block.rows_read
         bytes_read += block.bytes_read
@@ -132,17 +166,9 @@ def _read(read: BulkRead, filling: Filling | None, reader: Reader, *, max_rows: 
             rows += block.batch.num_rows
             packed.append(pack(block.batch))
             made += len(packed[-1])
-            if filling is not None and block.newest <= read.ts:
-                upto = resume or until
-                filling.made.append(
-                    KeptBlock(
-                        start, upto, packed[-1], block.batch.num_rows, block.rows_read, block.bytes_read, block.newest
-                    )
-                )
             if made >= max_bytes:  # columns can be larger than what is stored: defaults of added ones are not
                 break
-        start = resume or until
-    if resume is None and until < end:
+    if resume is None and until < read.request.end:
         resume = until
     return Blocks(packed, rows, rows_read, bytes_read, resume)
 

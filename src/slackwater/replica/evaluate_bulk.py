@@ -11,8 +11,8 @@ thread. What is read cannot change any more: on a follower it is closed, on the 
 in the cache. That entry covers the rest of the span too when a limit ends the read early: it makes later writers go up a
 little, never wrong.
 
-Before the thread begins, and in that same step, the read looks up which blocks the store still has in columns
-(`storage.column_cache`); then it only has to make sure that no intent is in their span. What a thread made goes there too.
+Before the thread begins, and in that same step, the read looks up which of its span the store has in columns, and what has
+changed there since (`storage.columns.shelf`); the rest is read from rows. Intents are looked for in either case.
 
 A transaction's own writes are not merged in here, so a batch with a transaction is refused. Pure; pyarrow is imported when
 the first bulk read is done, by the thread that does it.
@@ -20,9 +20,9 @@ the first bulk read is done, by the thread that does it.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from slackwater.clock.timestamp import MIN
 from slackwater.errors import UsageError
 from slackwater.protocol.range.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow, decode_plan
 from slackwater.replica.evaluate_data import check_window, note_read, uncertain_upto
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluation import Work
     from slackwater.runtime.seam import Reader
-    from slackwater.storage.column_cache import CachedBlocks, ColumnCache, Fill, KeptBlock
+    from slackwater.storage.columns.shelf import Kept, Part, Shelf
 
-PLANS_KNOWN_MAX = 256
+WANTED_ROWS = 64
+"""A page of rows from so many on: a segment would have helped."""
 
 
 class BulkRead(NamedTuple):
@@ -52,57 +53,72 @@ class BulkRead(NamedTuple):
         return max(self.ts, self.uncertain_upto)
 
 
-class Filling(NamedTuple):
-    """What a read may take from the store's column cache, and what it made for it."""
-
-    plan: bytes
-    fill: Fill
-    found: CachedBlocks
-    made: list[KeptBlock]
-
-
 class BulkReads:
     """The bulk reads of one batch, which share its limits."""
 
-    __slots__ = ("decided", "fillings", "locked", "max_bytes", "max_rows", "reads")
+    __slots__ = (
+        "decided",
+        "locked",
+        "max_bytes",
+        "max_rows",
+        "parts",
+        "reads",
+        "row_pages",
+        "segment_pages",
+        "threshold",
+    )
 
     def __init__(
-        self, *, max_rows: int, max_bytes: int, decided: tuple[Resolution, ...] = (), locked: bool = False
+        self,
+        *,
+        max_rows: int,
+        max_bytes: int,
+        decided: tuple[Resolution, ...] = (),
+        locked: bool = False,
+        threshold: Timestamp = MIN,
     ) -> None:
         self.max_rows = max_rows
         self.max_bytes = min(max_bytes or BULK_BYTES_DEFAULT, BULK_BYTES_MAX)
         self.decided = decided
         self.locked = locked
         """Whether there are intents in the range, as its statistics say."""
+        self.threshold = threshold
+        """Up to where the range's history has been collected."""
         self.reads: list[BulkRead] = []
-        self.fillings: dict[int, Filling] = {}
-        """By the number of the read."""
+        self.parts: dict[int, list[Part]] = {}
+        """By the number of the read: what there is in columns of its span."""
+        self.segment_pages: list[Kept] = []
+        """For each page that came from a segment, which one."""
+        self.row_pages: list[tuple[ScanArrow, int]] = []
+        """Reads that were made of rows, and how many they were."""
 
-    def look_up(self, columns: ColumnCache) -> None:
-        """Take what is kept already; in the step in which the snapshot is taken that `run` will read."""
+    def look_up(self, shelf: Shelf) -> None:
+        """Take what there is in columns; in the step in which the snapshot is taken that `run` will read."""
         for number, (request, ts, _) in enumerate(self.reads):
-            if isinstance(request, ScanArrow) and keepable(request.plan):
-                found = columns.find(request.plan, request.start, request.end, ts=ts, max_bytes=self.max_bytes)
-                fill = columns.begin(request.start, found.until)
-                self.fillings[number] = Filling(request.plan, fill, found, [])
+            if isinstance(request, ScanArrow):
+                found = shelf.find(request.start, request.end, ts=ts, threshold=self.threshold)
+                if found:
+                    self.parts[number] = found
 
-    def hand_in(self, columns: ColumnCache) -> None:
-        """Leave what was made, on the loop again; also after a failure, when that is nothing."""
-        for filling in self.fillings.values():
-            columns.end(filling.fill, filling.plan, filling.made)
-        self.fillings = {}
+    def broken(self) -> list[Kept]:
+        """Segments that turned out to be damaged."""
+        return [part.kept for parts in self.parts.values() for part in parts if part.kept.broken]
+
+    def hand_in(self, shelf: Shelf) -> None:
+        """Count what was read, and say what would have been cheaper from columns; on the loop again."""
+        shelf.pages += len(self.segment_pages)
+        for kept in self.segment_pages:
+            kept.uses += 1
+        shelf.row_pages += len(self.row_pages)
+        for request, rows in self.row_pages:
+            if rows >= WANTED_ROWS:
+                shelf.want(decode_plan(request.plan).schema().table_id, request.plan)
 
     def run(self, reader: Reader) -> list[Result]:
         """Do them. Long work: to be called off the loop."""
         from slackwater.replica.bulk_arrow import read_all
 
         return read_all(self, reader)
-
-
-@lru_cache(maxsize=PLANS_KNOWN_MAX)
-def keepable(plan: bytes) -> bool:
-    """Whether blocks of a plan are worth keeping: those with predicates are seldom asked for twice."""
-    return not decode_plan(plan).predicates
 
 
 def scan_arrow(work: Work, request: ScanArrow) -> None:
@@ -132,6 +148,12 @@ def _reads(work: Work) -> list[BulkRead]:
         header = work.header
         stats = work.view.state.stats
         locked = bool(stats) and Stats(*stats).intents > 0
-        found = BulkReads(max_rows=header.max_keys, max_bytes=header.max_bytes, decided=header.decided, locked=locked)
+        found = BulkReads(
+            max_rows=header.max_keys,
+            max_bytes=header.max_bytes,
+            decided=header.decided,
+            locked=locked,
+            threshold=work.view.state.gc_threshold,
+        )
         work.evaluation.bulk = found
     return found.reads

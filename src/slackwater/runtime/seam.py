@@ -239,12 +239,51 @@ class EngineSnapshot(Reader, Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
+class FileSink(Protocol):
+    """A file in the making: nobody sees it before it is finished. Used on one thread at a time, not on the loop's."""
+
+    def write(self, data: bytes) -> None: ...
+    def finish(self) -> None:
+        """Make everything written durable, and the file visible, in this order."""
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing behind. Does nothing once the file is finished."""
+        ...
+
+
+class StoredFile(Protocol):
+    """A finished file, opened for reading for as long as somebody refers to it; any thread may read."""
+
+    size: int
+
+    def read(self, at: int, size: int) -> bytes:
+        """The bytes from `at` on, as many as there are; `StorageError` when the disk refuses."""
+        ...
+
+
+class Files(Protocol):
+    """Files beside an engine that never change, for what is derived from it. They may go at any time (they are copies)."""
+
+    def names(self) -> list[str]: ...
+    def create(self, name: str) -> FileSink: ...
+    def open(self, name: str) -> StoredFile:
+        """`StorageError` when there is none of this name."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there; who has opened it reads on."""
+        ...
+
+
 class Engine(Reader, Protocol):
     """An ordered key/value store with three families. Atomic batches; durable only up to the last `flush`.
 
     After a crash the engine holds a *prefix* of the batches written, at least up to the last flush that returned:
     never half a batch, never one family ahead of another.
     """
+
+    files: Files
 
     def batch(self) -> EngineBatch: ...
     def write(self, batch: EngineBatch) -> None:

@@ -151,9 +151,14 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     yield gauge("slackwater_versions", "Versions of all keys.", total.versions)
     yield gauge("slackwater_intents", "Unfinished writes of transactions.", total.intents)
     columns = store.context.columns
-    yield gauge("slackwater_column_cache_bytes", "Columns of scanned rows kept for the next scan.", columns.bytes)
-    yield counter("slackwater_column_cache_hits_total", "Pages of scans that were still kept.", columns.hits)
-    yield counter("slackwater_column_cache_misses_total", "Pages of scans that had to be made.", columns.misses)
+    changed = sum(len(kept.delta) for kept in columns)
+    yield gauge("slackwater_columns_bytes", "Files of columns of this store.", columns.size)
+    yield gauge("slackwater_columns_segments", "Files of columns of this store, counted.", len(list(columns)))
+    yield gauge("slackwater_columns_changed_keys", "Versions written beside those files since they were made.", changed)
+    yield counter("slackwater_columns_made_total", "Files of columns that were made.", columns.made)
+    yield counter("slackwater_columns_damaged_total", "Files of columns that were damaged.", columns.damaged)
+    yield counter("slackwater_columns_pages_total", "Pages of scans that came from columns.", columns.pages)
+    yield counter("slackwater_columns_row_pages_total", "Pages of scans that were made of rows.", columns.row_pages)
     now = node.clock.peek()
     lags = sorted(max(0.0, seconds_between(closed, now)) for r in replicas if (closed := r.closing.closed()))
     samples = [Sample(_quantile(lags, q), (("quantile", f"{q:g}"),)) for q in QUANTILES] if lags else []

@@ -315,6 +315,7 @@ class Node:
                 settings=self.settings,
                 scope=self.scope.child("queues"),
                 configs=lambda: self.span_watch.known(),
+                tables=lambda table_id: self.catalog.find_id(table_id),
             )
         )
 

@@ -8,6 +8,7 @@ from slackwater.model.descriptors import NodeDescriptor
 from slackwater.server import services as sv
 
 if TYPE_CHECKING:
+    from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver import Replica, Store
     from slackwater.server.node import Node
@@ -62,6 +63,20 @@ def replica_status(store: Store, range_id: RangeId, configuration: SpanWatch) ->
         failure=str(replica.failure) if replica.failure else "",
         load=replica.load.rate(now_ns=store.context.runtime.clock.monotonic_ns()),
         wanted=configuration.factor(state.descriptor),
+        columns=_columns(store, state.descriptor),
+    )
+
+
+def _columns(store: Store, descriptor: RangeDescriptor) -> sv.ColumnsStatus | None:
+    """What a store has of a range in columns; a file that covers more of the keys counts whole."""
+    held = store.context.columns.overlapping(descriptor.start, descriptor.end)
+    if not held:
+        return None
+    return sv.ColumnsStatus(
+        size=sum(kept.record.size for kept in held),
+        rows=sum(kept.record.rows for kept in held),
+        changed=sum(len(kept.delta) for kept in held),
+        anchor=min(kept.anchor for kept in held),
     )
 
 

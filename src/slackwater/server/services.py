@@ -80,6 +80,18 @@ class StatusRequest(msgspec.Struct, frozen=True):
     ranges: list[RangeId] = []
 
 
+class ColumnsStatus(msgspec.Struct, frozen=True):
+    """Files of columns in the span of one replica."""
+
+    size: int
+    """Their bytes on disk."""
+    rows: int
+    changed: int
+    """Versions written there since they were made."""
+    anchor: Timestamp
+    """The oldest timestamp that one of them shows."""
+
+
 class ReplicaStatus(msgspec.Struct, frozen=True):
     """Where one replica stands."""
 
@@ -95,6 +107,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     load: float = 0.0
     wanted: int = 0
     """Replicas that this range is to have, by what the node knows of the configuration; 0: it does not know yet."""
+    columns: ColumnsStatus | None = None
+    """What the store has of the range in columns."""
 
 
 class CapacityRequest(msgspec.Struct, frozen=True):

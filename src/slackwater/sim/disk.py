@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from slackwater.runtime.seam import Cursor, EngineBatch, EngineSnapshot, Family
+    from slackwater.runtime.seam import Cursor, EngineBatch, EngineSnapshot, Family, Files, FileSink
     from slackwater.sim.loop import SimLoop
     from slackwater.sim.rot import Rotten
     from slackwater.sim.tape import TapeStream
@@ -139,6 +139,7 @@ class SimEngine:
         self.approximate_bytes = engine.approximate_bytes
         self.close = engine.close
         self.note_damage = engine.note_damage
+        self.files: Files = _SimFiles(disk, engine.files)
         self.arm()
 
     def arm(self) -> None:
@@ -159,7 +160,7 @@ class SimEngine:
     def write(self, batch: EngineBatch) -> None:
         """Apply atomically, unless the disk is full."""
         if self._disk.full:
-            self._refuse_full()
+            refuse_full(self._disk)
         self._engine.write(batch)
         if self._disk.rot:
             left = cleared(self._disk.rot, own(batch))
@@ -169,7 +170,7 @@ class SimEngine:
     async def flush(self) -> None:
         """Return once everything written before the call is durable."""
         if self._disk.full:
-            self._refuse_full()
+            refuse_full(self._disk)
         mark = self._engine.mark()
         await self._spin(self._disk.flush_ns())
         self._engine.harden(mark)
@@ -182,7 +183,7 @@ class SimEngine:
     def ingest(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add many pairs at once, unless the disk is full."""
         if self._disk.full:
-            self._refuse_full()
+            refuse_full(self._disk)
         self._engine.ingest(family, keys, values)
 
     def status(self) -> str:
@@ -195,10 +196,6 @@ class SimEngine:
         waiter = loop.create_future()
         loop.call_at_ns(loop.now_ns + wait_ns, _done, waiter)
         await waiter
-
-    def _refuse_full(self) -> NoReturn:
-        probe("sim.disk.full")
-        raise StorageError("the disk is full; free space and retry", disk=self._disk.name)
 
     # --- reads while a fault is armed ------------------------------------------------------------------------------
 
@@ -226,6 +223,29 @@ class SimEngine:
         self._check()
         disk = self._disk
         return RottenSnapshot(disk.name, self._engine.snapshot(), disk.rot, disk.short_after)
+
+
+class _SimFiles:
+    """`seam.Files` on a disk that may be full."""
+
+    def __init__(self, disk: SimDisk, files: Files) -> None:
+        self._disk = disk
+        self._files = files
+        self.names = files.names
+        self.open = files.open
+        self.remove = files.remove
+
+    def create(self, name: str) -> FileSink:
+        """A file in the making, unless the disk is full."""
+        if self._disk.full:
+            refuse_full(self._disk)
+        return self._files.create(name)
+
+
+def refuse_full(disk: SimDisk) -> NoReturn:
+    """There is no room."""
+    probe("sim.disk.full")
+    raise StorageError("the disk is full; free space and retry", disk=disk.name)
 
 
 def _done(waiter: Any) -> None:

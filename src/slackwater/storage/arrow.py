@@ -13,8 +13,8 @@ Depth. When less than one version in `DEEP_FACTOR` of a block was visible, the s
 which seeks past unwanted versions, for as many rows as a block has; then it tries a block again. So the cost per row
 grows with the number of versions only until seeking is cheaper (`bench/storage.py` shows the curve).
 
-A block also says what the newest of all versions in its span was, if the scan saw them all: `storage.column_cache` keeps it
-for later reads. (Where the scan seeks, it does not see them.)
+A block also says what the newest of all versions in its span was, if the scan saw them all: whoever makes a segment of it
+(`storage.columns.build`) then knows what has changed since its anchor. (Where the scan seeks, it does not see them.)
 
 Values hold all columns of their row, so keys are never decoded. Deleted rows are dropped. Intents of others at or below
 `ts` are conflicts, and versions in (ts, uncertain_upto] are uncertain, as in every read; a transaction's own writes are
@@ -58,8 +58,6 @@ class ArrowBlock(NamedTuple):
     rows_read: int
     """Rows before predicates: what the limits count."""
     bytes_read: int = 0
-    newest: Timestamp = MAX
-    """No version in the span is above this; MAX when nobody knows."""
 
 
 class Block(NamedTuple):
@@ -126,19 +124,17 @@ def refuse_conflicts(reader: Reader, start: bytes, end: bytes, *, bound: Timesta
 class _Pending:
     """Values on their way to the decoder, joined block by block while they are in the processor's cache."""
 
-    __slots__ = ("_joined", "_lengths", "_mark", "rows", "size")
+    __slots__ = ("_joined", "_lengths", "rows", "size")
 
     def __init__(self) -> None:
         self.rows = 0
         self.size = 0
-        self._mark = _OLDEST
         self._joined: list[bytes] = []
         self._lengths: list[Array] = []
 
     def add(self, block: Block) -> int:
         """Take a block; returns its bytes."""
         values = block.values
-        self._mark = min(self._mark, block.mark)
         self.rows += len(values)
         joined = b"".join(values)
         self._joined.append(joined)
@@ -151,7 +147,7 @@ class _Pending:
         offsets = np.zeros(self.rows + 1, np.int64)
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
         batch = decoder.decode_buffer(b"".join(self._joined), offsets)
-        return ArrowBlock(batch, resume, self.rows, self.size, Timestamp(min(_OLDEST - self._mark, MAX)))
+        return ArrowBlock(batch, resume, self.rows, self.size)
 
 
 def visible_blocks(

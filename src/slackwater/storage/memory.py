@@ -29,12 +29,13 @@ from slackwater.errors import StorageError, UsageError, invariant
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import FAMILIES, WriteBatch, own
 from slackwater.storage.cow import CowTable, Place
+from slackwater.storage.files import MemoryFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from slackwater.runtime.seam import EngineBatch
+    from slackwater.runtime.seam import EngineBatch, Files
 
 UNFLUSHED_BATCHES_MAX = 4096
 """After this many unflushed batches the oldest half hardens by itself, as RocksDB's full memtables do."""
@@ -139,9 +140,13 @@ class MemorySnapshot(_MemoryReader):
 class MemoryEngine(_MemoryReader):
     """An engine in memory with the durability of a disk: see the module docstring."""
 
-    def __init__(self, tables: Tables | None = None, *, disk: MemoryDisk | None = None) -> None:
+    def __init__(
+        self, tables: Tables | None = None, *, disk: MemoryDisk | None = None, files: MemoryFiles | None = None
+    ) -> None:
         super().__init__(tables or tuple(CowTable() for _ in FAMILIES), "engine")
         self._disk = disk
+        self._files = files or MemoryFiles()
+        self.files: Files = self._files
         self._durable = _fork(self._tables)
         self._unflushed: list[WriteBatch] = []
         self._hardened = 0  # batches ever written that are durable; `mark` counts from the same zero
@@ -199,7 +204,7 @@ class MemoryEngine(_MemoryReader):
         invariant(0 <= kept <= len(self._unflushed), "A-crash-keeps-a-prefix", kept=kept)
         self.harden(self._hardened + kept)
         self._ended = "lost power"
-        return MemoryEngine(self._durable, disk=self._disk)
+        return MemoryEngine(self._durable, disk=self._disk, files=self._files)
 
     async def checkpoint(self, directory: Path) -> None:
         """Write a complete, openable copy of the present state: `disk.open(str(directory))` opens it."""
@@ -245,7 +250,7 @@ class MemoryEngine(_MemoryReader):
     def reopened(self) -> MemoryEngine:
         """A new handle on the durable state of this closed one."""
         invariant(self.ended, "A-one-handle", status=self.status())
-        return MemoryEngine(self._durable, disk=self._disk)
+        return MemoryEngine(self._durable, disk=self._disk, files=self._files)
 
 
 class MemoryDisk:

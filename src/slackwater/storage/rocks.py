@@ -42,19 +42,22 @@ from slackwater.errors import DamageError, StorageError, UsageError
 from slackwater.runtime.seam import Family
 from slackwater.settings import Settings
 from slackwater.storage.batch import FAMILIES, WriteBatch, own
+from slackwater.storage.files import DirectoryFiles
 from slackwater.storage.rocks_cursor import RocksReader, failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from slackwater.runtime.seam import EngineBatch
+    from slackwater.runtime.seam import EngineBatch, Files
 
 FAMILY_NAMES = {Family.DATA: "default", Family.LOCK: "lock", Family.LOCAL: "local"}
 MEMTABLES_PER_FAMILY_MAX = 4
 FLUSH_POLL_SECONDS = 0.002
 BLOCK_BYTES = 16 << 10
 BLOOM_BITS_PER_KEY = 10
+FILES = "columns"
+"""The directory, in the engine's, of files that are derived from it."""
 DAMAGED_FILE = "DAMAGED"
 """In the engine's directory once a read or a compaction has met damage (`server/rebuild.py`)."""
 
@@ -130,6 +133,7 @@ class RocksEngine(RocksReader):
         self._budget = int(settings["storage.memtable_bytes"]) * MEMTABLES_PER_FAMILY_MAX
         self._memory = rocksdict.WriteBufferManager(self._budget, allow_stall=False)
         self._db = self._open(settings)
+        self.files: Files = DirectoryFiles(path / FILES)
         super().__init__("engine")
         self._sources = tuple(self._db.get_column_family(FAMILY_NAMES[f]) for f in FAMILIES)
         self._handles = tuple(self._db.get_column_family_handle(FAMILY_NAMES[f]) for f in FAMILIES)

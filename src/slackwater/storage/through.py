@@ -142,17 +142,19 @@ class Through:
         low, high = self._clean
         self._clean = (low, max(high, end)) if low <= start <= high and low < high else (start, end)
 
-    def shows_any(self, start: bytes, end: bytes) -> bool:
-        """Whether an intent in [start, end) is shown as a version at or below the bound."""
+    def shown_in(self, start: bytes, end: bytes, *, limit: int) -> list[bytes] | None:
+        """The stored keys of the versions that intents in [start, end) are shown as; None: more than `limit` intents."""
         cursor = self._base.cursor(Family.LOCK, start=start, end=end)
+        found: list[bytes] = []
+        seen = 0
         while True:
             keys, raws = cursor.chunk(LOCKS_AT_ONCE)
             if not keys:
-                return False
-            for raw in raws:
-                outcome = self.decided(raw)
-                if outcome is not None and outcome.status is TxnStatus.COMMITTED and outcome.ts <= self._bound:
-                    return True
+                return found
+            seen += len(keys)
+            if seen > limit:
+                return None
+            found += self.versions(keys, raws)[0]
 
     def _shown_at(self, stored: bytes) -> bytes | None:
         key = stored[:-VERSION_BYTES]

@@ -11,10 +11,12 @@ from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import DamageError, StorageError
 from slackwater.replica.evaluation import NO_RULES, Neighbors, RetentionRules
 from slackwater.runtime.sync import Semaphore
-from slackwater.storage.column_cache import ColumnCache
+from slackwater.storage.batch import WriteBatch
+from slackwater.storage.columns.shelf import NOTHING, Shelf
+from slackwater.storage.files import MemoryFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from slackwater.clock import HybridClock, Timestamp
     from slackwater.closedts.publisher import Publisher
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Runtime
     from slackwater.settings import Settings
-    from slackwater.storage.batch import WriteBatch
+    from slackwater.storage.columns.shelf import Kept
 
 BULK_READS_MAX = 2
 """Bulk reads that a node does at a time: each is a thread that wants the interpreter, as the loop does."""
@@ -193,7 +195,7 @@ class ReplicaContext:
     policies: PolicyBook = field(default_factory=PolicyBook)
     closing: ClosingCounts = field(default_factory=ClosingCounts)
     bulk_gate: Semaphore = field(default_factory=lambda: Semaphore(BULK_READS_MAX))
-    columns: ColumnCache = field(default_factory=lambda: ColumnCache(0))
+    columns: Shelf = field(default_factory=lambda: Shelf(MemoryFiles()))
     writes: StoreWrites = field(default_factory=StoreWrites)
     retention: RetentionRules = NO_RULES
     """What may be collected, as this node knows it."""
@@ -203,8 +205,8 @@ class ReplicaContext:
     """Of this process: a lease that was given to another life of this node is not ours to use (I-07)."""
 
     def write(self, batch: WriteBatch) -> None:
-        """Write to the engine. Nobody else may write rows: what is kept of them in columns has to go first."""
-        self.columns.written(batch)
+        """Write to the engine. Nobody else may write rows: what changes beside columns is remembered with them."""
+        noted = self.columns.note(batch)
         try:
             self.engine.write(batch)
         except StorageError as error:
@@ -212,8 +214,18 @@ class ReplicaContext:
             if isinstance(error, DamageError):
                 self.hooks.unwritable(error)
             raise
+        if noted is not NOTHING:
+            self.columns.noted(noted)
         if self.writes.failing_since_ns is not None:
             self.writes.worked()
+
+    def drop_columns(self, broken: Iterable[Kept]) -> None:
+        """Forget segments that turned out to be damaged; they are made again."""
+        for kept in broken:
+            batch = WriteBatch()
+            self.columns.drop(kept, batch, kept.broken)
+            if len(batch):
+                self.write(batch)
 
     async def pass_by(self, ts: Timestamp) -> None:
         """Return once this node's clock is above `ts`: a lease starts at a clock reading, above all that is closed."""

@@ -12,10 +12,11 @@ them and comes back (`txn.contention`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN
-from slackwater.errors import ConflictError, Overloaded, SlackwaterError, TooStale
+from slackwater.errors import ConflictError, Overloaded, SlackwaterError, StorageError, TooStale
 from slackwater.hooks import probe, tap
 from slackwater.protocol.range.bulk import BULK
 from slackwater.protocol.range.requests import BatchResult, LeaseResult
@@ -116,6 +117,8 @@ async def read_bulk(context: ReplicaContext, bulk: BulkReads, frozen: EngineSnap
         raise
     finally:
         bulk.hand_in(context.columns)
+        with suppress(StorageError):  # a store that takes no writes keeps the record; whoever reads finds out anew
+            context.drop_columns(bulk.broken())
 
 
 def _run(bulk: BulkReads, frozen: EngineSnapshot) -> list[Result]:

@@ -40,7 +40,7 @@ from slackwater.replica.snapshot import SnapshotReceiver, check_whole, clear, se
 from slackwater.runtime.later import Later
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
-from slackwater.storage.column_cache import ColumnCache
+from slackwater.storage.columns.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -119,7 +119,7 @@ class Store:
             transport=transport,
             trusted=trusted,
             policies=policies or PolicyBook(),
-            columns=ColumnCache(int(settings["storage.column_cache_bytes"])),
+            columns=Shelf(engine.files),
             life=life,
         )
 
@@ -127,6 +127,10 @@ class Store:
 
     def start(self) -> None:
         """Load every replica from the engine and set it going."""
+        forgotten = WriteBatch()
+        self.context.columns.load(self.context.engine, forgotten)
+        if len(forgotten):
+            self.context.engine.write(forgotten)
         for state in stored_states(self.context.engine):
             self.durable[state.descriptor.range_id] = state.position
             replica = self._add(state)
@@ -270,16 +274,20 @@ class Store:
     async def flush(self) -> None:
         """Make everything applied so far durable; afterwards these positions may be trimmed."""
         applied = {range_id: replica.state.position for range_id, replica in self.replicas.items()}
+        columns = self.context.columns
+        retired = columns.flushing()
         try:
             self._tell_followers()
             await self.context.engine.flush()
         except StorageError as error:
             probe("store.flush_failed")
+            columns.flushed(retired, durable=False)
             self.context.writes.failed(error, now_ns=self.context.runtime.clock.monotonic_ns(), flushing=True)
             if isinstance(error, DamageError):
                 self.unwritable(error)
             return
         self.context.writes.worked(flushed=True)
+        columns.flushed(retired, durable=True)
         for range_id, position in applied.items():
             if range_id in self.replicas:
                 self.durable[range_id] = position

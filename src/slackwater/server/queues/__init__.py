@@ -10,6 +10,7 @@ splits.py        too large, too busy, or across a bound of the configuration
 merges.py        small neighbours
 trim.py          logs, up to what every replica has made durable
 check.py         replicas compared with each other
+columns.py       which tables get files of columns, and when
 txns.py          intents and records that nobody looks after any more
 """
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from slackwater.log.contract import OrderedLog
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
+    from slackwater.model.tables import TableHistory
     from slackwater.replica.driver import NodeLiveness, Replica, Store, SystemKv
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.server.addresses import AddressBook
@@ -67,6 +68,8 @@ class QueueContext:
     scope: TaskScope
     configs: Callable[[], Awaitable[list[ZoneConfig]]]
     """The span configuration, as this node knows it; read if it never was."""
+    tables: Callable[[int], Awaitable[TableHistory]]
+    """Every version of a table, by its id."""
     findings: list[str] = field(default_factory=list)
     """What an operator should know; the newest FINDINGS_MAX."""
 

@@ -1,6 +1,7 @@
-"""Sweeps: every `queue.interval`, each range on this node is visited by each queue in turn, in two lanes side by side.
+"""Sweeps: every `queue.interval`, each range on this node is visited by each queue in turn, in three lanes side by side.
 
     urgent    glance at the records ──── each range:  nudge ► frozen
+    columns   ────────────────────────── each range:  which tables get files of columns (`columns.py`)
     upkeep    look at the cluster ────── each range:  index ► replicate ► split ► merge ► lease ► trim ► check ► txns
 
 The first queue that changes the range ends the visit: the next sweep sees the result. Whatever a range's clients wait
@@ -29,6 +30,7 @@ from slackwater.hooks import probe
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.sync import Event, get_running_loop, timeout
 from slackwater.server.queues.check import CheckQueue
+from slackwater.server.queues.columns import ColumnsQueue
 from slackwater.server.queues.context import Visit, view_cluster, view_from_liveness
 from slackwater.server.queues.frozen import FrozenQueue
 from slackwater.server.queues.index import IndexQueue
@@ -62,7 +64,7 @@ FINDINGS_TOLD_MAX = 5
 
 
 class Lane:
-    """When one of the two series of sweeps goes on."""
+    """When one of the series of sweeps goes on."""
 
     def __init__(self) -> None:
         self.news = Event()
@@ -90,11 +92,12 @@ class Queues:
             TxnQueue(),
         ]
         self.lost = LostRanges(context)
+        self.columns = ColumnsQueue(context)
         self.sweeps = 0
         self.crashes = 0
         self.actions: dict[str, int] = {q.name: 0 for q in self.queues}
         self.failures: dict[str, int] = {q.name: 0 for q in self.queues}
-        self._urgent, self._upkeep = Lane(), Lane()
+        self._urgent, self._upkeep, self._columns = Lane(), Lane(), Lane()
         self._rests: dict[tuple[str, RangeId], tuple[int, int]] = {}
         """How often a queue crashed on a range, and until when it leaves that range alone."""
 
@@ -104,6 +107,8 @@ class Queues:
         """Sweep for as long as the node lives. Nodes do not sweep in step: each waits a little differently."""
         self.context.liveness.on_news = self.wake
         self.context.scope.spawn(self._keep(self._urgent, self._sweep_urgent), name="urgent queues")
+        self.context.store.context.columns.on_want = self._columns.news.set
+        self.context.scope.spawn(self._keep(self._columns, self.columns.sweep), name="columns")
         await self._keep(self._upkeep, self._sweep_upkeep)
 
     def wake(self) -> None:

@@ -58,6 +58,8 @@ class Built(NamedTuple):
 
     made: Index
     changed: list[bytes]
+    size: int
+    """Bytes on disk."""
 
 
 def anchor_of(reader: Reader, start: bytes, end: bytes, *, closed: Timestamp) -> Timestamp | None:
@@ -112,7 +114,8 @@ def from_rows(
     if above > anchor:
         for found in in_window(reader, Window(start, upto, anchor, MAX), below=False):
             changed += found.keys
-    return Built(writer.finish(upto), changed)
+    index = writer.finish(upto)
+    return Built(index, changed, writer.size)
 
 
 def _add_rows(
@@ -191,4 +194,5 @@ def _merged_batches(
             break
     above = suffix(anchor)
     changed = [stored for stored in changes.between(window.start, window.end) if stored[-8:] < above]
-    return Built(writer.finish(window.end), changed)
+    index = writer.finish(window.end)
+    return Built(index, changed, writer.size)

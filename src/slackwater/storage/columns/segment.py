@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,7 +30,7 @@ import pyarrow.compute as pac
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.arrow import arrow_fields
-from slackwater.errors import SegmentDamaged
+from slackwater.errors import SegmentDamaged, StorageError
 from slackwater.model.kinds import VARIABLE, ColumnKind
 from slackwater.model.schema import TableSchema
 from slackwater.storage.columns.ipc import Packed, message, packed_columns
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from slackwater.model.schema import Column
+    from slackwater.runtime.seam import StoredFile
 
 pa: Any = pyarrow
 pc: Any = pac
@@ -49,7 +51,10 @@ KEY = pa.field("_key", pa.binary(), nullable=False)
 TEXT_BYTES_MAX = 64
 """A column of texts of which one is longer has no lowest and highest: the index stays small."""
 UNORDERED = frozenset({ColumnKind.FLOAT, ColumnKind.BOOL, ColumnKind.JSON, ColumnKind.UUID})
+GAP_BYTES = 4096
+"""Columns that lie no further apart than this are read together."""
 _TRAILER = struct.Struct("<QI8s")
+_first = itemgetter(0)
 
 Array = np.ndarray[Any, Any]
 
@@ -60,6 +65,12 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     nulls: int
     buffers: list[tuple[int, int]]
     checksum: int
+
+    @property
+    def extent(self) -> tuple[int, int] | None:
+        """From where to where its buffers lie."""
+        held = [(at, at + size) for at, size in self.buffers if size]
+        return (held[0][0], held[-1][1]) if held else None
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -168,10 +179,10 @@ class SegmentWriter:
 class Segment:
     """An opened segment."""
 
-    def __init__(self, data: memoryview) -> None:
-        """`data` is the whole file; it is checked here as far as the index goes."""
-        self._data = data
-        self.index = _index_of(data)
+    def __init__(self, file: StoredFile) -> None:
+        """Opens a file, and checks it as far as the index goes."""
+        self._file = file
+        self.index = _index_of(file)
         self.anchor = Timestamp(self.index.anchor)
         self.fields = stored_schema(self.index.schema)
         self.firsts = [batch.first for batch in self.index.batches]
@@ -181,7 +192,7 @@ class Segment:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return len(self._data)
+        return self._file.size
 
     def batch_of(self, key: bytes) -> int:
         """The number of the batch in which a key would lie."""
@@ -190,14 +201,28 @@ class Segment:
     def packed(self, number: int, places: Sequence[int]) -> list[Packed]:
         """Some columns of a batch as they are stored; `SegmentDamaged` unless they are what was written."""
         batch = self.index.batches[number]
+        chunks = [batch.chunks[place] for place in places]
+        held = self._read(sorted({extent for chunk in chunks if (extent := chunk.extent)}))
         found = []
-        for place in places:
-            chunk = batch.chunks[place]
-            buffers = [self._data[at : at + size] for at, size in chunk.buffers]
+        for place, chunk in zip(places, chunks, strict=True):
+            buffers = [_cut(held, at, size) for at, size in chunk.buffers]
             if checksum(buffers) != chunk.checksum:
                 raise SegmentDamaged("a column of a segment is damaged", batch=number, column=place)
             found.append(Packed(batch.rows, chunk.nulls, buffers))
         return found
+
+    def _read(self, extents: Sequence[tuple[int, int]]) -> list[tuple[int, memoryview]]:
+        """What lies between these bounds, in few reads: neighbors are read together."""
+        runs: list[list[int]] = []
+        for low, high in extents:
+            if runs and low - runs[-1][1] <= GAP_BYTES:
+                runs[-1][1] = max(runs[-1][1], high)
+            else:
+                runs.append([low, high])
+        try:
+            return [(low, memoryview(self._file.read(low, high - low))) for low, high in runs]
+        except StorageError as error:
+            raise SegmentDamaged(f"a segment cannot be read: {error}") from None
 
     def arrays(self, number: int, places: Sequence[int]) -> list[Any]:
         """Some columns of a batch as Arrow arrays."""
@@ -244,16 +269,28 @@ def checksum(buffers: Sequence[memoryview]) -> int:
     return found
 
 
-def _index_of(data: memoryview) -> Index:
-    if len(data) < _TRAILER.size:
-        raise SegmentDamaged("a segment is shorter than its last bytes", size=len(data))
-    size, found, magic = _TRAILER.unpack(data[-_TRAILER.size :])
-    end = len(data) - _TRAILER.size
-    if magic != MAGIC or size > end:
-        raise SegmentDamaged("a file is no segment", size=len(data))
-    raw = data[end - size : end]
+def _cut(held: Sequence[tuple[int, memoryview]], at: int, size: int) -> memoryview:
+    """One buffer out of what was read; shorter where the file is."""
+    place = bisect_right(held, at, key=_first) - 1
+    if not size or place < 0:
+        return memoryview(b"")
+    low, data = held[place]
+    return data[at - low : at - low + size]
+
+
+def _index_of(file: StoredFile) -> Index:
+    end = file.size - _TRAILER.size
+    if end < 0:
+        raise SegmentDamaged("a segment is shorter than its last bytes", size=file.size)
+    try:
+        size, found, magic = _TRAILER.unpack(file.read(end, _TRAILER.size))
+        if magic != MAGIC or size > end:
+            raise SegmentDamaged("a file is no segment", size=file.size)
+        raw = file.read(end - size, size)
+    except (StorageError, struct.error) as error:
+        raise SegmentDamaged(f"a segment cannot be read: {error}") from None
     if zlib.crc32(raw) != found:
-        raise SegmentDamaged("the index of a segment is damaged", size=len(data))
+        raise SegmentDamaged("the index of a segment is damaged", size=file.size)
     try:
         return _decoder.decode(raw)
     except msgspec.MsgspecError as error:  # of another version of this format

@@ -1,0 +1,142 @@
+"""Columns on the disk of a real node: made when it is quiet, read with what has changed since, whole after a restart."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pyarrow as pa
+import pytest
+
+from slackwater.server import embedded as em
+from slackwater.settings import Settings
+
+ROWS = 5_000
+HASTY = {
+    "columns.rows_min": 100,
+    "columns.quiet_period": 0.0,
+    "queue.interval": 0.1,
+    "closed_timestamp.target_duration": 0.1,
+    "closed_timestamp.side_transport_interval": 0.05,
+    "store.flush_interval": 0.2,
+}
+
+
+@asynccontextmanager
+async def opened(path, monkeypatch, **settings):
+    """A node in this process, and a session with it."""
+    nodes = []
+
+    class Shown(em.Node):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+            nodes.append(self)
+
+    monkeypatch.setattr(em, "Node", Shown)
+    async with em.embedded(path, settings=Settings(HASTY | settings)) as db:
+        yield db, nodes[-1].store.context.columns, nodes[-1]
+
+
+def table(count, *, of=1, value="old"):
+    ids = range(0, count * of, of)
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": [f"{value} {n}" for n in ids]})
+
+
+async def until(what):
+    async with asyncio.timeout(30):
+        while not what():
+            await asyncio.sleep(0.05)
+
+
+def settled(columns):
+    """Whether the whole table is in columns, and nothing has changed since."""
+    return sum(kept.record.rows for kept in columns) >= ROWS and not any(len(kept.delta) for kept in columns)
+
+
+async def filled(db):
+    await db.create_table("t", {"id": "int8", "v": "string"}, primary_key=["id"])
+    await db.upsert("t", table(ROWS, of=2))
+
+
+async def all_rows(db, **how):
+    found = await db.scan("t", **how)
+    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)), found["id"].to_pylist()
+
+
+def test_columns_are_made_read_and_kept_over_a_restart(tmp_path, monkeypatch):
+    async def work():
+        async with opened(tmp_path, monkeypatch) as (db, columns, _):
+            await filled(db)
+            await until(lambda: settled(columns))
+            expected = {n: f"old {n}" for n in range(0, 2 * ROWS, 2)}
+            pages = columns.pages
+            assert (await all_rows(db))[0] == expected
+            assert columns.pages > pages
+            await db.upsert("t", table(5, of=4, value="new"))
+            await db.upsert("t", pa.table({"id": pa.array([3, 5], pa.int64()), "v": ["odd", "odd"]}))
+            await db.delete("t", [{"id": 100}])
+            expected |= {n: f"new {n}" for n in range(0, 20, 4)} | {3: "odd", 5: "odd"}
+            del expected[100]
+            pages, of_rows = columns.pages, columns.row_pages
+            found, order = await all_rows(db)
+            assert found == expected
+            assert order == sorted(expected)
+            assert columns.pages > pages
+            some = await db.scan("t", where=[("id", ">=", 96), ("id", "<", 104)], columns=["id"])
+            assert some["id"].to_pylist() == [96, 98, 102]
+        async with opened(tmp_path, monkeypatch, **{"columns.quiet_period": 1e4}) as (db, columns, _):
+            assert sum(kept.record.rows for kept in columns) >= ROWS
+            assert (await all_rows(db))[0] == expected
+            assert columns.pages > 0
+            assert columns.row_pages <= of_rows
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_a_damaged_file_means_a_slower_read_and_is_made_again(tmp_path, monkeypatch, how):
+    async def work():
+        async with opened(tmp_path, monkeypatch) as (db, columns, _):
+            await filled(db)
+            await until(lambda: settled(columns))
+        for file in (tmp_path / "engine" / "columns").iterdir():
+            data = bytearray(file.read_bytes())
+            data[len(data) // 3] ^= 16
+            match how:
+                case "flipped":
+                    file.write_bytes(data)
+                case "cut":
+                    file.write_bytes(data[: len(data) // 2])
+                case "gone":
+                    file.unlink()
+        async with opened(tmp_path, monkeypatch) as (db, columns, node):
+            found, _ = await all_rows(db)
+            assert found == {n: f"old {n}" for n in range(0, 2 * ROWS, 2)}
+            await until(lambda: settled(columns))
+            pages = columns.pages
+            assert (await all_rows(db))[0] == found
+            assert columns.pages > pages
+            if how != "gone":
+                assert columns.damaged >= 1
+                await until(lambda: any("columns" in finding for finding in node.queues.context.findings))
+
+    asyncio.run(work())
+
+
+def test_much_change_makes_them_anew_and_files_that_are_replaced_go(tmp_path, monkeypatch):
+    async def work():
+        async with opened(tmp_path, monkeypatch) as (db, columns, _):
+            await filled(db)
+            await until(lambda: settled(columns))
+            numbers = {kept.record.number for kept in columns}
+            await db.upsert("t", table(ROWS // 2, of=4, value="new"))
+            await until(lambda: settled(columns) and {kept.record.number for kept in columns} != numbers)
+            expected = {n: f"old {n}" for n in range(0, 2 * ROWS, 2)} | {n: f"new {n}" for n in range(0, 2 * ROWS, 4)}
+            pages = columns.pages
+            assert (await all_rows(db))[0] == expected
+            assert columns.pages > pages
+            names = {kept.name for kept in columns}
+            files = tmp_path / "engine" / "columns"
+            await until(lambda: {file.name for file in files.iterdir()} == names)
+            await db.drop_table("t")
+            await until(lambda: not list(files.iterdir()))
+
+    asyncio.run(work())
