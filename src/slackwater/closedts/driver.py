@@ -49,6 +49,7 @@ RECONNECT_S = 0.5
 """Pause before a broken stream is opened again."""
 PEERS_INTERVAL_S = 1.0
 """How often it is looked whom to follow."""
+assert STEP_S < RECONNECT_S <= PEERS_INTERVAL_S, "a broken stream is opened again before its peer is looked for again"
 
 
 class SideTransport:
@@ -86,6 +87,7 @@ class SideTransport:
 
     def start(self, ranges: Ranges) -> None:
         """Begin to tick and to follow."""
+        assert not self._own_token, "a transport is started once"
         self._own_token = self.receiver.attach(self.sender.node_id)
         self.receiver.receive(self._own_token, self.sender.full())
         self._scope.spawn(self._keep_ticking(ranges), name="closedts sender")
@@ -151,6 +153,7 @@ class SideTransport:
 
     async def wait_closed(self, range_id: RangeId, required: Timestamp, *, seconds: float) -> None:
         """Return when `required` may be closed here, when time is up, or when waiting is of no use. Look again then."""
+        assert required > 0, "there is something to wait for"
         ticket: Future[None] = get_running_loop().create_future()
         number = self._waits.add(range_id, required=required, ticket=ticket)
         if number is None:
@@ -188,6 +191,7 @@ class SideTransport:
         """Serve one subscriber for as long as it listens."""
         self._streams_opened += 1
         number, event = self._streams_opened, Event()
+        assert number not in self._streams, "streams are numbered once"
         self._streams[number] = event
         seq: int | None = None
         try:
@@ -222,6 +226,7 @@ class SideTransport:
 
     async def _follow_once(self, peer: NodeId, ranges: Ranges) -> None:
         token = self.receiver.attach(peer)
+        assert token > 0, "0 means no connection"
         try:
             async with await self._subscribe(peer) as stream:
                 async for update in stream:

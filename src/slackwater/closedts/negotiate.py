@@ -79,6 +79,8 @@ def resolve(
         earliest = Timestamp(max(intent.ts, least[txn_id]))
         if earliest <= upto:
             upto, oldest = Timestamp(earliest - 1), intent.named(key)
+    assert upto <= closed, "resolved is at or below closed (I-23)"
+    assert (oldest is None) == (upto == closed), "an intent holds it back, or nothing does"
     return ResolvedSpan(upto, closed, oldest)
 
 
@@ -103,4 +105,5 @@ def negotiate(
     if len(spans) > SPANS_MAX:
         raise UsageError("too many spans in one negotiation; split the query", limit=SPANS_MAX)
     chosen = Timestamp(min(now, *spans))
+    assert chosen <= now, "nothing of the future is chosen"
     return chosen if chosen >= max(at_least, seen) else None

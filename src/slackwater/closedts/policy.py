@@ -58,9 +58,11 @@ RTT_STEPS_MAX = 16
 HYSTERESIS = 0.2
 """A step is left when the round trip is outside of it by this part of a step."""
 SPANS_MAX = 100_000
+assert 0 < HYSTERESIS < 1, "a step is left before the next one is reached twice"
 LEASE_GAP_S = 0.1
 """Of a lease's last part, nothing is closed: writes that go above what is closed need a place."""
 _GAP = round(LEASE_GAP_S * 1_000_000) << LOGICAL_BITS
+assert _GAP > 0, "some part of every lease is left to writes"
 
 
 class ClosingPolicy(msgspec.Struct, frozen=True, array_like=True):
@@ -110,13 +112,17 @@ def closable_upto(lease_end: Timestamp) -> Timestamp:
     The gap leaves room for writes: they go above what is closed and below the end of the lease. Without it, a lead that is
     longer than what is left of the lease would close every timestamp there is to write at (pitfall 7).
     """
+    assert lease_end >= 0, "the end of a lease is a timestamp"
     return Timestamp(max(MIN, lease_end - _GAP - 1))
 
 
 def lead_s(rtt_step: int, terms: Terms) -> float:
     """How far ahead of now a range must close for present-time reads on replicas that far away."""
+    assert 0 <= rtt_step < RTT_STEPS_MAX, "a step of the round trip"
     if terms.lead_override_s:
         return terms.lead_override_s
+    assert terms.max_offset_s >= 0, "durations are not negative"
+    assert terms.interval_s >= 0, "durations are not negative"
     rtt = (rtt_step + 0.5) * RTT_STEP_S
     command = 1.5 * rtt + APPLY_S
     side_transport = 0.5 * rtt + terms.interval_s + SEND_S
@@ -138,6 +144,7 @@ def rtt_step(rtt_s: float, *, before: int | None = None) -> int:
     step = min(int(max(rtt_s, 0.0) / RTT_STEP_S), RTT_STEPS_MAX - 1)
     if before is None or step == before:
         return step
+    assert 0 <= step < RTT_STEPS_MAX, "a step of the round trip"
     margin = HYSTERESIS * RTT_STEP_S
     low, high = before * RTT_STEP_S - margin, (before + 1) * RTT_STEP_S + margin
     return before if low <= rtt_s <= high else step
@@ -199,6 +206,7 @@ class SpanPolicies:
             covered = high
         if covered < end:
             found.append(self.default)
+        assert found, "every span has a policy, if only the default"
         return min(found, key=lambda policy: _promise_s(policy, terms))
 
 
@@ -219,6 +227,7 @@ class PolicyBook:
         """From now on these hold. Whoever calls this also has every range asked anew (`Sender.touch_all`)."""
         self.spans = spans
         self.steps = steps or {}
+        assert all(0 <= step < RTT_STEPS_MAX for step in self.steps.values()), "steps of round trips"
         self.version += 1
 
     def of(self, start: bytes, end: bytes, terms: Terms, *, followers: Iterable[NodeId]) -> ClosingPolicy:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 STEPS_MAX = 4
 """Promises of one range that wait for their index, besides those in the streams' tables."""
+assert STEPS_MAX >= 2, "the promise that becomes usable first is kept, and the newest"
 STREAMS_MAX = 1_024
 
 
@@ -73,11 +74,16 @@ class _Record:
             self.dropped += 1
             kept.pop(-1 if promise.lai > kept[-1].lai else 1)
         self.steps = sorted([*kept, promise])
+        assert len(self.steps) <= STEPS_MAX + 1, "promises that wait are bounded"
+        assert all(a.lai < b.lai and a.ts < b.ts for a, b in zip(self.steps, self.steps[1:], strict=False)), (
+            "a later index promises more"
+        )
 
     def use(self, applied: LeaseAppliedIndex) -> Timestamp:
         """The highest kept promise that may be used; those no longer needed are forgotten."""
         while self.steps and self.steps[0].lai <= applied:
             self.served = max(self.served, self.steps.pop(0).ts)
+        assert not self.steps or self.steps[0].lai > applied, "what may be used was used"
         return self.served
 
 
@@ -123,6 +129,7 @@ class Receiver:
         record = self._records.get(range_id)
         if record is not None:
             served, record.served = record.served, MIN
+            assert served >= MIN, "what was answered is a timestamp"
             record.keep(Promise(applied, served))
 
     def recall(self, range_id: RangeId, promise: Promise) -> None:
@@ -172,6 +179,7 @@ class Receiver:
             stream = self._streams[node] = _Stream()
         self._tokens += 1
         stream.token, stream.seq = self._tokens, 0
+        assert stream.token == self._tokens, "the newest connection of a sender is the one that counts"
         return self._tokens
 
     def detach(self, node: NodeId, token: int) -> None:
@@ -196,6 +204,7 @@ class Receiver:
             return False
         else:
             self._delta(stream, update)
+        assert stream.token == token, "only the newest connection changes the tables"
         stream.incarnation, stream.seq = update.incarnation, update.seq
         return True
 

@@ -45,11 +45,13 @@ if TYPE_CHECKING:
 
 UPDATES_KEPT = 50
 """Updates a stream may be behind before it gets a full message instead."""
+assert UPDATES_KEPT >= 2, "a stream that is one update behind gets that update"
 ASKED_PER_TICK_MAX = 8_192
 """Ranges asked in one tick; a bound on the time that one tick holds the loop."""
 GROUPS_MAX = 64
 """Different policies in use on one node."""
 RANGES_MAX = 1_000_000
+assert ASKED_PER_TICK_MAX <= RANGES_MAX, "a tick asks no more ranges than there can be"
 
 
 class CannotClose(enum.Enum):
@@ -199,6 +201,7 @@ class Sender:
         wanted = target(group.policy, now, terms)
         group.off = wanted is None
         group.aim = group.ts if wanted is None else Timestamp(max(group.ts, min(wanted, lease.upto)))
+        assert group.aim >= group.ts, "what is published never moves back (I-09)"
 
     def _ask(
         self,
@@ -245,6 +248,7 @@ class Sender:
             return closed
         if closed.epoch not in {0, self._epoch}:
             return CannotClose.NO_VALID_LEASE
+        assert group.policy == policy, "a range joins the group of its own policy"
         return group, closed
 
     def _make(self, policy: ClosingPolicy, now: Timestamp, terms: Terms, lease: NodeLease) -> _Group | CannotClose:
@@ -266,8 +270,10 @@ class Sender:
             if before == (lai, group):
                 return False
             before[1].members -= 1
+            assert before[1].members >= 0, "a member leaves a group once"
         self._members[range_id] = (lai, group)
         group.members += 1
+        assert group.members <= len(self._members), "members are counted once"
         return True
 
     def _leave(self, range_id: RangeId, removed: list[RangeId]) -> None:
@@ -276,6 +282,7 @@ class Sender:
             return
         group = member[1]
         group.members -= 1
+        assert group.members >= 0, "a member leaves a group once"
         removed.append(range_id)
         closable = self._ranges.get(range_id)
         if closable is not None:
@@ -296,6 +303,7 @@ class Sender:
             del self._groups[policy]
         for group in self._groups.values():
             invariant(group.aim >= group.ts, "I-09", aim=group.aim, published=group.ts)
+            assert group.members > 0, "a group without members was dropped"
             group.ts = group.aim
 
     # --- streams -----------------------------------------------------------------------------------------------------
@@ -303,6 +311,10 @@ class Sender:
     def _publish(self, added: list[RangeId], removed: list[RangeId]) -> Update:
         self.seq += 1
         members = [(r, self._members[r][0], self._members[r][1].id) for r in added]
+        assert len(set(added)) == len(added), "a member is named once in an update"
+        assert self._members.keys().isdisjoint(removed) or not removed or set(removed) & set(added), (
+            "what was removed is gone, or was added again"
+        )
         update = self._update(full=False, removed=removed, members=members)
         self._kept.append(update)
         return update
@@ -333,6 +345,7 @@ class Sender:
         if seq is None or not self._kept or seq < self._kept[0].seq - 1 or seq > self.seq:
             probe("closedts.full_update")
             return [self.full()]
+        assert self._kept[-1].seq == self.seq, "the last update is kept"
         return list(islice(reversed(self._kept), self.seq - seq))[::-1]
 
     # --- looking -----------------------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ class BucketTracker:
             bucket = self._second
             if bucket.count == 0 or ts < bucket.ts:
                 bucket.ts = ts
+        assert bucket.ts <= ts, "a bucket is at or below all that is in it (I-11)"
         bucket.count += 1
         token = Token(self._last_token + 1)
         self._last_token = token
@@ -128,6 +129,8 @@ class BucketTracker:
         except KeyError:
             raise InvariantViolation("A-tracker-untrack-once", {"token": token, "inside": self.count}) from None
         bucket.count -= 1
+        if bucket.count < 0:
+            raise InvariantViolation("A-tracker-count", {"token": token, "status": self.status()})
         if bucket.count == 0 and bucket is self._first:
             # The drained bucket object is reused as the new, empty second one: rule 4.
             self._first, self._second = self._second, bucket

@@ -66,7 +66,9 @@ class WaitQueue(Generic[T]):
         self._last += 1
         self._tickets[self._last] = (range_id, ticket)
         level("closedts.waits", len(self._tickets), WAITS_MAX)
+        assert len(self._tickets) <= WAITS_MAX, "waits are bounded"
         heapq.heappush(self._heaps.setdefault(range_id, []), (required, self._last))
+        assert self._heaps[range_id], "what waits is in the heap of its range"
         return self._last
 
     def cancel(self, number: int) -> None:
@@ -95,11 +97,13 @@ class WaitQueue(Generic[T]):
             if found is not None:
                 ready.append(found[1])
         self._trim(range_id)
+        assert (lowest := self.lowest(range_id)) is None or lowest > closed, "whoever can be served is served"
         return ready
 
     def drop(self, range_id: RangeId) -> list[T]:
         """The replica is gone: everybody who waits on it must look elsewhere."""
         heap = self._heaps.pop(range_id, [])
+        assert range_id not in self._heaps, "nothing waits for a range that is gone"
         return [found[1] for _, number in sorted(heap) if (found := self._tickets.pop(number, None)) is not None]
 
     def _trim(self, range_id: RangeId) -> None:

@@ -39,6 +39,7 @@ UNEVEN_MIN = 2
 """Nodes whose counts differ by less than this are balanced."""
 UNEVEN_PERCENT = 5
 """… and also those whose counts differ by less than this part of the larger."""
+assert UNEVEN_MIN >= 2, "moving one replica between nodes that differ by one would never end"
 
 
 class NodeState(enum.Enum):
@@ -116,6 +117,7 @@ def best_target(members: Sequence[NodeInfo], nodes: Iterable[NodeInfo]) -> NodeI
     held = {m.node_id for m in members}
     candidates = [n for n in nodes if n.state is NodeState.LIVE and n.node_id not in held]
     staying = [m.locality for m in members if m.state not in _MUST_GO]
+    assert all(n.node_id not in held for n in candidates), "one replica on a node"
     return min(
         candidates,
         key=lambda n: (-sum(distance(n.locality, s) for s in staying), n.replicas, n.load, n.node_id),
@@ -138,7 +140,9 @@ def decide(
     replicas: Sequence[NodeId], nodes: Mapping[NodeId, NodeInfo], *, factor: int, holder: NodeId
 ) -> Action | None:
     """The next step towards `factor` replicas in the right places; None when all is well or nothing can be done."""
+    assert factor > 0, "a range is wanted somewhere"
     members = [nodes.get(n) or NodeInfo(n, NodeState.UNKNOWN) for n in replicas]
+    assert len({m.node_id for m in members}) == len(members), "a node is named once"
     staying = [m for m in members if m.state not in _MUST_GO]
     if len(staying) < factor:
         target = best_target(members, nodes.values())
@@ -159,6 +163,7 @@ def _remove(members: Sequence[NodeInfo], *, holder: NodeId) -> Remove | None:
     if doomed and all(m.node_id == holder for m in doomed):
         return None  # its lease moves first
     worst = worst_member(members, keep=holder)
+    assert worst is None or worst.node_id != holder, "the leaseholder's replica is not removed"
     return Remove(worst.node_id) if worst is not None else None
 
 
@@ -179,6 +184,7 @@ def _even_out(members: Sequence[NodeInfo], nodes: Mapping[NodeId, NodeInfo], *, 
                 rank = (-after, -gap, node.node_id, member.node_id)
                 if best is None or rank < best[0]:
                     best = rank, Move(member.node_id, node.node_id)
+    assert best is None or best[1].node != keep, "the leaseholder's replica is not moved"
     return best[1] if best else None
 
 

@@ -169,6 +169,7 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
         packet.range_id == state.descriptor.range_id, "I-04", packet=packet.range_id, range=state.descriptor.range_id
     )
     invariant(position > state.position, "I-04", position=position, applied=state.position)
+    before = state
     batch = WriteBatch()
     outcomes: list[ApplyOutcome] = []
     aftermath: list[Aftermath] = []
@@ -192,6 +193,12 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
         if command.trigger is not None:
             state = _pull(state, command, batch, aftermath)
     state = msgspec.structs.replace(state, position=position)
+    if state.closed < before.closed or state.lai < before.lai:
+        raise InvariantViolation(
+            "I-09", {"closed": state.closed, "before": before.closed, "lai": state.lai, "at": position}
+        )
+    assert len(outcomes) == len(packet.commands), "every command is judged once"
+    assert state.gc_threshold >= before.gc_threshold, "what was collected stays collected (I-26)"
     batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encode_state(state))
     return Applied(state, batch, outcomes, aftermath)
 
@@ -212,6 +219,8 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
     replace = msgspec.structs.replace
     match command.trigger:
         case LeaseTrigger(lease, read_floor):
+            assert lease.sequence == state.lease.sequence + 1, "lease sequences count up by one (I-07)"
+            assert lease.holder, "a lease is given to a node"
             aftermath.append(LeaseChanged(state.lease.sequence, lease.sequence))
             closed = state.closed if state.frozen else max(state.closed, lease.start)
             if command.lai == NO_LAI and lease.holder == state.lease.holder and not state.lease.by_epoch:
@@ -221,20 +230,33 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
             return replace(state, lease=lease, closed=closed, read_floor=max(state.read_floor, read_floor))
         case LeaseExtension(expiration):
             invariant(expiration >= state.lease.expiration, "I-07", new=expiration, old=state.lease.expiration)
+            assert not state.lease.by_epoch, "only an expiration-based lease is extended"
             return replace(state, lease=replace(state.lease, expiration=expiration))
         case SplitTrigger(left, right, right_stats):
             return _split(state, left, right, right_stats, batch, aftermath)
         case FreezeTrigger() as freeze:
+            assert state.frozen is None, "a range is frozen for one merge at a time"
             return replace(state, frozen=freeze)
         case ThawTrigger():
             return replace(state, frozen=None)
         case MergeTrigger(merged, right, frozen):
+            assert state.descriptor.end == right.start, "a merge joins neighbors"
+            assert merged.end == right.end, "a merge joins neighbors"
             batch.delete(Family.LOCAL, state_key(right.range_id))
             aftermath.append(Absorbed(right, frozen.position))
             return _merge(state, merged, right, frozen)
         case DescriptorTrigger(descriptor):
+            assert descriptor.range_id == state.descriptor.range_id, "a range keeps its id"
+            assert descriptor.generation > state.descriptor.generation, "every change raises the generation"
+            assert (descriptor.start, descriptor.end) == (state.descriptor.start, state.descriptor.end), (
+                "only splits and merges move bounds"
+            )
+            assert len(set(descriptor.replicas)) == len(descriptor.replicas) > 0, (
+                "one replica on a node, and at least one"
+            )
             return replace(state, descriptor=descriptor)
         case AdoptTrigger(node):
+            assert node not in state.descriptor.replicas, "only a replica that is not named is adopted"
             named = replace(
                 state.descriptor,
                 replicas=(*state.descriptor.replicas, node),
@@ -270,6 +292,14 @@ def _split(
     aftermath: list[Aftermath],
 ) -> RangeState:
     """Both sides start from the state this command leaves, closed timestamp included (pitfall 2)."""
+    whole = state.descriptor
+    assert whole.start == left.start < left.end == right.start < right.end == whole.end, (
+        "a split divides, and loses nothing"
+    )
+    assert left.generation == right.generation > whole.generation, "both halves are newer than the whole"
+    assert left.replicas == right.replicas == whole.replicas, "both halves stay where the whole was"
+    assert left.range_id == whole.range_id != right.range_id, "the left half keeps the id"
+    assert state.frozen is None, "a frozen range is not split"
     right_state = RangeState(
         descriptor=right,
         lease=state.lease,
@@ -295,6 +325,9 @@ def _merge(state: RangeState, merged: RangeDescriptor, right: RangeDescriptor, f
 
     History that either side had is readable still, whatever the other's threshold.
     """
+    assert merged.range_id == state.descriptor.range_id, "the left side keeps its id"
+    assert merged.start == state.descriptor.start < state.descriptor.end < merged.end, "a merge only adds keys"
+    assert merged.generation > state.descriptor.generation, "the merged range is newer than its sides"
     retained = joined(state.retained, Retained(right.start, right.end, frozen.gc_threshold, frozen.kept))
     return msgspec.structs.replace(
         state,

@@ -16,7 +16,7 @@ from slackwater.codec.layout import LOCAL, anchored, prefix_span, range_local
 from slackwater.errors import UsageError
 from slackwater.model.spans import Span
 from slackwater.protocol.range import requests as rq
-from slackwater.replica.latches import LatchSpan, read_latch, write_latch
+from slackwater.replica.latches import LATCHES_PER_REQUEST_MAX, LatchSpan, read_latch, write_latch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,7 @@ WHOLE_RANGE = (
 COLLECTING = (rq.RaiseGcThreshold, rq.GcVersions, rq.GcSpan)
 """Requests that collect: one at a time in a range, and none while it is divided, merged or moved."""
 ALL_RECORDS = prefix_span(LOCAL + b"k")
+assert LATCH_POINTS_MAX <= LATCHES_PER_REQUEST_MAX, "points that are latched one by one fit one request"
 UNLATCHED = (rq.LeaseInfo, rq.RequestLease)
 POINTS = (rq.Get, rq.Put, rq.ConditionalPut, rq.InitPut, rq.Increment, rq.Delete)
 """Requests with one `key`: nearly all there are."""
@@ -41,6 +42,7 @@ POINTS = (rq.Get, rq.Put, rq.ConditionalPut, rq.InitPut, rq.Increment, rq.Delete
 # Requests are of exactly these classes, so a batch is classified by one set operation over its types.
 _POINTS, _READS, _VERSION_WRITES = frozenset(POINTS), frozenset(rq.READS), frozenset(rq.VERSION_WRITES)
 _WHOLE_RANGE, _UNLATCHED = frozenset(WHOLE_RANGE), frozenset(UNLATCHED)
+assert _WHOLE_RANGE.isdisjoint(_READS), "what changes the range is no read"
 
 
 def txn_key(anchor: bytes, txn_id: bytes) -> bytes:
@@ -106,6 +108,7 @@ def bounds(batch: Batch) -> Span | None:
             if start is None or low < start:
                 start = low
             end = max(end, high if high is not None else low + b"\x00")
+    assert start is None or start < end, "a batch addresses a span that is not empty"
     return None if start is None else Span(start, end)
 
 

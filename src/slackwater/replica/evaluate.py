@@ -45,6 +45,7 @@ MOVES_MAX = 8
 """How often one batch may move its writes above newer versions before the caller is asked to retry."""
 FLOOR_POINTS_MAX = 64
 """A block of more rows than this stays above all reads of the span around it."""
+assert FLOOR_POINTS_MAX <= declare.LATCH_POINTS_MAX, "what is looked up one by one is latched one by one"
 
 HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
     rq.Get: evaluate_data.get,
@@ -156,6 +157,9 @@ def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp, 
             evaluation.results.append(result)
     if read_ts <= view.state.gc_threshold and evaluation.results and isinstance(batch.requests[0], rq.FOLLOWER_READS):
         _assert_kept(batch, view, read_ts)
+    assert not evaluation.min_write_ts or evaluation.min_write_ts >= view.floor, (
+        "nothing is written where it may be closed (I-10)"
+    )
     evaluation.ts = write_ts if evaluation.min_write_ts else read_ts
     if txn is not None and evaluation.min_write_ts:
         evaluation.txn_write_ts = work.write_ts
@@ -201,6 +205,8 @@ def _write_floor(batch: Batch, view: View, read_ts: Timestamp) -> Timestamp:
             if type(request) in VERSION_WRITES:
                 for span in _written_spans(request):
                     floor = max(floor, view.tscache.first_writable(*span, txn=txn_id))
+    assert floor > state.closed, "a write lies above what is closed and inside its lease"
+    assert floor > state.lease.start, "a write lies above what is closed and inside its lease"
     return Timestamp(floor)
 
 

@@ -79,6 +79,7 @@ class BulkReads:
     ) -> None:
         self.max_rows = max_rows
         self.max_bytes = min(max_bytes or BULK_BYTES_DEFAULT, BULK_BYTES_MAX)
+        assert 0 < self.max_bytes <= BULK_BYTES_MAX, "an answer has room for a row"
         self.decided = decided
         self.locked = locked
         """Whether there are intents in the range, as its statistics say."""

@@ -39,6 +39,7 @@ def get(work: Work, request: rq.Get) -> Result:
         uncertain_upto=uncertain_upto(work),
     )
     note_read(work, request.key, None, work.read_ts)
+    assert found.ts <= work.read_ts or work.txn is not None, "a read sees nothing of its future"
     return rq.Value(found.value, found.ts)
 
 
@@ -73,6 +74,7 @@ def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> ScannedRows
         max_bytes=work.header.max_bytes,
     )
     work.keys_left -= len(rows.keys)
+    assert not work.header.max_keys or work.keys_left >= 0, "a scan gives no more rows than were asked for"
     return rows
 
 
@@ -90,6 +92,7 @@ def export(work: Work, request: rq.Export) -> Result:
         max_bytes=header.max_bytes,
     )
     note_read(work, request.start, found.resume or request.end, request.upto)
+    assert len(found.keys) == len(found.timestamps) == len(found.values), "a version has a key, a time and a value"
     return rq.Versions(found.keys, list(found.timestamps), found.values, found.resume)
 
 
@@ -199,6 +202,7 @@ def delete_range(work: Work, request: rq.DeleteRange) -> Result:
         work.evaluation.write_at(work.write_ts)
         work.evaluation.add_stats(stats)
     # That the other keys of the span are absent was told too.
+    assert resume is None or request.start <= resume <= request.end, "what is left lies in the span"
     note_read(work, request.start, resume or request.end, work.write_ts)
     return rq.Rows(keys, [], resume)
 
@@ -229,6 +233,7 @@ def _check_record(work: Work, request: rq.Put | rq.ConditionalPut | rq.InitPut) 
 
 
 def _wrote(work: Work, written: WrittenVersion) -> Result:
+    assert written.ts >= work.write_ts or work.writer is not None, "a version is written where the batch writes"
     work.evaluation.write_at(work.write_ts)
     work.evaluation.add_stats(written.stats)
     if written.ts > work.write_ts:

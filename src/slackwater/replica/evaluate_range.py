@@ -50,6 +50,9 @@ def split(work: Work, request: rq.Split) -> Result:
     generation = Generation(old.generation + 1)
     left = RangeDescriptor(old.range_id, old.start, request.at, old.replicas, generation)
     right = RangeDescriptor(request.right_id, request.at, old.end, old.replicas, generation)
+    assert left.end == right.start, "the halves meet and are of one age"
+    assert left.generation == right.generation, "the halves meet and are of one age"
+    assert left.range_id != right.range_id, "two ranges have two ids"
     work.evaluation.trigger = SplitTrigger(left, right, work.view.prepared)
     work.evaluation.generation = old.generation
     return rq.SplitResult(left, right)
@@ -135,6 +138,8 @@ def merge(work: Work, request: rq.Merge) -> Result:
     _check_frozen(work.view, right, request.frozen)
     generation = Generation(max(left.generation, right.generation) + 1)
     merged = RangeDescriptor(left.range_id, left.start, right.end, left.replicas, generation)
+    assert merged.generation > right.generation, "the merged range is newer than both"
+    assert merged.start < right.start < merged.end, "the right side is inside the merged range"
     work.evaluation.trigger = MergeTrigger(merged, right, request.frozen)
     work.evaluation.generation = left.generation
     return rq.Done()
@@ -176,6 +181,7 @@ def abort_merge(work: Work, request: rq.AbortMerge) -> Result:
             "no merge can have been proposed under a generation that the range has not reached", actual=old.generation
         )
     raised = msgspec.structs.replace(old, generation=Generation(request.generation + 1))
+    assert raised.generation > old.generation, "no merge under the old generation can apply now"
     work.evaluation.trigger = DescriptorTrigger(raised)
     work.evaluation.generation = old.generation
     return rq.Number(raised.generation)
@@ -200,6 +206,8 @@ def change_replicas(work: Work, request: rq.ChangeReplicas) -> Result:
     changed = msgspec.structs.replace(
         state.descriptor, replicas=request.replicas, generation=Generation(request.generation + 1)
     )
+    assert state.lease.holder in changed.replicas, "the leaseholder keeps its replica"
+    assert changed.generation == state.descriptor.generation + 1, "every change raises the generation"
     work.evaluation.trigger = DescriptorTrigger(changed)
     work.evaluation.generation = request.generation
     return rq.Done()
@@ -209,6 +217,7 @@ def transfer_lease(work: Work, request: rq.TransferLease) -> Result:
     """Hand over the lease; the driver, which knows the target's liveness, makes the trigger."""
     if request.to != work.view.state.lease.holder:
         work.evaluation.transfer_to = request.to
+    assert work.evaluation.trigger is None, "a transfer is proposed by the driver"
     return rq.Done()
 
 

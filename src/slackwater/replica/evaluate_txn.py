@@ -17,6 +17,7 @@ from slackwater.protocol.range import requests as rq
 from slackwater.replica import records
 from slackwater.replica.declare import txn_key
 from slackwater.replica.evaluation import Evaluation
+from slackwater.replica.latches import LATCHES_PER_REQUEST_MAX
 from slackwater.runtime.seam import Family
 from slackwater.storage.intents import ResolvedIntent, resolve, resolve_span
 from slackwater.storage.stats import ZERO
@@ -31,6 +32,7 @@ RECORDS_COLLECTED_MAX = 1_000
 """Transaction records removed by one command."""
 LOCKS_INLINE_MAX = 1_000
 """Intents that EndTxn resolves in its own command; the rest is left to the coordinator."""
+assert LOCKS_INLINE_MAX <= LATCHES_PER_REQUEST_MAX, "locks that are resolved here can be latched"
 
 
 def end_txn(work: Work, request: rq.EndTxn) -> Result:
@@ -48,6 +50,8 @@ def end_txn(work: Work, request: rq.EndTxn) -> Result:
 
 
 def _committed(record: TxnRecord) -> rq.Committed:
+    assert record.status is TxnStatus.COMMITTED, "only a commit is told as one"
+    assert record.write_ts > 0, "only a commit is told as one"
     return rq.Committed(TxnStatus.COMMITTED, record.write_ts, record.resolved, record.lock_keys, record.lock_spans)
 
 
@@ -61,6 +65,7 @@ def already_committed(batch: Batch, view: View) -> Evaluation | None:
     evaluation = Evaluation(batch)
     evaluation.results = [*(rq.Done() for _ in batch.requests[:-1]), _committed(record)]
     evaluation.ts = evaluation.txn_write_ts = record.write_ts
+    assert len(evaluation.results) == len(batch.requests), "a result for every request"
     return evaluation
 
 
@@ -83,6 +88,8 @@ def _finished(work: Work, request: rq.EndTxn, txn: Txn, status: TxnStatus, ts: T
         resolved_keys = set(local_keys[: done.keys])
         left_keys = tuple(k for k in keys if k not in resolved_keys)
         left_spans = tuple(s for s in spans if s not in done.spans)
+    assert set(left_keys) <= set(keys), "only locks that were named are left"
+    assert len(left_spans) <= len(spans), "only locks that were named are left"
     record = TxnRecord(
         txn_id=txn.txn_id,
         anchor=txn.anchor,
@@ -124,6 +131,7 @@ def push_txn(work: Work, request: rq.PushTxn) -> Result:
         probe("evaluate.push_waits")
         work.evaluation.parked = pushee.txn_id
         return rq.Pushed(records.unsettled(request, record))
+    assert outcome.txn_id == pushee.txn_id, "the answer is about the transaction that was pushed"
     work.evaluation.records = (pushee.txn_id,)
     return rq.Pushed(outcome, ambiguous=record is None and pushee.start <= work.view.state.txn_floor)
 
@@ -163,6 +171,7 @@ def gc_txn_records(work: Work, request: rq.GcTxnRecords) -> Result:
             break
     if removed:
         work.evaluation.trigger = GcTrigger(txn_floor=request.before)
+    assert removed <= RECORDS_COLLECTED_MAX, "one command is bounded"
     return rq.Number(removed)
 
 
@@ -233,6 +242,8 @@ def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tup
         size += sum(resolved.size for resolved in some)
         if resume is None:
             finished.append((start, end))
+    assert looked_at <= len(keys), "no more is done than was asked for"
+    assert len(finished) <= len(spans), "no more is done than was asked for"
     work.resolve_left -= size
     changed = ZERO
     for resolved in done:

@@ -224,7 +224,9 @@ class Evaluation:
 
     def write_at(self, ts: Timestamp) -> None:
         """Note that the effects hold a new version or intent at `ts`."""
+        assert ts > 0, "a write has a timestamp"
         self.min_write_ts = ts if self.min_write_ts == MIN else Timestamp(min(self.min_write_ts, ts))
+        assert self.min_write_ts <= ts, "the lowest of all writes"
 
     def add_stats(self, delta: tuple[int, ...]) -> None:
         """Note a change of the range's statistics."""
@@ -243,6 +245,7 @@ class Evaluation:
         results = self.results
         if self.finishers:
             results = [*results, *(finish(state, now) for finish in self.finishers)]
+        assert node_id > 0, "a node answers"
         return BatchResult(results, self.ts, self.txn_write_ts, node_id, by_follower, served)
 
 

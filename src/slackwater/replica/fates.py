@@ -55,6 +55,7 @@ def fates(
 
 def through(reader: Reader, told: Sequence[Resolution], *, bound: Timestamp, own: bytes = b"") -> Through:
     """`reader` with the intents of decided transactions, but not one's own, shown as what became of them."""
+    assert bound >= 0, "a bound is a timestamp"
     return Through(reader, fates(reader, told, own=own), bound=bound)
 
 

@@ -144,6 +144,7 @@ class _Table:
         else:
             self.spans.change(span.start, span.end, lambda cover: tuple(h for h in cover if h[0] is not latch))
             self.spans_held -= 1
+            assert self.spans_held >= 0, "a span is given back once"
 
 
 class LatchManager:
@@ -168,6 +169,9 @@ class LatchManager:
         self._enter(latch, inserted=free)
         if not behind:
             return latch
+        assert all(other.sequence < latch.sequence for other in behind.values()), (
+            "a latch waits only for earlier ones: no cycle"
+        )
         latch.waits_for = behind
         for other in behind.values():
             _add_dependent(other, latch)
@@ -206,6 +210,7 @@ class LatchManager:
         return Latch(request, self._sequence, spans)
 
     def _enter(self, latch: Latch, *, inserted: bool) -> None:
+        assert latch.request not in self._latches, "a request holds its latches once"
         self._latches[latch.request] = latch
         level("replica.latched", len(self._latches), self._requests_max)
         if not inserted:
@@ -280,6 +285,7 @@ class LatchManager:
             assert waits_for is not None
             del waits_for[gone.sequence]
             if not waits_for:
+                assert dependent.request in self._latches, "whoever is woken still waits"
                 dependent.waits_for = None
                 granted.append(dependent)
         granted.sort(key=_by_arrival)
@@ -351,6 +357,7 @@ def _join(queue: _Queue, held: _Held, span: LatchSpan) -> None:
 
 
 def _add_dependent(latch: Latch, dependent: Latch) -> None:
+    assert dependent.sequence > latch.sequence, "only later requests depend on a latch"
     if latch.dependents is None:
         latch.dependents = {}
     latch.dependents[dependent.sequence] = dependent

@@ -38,6 +38,8 @@ class LeaseState(enum.Enum):
 
 def lasts_s(wanted_s: float, *, max_offset_us: int) -> float:
     """Seconds that a lease or liveness record lasts when its setting asks for `wanted_s`: at least half of it is of use."""
+    assert wanted_s >= 0, "durations are not negative"
+    assert max_offset_us >= 0, "durations are not negative"
     offset_s = max_offset_us / 1e6
     return max(wanted_s, 2 * offset_s, offset_s + USABLE_S_MIN)
 
@@ -66,14 +68,17 @@ def lease_state(lease: Lease, liveness: Liveness | None, *, now: Timestamp, max_
 
 def usable_until(lease: Lease, liveness: Liveness | None, *, max_offset_us: int) -> Timestamp:
     """The first instant at which the holder may no longer serve."""
+    assert max_offset_us >= 0, "a bound on skew is not negative"
     end = lease_end(lease, liveness)
     return MIN if end is None else Timestamp(max(MIN, end - (max_offset_us << LOGICAL_BITS)))
 
 
 def next_expiration_lease(held: Lease, node: NodeId, *, now: Timestamp, duration_s: float, life: int = 0) -> Lease:
     """The expiration-based lease that `node`, in this life of its process, may request after `held`."""
+    assert duration_s > 0, "a lease lasts"
     same = (held.holder, held.life) == (node, life)
     start = now if same else Timestamp(max(now, held.expiration + 1))
+    assert same or start > held.expiration, "leases of different holders do not overlap (I-07)"
     return Lease(node, LeaseSequence(held.sequence + 1), start, Epoch(0), add_seconds(start, duration_s), life)
 
 
@@ -81,5 +86,6 @@ def next_epoch_lease(
     held: Lease, node: NodeId, epoch: Epoch, *, now: Timestamp, ended_at: Timestamp, life: int = 0
 ) -> Lease:
     """The epoch-based lease that `node` may request; `ended_at` is the last instant the old holder may have served."""
+    assert epoch > 0, "epoch 0 means a lease that expires"
     start = Timestamp(min(MAX - 1, max(now, ended_at + 1)))
     return Lease(node, LeaseSequence(held.sequence + 1), start, epoch, life=life)

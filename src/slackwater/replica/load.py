@@ -15,6 +15,7 @@ KEYS_KEPT = 64
 SAMPLE_EVERY = 16
 SIDE_SHARE_MIN = 4
 """A split key must leave at least one in this many of the samples on either side."""
+assert KEYS_KEPT >= 4 * SIDE_SHARE_MIN, "a share of the samples is more than one of them"
 
 
 class LoadMeter:
@@ -38,6 +39,7 @@ class LoadMeter:
 
     def sample(self, key: bytes) -> None:
         """Leave a key."""
+        assert 0 <= self._at < KEYS_KEPT, "the oldest sample is replaced"
         if len(self._keys) < KEYS_KEPT:
             self._keys.append(key)
         else:
@@ -53,6 +55,7 @@ class LoadMeter:
             weight = min(1.0, seconds / WINDOW_S)
             self._rate += (fresh - self._rate) * weight
             self._count, self._tick_ns = 0, now_ns
+        assert self._rate >= 0, "a rate is not negative"
         return self._rate
 
     def split_key(self) -> bytes | None:
@@ -63,4 +66,5 @@ class LoadMeter:
         middle = ordered[len(ordered) // 2]
         below = sum(1 for key in ordered if key < middle)
         least = len(ordered) // SIDE_SHARE_MIN
+        assert ordered[0] <= middle <= ordered[-1], "a split key is one of those seen"
         return middle if least <= below <= len(ordered) - least else None

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import EntryTooLarge, Overloaded, invariant
+from slackwater.errors import EntryTooLarge, InvariantViolation, Overloaded, invariant
 from slackwater.hooks import buggify, level
 from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
 from slackwater.protocol.log.commands import (
@@ -40,6 +40,7 @@ PROPOSALS_MAX = 8192
 """Proposals buffered or in flight on one range."""
 OVERHEAD_BYTES = 256
 """Room for a command's fields besides its effects, when entries are cut to size."""
+assert PROPOSALS_MAX >= COMMANDS_PER_PACKET_MAX, "one entry's worth of commands fits the buffer"
 
 W = TypeVar("W")
 
@@ -98,6 +99,9 @@ class Flight(Generic[W]):
         last_lai: LeaseAppliedIndex,
         closed: Timestamp,
     ) -> None:
+        assert proposals, "an entry holds at least one command"
+        assert payload, "an entry holds at least one command"
+        assert proposals[-1].lai == last_lai, "commands are numbered in their order"
         self.payload = payload
         self.proposals = proposals
         self.lease_sequence = lease_sequence
@@ -120,11 +124,13 @@ class ProposalBuffer(Generic[W]):
 
     def start_lease(self, *, sequence: LeaseSequence, lai: LeaseAppliedIndex, closed: Timestamp) -> list[Proposal[W]]:
         """Begin under a new lease, from the applied state. Returns proposals of the old one: they can never apply now."""
+        assert sequence >= self.sequence, "leases follow each other (I-07)"
         dead = list(self._waiting.values())
         for proposal in dead:
             self._untrack(proposal)
         self._buffered.clear()
         self._waiting.clear()
+        assert self.tracker.count == 0, "nothing of the former lease holds closing back (pitfall 6)"
         self.sequence, self.assigned_lai = sequence, lai
         self.assigned_closed = Timestamp(max(self.assigned_closed, closed))
         return dead
@@ -153,6 +159,9 @@ class ProposalBuffer(Generic[W]):
             )
         if len(self._waiting) >= PROPOSALS_MAX:
             raise Overloaded("too many proposals are waiting on this range", limit=PROPOSALS_MAX)
+        assert proposal.command_id not in self._waiting, "a command is proposed once"
+        assert proposal.lai == 0, "it has its index from the flush, not before"
+        assert proposal.token is None, "it has its index from the flush, not before"
         if proposal.min_write_ts:
             invariant(
                 proposal.min_write_ts > self.assigned_closed,
@@ -176,6 +185,8 @@ class ProposalBuffer(Generic[W]):
             proposal.lai = self.assigned_lai
             self._untrack(proposal)
         self.close(target=close_target, limit=close_limit)
+        assert self.assigned_closed >= before, "closing only moves up (I-09)"
+        assert chosen[-1].lai == self.assigned_lai, "the last command has the last index"
         commands = [self._command(p, before) for p in chosen[:-1]]
         commands.append(self._command(chosen[-1], self.assigned_closed))
         payload = encode_packet(Packet(self.range_id, commands))
@@ -186,6 +197,8 @@ class ProposalBuffer(Generic[W]):
     def close(self, *, target: Timestamp, limit: Timestamp) -> Timestamp:
         """Raise the assigned closed timestamp as far as the policy, the tracker and the lease allow (I-11)."""
         lowest = self.tracker.lower_bound()
+        if lowest is not None and lowest <= self.assigned_closed:
+            raise InvariantViolation("I-10", {"tracked": lowest, "closed": self.assigned_closed})
         target = Timestamp(min(target, limit))
         if lowest is not None:
             target = Timestamp(min(target, lowest - 1))
@@ -208,10 +221,13 @@ class ProposalBuffer(Generic[W]):
             if count and (size > self.entry_bytes_max or count >= limit):
                 break
             count += 1
+        assert count <= COMMANDS_PER_PACKET_MAX, "an entry holds what a decoder accepts"
         chosen, self._buffered = self._buffered[:count], self._buffered[count:]
         return chosen
 
     def _command(self, proposal: Proposal[W], closed: Timestamp) -> Command:
+        assert proposal.lai > 0, "a command has its index before it is sent"
+        assert proposal.token is None, "it no longer holds closing back"
         return Command(
             command_id=proposal.command_id,
             lease_sequence=proposal.lease_sequence,

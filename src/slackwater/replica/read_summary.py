@@ -73,11 +73,14 @@ def collapse(summary: ReadSummary, *, bytes_max: int) -> ReadSummary:
         if room < 0:
             floor = max(floor, entry.ts)
             break
+    assert floor >= summary.floor, "what a successor must know only grows"
     return ReadSummary(floor, tuple(entry for entry in newest_first if entry.ts > floor))
 
 
 def encode(summary: ReadSummary) -> bytes:
     """The summary as bytes."""
+    assert all(entry.end is None or entry.start < entry.end for entry in summary.entries), "no entry is empty"
+    assert len(summary.entries) <= ENTRIES_MAX, "a decoder accepts what is encoded"
     return _encoder.encode(summary)
 
 

@@ -54,6 +54,7 @@ def decode_record(raw: bytes) -> TxnRecord:
 
 def write_record(effects: WriteBatch, record: TxnRecord) -> TxnRecord:
     """Store a record."""
+    assert not record.resolved or not (record.lock_keys or record.lock_spans), "a resolved record names no locks"
     effects.put(Family.LOCAL, txn_key(record.anchor, record.txn_id), _encoder.encode(record))
     return record
 
@@ -72,6 +73,8 @@ def heartbeat(
     replaced = msgspec.structs.replace(
         record, heartbeat=Timestamp(max(record.heartbeat, now)), epoch=max(record.epoch, txn.epoch)
     )
+    assert replaced.heartbeat >= record.heartbeat, "heartbeats and epochs only move up"
+    assert replaced.epoch >= record.epoch, "heartbeats and epochs only move up"
     return write_record(effects, replaced)
 
 
@@ -132,16 +135,19 @@ def push(
     older = (request.pusher_start, request.pusher_id) < (record.start, record.txn_id)
     if request.force or expired or (older and request.abort):
         probe("records.push_abort")
+        assert record.status is TxnStatus.PENDING, "only what is undecided is aborted"
         return resolution(write_record(effects, msgspec.structs.replace(record, status=TxnStatus.ABORTED)))
     if older:
         probe("records.push_up")
         moved = msgspec.structs.replace(record, write_ts=Timestamp(max(record.write_ts, request.above + 1)))
+        assert moved.write_ts > request.above, "a pushed transaction commits above its pusher"
         return resolution(write_record(effects, moved))
     return None
 
 
 def resolution(record: TxnRecord) -> Resolution:
     """What a record means for the transaction's intents."""
+    assert record.status is not TxnStatus.COMMITTED or record.write_ts > 0, "a commit has a timestamp"
     return Resolution(
         record.txn_id, record.epoch, record.status, record.write_ts if record.status is not TxnStatus.ABORTED else MIN
     )

@@ -78,10 +78,15 @@ def contents(reader: Reader, descriptor: RangeDescriptor) -> Iterator[SnapshotBl
             keys, values = cursor.chunk(BLOCK_PAIRS)
             if not keys:
                 break
+            assert len(keys) == len(values), "keys and values come in pairs"
+            assert span.start <= keys[0], "a snapshot holds its own range and nothing else"
+            assert keys[-1] < span.end, "a snapshot holds its own range and nothing else"
             yield from _cut(family, keys, values)
 
 
 def _cut(family: Family, keys: list[bytes], values: list[bytes]) -> Iterator[SnapshotBlock]:
+    assert keys, "a block holds pairs"
+    assert len(keys) == len(values), "a block holds pairs"
     begin = size = 0
     for i, value in enumerate(values):
         size += len(value) + len(keys[i])
@@ -92,6 +97,7 @@ def _cut(family: Family, keys: list[bytes], values: list[bytes]) -> Iterator[Sna
 
 def send_parts(reader: Reader, state: RangeState) -> Iterator[SnapshotPart]:
     """The whole stream for one range, from one frozen reader."""
+    assert state.frozen is None or state.frozen.left_id, "a frozen range says for whom"
     digest, count = hashlib.blake2b(digest_size=16), 0
     yield SnapshotHeader(encode_state(state))
     for block in contents(reader, state.descriptor):
@@ -126,6 +132,7 @@ class SnapshotReceiver:
             case SnapshotBlock(family, keys, values):
                 self._blocks += 1
                 _add(self._digest, part)
+                assert self.state is not None, "the header came first"
                 batch.put_many(Family(family), keys, values)
             case SnapshotTrailer(blocks, digest):
                 if blocks != self._blocks or digest != self._digest.digest():
@@ -172,6 +179,7 @@ def check_whole(reader: Reader, state: RangeState) -> None:
 
 def examine(reader: Reader, state: RangeState) -> Examination:
     """Read a whole range; raises where that cannot be done."""
+    assert state.stats, "a range that is examined has statistics"
     found, expected = recompute(reader, state.descriptor.start, state.descriptor.end), Stats(*state.stats)
     return Examination(range_digest(reader, state), found.versions, expected.versions, found == expected)
 

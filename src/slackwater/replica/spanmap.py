@@ -99,6 +99,8 @@ class SpanMap(Generic[V]):
             cut.insert(0, (starts[first], values[first]))
         if last == len(starts) or starts[last] != end:
             cut.append((end, values[last - 1]))
+        assert first < last, "a span touches at least one segment"
+        assert cut[0][0] <= start, "what is left of the span stays"
         self._replace(first, last, cut)
 
     def change_all(self, to: Callable[[V], V]) -> None:
@@ -123,6 +125,8 @@ class SpanMap(Generic[V]):
         self.key_bytes += sum(map(len, new_starts)) - sum(map(len, starts[first:last]))
         starts[first:last] = new_starts
         values[first:last] = new_values
+        assert len(starts) == len(values), "a value for every segment"
+        assert self.key_bytes >= 0, "bytes are given back once"
 
     def check(self) -> None:
         """Rules 1 to 3, for tests."""
@@ -166,4 +170,5 @@ class KeyIndex:
             new = {k for k in self._noted if k in self._keys} - self._indexed
             self._indexed |= new
             self._sorted.update(new)
+        assert len(self._sorted) == len(self._indexed), "the sorted list and the set hold the same keys"
         self._noted.clear()

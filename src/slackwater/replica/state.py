@@ -67,6 +67,10 @@ def state_key(range_id: int) -> bytes:
 
 def encode_state(state: RangeState) -> bytes:
     """The stored form."""
+    assert state.descriptor.start < state.descriptor.end, "an empty range is never written down"
+    assert state.lai >= 0, "indexes and positions count up from nothing"
+    assert state.position >= 0, "indexes and positions count up from nothing"
+    assert state.lease.holder or not state.lease.by_epoch, "an epoch-based lease has a holder"
     return _encoder.encode(state)
 
 

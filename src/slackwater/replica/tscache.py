@@ -53,6 +53,7 @@ POINT_BYTES = 288
 """Memory of one point besides its key (measured 253 to 274): dict slot, tuple, integer, headers, its index entries."""
 SEGMENT_BYTES = 128
 """Memory of one segment boundary besides its key (measured 110)."""
+assert BYTES_MAX > 1000 * (POINT_BYTES + SEGMENT_BYTES), "a cache holds enough reads to be of use"
 
 
 def higher(a: Read, b: Read) -> Read:
@@ -142,14 +143,17 @@ class TimestampCache:
             return
         self._low_water = ts
         self._highest = max(self._highest, ts)
+        assert self._highest >= self._low_water, "the highest read is at or above the floor"
         # In place: the index holds on to this very dict. A read at exactly ts ties with the floor, which has no owner.
         for key in [key for key, read in self._points.items() if read[0] <= ts]:
             del self._points[key]
             self._point_bytes -= len(key) + POINT_BYTES
+        assert self._point_bytes >= 0, "bytes are given back once"
         self._spans.change_all(lambda read: None if read is None or read[0] <= ts else read)
 
     def summary(self, *, bytes_max: int, start: bytes = b"", end: bytes | None = None) -> ReadSummary:
         """What a successor must know of [start, end) in at most `bytes_max` bytes; the rest raises its floor."""
+        assert end is None or start <= end, "a summary is of a span"
         entries = [ReadEntry(low, high, *read) for low, high, read in self._spans.segments(start, end) if read]
         entries += [
             ReadEntry(key, None, *read)
@@ -185,5 +189,6 @@ class TimestampCache:
                 return
             stamps.sort()
             self.raise_floor(stamps[len(stamps) // 2])
+            assert self._low_water <= self._highest, "eviction rounds up to a read, not above all of them"
             if self.bytes_used <= self._bytes_max // 2:
                 return

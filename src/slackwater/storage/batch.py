@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FAMILIES = tuple(Family)
+assert [int(family) for family in FAMILIES] == [0, 1, 2], "a batch has one table for each family, found by its number"
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True):
@@ -71,6 +72,7 @@ class WriteBatch:
 
     def put_many(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Write many pairs at once; `keys` and `values` run in parallel."""
+        assert len(keys) == len(values), "a value for every key"
         self.writes[family].update(zip(keys, values, strict=True))
 
     def has(self, family: Family, key: bytes) -> bool:
@@ -94,6 +96,7 @@ class WriteBatch:
             ranges = self.ranges[family]
             if writes or ranges:
                 parts.append((family, ranges, list(writes), list(writes.values())))
+        assert len(parts) <= len(FAMILIES), "one part for each family"
         return _encoder.encode(parts)
 
     def extend_encoded(self, data: bytes) -> None:

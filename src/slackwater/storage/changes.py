@@ -111,12 +111,16 @@ class _PendingChange:
         self._kinds.append(changes.kinds)
         self._timestamps.append(changes.timestamps)
         self.rows += len(changes.values)
+        assert len(changes.values) == len(changes.kinds) == len(changes.timestamps), (
+            "a change has a value, a kind and a time"
+        )
         size = sum(map(len, changes.values)) + sum(map(len, changes.gone))
         self.size += size
         return size
 
     def block(self, decoder: ChangeDecoder, resume: bytes | None) -> ArrowBlock:
         """One record batch of all blocks."""
+        assert self.rows == len(self._values), "rows are counted as they come"
         changes = ChangeRows(self._values, np.concatenate(self._kinds), np.concatenate(self._timestamps), self._gone)
         return ArrowBlock(decoder.decode(changes), resume, self.rows, self.size)
 
@@ -139,6 +143,7 @@ def _changes(whole: WholeKeys, window: Window, *, before: bool) -> ChangeRows:
     timestamps = (~marks[at].astype(np.uint64)).view(np.int64)
     values = [whole.values[i] for i in source.tolist()]
     gone = [] if before else [whole.keys[i][:-8] for i in at[kinds == DELETE].tolist()]
+    assert len(values) == len(kinds) == len(timestamps), "a change has a value, a kind and a time"
     return ChangeRows(values, kinds, timestamps, gone)
 
 
@@ -149,4 +154,5 @@ def _with_before(at: Array, kinds: Array) -> tuple[Array, Array, Array]:
     first = np.cumsum(twice) - twice
     kinds[first[twice == 2]] = PREIMAGE
     older = (kinds == PREIMAGE) | (kinds == DELETE)
+    assert len(at) == len(kinds), "a kind for every row"
     return at, kinds, at + older

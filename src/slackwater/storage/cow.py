@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CHUNK_KEYS_MAX = 256
+assert CHUNK_KEYS_MAX >= 2, "a full chunk can be divided"
 
 Place = tuple[int, int]
 """Chunk number and index inside it. Places of one table compare in key order."""
@@ -139,12 +140,14 @@ class CowTable:
             self._top()
             chunk = _Chunk(chunk.keys.copy(), chunk.values.copy(), self._token)
             self._chunks[number] = chunk
+        assert chunk.owner is self._token, "only one's own chunks are changed"
         return chunk
 
     def _insert(self, number: int, chunk: _Chunk, at: int, key: bytes, value: bytes) -> None:
         chunk.keys.insert(at, key)
         chunk.values.insert(at, value)
         self.size += 1
+        assert len(chunk.keys) == len(chunk.values), "a value for every key"
         if len(chunk.keys) <= CHUNK_KEYS_MAX:
             return
         # Appends at the end of the table are common (new versions, queues): leave the old chunk full then.
@@ -153,13 +156,16 @@ class CowTable:
         right = _Chunk(chunk.keys[cut:], chunk.values[cut:], self._token)
         del chunk.keys[cut:], chunk.values[cut:]
         self._top()
+        assert chunk.keys[-1] < right.keys[0], "chunks are in key order"
         self._lows.insert(number + 1, right.keys[0])
         self._chunks.insert(number + 1, right)
 
     def _remove(self, number: int, low: int, high: int) -> None:
+        assert low < high, "something is removed"
         chunk = self._owned(number)
         del chunk.keys[low:high], chunk.values[low:high]
         self.size -= high - low
+        assert self.size >= 0, "keys are removed once"
         if not chunk.keys and number > 0:
             self._top()
             del self._lows[number], self._chunks[number]

@@ -25,6 +25,7 @@ version alone. A key that goes as a whole does, and must be latched (`vanishing`
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,6 +47,7 @@ CLEAR_VERSIONS_MAX = 500_000
 """Of one range tombstone: they are walked over once more while writers of the span wait."""
 SCANNED_MAX = 200_000
 """Versions that one plan walks over before it is handed in, found or not."""
+assert CLEAR_VERSIONS_MIN < CLEAR_VERSIONS_MAX, "a span is cleared in one or listed, not both"
 
 Versions = list[tuple[Timestamp, bytes]]
 """Of one key, newest first."""
@@ -164,6 +166,8 @@ def collect_keys(
             batch.delete(Family.DATA, key + suffix(ts))
         count += len(going)
         stats = stats.plus(_change(key, versions, going))
+    assert count >= 0, "statistics lose what is collected (I-26)"
+    assert stats.versions == -count, "statistics lose what is collected (I-26)"
     return Collected(count, stats)
 
 
@@ -194,6 +198,7 @@ def garbage(versions: Versions, floor: Timestamp, instants: Sequence[Timestamp])
             if ts <= floor:  # visible at the floor: it stays, unless what it shows is nothing
                 return versions[i + 1 :] if value else versions[i:]
         return []
+    assert all(a < b for a, b in itertools.pairwise(instants)), "kept instants are sorted"
     going: Versions = []
     kept_older = False
     for i in range(len(versions) - 1, -1, -1):  # oldest first: a tombstone needs to know whether anything older stays

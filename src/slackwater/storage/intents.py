@@ -44,6 +44,7 @@ CONFLICT_BYTES_MAX = 32 << 10
 HISTORY_MAX = 4096
 """Writes of one key by one transaction."""
 LOCK_BLOCK = 256
+assert CONFLICTS_MAX <= LOCK_BLOCK, "one block shows all that an error names"
 
 
 class StoredIntent(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +83,8 @@ _decoder = msgspec.msgpack.Decoder(StoredIntent)
 
 def encode_intent(intent: StoredIntent) -> bytes:
     """For the LOCK family."""
+    assert intent.txn_id, "an intent says whose it is and where its record is"
+    assert not intent.history or intent.history[-1][0] < intent.sequence, "sequences grow"
     return _encoder.encode(intent)
 
 
@@ -129,6 +132,7 @@ def own_value(intent: StoredIntent, txn: Txn, sequence: int) -> bytes | None:
 
 def conflict(intents: list[Intent]) -> ConflictError:
     """The error that names intents in the way, as many as fit a message."""
+    assert intents, "a conflict is with something"
     room = CONFLICT_BYTES_MAX
     for count, intent in enumerate(intents):
         room -= len(intent.key) + len(intent.anchor) + RESOLVED_BYTES
@@ -147,6 +151,7 @@ def conflicts_in(reader: Reader, start: bytes, end: bytes, *, upto: Timestamp, t
             found.append(intent.named(key))
             if len(found) == CONFLICTS_MAX:
                 break
+    assert len(found) <= CONFLICTS_MAX, "an error names a bounded number"
     return found
 
 
@@ -164,6 +169,7 @@ def next_intent(before: StoredIntent | None, txn: Txn, *, ts: Timestamp, sequenc
                 "a transaction writes one key too often; split it", size=len(history), limit=HISTORY_MAX
             )
         ts = Timestamp(max(ts, before.ts))
+    assert before is None or before.txn_id == txn.txn_id, "only one's own intent is written over"
     return StoredIntent(txn.txn_id, txn.anchor, txn.start, txn.epoch, ts, sequence, value, history)
 
 
@@ -249,6 +255,7 @@ def _push(batch: EngineBatch, key: bytes, raw: bytes, intent: StoredIntent, ts: 
     if intent.ts >= ts:
         return ResolvedIntent(found=True)
     moved = encode_intent(msgspec.structs.replace(intent, ts=ts))
+    assert ts > intent.ts, "intents move up"
     batch.put(Family.LOCK, key, moved)
     size = RESOLVED_BYTES + len(key) + len(moved)
     return ResolvedIntent(intent_changed(key, before=raw, after=moved), None, found=True, size=size)

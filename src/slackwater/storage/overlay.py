@@ -74,6 +74,7 @@ class Overlay:
         elif new:
             for key in islice(reversed(writes), new):  # a dictionary keeps the order of first writes
                 insort(ours, key)
+        assert len(ours) == len(writes), "every write is shown once"
         return ours
 
 
@@ -89,6 +90,7 @@ class OverlayCursor:
         *,
         reverse: bool,
     ) -> None:
+        assert len(keys) == len(values), "a value for every key"
         self._base = base
         self._keys = keys
         self._values = values
@@ -132,6 +134,7 @@ class OverlayCursor:
             self._at += -1 if self._reverse else 1
             if base == mine:
                 self._base_at += 1
+        assert len(keys) == len(values) <= limit, "no more than was asked for"
         return keys, values
 
     def keys(self, limit: int) -> list[bytes]:

@@ -137,6 +137,7 @@ def multi_get(
         found[key] = _found(newest_in(cursor, key, upto=bound), ts, uncertain_upto)
     if met:
         raise conflict(met)
+    assert len(found) == len(order), "an answer for every key"
     return [found[key] for key in keys]
 
 
@@ -192,6 +193,7 @@ def scan(
         timestamps.append(written)
     if met:
         raise conflict(met)
+    assert len(keys) == len(values) == len(timestamps), "a row has a key, a value and a time"
     return ScannedRows(keys, values, timestamps)
 
 
@@ -231,6 +233,8 @@ def scan_versions(
     met = [] if ignore_intents else conflicts_in(reader, start, resume or end, upto=upto)
     if met:
         raise conflict(met)
+    assert len(rows.keys) == len(rows.timestamps) == len(rows.values), "a version has a key, a time and a value"
+    assert resume is None or start < resume < end, "what is left lies in the span"
     return rows._replace(resume=resume)
 
 
@@ -253,6 +257,7 @@ def _found(version: Version | None, ts: Timestamp, limit: Timestamp) -> FoundVer
         return NOTHING
     if version.ts > ts:
         raise uncertain(version.key, version.ts, ts, limit)
+    assert version.ts <= ts, "a read sees nothing of its future"
     return FoundVersion(version.value or None, version.ts)
 
 

@@ -82,6 +82,7 @@ def version_bytes(key: bytes, value: bytes) -> int:
 
 def added(prior: Version | None, key: bytes, ts: Timestamp, value: bytes) -> Stats:
     """The change when a version is written above `prior`, the newest until now."""
+    assert prior is None or prior.ts < ts, "a version is added above the newest (I-10)"
     size = version_bytes(key, value)
     live = 1 if value else 0
     weight = 0 if value else size * _second(ts)
@@ -96,6 +97,7 @@ def added(prior: Version | None, key: bytes, ts: Timestamp, value: bytes) -> Sta
 
 def intent_changed(key: bytes, *, before: bytes | None, after: bytes | None) -> Stats:
     """The change when a stored intent comes, changes or goes."""
+    assert before is not None or after is not None, "an intent was there, or is now"
     count = (after is not None) - (before is not None)
     size = (len(key) + len(after) if after is not None else 0) - (len(key) + len(before) if before is not None else 0)
     return Stats(intents=count, intent_bytes=size)
@@ -116,11 +118,13 @@ def of_versions(key: bytes, versions: list[tuple[Timestamp, bytes]]) -> Stats:
         elif above is not None:
             weight += one * _second(above)
         above = ts
+    assert size >= live, "what is live is a part of all"
     return Stats(live, int(live > 0), size, 1, len(versions), weight)
 
 
 def without_oldest(key: bytes, versions: list[tuple[Timestamp, bytes]], count: int) -> Stats:
     """The change when the `count` oldest versions of a key go, of which the newest is not live."""
+    assert 0 < count <= len(versions), "some versions go"
     size = weight = 0
     first = len(versions) - count
     above = versions[first - 1][0] if first else None
@@ -137,6 +141,7 @@ def without_oldest(key: bytes, versions: list[tuple[Timestamp, bytes]], count: i
 
 def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
     """The numbers of [start, end), from scratch."""
+    assert start < end, "a span is not empty"
     total = ZERO
     last: list[bytes] = []  # stored keys and values of the last key seen: the next block may go on with it
     last_values: list[bytes] = []

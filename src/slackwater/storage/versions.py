@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 TOMBSTONE = b""
 RAW_TAG = b"\x00"
 COUNTER_TAG = b"\x02"
+assert RAW_TAG != COUNTER_TAG, "a counter is no plain value"
 
 BLOCK_MIN = 16
 BLOCK_MAX = 1024
 SKIP_AFTER = 16
 DEEP_KEYS = 64
 WALK_BLOCK_MAX = 16
+assert BLOCK_MIN <= BLOCK_MAX, "blocks grow up to the largest"
+assert WALK_BLOCK_MAX <= BLOCK_MAX, "blocks grow up to the largest"
 
 _MASK = (1 << 64) - 1
 AFTER_VERSIONS = b"\xff" * VERSION_BYTES + b"\x00"
@@ -99,6 +102,7 @@ def newest(reader: Reader, key: bytes, *, upto: Timestamp = MAX) -> Version | No
     keys, values = reader.cursor(Family.DATA, start=key + suffix(upto), end=key + AFTER_VERSIONS).chunk(1)
     if not keys or len(keys[0]) != len(key) + VERSION_BYTES:
         return None
+    assert keys[0].startswith(key), "a version of the key that was asked for"
     return Version(key, ts_of(keys[0]), values[0])
 
 
@@ -150,6 +154,7 @@ class Walk:
         self._served = 0
         self._cursor.seek(key)
         self._keys, self._values = self._cursor.chunk(self._block)
+        assert len(self._keys) == len(self._values), "a value for every key"
         self._ended = len(self._keys) < self._block  # nothing beyond these
 
 

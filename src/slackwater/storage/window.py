@@ -51,6 +51,7 @@ RUN = 64
 """Versions of one key at the end of a block: a seek and beginning again costs as much as about fifty steps."""
 DEEP_RUN = BLOCK_MIN // 2
 """The same, of a small block after a seek."""
+assert 0 < DEEP_RUN <= RUN, "a run is looked for in small blocks too"
 
 _mark = itemgetter(slice(-VERSION_BYTES, None))
 
@@ -163,6 +164,7 @@ def _with_below(keys: list[bytes], at: Sequence[int], cut: bytes | None) -> Sequ
     count = len(keys)
     if len(at) == count:
         return at
+    assert all(a < b for a, b in pairwise(at)), "places are in order"
     older = [i + 1 for i, after in pairwise([*at, count]) if after - i > 1 and keys[i][:-8] == keys[i + 1][:-8]]
     if cut is not None and keys[0][:-8] == cut and not (at and at[0] == 0):
         older.append(0)
@@ -173,6 +175,7 @@ def _picked(
     reader: Reader, keys: list[bytes], values: list[bytes] | None, at: Sequence[int]
 ) -> tuple[list[bytes], list[bytes]]:
     """What passed, with its values: those read along, or fetched."""
+    assert len(at) <= len(keys), "no more is picked than is there"
     if values is not None and len(at) == len(keys):
         return keys, values
     picked = [keys[i] for i in at]

@@ -158,6 +158,7 @@ def increment(
         done = before.intent.written_at(txn.sequence if sequence is None else sequence)
         if done is not None:  # this very request, again
             return counter_of(done), WrittenVersion(before.intent.ts, ZERO)
+    assert before.raw is None or before.intent is not None, "a lock is an intent"
     number = counter_of(_current(before, txn, sequence)) + by
     if not -(1 << 63) <= number < 1 << 63:
         raise UsageError("the counter would leave 64 bits", key=key, by=by)
@@ -166,6 +167,7 @@ def increment(
 
 def counter(number: int) -> bytes:
     """A counter's value."""
+    assert -(1 << 63) <= number < 1 << 63, "a counter has 64 bits"
     return COUNTER_TAG + number.to_bytes(COUNTER_BYTES, "big", signed=True)
 
 

@@ -71,11 +71,13 @@ async def write_at_once(
 
     `AmbiguousResult` means what it says: the record of `txn_id`, at the first key, knows.
     """
+    assert len(keys) == len(values) > 0, "a value for every key"
     home = context.sender.cache.lookup(keys[0])
     if home is None or not home.contains(keys[-1]) or not _small(keys, values):
         return None
     requests, header = _one_batch(context, txn_id, keys, values, below=below, home=home)
     try:
+        assert home.contains(keys[0]), "all rows are in one range"
         answer = await context.sender.send(requests, header, timeout=timeout)
     except AmbiguousResult:
         raise

@@ -10,7 +10,7 @@ Each key is in the buffer once; the last write wins. Many puts leave as one bloc
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ class WriteBuffer:
     """Blind writes of one transaction that have not been sent."""
 
     def __init__(self, *, bytes_max: int) -> None:
+        assert bytes_max >= 0, "a buffer of nothing sends every write at once"
         self._bytes_max = bytes_max
         self._writes: dict[bytes, bytes | None] = {}
         self._bytes = 0
@@ -55,6 +56,7 @@ class WriteBuffer:
             self._bytes -= len(key) + len(self._writes[key] or b"")
         self._writes[key] = value
         self._bytes += len(key) + len(value or b"")
+        assert self._bytes >= 0, "bytes are given back once"
 
     def touches(self, spans: Iterable[Span]) -> bool:
         """Whether a read of these spans would have to see something in here."""
@@ -77,6 +79,7 @@ class WriteBuffer:
         inside = {key: value for key, value in self._writes.items() if start <= key < end}
         if len(inside) == len(self._writes):
             return _requests(inside), []
+        assert all(start <= key < end for key in inside), "what goes home is inside the range"
         return _requests(inside), _requests({k: v for k, v in self._writes.items() if k not in inside})
 
     def clear(self) -> None:
@@ -92,6 +95,7 @@ def _requests(writes: dict[bytes, bytes | None]) -> list[Request]:
     deletes: list[Request] = [Delete(key) for key in sorted(k for k, v in writes.items() if v is None)]
     if len(puts) < BLOCK_ROWS_MIN:
         return [*(Put(key, value) for key, value in puts), *deletes]
+    assert all(a[0] < b[0] for a, b in pairwise(puts)), "the keys of a block are sorted and unique"
     return [PutRows([key for key, _ in puts], [value for _, value in puts]), *deletes]
 
 
@@ -104,4 +108,5 @@ def chunks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> list[tu
         upto = max(bisect_right(ends, size + bytes_max, begin), begin + 1)
         out.append((keys[begin:upto], values[begin:upto]))
         begin, size = upto, ends[upto - 1]
+    assert sum(len(block) for block, _ in out) == len(keys), "no row is left out or sent twice"
     return out

@@ -24,6 +24,7 @@ from msgspec import structs
 from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
+from slackwater.model.txns import TxnStatus
 from slackwater.protocol.range.requests import Pushed
 from slackwater.protocol.range.served import Why, explained
 from slackwater.routing.facts import intents_of
@@ -51,6 +52,7 @@ NAMED_MAX = 3
 """Transactions that an error names."""
 FOLLOWER_CONFLICTS_MAX = 8
 """Times a bulk read meets intents on followers before it goes to the leaseholder (pitfall 21)."""
+assert NAMED_MAX <= PUSHES_AT_ONCE_MAX <= TOLD_MAX, "what is pushed in one round can be told to the read that follows"
 
 
 class ContentionWait:
@@ -130,6 +132,7 @@ class ContentionWait:
         return news
 
     def _tell(self, outcome: Resolution) -> None:
+        assert outcome.txn_id, "an outcome is of a transaction"
         self._decided[outcome.txn_id] = outcome
         if len(self._decided) > TOLD_MAX:
             del self._decided[next(iter(self._decided))]
@@ -167,6 +170,9 @@ class ContentionWait:
         pushed = answer.results[0]
         if not isinstance(pushed, Pushed):
             raise UnavailableError("a push was answered with something else", kind=type(pushed).__name__)
+        assert not (pushed.ambiguous and pushed.resolution.status is TxnStatus.COMMITTED), (
+            "a missing record never says committed (M11)"
+        )
         step = after(push.request, pushed.resolution)
         if step is Step.RESOLVE:
             probe("txn.pushed_" + pushed.resolution.status.name.lower())

@@ -30,6 +30,7 @@ FATES_MAX = 1024
 """Outcomes of other transactions that a node remembers."""
 RESOLVING_MAX = 16
 """Requests of readers to resolve what they met, under way at a time; those beyond are left to the coordinator."""
+assert RESOLVING_MAX <= FATES_MAX, "what is resolved for readers is remembered"
 
 
 class TxnContext:
@@ -49,6 +50,10 @@ class TxnContext:
 
     def remember(self, outcome: Resolution) -> None:
         """Keep an answer of a record, which holds for ever."""
+        assert (known := self.fates.get(outcome.txn_id)) is None or known.status in (
+            TxnStatus.PENDING,
+            outcome.status,
+        ), "a decided transaction stays as it was decided (I-20)"
         self.fates[outcome.txn_id] = outcome
         self.fates.move_to_end(outcome.txn_id)
         if len(self.fates) > FATES_MAX:
@@ -73,6 +78,7 @@ class TxnContext:
             probe("txn.resolve_met_failed")
         finally:
             self._resolving -= 1
+            assert self._resolving >= 0, "a slot is given back once"
 
     def deadline(self, timeout: float | None) -> Deadline:
         """When an operation that starts now must have ended."""
@@ -89,6 +95,7 @@ class TxnContext:
 
         Resolutions that fill more than one log entry are asked for again until nothing is left.
         """
+        assert requests, "there is something to ask"
         while True:
             answer = await self.sender.send(requests, Header(NO_RANGE), timeout=deadline.remaining(), at=at)
             if not any(isinstance(result, Number) and result.more for result in answer.results):

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 _WRITES = frozenset(VERSION_WRITES)
 CONFIRM_ATTEMPTS_MAX = 4
 ONE_PHASE_ATTEMPTS_MAX = 2
+assert ONE_PHASE_ATTEMPTS_MAX >= 1, "a commit is tried"
 
 
 class Transaction(Operations):
@@ -222,6 +223,7 @@ class Transaction(Operations):
         if self._buffer:
             await self._lay_down(self._buffer.requests(), waiting)
             self._buffer.clear()
+            assert not self._buffer, "what was sent is no longer held back"
 
     async def _lay_down(self, writes: Sequence[Request], waiting: ContentionWait) -> None:
         """Make writes that were held back intents. Nobody could tell their caller of an error, so it ends the epoch."""
@@ -240,6 +242,7 @@ class Transaction(Operations):
             self._will_write(requests)
             self._intents = True
             await self._heart.start(within_s=waiting.deadline.remaining())
+        assert not writing or self.state.anchor, "whoever writes has an anchor for the record"
         while True:
             # A batch tried again gets new numbers: what an earlier try left in part lies below them.
             first = self.state.take_sequences(len(requests))
@@ -254,6 +257,7 @@ class Transaction(Operations):
             except SlackwaterError as error:
                 await self._recover_or_spoil(error, requests, waiting, writing=writing)
                 continue
+            assert len(answer.results) == len(requests), "a result for every request"
             self.state.moved(answer.txn_write_ts)
             for request, result in zip(requests, answer.results, strict=True):
                 saw.remember(self._reads, request, result)
@@ -337,6 +341,7 @@ class Transaction(Operations):
             committed = await self._commit_at_once(waiting)
             if committed is not None:
                 return committed
+        assert self.phase is TxnPhase.OPEN, "only an open transaction commits"
         await self._flush(waiting)
         committed = await self._end(waiting, [], attempts=int(self._context.settings["txn.commit_attempts_max"]))
         if committed is None:
@@ -353,6 +358,7 @@ class Transaction(Operations):
         anchor = self.state.anchor = self.state.anchor or saw.first_key(self._buffer.requests())
         sender = self._context.sender
         home = sender.cache.lookup(anchor) or await sender.range_of(anchor, timeout=waiting.deadline.remaining())
+        assert home.start <= anchor < home.end, "the anchor is in its range"
         here, elsewhere = self._buffer.divided(home.start, home.end)
         if not here:
             return None
@@ -385,6 +391,9 @@ class Transaction(Operations):
                 one_phase=bool(writes),
                 can_forward=not self._reads,
             )
+            assert self.state.write_ts <= self.state.read_ts or not self._reads, (
+                "reads are refreshed up to the commit timestamp (I-18)"
+            )
             requests = [*writes, end]
             header = self._header(self.state.take_sequences(len(requests)))
             try:
@@ -396,6 +405,7 @@ class Transaction(Operations):
                     raise
                 await self._recover(error, requests, waiting, writing=bool(writes))
                 continue
+            assert len(answer.results) == len(requests), "a result for every request"
             committed = answer.results[-1]
             invariant(isinstance(committed, Committed), "A-end-answer", kind=type(committed).__name__)
             return committed  # type: ignore[return-value]  # by the line above
@@ -412,6 +422,7 @@ class Transaction(Operations):
     async def _committed(self, committed: Committed) -> None:
         self._heart.stop()
         invariant(committed.status is TxnStatus.COMMITTED, "I-20", status=committed.status.name)
+        assert self.phase is TxnPhase.OPEN, "a transaction ends once (I-20)"
         self.phase = TxnPhase.COMMITTED
         self.commit_ts = committed.commit_ts
         if not committed.resolved:
@@ -460,6 +471,8 @@ class Transaction(Operations):
         return ContentionWait(self._context, deadline=deadline, alive=self._alive)
 
     def _finished(self, status: TxnStatus, ts: Timestamp) -> Finished:
+        assert status is not TxnStatus.PENDING, "a transaction that has ended is decided"
+        assert self.state.anchor or not self._locks, "locks hang on a record"
         state = self.state
         return Finished(
             state.txn_id, state.anchor, state.epoch, status, ts, keys=self._locks.keys(), spans=self._locks.spans()

@@ -43,6 +43,7 @@ KEYS_PER_REQUEST_MAX = 256
 ROUND_MAX = 64
 ROUND_KEYS_MAX = 1024
 """Transactions, and intents of theirs, that one round is about; a single transaction may have more."""
+assert KEYS_PER_REQUEST_MAX <= ROUND_KEYS_MAX, "a round holds at least one request"
 ROUND_S = 0.1
 """A round that takes longer does not hold up the next one."""
 BUGGIFY_DELAY_S = 20.0
@@ -75,6 +76,7 @@ class Finisher:
         """Resolve soon; when too much waits already, resolve now, as far as the caller's deadline allows."""
         if not finished.keys and not finished.spans:
             return
+        assert finished.status is not TxnStatus.PENDING, "only a decided transaction is resolved"
         if self._queued >= self._queue_max:
             probe("txn.resolve_inline")
             await self._finish_alone(finished, deadline or self._deadline())
@@ -96,6 +98,7 @@ class Finisher:
 
     async def roll_back(self, txn: Txn, finished: Finished, *, deadline: Deadline | None = None) -> None:
         """Mark the record aborted, then resolve. Never fails: whoever meets an intent pushes it in the end."""
+        assert finished.status is TxnStatus.ABORTED, "what is rolled back was not committed (I-20)"
         end = EndTxn(commit=False, lock_keys=finished.keys, lock_spans=finished.spans)
         seconds = BACKGROUND_TIMEOUT_S if deadline is None else min(BACKGROUND_TIMEOUT_S, deadline.remaining())
         try:
@@ -140,6 +143,7 @@ class Finisher:
             await self.roll_back(txn, finished)
         finally:
             self._queued -= 1
+            assert self._queued >= 0, "a place in the queue is given back once"
 
     # --- rounds
 
@@ -159,6 +163,8 @@ class Finisher:
         clean, self._clean = self._clean[:ROUND_MAX], self._clean[ROUND_MAX:]
         if not batch and not clean:
             return
+        assert len(batch) <= ROUND_MAX, "a round is bounded"
+        assert len(clean) <= ROUND_MAX, "a round is bounded"
         self._rounds += 1
         self._round_ns = self._context.runtime.clock.monotonic_ns()
         if not self._spawn(self._round(batch, clean), name="resolve"):
@@ -173,6 +179,8 @@ class Finisher:
         finally:
             self._rounds -= 1
             self._queued -= len(batch)
+            assert self._rounds >= 0, "rounds and places are given back once"
+            assert self._queued >= 0, "rounds and places are given back once"
         if self._rounds == 0 or self._waiting:  # a round that was cancelled begins no other
             self._start()
 
@@ -210,6 +218,7 @@ class Finisher:
 
 def outcome_of(finished: Finished) -> Resolution:
     """What its intents are resolved to."""
+    assert finished.status is not TxnStatus.COMMITTED or finished.ts > 0, "a commit has a timestamp"
     return Resolution(finished.txn_id, finished.epoch, finished.status, finished.ts)
 
 
@@ -217,4 +226,5 @@ def requests_for(finished: Finished) -> list[Request]:
     """What resolves the intents it names by key, in pieces that fit a log entry. Spans go their own way (`resolving`)."""
     resolution, keys = outcome_of(finished), finished.keys
     blocks = [keys[i : i + KEYS_PER_REQUEST_MAX] for i in range(0, len(keys), KEYS_PER_REQUEST_MAX)]
+    assert sum(map(len, blocks)) == len(keys), "every intent is named once"
     return [ResolveIntents(resolution, keys=block) for block in blocks]

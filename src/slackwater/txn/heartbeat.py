@@ -76,6 +76,7 @@ class HeartbeatLoop:
         state = self._state
         txn_id = state.txn_id
         try:
+            assert state.anchor, "a transaction has a record only once it has written"
             header = Header(NO_RANGE, txn=state.message())
             answer = await self._context.sender.send([HeartbeatTxn()], header, timeout=timeout)
         except TransactionAborted as error:

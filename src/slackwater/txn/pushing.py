@@ -54,6 +54,7 @@ WAIT_MS = 1000
 """How long a push that has to wait may be parked at the pushee's range."""
 READ_WAIT_MS = 250
 """The same of a read, which does better than to wait then."""
+assert GRACE_MS < READ_WAIT_MS < WAIT_MS, "a reader waits for longer than the grace, and for less than a writer"
 _WRITES = frozenset(VERSION_WRITES)
 
 
@@ -108,6 +109,10 @@ def plan(
             wait_ms=(READ_WAIT_MS if reading else WAIT_MS) if patient or not grace else GRACE_MS,
         )
         pushes.append(Push(request, tuple(sorted({i.key for i in own}))))
+    assert len({push.request.pushee.txn_id for push in pushes}) == len(pushes), (
+        "a transaction is pushed once in a round"
+    )
+    assert all(push.keys for push in pushes), "a push is for keys that were met"
     return pushes
 
 
@@ -124,6 +129,7 @@ def after(push: PushTxn, resolution: Resolution) -> Step:
 def insistent(pusher: TxnPusher) -> TxnPusher:
     """The same reader, when its clock has passed all that it is uncertain about: it wins over everybody."""
     above = Timestamp(max(pusher.read_ts, pusher.limit))
+    assert above >= pusher.read_ts, "a read looks at least where it reads"
     return TxnPusher(MIN, pusher.txn_id, above, uncertain=False, holds_locks=pusher.holds_locks, limit=above)
 
 
@@ -134,6 +140,7 @@ def settles(outcome: Resolution, *, above: Timestamp) -> bool:
 
 def resolve(push: Push, resolution: Resolution) -> ResolveIntents:
     """What clears the intents out of the way of a write."""
+    assert push.keys, "there is something to resolve"
     return ResolveIntents(resolution, keys=push.keys)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 def requests_for(reads: SpanBook, *, after: Timestamp, upto: Timestamp) -> list[Request]:
     """What asks whether anything read was written in (after, upto]."""
+    assert after < upto, "reads move up"
     return [Refresh(span.start, span.end, after, upto) for span in reads.all_spans()]
 
 
@@ -48,6 +49,7 @@ async def refresh(
         probe("txn.refreshed")
     if epoch != state.epoch:  # cannot be: the transaction's operations take turns
         return False
+    assert upto > state.read_ts, "reads move up (I-18)"
     state.refreshed(upto)
     return True
 

@@ -29,6 +29,7 @@ async def resolve_span(context: TxnContext, resolution: Resolution, start: bytes
     while start < end:
         here = await context.sender.range_of(start, timeout=timeout)
         upto = min(end, here.end)
+        assert start < upto <= end, "every step gets further"
         request = ResolveIntents(resolution, spans=((start, upto),))
         answer = await context.sender.send([request], Header(NO_RANGE), timeout=timeout)
         number = answer.results[0]

@@ -38,6 +38,7 @@ async def settle(context: TxnContext, txn: Intent, *, deadline: Deadline) -> Pus
             break
     else:
         return None
+    assert pushed.resolution.txn_id == txn.txn_id, "the answer is about the transaction that was asked for"
     if pushed.resolution.status is TxnStatus.COMMITTED:
         await context.acknowledged(pushed.resolution.ts)
     return pushed

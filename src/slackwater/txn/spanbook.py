@@ -29,6 +29,7 @@ def collapse(spans: Iterable[Span], *, limit: int) -> list[Span]:
     while len(merged) > limit:
         pairs = zip(merged[::2], [*merged[1::2], merged[-1]], strict=False)
         merged = [Span(low.start, high.end) for low, high in pairs]
+    assert len(merged) <= limit, "as few spans as were asked for"
     return merged
 
 
@@ -79,6 +80,7 @@ class SpanBook:
     def all_spans(self) -> list[Span]:
         """Keys and spans together, normalised."""
         points = (Span.point(key) for key in self._keys)
+        assert len(self._spans) <= self._limit, "a book is bounded"
         return list(SpanSet([*points, *(Span(start, end) for start, end in self._spans)]))
 
     def _bound(self) -> None:
@@ -87,4 +89,5 @@ class SpanBook:
             covering = collapse(self.all_spans(), limit=max(1, self._limit // 2))
             self._keys.clear()
             self._spans = {(span.start, span.end): None for span in covering}
+        assert len(self) <= self._limit, "a book is bounded"
         level("txn.spans", len(self), self._limit)

@@ -111,6 +111,7 @@ class Staleness:
         if chosen is None:
             probe("staleness.leaseholder_needed")
         self.seen = Timestamp(max(bound, self.seen)) if chosen is None else chosen
+        assert self.seen >= bound, "nothing older than the bound is chosen (I-16)"
         return Chosen(self.seen, by_followers=chosen is not None)
 
     async def resolved(
@@ -135,6 +136,7 @@ class Staleness:
             answer = await self._sender.send(requests, Header(NO_RANGE), timeout=timeout)
             lowest = min((r.closed for r in answer.results if isinstance(r, ClosedResult)), default=MIN)
             if lowest >= ts:
+                assert lowest >= ts, "every range has closed it"
                 return ts
             probe("staleness.close_again")
         raise UnavailableError(

@@ -48,12 +48,15 @@ class TxnState:
         self._begin(now)
 
     def _begin(self, now: Timestamp) -> None:
+        assert now > 0, "an epoch begins at a time"
         self.read_ts = now
         self.write_ts = now
         self.uncertainty_limit = Timestamp(now + self._max_offset)
+        assert self.read_ts <= self.write_ts, "a transaction reads at or below where it writes"
 
     def message(self, *, sequence: int | None = None) -> Txn:
         """The transaction as it travels with a batch."""
+        assert self.read_ts <= self.write_ts, "a transaction reads at or below where it writes"
         return Txn(
             self.txn_id,
             self.anchor,
@@ -71,6 +74,7 @@ class TxnState:
 
     def take_sequences(self, count: int) -> int:
         """Numbers for the next `count` requests; returns the first. Numbers are never used twice."""
+        assert count > 0, "a request has a sequence"
         first = self._sequence + 1
         self._sequence += count
         return first
@@ -84,17 +88,20 @@ class TxnState:
         invariant(upto >= self.read_ts, "I-18", upto=upto, read_ts=self.read_ts)
         self.read_ts = upto
         self.write_ts = max(self.write_ts, upto)
+        assert self.read_ts <= self.write_ts, "a transaction reads at or below where it writes"
 
     def restart(self, now: Timestamp) -> None:
         """The next epoch, at a timestamp above everything that was in the way."""
         self.epoch += 1
         self._begin(max(now, self.write_ts))
+        assert self.epoch > 0, "another epoch has begun"
 
     def reborn(self, *, txn_id: bytes, now: Timestamp, too_old: bool = False) -> None:
         """Another transaction with the same age, after this one was aborted.
 
         `too_old`: a range has collected the records of that age, so that nobody so old can be known there any more.
         """
+        assert len(txn_id) == TXN_ID_BYTES, "ids have one length"
         self.txn_id = txn_id
         if too_old:
             self.start = now

@@ -59,6 +59,7 @@ APPEND_ATTEMPTS_MAX = 8
 EXTEND_AFTER = 0.25
 """The part of the usable time of an expiration-based lease after which it is extended. All nodes' liveness hangs on range 1,
 so its lease is short: several extensions may be late before it ends."""
+assert 0 < EXTEND_AFTER < 1, "a lease is extended while it is usable"
 
 _NOT_OVER = (LeaseState.VALID, LeaseState.STASIS, LeaseState.UNKNOWN)
 """States of a lease that another node holds in which nobody else may ask for it."""
@@ -218,6 +219,7 @@ class Leasing:
         return own
 
     async def _request(self, lease: Lease) -> None:
+        assert lease.holder == self._context.node_id, "a node asks for leases for itself"
         before = LeaseSequence(lease.sequence - 1)
         command = Command(
             command_id=self._context.runtime.rng.bytes(COMMAND_ID_BYTES),
@@ -253,6 +255,7 @@ class Leasing:
         except SlackwaterError:
             probe("lease.not_extended")  # this node can be of no use with it: let it end
             return None
+        assert not lease.by_epoch, "only an expiration-based lease is extended"
         return LeaseExtension(add_seconds(now, self.duration_s))
 
     def transfer(self, to: NodeId, *, served: Timestamp) -> LeaseTrigger:
@@ -281,6 +284,10 @@ class Leasing:
             lease = Lease(to, LeaseSequence(state.lease.sequence + 1), now, epoch=record.epoch, life=record.life)
         # Everything this node served as leaseholder: the new holder writes above that. What it has closed, however far in
         # the future, is in the applied state once the command is: its own closed timestamp is at or above that.
+        assert lease.sequence == state.lease.sequence + 1, "lease sequences count up by one (I-07)"
+        assert lease.by_epoch != self.by_expiration, (
+            "the first range's lease expires by itself, the others' end with an epoch"
+        )
         return LeaseTrigger(lease, read_floor=Timestamp(max(now, served)))
 
     def release(self, *, served: Timestamp) -> LeaseTrigger | None:
@@ -290,6 +297,7 @@ class Leasing:
             return None
         sequence = LeaseSequence(held.sequence + 1)
         lease = Lease(held.holder, sequence, now, expiration=Timestamp(now + 1), life=held.life)
+        assert lease.start < lease.expiration, "a released lease ends after it began"
         return LeaseTrigger(lease, read_floor=Timestamp(max(now, served)))
 
     def abandon(self) -> None:

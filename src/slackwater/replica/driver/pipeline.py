@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 APPEND_BACKOFF_S = 0.01
 APPEND_BACKOFF_MAX_S = 1.0
+assert APPEND_BACKOFF_S <= APPEND_BACKOFF_MAX_S, "pauses grow"
 
 
 class Waiter(Later["RangeState"]):
@@ -91,6 +92,7 @@ class Pipeline:
                     await self._append(flight)
 
     async def _append(self, flight: Flight[Waiter]) -> None:
+        assert flight.lease_sequence <= self.buffer.sequence, "a flight belongs to this lease or to an earlier one"
         pause = APPEND_BACKOFF_S
         range_id = self.buffer.range_id
         while not self._decided(flight):
@@ -132,6 +134,9 @@ class Pipeline:
         if outcome.verdict is ApplyVerdict.NOTED and isinstance(outcome.command.trigger, ComplaintTrigger):
             self._context.on_complaint(outcome.command.trigger)
             return
+        assert outcome.verdict is not ApplyVerdict.ACCEPTED or outcome.command.lease_sequence <= state.lease.sequence, (
+            "I-08"
+        )
         proposal = self.buffer.settle(outcome.command.command_id)
         if proposal is None:
             return
@@ -151,6 +156,7 @@ class Pipeline:
 
     def lease_changed(self, state: RangeState) -> None:
         """Another lease is in force: what was proposed under the old one can never apply."""
+        assert state.descriptor.range_id == self.buffer.range_id, "a pipeline serves one range"
         dead = self.buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
         for proposal in dead:
             fail(
