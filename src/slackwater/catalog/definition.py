@@ -63,6 +63,7 @@ def with_column(now: TableDescriptor, spec: ColumnSpec) -> TableRecord:
     if not spec.nullable and spec.default is None:
         raise UsageError(f"column {spec.name} is NOT NULL: rows that are there need a default for it")
     column = _column(now.next_column_id, spec, key=False)
+    assert column.id == now.next_column_id, "ids of columns are never used again"
     return _next(now, (*now.schema.columns, column), next_column_id=now.next_column_id + 1)
 
 
@@ -71,6 +72,7 @@ def without_column(now: TableDescriptor, name: str) -> TableRecord:
     gone = now.schema.column(name)
     if any(part.column_id == gone.id for part in now.schema.primary_key):
         raise UsageError(f"column {name} is part of the primary key of {now.name}; it cannot be dropped")
+    assert gone in now.schema.columns, "only a column that is there is dropped"
     return _next(now, tuple(c for c in now.schema.columns if c.id != gone.id), next_column_id=now.next_column_id)
 
 
@@ -81,6 +83,8 @@ def dropped(now: TableDescriptor) -> TableRecord:
 
 def _next(now: TableDescriptor, columns: tuple[Column, ...], *, next_column_id: int) -> TableRecord:
     schema = msgspec.structs.replace(now.schema, version=now.version + 1, columns=columns)
+    assert schema.version == now.version + 1, "versions grow by one (I-29)"
+    assert all(column.id < next_column_id for column in columns), "ids of columns are never used again"
     return TableRecord(schema, next_column_id, owner=now.owner)
 
 

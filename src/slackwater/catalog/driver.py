@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_SHARE = 0.25
 """With so little trust left, who writes looks first. Polling has usually looked long before."""
+assert 0 < LOOK_AGAIN_SHARE < 1, "a catalog is looked at again before it is no longer trusted"
 READ_VERSIONS = 1_000
 """Records read by one request."""
 
@@ -189,6 +190,8 @@ class TableCatalog:
         noted: list[Transaction] = []
         table_id = await self._kv.run(note, timeout=deadline.remaining())
         self.tables.dropping.add(table_id)
+        assert noted, "the note was committed"
+        assert noted[0].commit_ts > 0, "the note was committed"
         await self._kv.context.wait_past(self._trusted_upto(noted[0].commit_ts))
 
     async def _droppable(self, txn: Transaction, name: str, by: str | None) -> TableDescriptor:
@@ -231,6 +234,7 @@ class TableCatalog:
         descriptor = TableDescriptor(
             record.schema, transaction[0].commit_ts, record.next_column_id, record.dropped, record.owner
         )
+        assert descriptor.modified > 0, "a change has a time"
         self.tables.learn([descriptor])
         return descriptor
 
@@ -266,6 +270,7 @@ class TableCatalog:
         A table whose end is not known here was noted as being dropped above `tables.upto`, and is not dropped before the
         trust of everybody who had not read that has ended. (Leases on descriptors will put their own end here.)
         """
+        assert self.tables.upto >= MIN, "what is known is known up to a time"
         return self._trusted_upto(self.tables.upto)
 
     def _trusted_upto(self, ts: Timestamp) -> Timestamp:
@@ -313,6 +318,7 @@ class TableCatalog:
                 probe("catalog.history_collected")
                 found = await self._as_of(upto)
             self.tables.learn(found)
+            assert all(descriptor.modified <= upto for descriptor in found), "nothing of the future is known"
             self.tables.complete_upto(upto)
 
     async def _exported(self, *, after: Timestamp, upto: Timestamp) -> list[TableDescriptor]:
@@ -323,9 +329,11 @@ class TableCatalog:
             answer = await self._kv.read([Export(start, end, after, upto)], header)
             (versions,) = answer.results
             assert isinstance(versions, Versions), versions
+            assert all(after < ts <= upto for ts in versions.timestamps), "only what was asked for"
             rows = zip(versions.keys, versions.values, versions.timestamps, strict=True)
             found += self._decoded((key, value, Timestamp(ts)) for key, value, ts in rows if value)
             start = end if versions.resume is None else versions.resume
+            assert start <= end, "an export gets further"
         return found
 
     async def _as_of(self, ts: Timestamp) -> list[TableDescriptor]:

@@ -28,6 +28,7 @@ DROPPING = b"dropping"
 _TABLE = "table"
 _NAME = "table_name"
 _NUMBER_BYTES = 4
+assert _NUMBER_BYTES == 4, "ids and versions of tables are stored in four bytes"
 
 
 class TableRecord(msgspec.Struct, frozen=True):
@@ -44,6 +45,8 @@ _decoder = msgspec.msgpack.Decoder(TableRecord)
 
 def descriptor_key(table_id: int, version: int) -> bytes:
     """Where one version of a table lives."""
+    assert 0 < table_id < 1 << 32, "ids and versions fit their bytes"
+    assert 0 <= version < 1 << 32, "ids and versions fit their bytes"
     return system(_TABLE, table_id.to_bytes(_NUMBER_BYTES, "big") + version.to_bytes(_NUMBER_BYTES, "big"))
 
 
@@ -90,6 +93,7 @@ def name_key(name: str) -> bytes:
 
 def encode_id(table_id: int) -> bytes:
     """A table id as the value of a name."""
+    assert 0 < table_id < 1 << 32, "an id fits its bytes"
     return table_id.to_bytes(_NUMBER_BYTES, "big")
 
 
@@ -108,6 +112,10 @@ def check_name_record(name: bytes, value: bytes) -> None:
 
 def encode_record(record: TableRecord) -> bytes:
     """The bytes of one version."""
+    assert all(column.id < record.next_column_id for column in record.schema.columns), (
+        "ids of columns are never used again"
+    )
+    assert record.schema.version > 0, "version 0 notes a drop"
     return msgspec.msgpack.encode(record)
 
 

@@ -10,6 +10,7 @@ known from the beginning, at every time.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
@@ -47,6 +48,10 @@ class Tables:
                 continue
             old[descriptor.version] = descriptor
             versions = tuple(old[v] for v in sorted(old))
+            assert all(a.modified <= b.modified for a, b in pairwise(versions)), (
+                "later versions are of later times (I-29)"
+            )
+            assert len({v.table_id for v in versions}) == 1, "a history is of one table"
             self._by_id[descriptor.table_id] = TableHistory(versions)
             ids = self._ids_by_name.setdefault(descriptor.name, [])
             if descriptor.table_id not in ids:
@@ -55,6 +60,7 @@ class Tables:
     def complete_upto(self, ts: Timestamp) -> None:
         """Everything committed at or below `ts` has been learned."""
         self.upto = Timestamp(max(self.upto, ts))
+        assert self.upto >= ts, "what is known only grows"
 
     def by_id(self, table_id: int) -> TableHistory | None:
         """A table's versions."""

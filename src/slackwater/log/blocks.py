@@ -31,6 +31,7 @@ _HEADER = struct.Struct("<2sHII")
 _MAGIC = b"SB"
 _VERSION = 1
 _WORD = 4
+assert struct.calcsize("<I") == _WORD, "a length has four bytes"
 
 
 def encode(payloads: Sequence[bytes]) -> bytes:
@@ -65,6 +66,7 @@ def decode(block: bytes) -> list[bytes]:
     for length in lengths:
         payloads.append(block[at : at + length])
         at += length
+    assert at == len(block), "the payloads are all of the block"
     return payloads
 
 
@@ -74,6 +76,7 @@ def entries(block: bytes, *, first: int) -> list[Entry]:
         payloads = decode(block)
     except DecodeError as error:
         raise LogError(f"the log is damaged: {error}; restore it from a backup", position=first) from error
+    assert first > 0, "positions begin at 1"
     return [Entry(Position(first + i), payload) for i, payload in enumerate(payloads)]
 
 

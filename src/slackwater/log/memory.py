@@ -81,12 +81,14 @@ class MemoryLog:
 
     def write(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
         """Append, at once and for good."""
+        assert payloads, "an append has something in it"
         home = self._ranges.setdefault(range_id, _Range())
         for payload in payloads:
             self._last += 1
             home.entries.append(Entry(Position(self._last), bytes(payload)))
         home.head = Position(self._last)
         self.wake()
+        assert home.head == home.entries[-1].position > home.trimmed, "positions only grow"
         return home.head
 
     def delay(self, range_id: RangeId, payloads: Sequence[bytes]) -> None:
@@ -110,6 +112,7 @@ class MemoryLog:
         keep = bisect.bisect_right(home.entries, upto, key=lambda entry: entry.position)
         if keep:
             home.trimmed = home.entries[keep - 1].position
+            assert home.trimmed <= home.head, "only what was written is trimmed"
             del home.entries[:keep]
             self.wake()
 
@@ -213,6 +216,7 @@ class MemoryTail:
             entries = self._log.read(self._range_id, after=self._after)
             if entries:
                 self._after = entries[-1].position
+                assert entries[0].position > 0, "positions begin at 1"
                 return entries
             await self._log.changed()
         raise StopAsyncIteration

@@ -55,6 +55,7 @@ _TOO_LARGE = 10054
 _PAUSE_SECONDS = 0.05
 ANSWER_SECONDS_MAX = 2.5
 """How long an answer to one message is waited for."""
+assert _PAUSE_SECONDS < ANSWER_SECONDS_MAX, "several tries fit into the wait for one answer"
 
 
 class _Piece:
@@ -107,6 +108,7 @@ class NatsPublisher:
         deadline = self._clock.monotonic_ns() + int(self._timeout * 1e9)
         pieces = [_Piece(part, sum(map(len, part)), deadline) for part in split(payloads, message_bytes_max)]
         size = sum(piece.size for piece in pieces)
+        assert sum(len(piece.payloads) for piece in pieces) == len(payloads), "no entry is left out or sent twice"
         if self._queued_bytes + size > self._queue_bytes_max:
             raise Overloaded("the log's queue is full; back off", queued_bytes=self._queued_bytes)
         self._queued_bytes += size
@@ -140,6 +142,7 @@ class NatsPublisher:
 
     async def _send(self, range_id: RangeId, group: list[_Piece]) -> None:
         payloads = [payload for piece in group for payload in piece.payloads]
+        assert len(payloads) <= PAYLOADS_PER_MESSAGE_MAX, "a message holds what positions can number"
         try:
             sequence = await self._publish(range_id, blocks.encode(payloads), group[0].deadline)
             self._check_progress(range_id, sequence)
@@ -157,6 +160,7 @@ class NatsPublisher:
         for piece in group:
             at += len(piece.payloads)
             self._queued_bytes -= piece.size
+            assert self._queued_bytes >= 0, "bytes are given back once"
             if not piece.future.done():
                 piece.future.set_result(position(sequence, at - 1))
 
@@ -191,6 +195,7 @@ class NatsPublisher:
 
     def _settle(self, piece: _Piece, error: SlackwaterError) -> None:
         self._queued_bytes -= piece.size
+        assert self._queued_bytes >= 0, "bytes are given back once"
         piece.fail(error)
 
 
@@ -204,6 +209,7 @@ def split(payloads: Sequence[bytes], message_bytes_max: int) -> list[Sequence[by
             begin, size = at, 0
         size += len(payload) + 4
     parts.append(payloads[begin:])
+    assert all(parts), "no message is empty"
     return parts
 
 
@@ -217,6 +223,7 @@ def _gather(queue: deque[_Piece], message_bytes_max: int) -> list[_Piece]:
         if count > PAYLOADS_PER_MESSAGE_MAX or size + 4 * count > message_bytes_max:
             break
         group.append(queue.popleft())
+    assert group, "a message holds at least one entry"
     return group
 
 

@@ -105,6 +105,8 @@ class SqliteLog:
         if self._pending_bytes + size > self._settings["log.queue_bytes_max"]:
             raise Overloaded("the log's queue is full; back off", queued_bytes=self._pending_bytes)
         append = _Append(range_id, list(payloads), size, self._loop.time())
+        assert size >= 0, "an append has something in it"
+        assert append.payloads, "an append has something in it"
         self._pending.append(append)
         self._pending_bytes += size
         self._writer.submit(append)
@@ -210,11 +212,13 @@ class SqliteLog:
                 group.append(item)
         except IndexError:  # nothing left, or `close` took it
             pass
+        assert len(group) <= GROUP_APPENDS_MAX, "a group is bounded"
         return group, None
 
     # --- back on the loop ---
 
     def _committed(self, group: list[_Append], by_range: dict[RangeId, list[bytes]], last: int) -> None:
+        assert last >= sum(map(len, by_range.values())), "positions count every entry ever written"
         newest: dict[RangeId, int] = {}
         position = last - sum(map(len, by_range.values()))
         if position == self._seen:
@@ -236,6 +240,7 @@ class SqliteLog:
             newest[append.range_id] += len(append.payloads)
             if not append.future.done():
                 append.future.set_result(Position(newest[append.range_id]))
+        assert max(newest.values()) == last, "the last entry of the group has the last position"
         self._settled(group)
 
     def _not_committed(self, group: list[_Append], error: SlackwaterError) -> None:
@@ -250,6 +255,7 @@ class SqliteLog:
     def _settled(self, group: list[_Append]) -> None:
         for append in group:
             self._pending_bytes -= append.size
+        assert self._pending_bytes >= 0, "bytes are given back once"
         while self._pending and self._pending[0].future.done():
             self._pending.popleft()
 
@@ -309,6 +315,7 @@ class SqliteLog:
         if block.first != self._seen + 1:
             probe("log.sqlite_hole")  # tests/unit/log/test_sqlite.py
             self._hub.demote()
+        assert block.position > self._seen, "what arrives is new"
         self._seen = block.position
         if self._hub.wants(block.range_id):
             try:

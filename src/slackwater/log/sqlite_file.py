@@ -44,6 +44,7 @@ TRIM_BLOCKS_MAX = 1024
 """Blocks one trim transaction removes; appends get their turn in between."""
 WAL_PAGES_MAX = 4096
 WAL_BYTES_KEPT = 64 << 20
+assert TRIM_BLOCKS_MAX <= READ_BLOCKS_MAX, "a trim removes no more at a time than a read takes"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (
@@ -90,6 +91,7 @@ class LogBlock(NamedTuple):
 
     def entries(self) -> list[Entry]:
         """Its entries, decoded and checked."""
+        assert 0 < self.first <= self.position, "a block has a first and a last position"
         return blocks.entries(self.payload, first=self.first)
 
 
@@ -108,6 +110,7 @@ class LogFile:
 
     def commit(self, group: Sequence[tuple[RangeId, list[bytes]]]) -> int:
         """Append one block per item, durably; the position of the last payload of the last one."""
+        assert group, "a commit holds something"
         index: list[tuple[int, int, int, int, int]] = []
         encoded: list[bytes] = []
         offset = start = 0
@@ -118,11 +121,13 @@ class LogFile:
             encoded.append(block)
             start += len(block)
         try:
+            assert start == sum(map(len, encoded)), "every byte belongs to a block"
             cursor = self._db.execute(_COMMIT, (json.dumps(index), b"".join(encoded)))
         except sqlite3.Error as error:
             raise typed(error, path=self.path, committing=True) from error
         last = cursor.lastrowid
         assert last is not None  # sqlite sets it for every INSERT
+        assert last >= offset, "positions count every entry ever written"
         return last
 
     def read_range(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
@@ -137,6 +142,7 @@ class LogFile:
         if row is not None and after < row[0]:
             raise LogTrimmed("the entries asked for were trimmed; restore from a snapshot", after=after, trimmed=row[0])
         entries = [entry for block in found for entry in block.entries() if entry.position > after]
+        assert all(entry.position > after for entry in entries), "only what was asked for"
         return entries, exhausted
 
     def read_all(self, *, after: int) -> tuple[list[LogBlock], bool]:
@@ -175,6 +181,7 @@ class LogFile:
                 if victims:
                     newest = victims[-1][0]
                     self._db.execute(f"UPDATE meta SET floor = ({_LAST})")
+                    assert newest <= upto, "no more is trimmed than was asked for"
                     self._db.execute(_REMEMBER_TRIM, (range_id, newest))
                     self._db.execute("DELETE FROM blocks WHERE range_id = ? AND position <= ?", (range_id, newest))
                 self._db.execute("COMMIT")

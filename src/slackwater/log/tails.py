@@ -100,6 +100,7 @@ class TailHub:
         tails = self._tails.get(tail.range_id)
         if tails is not None:
             tails.discard(tail)
+            assert tail not in tails, "a closed tail gets nothing"
             if not tails:
                 del self._tails[tail.range_id]
 
@@ -146,6 +147,7 @@ class Tail:
                 await self._wait()
                 continue
             if entries:
+                assert entries[-1].position > self._after, "a tail only moves on (L-2)"
                 self._after = entries[-1].position
                 return entries
 
@@ -161,6 +163,7 @@ class Tail:
         if not self._attached:
             return
         self._buffered_bytes += size
+        assert size >= 0, "sizes are not negative"
         if self._buffered_bytes > self._buffer_bytes_max:
             probe("log.tail_fell_behind")  # tests/unit/log/test_tails.py
             self.demote()
@@ -184,13 +187,16 @@ class Tail:
         entries, complete = await self._hub.read(self.range_id, after=self._after)
         if complete and self._attached:  # an overflow or a demotion during the read detached it again
             self._live = True
+        assert not entries or entries[0].position > self._after, "no entry is given twice"
         return entries
 
     def _take(self) -> list[Entry]:
+        assert self._buffer, "there is something to take"
         entries = self._buffer
         self._drop_buffer()
         if entries[0].position <= self._after:  # dispatched while the catch-up read was under way
             entries = [entry for entry in entries if entry.position > self._after]
+        assert all(entry.position > self._after for entry in entries), "no entry is given twice"
         return entries
 
     def _drop_buffer(self) -> None:
@@ -198,6 +204,7 @@ class Tail:
         self._buffered_bytes = 0
 
     async def _wait(self) -> None:
+        assert self._waiter is None, "a tail has one reader"
         self._waiter = get_running_loop().create_future()
         try:
             await self._waiter

@@ -44,6 +44,7 @@ BLOCK_PAIRS = 2048
 BATCH_ROWS = 32_768
 """Rows decoded at once: enough to make numpy's fixed costs small, few enough to stay in the cache."""
 DEEP_FACTOR = 32
+assert BLOCK_FIRST <= BLOCK_PAIRS <= BATCH_ROWS, "blocks grow up to a batch"
 _OLDEST = (1 << 64) - 1
 """The complement of timestamp 0."""
 
@@ -144,6 +145,7 @@ class _Pending:
 
     def block(self, decoder: BlockDecoder, resume: bytes | None) -> ArrowBlock:
         """One record batch of all blocks."""
+        assert self.rows == sum(map(len, self._lengths)), "rows are counted as they come"
         offsets = np.zeros(self.rows + 1, np.int64)
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
         batch = decoder.decode_buffer(b"".join(self._joined), offsets)
@@ -172,6 +174,7 @@ def visible_blocks(
             mask &= np.fromiter((k[:-8] >= start for k in keys), bool, len(keys))
         block = _shown(keys if keyed else [], values, mask)
         at = max(start, last_key + b"\x00" if last_seen else last_key)
+        assert at >= start, "a scan only moves on"
         yield block._replace(resume=at, mark=int(marks.min()))
         if int(mask.sum()) * DEEP_FACTOR < len(keys) and len(keys) >= BLOCK_FIRST:
             deep = _deep(reader, at, end, ts, bound)
@@ -196,6 +199,7 @@ def _shown(keys: list[bytes], values: list[bytes], mask: Array) -> Block:
     if not all(values):
         keys = list(compress(keys, values))
         values = [value for value in values if value]
+    assert not keys or len(keys) == len(values), "a key for every value, or none are asked for"
     return Block(values, None, 0, keys)
 
 
@@ -242,6 +246,7 @@ def _visible_mask(
     keys: Sequence[bytes], marks: Array, same: Array, newest_wanted: int, last_key: bytes, *, last_seen: bool
 ) -> Array:
     """Which versions of the block are the newest of their key at or below the wanted timestamp."""
+    assert len(keys) == len(marks) == len(same), "a mark for every key"
     old_enough = marks >= newest_wanted
     same[0] = keys[0][:-8] == last_key
     hidden = np.empty(len(keys), bool)  # the version before, of the same key, is already old enough
@@ -255,6 +260,7 @@ def _visible_mask(
 def stamps(keys: Sequence[bytes]) -> tuple[Array, Array]:
     """Of stored keys: their complemented timestamps, and whether each is of the same key as the one before it."""
     width = len(keys[0])
+    assert width >= 8, "a stored key ends with its timestamp"
     joined = np.frombuffer(b"".join(keys), np.uint8)
     if width >= 16 and list(map(len, keys)).count(width) == len(keys):
         return _even(joined, width)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 UNFLUSHED_BATCHES_MAX = 4096
 """After this many unflushed batches the oldest half hardens by itself, as RocksDB's full memtables do."""
+assert UNFLUSHED_BATCHES_MAX >= 2, "half of the batches can harden"
 
 Tables = tuple[CowTable, ...]
 
@@ -48,6 +49,7 @@ def _fork(tables: Tables) -> Tables:
 
 
 def _apply(tables: Tables, batch: WriteBatch) -> None:
+    assert len(tables) == len(FAMILIES), "a table for each family"
     for table, ranges, writes in zip(tables, batch.ranges, batch.writes, strict=True):
         for start, end in ranges:
             table.delete_range(start, end)
@@ -193,6 +195,7 @@ class MemoryEngine(_MemoryReader):
                 _apply(self._durable, batch)
         del self._unflushed[:count]
         self._hardened = mark
+        assert self.mark() >= self._hardened, "what is durable was written"
 
     def crash(self, keep: Callable[[int], int]) -> MemoryEngine:
         """Power cut. Ends this handle and returns what the next incarnation finds.
@@ -269,6 +272,7 @@ class MemoryDisk:
             engine = engine.reopened()
         elif name in self._open:
             raise StorageError("this store is already open; close the other handle or stop its process", name=name)
+        assert not engine.ended, "an open engine can be used"
         self._engines[name] = engine
         self._open.add(name)
         return engine

@@ -57,6 +57,7 @@ AT_ONCE = frozenset(
     }
 )  # fmt: skip
 """Requests that wait for nothing but the lease, latches and the log. The others read for long, park, or change the range."""
+assert AT_ONCE.isdisjoint(PREPARED), "what needs a long computation is not done at once"
 
 
 class Executor:
@@ -122,6 +123,7 @@ class Executor:
         """Latches on all that a batch will touch, if there is nobody to wait for."""
         self._next_request += 1
         request = RequestId(self._next_request)
+        assert request != NO_LATCH, "requests are numbered from 1"
         return request if self._latches.acquire_free(request, spans) else NO_LATCH
 
     # --- the long way ------------------------------------------------------------------------------------------------
@@ -165,6 +167,7 @@ class Executor:
 
     def _uncertain_upto(self) -> Timestamp:
         """What a node whose clock is ahead of this one may have told others by now."""
+        assert self._context.clock.max_offset_us >= 0, "a bound on skew is not negative"
         clock = self._context.clock
         return Timestamp(clock.peek() + (clock.max_offset_us << LOGICAL_BITS))
 
@@ -288,7 +291,11 @@ class Executor:
             uncertain_upto=uncertain_upto,
             resolve_bytes_max=int(context.settings["log.entry_bytes_max"]) // 4,
         )
+        assert lease_end > 0, "a usable lease has an end"
         evaluation = evaluate(batch, view)
+        assert not evaluation.min_write_ts or evaluation.min_write_ts < lease_end, (
+            "nothing is written at or above the end of the lease (I-07)"
+        )
         if isinstance(evaluation.transfer_to, int):
             evaluation.trigger = replica.leasing.transfer(evaluation.transfer_to, served=replica.tscache.highest)
         return evaluation
@@ -302,6 +309,7 @@ class Executor:
 
     def _begin(self, evaluation: Evaluation, latch: RequestId) -> Later[BatchResult]:
         """Hand a command to the log. From here on the latch is the command's: a cancelled caller must not let others in."""
+        assert not evaluation.read_only, "only what changes something is proposed"
         waiter = self._replica.propose(evaluation)
         waiter.when_decided(lambda _: self._command_decided(latch, evaluation.records))
         return waiter.map(lambda state: self._answer(evaluation, state))

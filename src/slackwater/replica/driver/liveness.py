@@ -62,6 +62,7 @@ EXTENDED_LENGTHS = 3
 DEAF_INTERVALS = 2
 """Heartbeats without an announcement, of one's own if of nobody else's, after which records are read."""
 MARK_TRIES_MAX = 16
+assert RENEWALS_SEEN_MAX >= 2, "one late renewal of a former life fences nothing"
 
 _decoder = msgspec.msgpack.Decoder(Liveness)
 _encoder = msgspec.msgpack.Encoder()
@@ -221,6 +222,7 @@ class NodeLiveness:
     def _interval(self) -> float:
         """Seconds between heartbeats: as set, but twice at least while a record is of use."""
         of_use = self._duration - self._clock.max_offset_us / 1e6
+        assert of_use > 0, "a record is of use before its stasis"
         return min(self._settings["liveness.heartbeat_interval"], of_use / 2)
 
     def _well_informed(self) -> bool:
@@ -336,16 +338,19 @@ class NodeLiveness:
 
     def _trust(self, record: Liveness) -> None:
         """Our record is what the store holds: rely on it from now on, unless we are leaving."""
+        assert record.node_id == self.node_id, "a node relies on its own record"
         self._own = None if self._left or record.epoch <= self._ended else record
         self.registered.set()
         self._known[self.node_id] = record
 
     async def _write(self, epoch: Epoch, *, expected: bytes | None) -> None:
+        assert epoch > 0, "epochs begin at 1"
         if self._left:
             raise UnavailableError("this node is stopping and renews nothing")
         expiration = add_seconds(self._clock.now(), self._duration)
         leaving = expected is not None and _decoder.decode(expected).decommissioning
         record = Liveness(self.node_id, epoch, expiration, self.draining, leaving, self._lives.life)
+        assert record.expiration > self._clock.peek(), "a record lasts"
         await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(record), expected=expected)
         self._trust(record)
 
@@ -376,6 +381,7 @@ class NodeLiveness:
             raise UnavailableError(f"n{record.node_id} has not expired; its epoch cannot be ended")
         ended = msgspec.structs.replace(record, epoch=Epoch(record.epoch + 1))
         try:
+            assert ended.epoch > record.epoch, "ended epochs never come back (I-07)"
             await self._kv.conditional_put(
                 liveness_key(record.node_id), _encoder.encode(ended), expected=_encoder.encode(record)
             )

@@ -58,6 +58,9 @@ TAIL_AGAIN_S = 0.05
 """Pause before a broken log reader is opened again."""
 SPLIT_READS_BYTES_MAX = 1 << 20
 """Of served reads that the right half takes over exactly; the rest raise its floor."""
+assert SPLIT_READS_BYTES_MAX <= APPLY_RUN_BYTES_MAX, (
+    "what a split hands over is no larger than what is applied together"
+)
 
 
 class Replica:
@@ -140,6 +143,7 @@ class Replica:
 
     def propose(self, evaluation: Evaluation) -> Waiter:
         """Hand what was evaluated, in this very step, to the log; the waiter is told what became of it."""
+        assert not self.retired, "a replica that is gone proposes nothing"
         self.closing.waking()
         if evaluation.close_at:
             self.closing.closing_at(evaluation.close_at)
@@ -259,6 +263,8 @@ class Replica:
             if before.descriptor.generation != applied.state.descriptor.generation:
                 self.context.hooks.generation_changed(whole, before.descriptor, applied.state.descriptor)
         self.closing.check(applied for _, applied, _ in done)
+        assert state.position == run[-1][0], "the state is that of the last entry (I-06)"
+        assert len(done) == len(run), "every entry is applied"
         self.context.write(whole)
         for before, applied, position in done:
             self.state = applied.state
@@ -270,6 +276,7 @@ class Replica:
                 self._follow_up(event)
         if self.apply_subscriber is not None:
             self.apply_subscriber.applied(done, whole)
+        assert self.state is state, "the replica is where its store is"
         self._applied.tell("applied")
         self.closing.applied()
         if self.context.node_id not in self.state.descriptor.replicas:
@@ -290,6 +297,7 @@ class Replica:
                 self.checksums.compute(checksum_id, self.state)
 
     def _lease_changed(self) -> None:
+        assert self.state.lease.sequence >= self.pipeline.buffer.sequence, "leases follow each other (I-07)"
         lease = self.state.lease
         self.pipeline.lease_changed(self.state)
         if lease.holder == self.context.node_id:

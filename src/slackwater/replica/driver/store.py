@@ -63,6 +63,7 @@ NEIGHBOUR_WAITS_MAX = 60
 """A merge waits this long for the right side to catch up here; then the merged range is fetched whole."""
 MISSING_WAITS_MAX = 5
 """… and this long for one that is not here at all and not on its way. Nothing of the left side is applied meanwhile."""
+assert MISSING_WAITS_MAX < NEIGHBOUR_WAITS_MAX, "a neighbor that is missing is waited for less than one that is late"
 DESCRIPTORS_HINTED_MAX = 16
 FLUSH_AGAIN_S = 0.5
 """How soon a store that refused is tried again: its node leads nothing meanwhile."""
@@ -148,6 +149,7 @@ class Store:
     def _add(self, state: RangeState, *, continued: bool = False) -> Replica:
         range_id = state.descriptor.range_id
         replica = Replica(self.context, state, self._scope.child(f"r{range_id}"), continued=continued)
+        assert range_id not in self.replicas, "a store has one replica of a range"
         self.replicas[range_id] = replica
         if self.context.transport is not None:
             self.context.transport.add(range_id, replica.closing)
@@ -290,6 +292,7 @@ class Store:
         columns.flushed(retired, durable=True)
         for range_id, position in applied.items():
             if range_id in self.replicas:
+                assert position >= self.durable.get(range_id, 0), "what is durable only grows"
                 self.durable[range_id] = position
 
     def _tell_followers(self) -> None:
@@ -305,6 +308,7 @@ class Store:
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
         """A merge ended the range `right`; its state is already gone from the engine."""
+        assert into != right.range_id, "a range does not absorb itself"
         self._drop(right.range_id, DetachReason.ABSORBED)
         self.merged.record(right.range_id, into=into, at=self.replicas[into].state.position)
 
@@ -383,6 +387,7 @@ class Store:
         if own is None:
             return None
         upto = closable_upto(Timestamp(own.expiration - (clock.max_offset_us << LOGICAL_BITS)))
+        assert upto < own.expiration, "closing stays inside the lease (I-11)"
         return NodeLease(own.epoch, upto) if clock.peek() <= upto else None
 
     def closed(self, range_id: RangeId) -> Timestamp:
@@ -403,6 +408,7 @@ class Store:
             raise RangeMismatch(f"n{self.context.node_id} has no healthy replica of r{range_id}", descriptors=[])
         # Taken in one step: state and data belong to the same position.
         state, frozen = replica.state, self.context.engine.snapshot()
+        assert state.descriptor.range_id == range_id, "the range that was asked for"
         try:
             await self.context.runtime.offload(check_whole, frozen, state)
             for part in send_parts(frozen, state):
@@ -439,6 +445,7 @@ class Store:
             self._check_running()
             self.durable[state.descriptor.range_id] = state.position
             tap("store.installed", self, state)
+            assert state.descriptor.range_id not in self.replicas, "room was made for it"
             self._add(state)
             return state
         finally:
