@@ -29,7 +29,7 @@ from slackwater.replica.propose import ProposalBuffer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 WRITERS = 32
 KEYS = [kv(b"w%d" % n) for n in range(WRITERS)]
@@ -47,7 +47,7 @@ class Cost(NamedTuple):
     error: float
 
 
-async def paired(first: Node, second: Node, *, pairs: int, lag_s: float) -> Cost:
+async def paired(first: Member, second: Member, *, pairs: int, lag_s: float) -> Cost:
     """On beside off, slice by slice."""
 
     async def piece(seconds: float) -> float:
@@ -75,12 +75,12 @@ async def paired(first: Node, second: Node, *, pairs: int, lag_s: float) -> Cost
     return Cost(1 / statistics.median(ons), 1 / statistics.median(offs), middle, 1.2533 * spread / len(ratios) ** 0.5)
 
 
-async def _write(node: Node, batches: int) -> None:
+async def _write(node: Member, batches: int) -> None:
     for _ in range(batches):
         await asyncio.gather(*(node.kv.put(key, b"v") for key in KEYS))
 
 
-async def _slice_s(node: Node) -> float:
+async def _slice_s(node: Member) -> float:
     """Seconds of processor time per write."""
     begin = time.process_time()
     await _write(node, BATCHES_PER_SLICE)
@@ -95,8 +95,8 @@ class Steps:
         (Closing, "catch_up"), (Closing, "check"), (Closing, "applied"), (Pipeline, "_targets"),
     )  # fmt: skip
 
-    def __init__(self, node: Node, key: bytes) -> None:
-        replica = None if node.store is None else node.store.holding(key)
+    def __init__(self, node: Member, key: bytes) -> None:
+        replica = node.store.holding(key)
         assert replica is not None
         self._node = node
         self._replica = replica
@@ -161,7 +161,7 @@ def _fastest_s(step: Callable[[], object]) -> float:
     return best
 
 
-async def steps(node: Node, *, slices: int) -> tuple[float, float]:
+async def steps(node: Member, *, slices: int) -> tuple[float, float]:
     """Seconds of processor time per write: of closing's own steps, and of all."""
     await _write(node, 5)
     whole = min([await _slice_s(node) for _ in range(slices)])

@@ -30,7 +30,7 @@ from slackwater.log import open_log
 from slackwater.log.nats_server import LocalNats
 from slackwater.runtime import RealRuntime, Scope, TcpNet, run
 from slackwater.runtime.clock import RealClock
-from slackwater.server import node as node_module
+from slackwater.server import member as member_module
 from slackwater.server.node import Node
 from slackwater.server.remote import connect, connect_kv
 from slackwater.settings import Settings
@@ -39,7 +39,7 @@ from slackwater.storage.rocks import RocksDisk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from slackwater.replica.driver import NodeLiveness
+    from slackwater.server.member import Member
     from slackwater.server.remote import Remote
     from slackwater.txn.kv import KV
 
@@ -154,7 +154,7 @@ async def serve(directory: Path, log_url: str, join: str) -> None:
         runtime=runtime, scope=scope, engine=engine, log=log, address="127.0.0.1:0", settings=settings, join=joined
     )
     if os.environ.get(WITHOUT_FEEDS):
-        vars(node_module)["announcements"] = _no_announcements
+        vars(member_module)["announcements"] = _no_announcements
     await node.start()
     if not joined and not node.node_id:  # otherwise it was here before
         await node.init()
@@ -167,9 +167,9 @@ async def serve(directory: Path, log_url: str, join: str) -> None:
     engine.close()
 
 
-def _no_announcements(node: Node, liveness: NodeLiveness) -> SystemWatch:
+def _no_announcements(member: Member) -> SystemWatch:
     """A watch that nobody runs."""
-    return SystemWatch([], client=node.feed_client, kv=node.kv)
+    return SystemWatch([], client=member.feed_client, kv=member.kv)
 
 
 def _count_on_signal() -> None:

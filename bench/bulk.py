@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from bench.harness import Figure
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.server.member import Member
     from slackwater.txn.kv import KV
 
 PLAN = ScanPlan((SCHEMA,), 1)
@@ -53,7 +54,7 @@ LOAD_ROWS = 20_000
 
 
 @asynccontextmanager
-async def node_here(directory: Path) -> AsyncIterator[Node]:
+async def node_here(directory: Path) -> AsyncIterator[Member]:
     """A node in this process, over a sqlite log."""
     settings = Settings({"queue.interval": 0.0, "columns.disk_bytes": 0})
     store = RocksDisk(directory, sleep=RealClock().sleep, settings=settings)
@@ -66,9 +67,8 @@ async def node_here(directory: Path) -> AsyncIterator[Node]:
     node = Node(runtime=runtime, scope=scope, engine=engine, log=log, address="127.0.0.1:0", settings=settings)
     await node.start()
     await node.init()
-    await node.ready.wait()
     try:
-        yield node
+        yield await node.joined()
     finally:
         await node.stop()
         engine.close()
@@ -88,7 +88,7 @@ async def _read(kv: KV, request: ScanArrow | ExportArrow, schema: Any, ts: Times
     return rows
 
 
-def _peer(node: Node, ts: Timestamp) -> int:
+def _peer(node: Member, ts: Timestamp) -> int:
     decoder = BlockDecoder(SCHEMA, {1: SCHEMA})
     with node.engine.snapshot() as snapshot:
         return sum(b.batch.num_rows for b in scan_arrow(snapshot, SPAN.start, SPAN.end, ts=ts, decoder=decoder))

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from slackwater.model.ids import NodeId
     from slackwater.replica.driver.replica import Replica
     from slackwater.routing.transport import Transport
+    from slackwater.server.member import Member
 
 INTERVAL_S = 0.2
 ALLOWANCE_S = 0.1
@@ -85,7 +86,7 @@ class Far:
 
 
 @asynccontextmanager
-async def two_nodes(**settings: float) -> AsyncIterator[tuple[Node, Node]]:
+async def two_nodes(**settings: float) -> AsyncIterator[tuple[Member, Member]]:
     """n1 leads, n2 follows both ranges."""
     values = {"queue.interval": 0.0, "closed_timestamp.side_transport_interval": INTERVAL_S}
     values |= {name.replace("__", "."): value for name, value in settings.items()}
@@ -108,7 +109,7 @@ async def two_nodes(**settings: float) -> AsyncIterator[tuple[Node, Node]]:
             await node.init(cluster_id="bench")
         await asyncio.wait_for(node.ready.wait(), 20)
         nodes.append(node)
-    first, second = nodes
+    first, second = (node.here() for node in nodes)
     try:
         await _settle(first, second)
         yield first, second
@@ -117,9 +118,9 @@ async def two_nodes(**settings: float) -> AsyncIterator[tuple[Node, Node]]:
             await node.stop()
 
 
-async def _settle(first: Node, second: Node) -> None:
+async def _settle(first: Member, second: Member) -> None:
     """Both ranges on both nodes, with a row in each."""
-    await _until(lambda: all(n.liveness is not None and n.liveness.own() is not None for n in (first, second)))
+    await _until(lambda: all(n.liveness.own() is not None for n in (first, second)))
     await _until(lambda: len(first.book.nodes) == 2, poke=lambda: first.book.refresh(first.system))
     await first.admin.split(kv(b"m"))
     for key in (IDLE, BUSY):
@@ -136,8 +137,8 @@ async def _until(condition: Callable[[], bool], *, poke: Callable[[], Awaitable[
             await asyncio.sleep(0.02)
 
 
-def _follower(node: Node, key: bytes) -> Replica | None:
-    return None if node.store is None else node.store.holding(key)
+def _follower(node: Member, key: bytes) -> Replica | None:
+    return node.store.holding(key)
 
 
 async def _staleness(target_s: float, *, seconds: float) -> list[Figure]:
@@ -164,7 +165,7 @@ async def _staleness(target_s: float, *, seconds: float) -> list[Figure]:
     ]  # fmt: skip
 
 
-async def _write(node: Node) -> None:
+async def _write(node: Member) -> None:
     while True:
         await node.kv.put(BUSY, b"2")
         await asyncio.sleep(SAMPLE_S)
@@ -306,7 +307,7 @@ async def _leading(*, rounds: int) -> list[Figure]:
     ]  # fmt: skip
 
 
-async def _present_served(first: Node, second: Node, *, reads: int) -> float:
+async def _present_served(first: Member, second: Member, *, reads: int) -> float:
     """Which part of reads at present time the follower answers itself while somebody writes."""
 
     async def write() -> None:

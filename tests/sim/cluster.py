@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from slackwater.model.ids import NodeId
     from slackwater.runtime.seam import TaskScope
+    from slackwater.server.member import Member
     from slackwater.sim.world import SimRuntime
 
 NODE = "n1:7400"
@@ -97,7 +98,7 @@ class Cluster:
     def __init__(self, world: World, settings: Settings) -> None:
         self.world = world
         self.settings = settings
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Member] = {}
         self.books: list[AddressBook] = []
         self.ready = Event()
         self.done = False
@@ -109,7 +110,7 @@ class Cluster:
         self.kv: KV
 
     @property
-    def node(self) -> Node:
+    def node(self) -> Member:
         return self.nodes["n1"]
 
     @staticmethod
@@ -129,10 +130,10 @@ class Cluster:
             settings=self.settings,
             join=() if founder else (NODE,),
         )
-        self.nodes[runtime.name] = node
         await node.start()
         if founder and not node.node_id:
             await node.init(cluster_id="test")
+        self.nodes[runtime.name] = await node.joined()
         if founder:
             self.ready.set()
 
@@ -183,12 +184,13 @@ class Cluster:
             for half in (halves.right, halves.left):
                 await self.node.kv.put(layout.meta(half.end), msgspec.msgpack.encode(half))
 
-    async def second_node(self, name: bytes) -> Node:
+    async def second_node(self, name: bytes) -> Member:
         """Add n2 to the cluster, with a replica of the range that holds a key."""
         self.world.add_node("n2", self.boot_node)
         await self.settle(1)
+        while "n2" not in self.nodes:
+            await self.settle(0.1)
         added = self.nodes["n2"]
-        await added.ready.wait()
         key = self.key(name)
         old = await self.node.sender.range_of(key)
         both = (self.node.node_id, added.node_id)

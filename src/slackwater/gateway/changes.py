@@ -77,7 +77,6 @@ class ChangeFeeds:
     async def changes(self, request: OpenChanges, context: Context) -> AsyncGenerator[ChangesItem, None]:
         """Follow tables until the client goes away or everything asked for is there."""
         _check(request)
-        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
         known = self._gateway.node.feed_client.protections
         if len(known) >= FEEDS_MAX:
             raise Overloaded("this node runs as many change feeds as it may; ask another one", limit=FEEDS_MAX)

@@ -66,7 +66,6 @@ class JobService:
 
     @property
     def _jobs(self) -> Jobs:
-        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
         return self._gateway.node.jobs
 
     async def list(self, request: calls.ListJobs, context: Context) -> calls.JobsReply:

@@ -96,7 +96,7 @@ class Partitions:
     def _weights(self, ranges: Sequence[RangeDescriptor]) -> list[int]:
         """About how many rows each range has."""
         store = self._gateway.node.store
-        here = [None if store is None else store.replicas.get(d.range_id) for d in ranges]
+        here = [store.replicas.get(d.range_id) for d in ranges]
         known = [None if r is None else Stats(*r.state.stats).live_keys for r in here]
         counted = [rows for rows in known if rows is not None]
         average = sum(counted) // len(counted) if counted else 1
@@ -105,7 +105,7 @@ class Partitions:
     def _places(self, descriptor: RangeDescriptor) -> list[nt.ReplicaPlace]:
         """The replicas, the leaseholder last."""
         node = self._gateway.node
-        here = None if node.store is None else node.store.replicas.get(descriptor.range_id)
+        here = node.store.replicas.get(descriptor.range_id)
         cached = node.sender.cache.leaseholder(descriptor.range_id)
         leaseholder = here.state.lease.holder if here is not None else cached
         known = [node.book.nodes[n] for n in sorted(descriptor.replicas) if n in node.book.nodes]

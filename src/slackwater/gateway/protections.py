@@ -89,13 +89,11 @@ class ProtectionService:
     async def renew(self, request: pr.RenewProtection, context: Context) -> pr.ProtectionsReply:
         """Let a protection expire later."""
         protections, expires = self._gateway.node.protections, self._expires(request.expires_s)
-        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
         await protections.renew(request.id, expires=expires, by=owner_of(context), timeout=context.remaining())
         return await self._one(request.id, context)
 
     async def release(self, request: pr.ReleaseProtection, context: Context) -> pr.ProtectionsReply:
         """Let one go; what it was is the answer."""
-        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
         gone = await self._gateway.node.protections.release(
             request.id[:RECORD_ID_BYTES], by=owner_of(context), timeout=context.remaining()
         )

@@ -9,7 +9,7 @@ from slackwater.clock.timestamp import Timestamp, show, us_of
 from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.row_checks import RowCheckers
 from slackwater.codec.rows import row_bytes_max
-from slackwater.errors import ClockError, SchemaChanged, UnavailableError, UsageError
+from slackwater.errors import ClockError, SchemaChanged, UsageError
 from slackwater.gateway.changes import ChangeFeeds
 from slackwater.gateway.jobs import JobService
 from slackwater.gateway.partitions import Partitions
@@ -21,7 +21,6 @@ from slackwater.gateway.tables import TableService
 from slackwater.gateway.times import Times
 from slackwater.gateway.txns import Txns
 from slackwater.hooks import probe
-from slackwater.model.descriptors import NodeDescriptor
 from slackwater.protocol.client import calls as nt
 
 if TYPE_CHECKING:
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
     from slackwater.model.tables import TableDescriptor, TableHistory
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.method import Context
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
     from slackwater.txn.kv import KV
 
 FLOOR_WAIT_S_MAX = 5.0
 """How far the floor of a session may lie beyond what this node's clock may follow at once."""
 
 
-def table_catalog(node: Node) -> TableCatalog:
+def table_catalog(node: Member) -> TableCatalog:
     """The catalog of a node that belongs to a cluster."""
     return TableCatalog(
         node.kv,
@@ -50,7 +49,7 @@ def table_catalog(node: Node) -> TableCatalog:
 class Gateway:
     """Serves clients on one node. What every topic needs is here."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Member) -> None:
         self.node = node
         self.checkers = RowCheckers()
         self.tables = TableService(self)
@@ -94,9 +93,9 @@ class Gateway:
 
     def _on_cluster(self, request: nt.AskCluster, context: Context) -> nt.ClusterReply:
         node = self.node
-        own = node.book.own or NodeDescriptor(node.node_id, node.address, node.locality)
+        own = node.book.own or node.descriptor
         nodes = list(node.book.nodes.values())
-        return nt.ClusterReply(node.identity.cluster_id, own, nodes, node.clock.now(), self.row_bytes_max)
+        return nt.ClusterReply(node.cluster_id, own, nodes, node.clock.now(), self.row_bytes_max)
 
     # --- what the topics share
 
@@ -107,15 +106,12 @@ class Gateway:
 
     @property
     def catalog(self) -> TableCatalog:
-        """The tables, once there is a cluster."""
-        if self.node.store is None:
-            raise UnavailableError("this node belongs to no cluster yet; run `slackwater init` or start it with --join")
+        """The tables."""
         return self.node.catalog
 
     @property
     def kv(self) -> KV:
-        """Rows and transactions, once there is a cluster."""
-        self.catalog  # noqa: B018 - refuses before that
+        """Rows and transactions."""
         return self.node.kv
 
     async def reach(self, floor: Timestamp) -> None:
@@ -156,7 +152,7 @@ class Gateway:
 
     def known(self, table_id: int) -> TableHistory | None:
         """A table, dropped or not, if this node knows it without asking."""
-        return None if self.node.store is None else self.node.catalog.known(table_id)
+        return self.node.catalog.known(table_id)
 
     def writable_now(self, table_id: int, version: int) -> tuple[TableDescriptor, Timestamp] | None:
         """A table and what `writable` says of it, where that is known without asking and the table takes rows."""

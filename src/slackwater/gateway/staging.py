@@ -88,7 +88,6 @@ class Staging:
     async def stage(self, request: ns.StageChunks, context: Context) -> nt.NativeOk:
         """Keep chunks of a part."""
         _check_part(request.part)
-        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
         limit = max(2 * ns.CHUNK_BYTES_MAX, self.row_bytes_max + ROW_OVERHEAD_BYTES)
         if not request.chunks or any(len(chunk) > limit for chunk in request.chunks):
             raise UsageError(

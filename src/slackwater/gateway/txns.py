@@ -158,7 +158,6 @@ class Txns:
     def _opened(self, name: bytes) -> OpenTxn:
         """A new transaction, if there is room."""
         node = self._gateway.node
-        self._gateway.catalog  # noqa: B018 - refuses while there is no cluster
         limit = int(node.settings["gateway.txns_max"])
         if len(self._open) >= limit:
             raise Overloaded("this gateway has as many open transactions as it may; end some", limit=limit)

@@ -88,7 +88,7 @@ class Verify:
     def _rows_about(self, span: Span) -> int:
         """Rows of the ranges that hold the table, as far as this node has them: more than the table has, or 0."""
         store = self._gateway.node.store
-        states = [] if store is None else [replica.state for replica in store.replicas.values()]
+        states = [replica.state for replica in store.replicas.values()]
         return sum(
             Stats(*state.stats).live_keys
             for state in states

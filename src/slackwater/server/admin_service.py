@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.errors import UnavailableError
 from slackwater.model.descriptors import RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.runtime.access import OPERATORS
@@ -24,8 +23,7 @@ from slackwater.server.damage import refetch_replica
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import Context
-    from slackwater.server.admin import Admin
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 
 class DrainRequest(msgspec.Struct, frozen=True):
@@ -91,35 +89,28 @@ REFETCH: Method[RefetchRequest, RefetchReply] = Method("admin.refetch", RefetchR
 class AdminService:
     """Serves the methods above on one node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        server = node.server
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        server = member.server
         server.handle(DRAIN, self._on_drain)
         server.handle(DECOMMISSION, self._on_decommission)
         server.handle(SPLIT, self._on_split)
         server.handle(MERGE, self._on_merge)
         server.handle(REFETCH, self._on_refetch)
 
-    def _admin(self) -> Admin:
-        if self._node.store is None:
-            raise UnavailableError("this node belongs to no cluster yet; run `slackwater init`")
-        return self._node.admin
-
     async def _on_drain(self, request: DrainRequest, context: Context) -> DrainReply:
-        self._admin()
-        return DrainReply(self._node.node_id, await self._node.drain())
+        return DrainReply(self._member.node_id, await self._member.drain())
 
     async def _on_decommission(self, request: DecommissionRequest, context: Context) -> DecommissionReply:
-        left = await self._admin().decommission(request.node_id)
+        left = await self._member.admin.decommission(request.node_id)
         return DecommissionReply(left.node_id, left.replicas_left, left.leases_left)
 
     async def _on_split(self, request: KeyRequest, context: Context) -> RangesReply:
-        return RangesReply(list(await self._admin().split(request.key)))
+        return RangesReply(list(await self._member.admin.split(request.key)))
 
     async def _on_merge(self, request: KeyRequest, context: Context) -> RangesReply:
-        return RangesReply([await self._admin().merge(request.key)])
+        return RangesReply([await self._member.admin.merge(request.key)])
 
     async def _on_refetch(self, request: RefetchRequest, context: Context) -> RefetchReply:
-        self._admin()
-        await refetch_replica(self._node, request.range_id, request.node_id)
+        await refetch_replica(self._member, request.range_id, request.node_id)
         return RefetchReply(request.range_id, request.node_id)

@@ -22,22 +22,18 @@ from slackwater.replica.driver.liveness import liveness_span
 from slackwater.server.cluster_settings import ClusterSettings, settings_span
 
 if TYPE_CHECKING:
-    from slackwater.replica.driver import NodeLiveness
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 
-def announcements(node: Node, liveness: NodeLiveness) -> SystemWatch:
-    """The watch of a node that belongs to a cluster; its two loops run with the node."""
+def announcements(member: Member) -> SystemWatch:
+    """The watch of one node; the member runs its two loops."""
     bell = CatalogBell()
-    node.catalog.watch = bell
+    member.catalog.watch = bell
     topics = [
-        Topic("liveness", Span(*liveness_span()), lambda _, raw: liveness.heard(raw), poll=False),
-        Topic("span config", zones_span(), lambda _, __: node.span_watch.nudge(), poll=False),
-        Topic("settings", settings_span(), ClusterSettings(node.settings).heard),
+        Topic("liveness", Span(*liveness_span()), lambda _, raw: member.liveness.heard(raw), poll=False),
+        Topic("span config", zones_span(), lambda _, __: member.span_watch.nudge(), poll=False),
+        Topic("settings", settings_span(), ClusterSettings(member.settings).heard),
         Topic("descriptors", descriptors_span(), bell.ring, poll=False),
-        Topic("jobs", open_span(), node.jobs.ring, poll=False),
+        Topic("jobs", open_span(), member.jobs.ring, poll=False),
     ]
-    watch = SystemWatch(topics, client=node.feed_client, kv=node.kv)
-    node.scope.spawn(watch.follow(), name="announcements")
-    node.scope.spawn(watch.poll(), name="announcements repaired")
-    return watch
+    return SystemWatch(topics, client=member.feed_client, kv=member.kv)

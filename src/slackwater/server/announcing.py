@@ -15,16 +15,15 @@ from slackwater.errors import SlackwaterError
 from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:
-    from slackwater.replica.driver import NodeLiveness
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 PAUSE_S = 0.5
 REFRESH_S = 10.0
 
 
-async def keep_addresses(node: Node, liveness: NodeLiveness) -> None:
+async def keep_addresses(member: Member) -> None:
     """Keep the address book up to date for as long as the node lives."""
-    book = node.book
+    book, liveness = member.book, member.liveness
     await book.greet_all()
     while not liveness.registered.is_set():
         with suppress(TimeoutError):
@@ -32,24 +31,24 @@ async def keep_addresses(node: Node, liveness: NodeLiveness) -> None:
                 await liveness.registered.wait()
         if not liveness.registered.is_set():
             await book.greet_all()
-    book.own = node.descriptor
-    book.learn([node.descriptor])
+    book.own = member.descriptor
+    book.learn([member.descriptor])
     await book.greet_all()
     published = False
     while True:
         book.missed.clear()
         try:
             if not published:
-                await book.publish(node.system, node.descriptor)
+                await book.publish(member.system, member.descriptor)
                 published = True
-            await book.refresh(node.system)
-            await book.keep(node.engine)
+            await book.refresh(member.system)
+            await book.keep(member.engine)
             await book.greet_next()
         except SlackwaterError:
-            await node.runtime.clock.sleep(PAUSE_S)
+            await member.runtime.clock.sleep(PAUSE_S)
             await book.greet_all()
             continue
         with suppress(TimeoutError):
             async with timeout(REFRESH_S):
                 await book.missed.wait()
-        await node.runtime.clock.sleep(PAUSE_S)
+        await member.runtime.clock.sleep(PAUSE_S)

@@ -7,6 +7,7 @@ direction per follower and nobody has to push to a peer that may not listen.
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,14 +23,13 @@ from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from slackwater.model.ids import NodeId
     from slackwater.replica.driver import Store
     from slackwater.runtime.rpc.method import Context
-    from slackwater.runtime.rpc.server import RpcServer
     from slackwater.runtime.rpc.stream import Stream
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 
 FRONTIERS_MAX = 1_000
@@ -70,42 +70,44 @@ def _meeting(here: Store, request: ReplicaFrontiersRequest) -> list[RangeId]:
     )
 
 
-def side_transport(node: Node) -> SideTransport:
-    """The side transport of a node that belongs to a cluster."""
-
-    async def subscribe(peer: NodeId) -> Stream[Update]:
-        address = node.book.resolve(peer)
-        if address is None:
-            raise UnavailableError(f"the address of n{peer} is not known")
-        return await node.dialer.stream(address, UPDATES, Subscribe(node.node_id), node_id=peer)
-
+def side_transport(member: Member) -> SideTransport:
+    """The side transport of one node."""
     return SideTransport(
-        node_id=node.node_id,
-        runtime=node.runtime,
-        clock=node.clock,
-        settings=node.settings,
-        scope=node.scope.child("closedts"),
-        subscribe=subscribe,
+        node_id=member.node_id,
+        runtime=member.runtime,
+        clock=member.clock,
+        settings=member.settings,
+        scope=member.scope.child("closedts"),
+        subscribe=partial(_subscribe, member),
     )
 
 
-def serve_updates(server: RpcServer, store: Callable[[], Store]) -> None:
-    """Answer subscribers, and those who ask how far ranges are closed, once there is a store."""
+async def _subscribe(member: Member, peer: NodeId) -> Stream[Update]:
+    address = member.book.resolve(peer)
+    if address is None:
+        raise UnavailableError(f"the address of n{peer} is not known")
+    return await member.dialer.stream(address, UPDATES, Subscribe(member.node_id), node_id=peer)
 
-    async def updates(request: Subscribe, context: Context) -> AsyncGenerator[Update, None]:
-        transport = store().context.transport
+
+class ClosingService:
+    """Answers subscribers to closed timestamps, and questions how far ranges are closed, on one node."""
+
+    def __init__(self, member: Member) -> None:
+        self._store = member.store
+        member.server.handle_stream(UPDATES, self._updates)
+        member.server.handle_sync(FRONTIER, self._frontier)
+
+    async def _updates(self, request: Subscribe, context: Context) -> AsyncGenerator[Update, None]:
+        transport = self._store.context.transport
         if not isinstance(transport, SideTransport):
             raise UnavailableError("this node closes nothing by the side transport")
         async with aclosing(transport.updates(request)) as stream:
             async for update in stream:
                 yield update
 
-    def frontier(request: ReplicaFrontiersRequest, context: Context) -> ReplicaFrontiersReply:
-        here = store()
+    def _frontier(self, request: ReplicaFrontiersRequest, context: Context) -> ReplicaFrontiersReply:
+        here = self._store
         wanted = request.ranges or _meeting(here, request)
         replicas = [here.replicas[r] for r in wanted[:FRONTIERS_MAX] if r in here.replicas]
         found = [replica.closing.explain() for replica in replicas]
         return ReplicaFrontiersReply(found, here.context.clock.peek(), more=len(wanted) > FRONTIERS_MAX)
-
-    server.handle_stream(UPDATES, updates)
-    server.handle_sync(FRONTIER, frontier)

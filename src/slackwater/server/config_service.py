@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.config.zones import PolicyKind, Sourced, ZoneConfig
-from slackwater.errors import UnavailableError, UsageError
+from slackwater.errors import UsageError
 from slackwater.protect.zone_changes import change_zone, read_zones, unset_zone
 from slackwater.runtime.access import OPERATORS
 from slackwater.runtime.rpc.method import Method
@@ -25,7 +25,7 @@ from slackwater.settings import SETTINGS
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import Context
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
     from slackwater.txn.kv import KV
 
 KEY_BYTES_MAX = 4096
@@ -95,9 +95,9 @@ UNSET_ZONE: Method[UnsetZone, ZonesReply] = Method("admin.unset_zone", UnsetZone
 class ConfigService:
     """Serves the methods above on one node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        server = node.server
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        server = member.server
         server.handle(READ_SETTINGS, self._on_read_settings)
         server.handle(CHANGE_SETTING, self._on_change_setting)
         server.handle(READ_ZONES, self._on_read_zones)
@@ -106,9 +106,7 @@ class ConfigService:
 
     @property
     def _kv(self) -> KV:
-        if self._node.store is None:
-            raise UnavailableError("this node belongs to no cluster yet; run `slackwater init`")
-        return self._node.kv
+        return self._member.kv
 
     async def _on_read_settings(self, request: SettingsRequest, context: Context) -> SettingsReply:
         return SettingsReply(await read_settings(self._kv))
@@ -124,7 +122,7 @@ class ConfigService:
 
     async def _on_read_zones(self, request: ZonesRequest, context: Context) -> ZonesReply:
         zones = await read_zones(self._kv)
-        values = zones.explained(request.key, self._node.settings) if request.key else {}
+        values = zones.explained(request.key, self._member.settings) if request.key else {}
         return ZonesReply([zone.config for zone in zones.records if zone.config.decides], values)
 
     async def _on_change_config(self, request: ChangeZone, context: Context) -> ZonesReply:

@@ -19,49 +19,48 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver import Replica
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 
-def give_up_later(node: Node, replica: Replica) -> None:
+def give_up_later(member: Member, replica: Replica) -> None:
     """Start to give up a suspended replica."""
-    node.scope.spawn(_give_up(node, replica), name=f"give up r{replica.state.descriptor.range_id}")
+    member.scope.spawn(_give_up(member, replica), name=f"give up r{replica.state.descriptor.range_id}")
 
 
-async def _give_up(node: Node, replica: Replica) -> None:
-    assert node.store is not None
+async def _give_up(member: Member, replica: Replica) -> None:
     try:
-        if replica.state.lease.holder == node.node_id:
-            for target in await _healthy(node, replica):
-                if replica.state.lease.holder != node.node_id or await hand_over(replica, target):
+        if replica.state.lease.holder == member.node_id:
+            for target in await _healthy(member, replica):
+                if replica.state.lease.holder != member.node_id or await hand_over(replica, target):
                     break
             else:
                 probe("damage.lease_kept")
-        await node.runtime.clock.sleep(node.store.damage.rest_s(replica.state.descriptor.range_id))
+        await member.runtime.clock.sleep(member.store.damage.rest_s(replica.state.descriptor.range_id))
     finally:
         replica.halt()
 
 
-async def refetch_replica(node: Node, range_id: RangeId, target: NodeId) -> None:
+async def refetch_replica(member: Member, range_id: RangeId, target: NodeId) -> None:
     """Have a replica fetched anew because an operator says that it is wrong; its lease goes to a healthy one first."""
-    status = await node.peers.replica(target, range_id)
+    status = await member.peers.replica(target, range_id)
     if status is None:
         raise UsageError(f"n{target} has no replica of r{range_id}; `slackwater ranges` lists who has")
-    healthy = await _healthy_of(node, status.descriptor, target)
+    healthy = await _healthy_of(member, status.descriptor, target)
     if not healthy:
         raise UsageError(f"no other node has a healthy replica of r{range_id}; the one on n{target} stays as it is")
     if status.lease.holder == target and not status.failure:
-        await node.admin.transfer_lease(status.descriptor.start, healthy[0])
-    await node.peers.quarantine(target, range_id, reason="an operator has it fetched anew")
+        await member.admin.transfer_lease(status.descriptor.start, healthy[0])
+    await member.peers.quarantine(target, range_id, reason="an operator has it fetched anew")
 
 
-async def _healthy(node: Node, replica: Replica) -> list[NodeId]:
-    return await _healthy_of(node, replica.state.descriptor, node.node_id)
+async def _healthy(member: Member, replica: Replica) -> list[NodeId]:
+    return await _healthy_of(member, replica.state.descriptor, member.node_id)
 
 
-async def _healthy_of(node: Node, descriptor: RangeDescriptor, but: NodeId) -> list[NodeId]:
+async def _healthy_of(member: Member, descriptor: RangeDescriptor, but: NodeId) -> list[NodeId]:
     """The nodes with a healthy replica of the range, without one of them, the most advanced first."""
     others = [n for n in descriptor.replicas if n != but]
-    answers = await node.peers.replicas(others, descriptor.range_id)
+    answers = await member.peers.replicas(others, descriptor.range_id)
     healthy = [
         (-status.position, n)
         for n, status in answers.items()

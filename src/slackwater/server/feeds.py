@@ -13,7 +13,6 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from slackwater.errors import UnavailableError
 from slackwater.feeds.client import FeedClient
 from slackwater.feeds.driver import NodeFeeds
 from slackwater.feeds.links import LocalLinks, RpcLinks
@@ -23,48 +22,44 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from slackwater.protocol.feeds.messages import DropFeed, FeedItems, OpenFeed, RegisterFeed
-    from slackwater.replica.driver import Store
     from slackwater.runtime.rpc.method import Context
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 
-def node_feeds(node: Node, store: Store) -> NodeFeeds:
+def node_feeds(member: Member) -> NodeFeeds:
     """What a node serves."""
-    return NodeFeeds(store, node.kv.context, node.scope.child("feeds"))
+    return NodeFeeds(member.store, member.kv.context, member.scope.child("feeds"))
 
 
-def feed_client(node: Node, feeds: NodeFeeds) -> FeedClient:
+def feed_client(member: Member) -> FeedClient:
     """What a node reads."""
     return FeedClient(
-        sender=node.sender,
-        links=LocalLinks(node.node_id, feeds, RpcLinks(node.dialer, node.book.resolve)),
-        runtime=node.runtime,
-        settings=node.settings,
-        scope=node.scope.child("feed client"),
+        sender=member.sender,
+        links=LocalLinks(member.node_id, member.feeds, RpcLinks(member.dialer, member.book.resolve)),
+        runtime=member.runtime,
+        settings=member.settings,
+        scope=member.scope.child("feed client"),
     )
 
 
-def serve_feeds(node: Node) -> None:
-    """Answer consumers, once there is a store."""
+class FeedService:
+    """Answers consumers of change feeds on one node."""
 
-    def here() -> NodeFeeds:
-        if node.feeds is None:
-            raise UnavailableError("this node belongs to no cluster yet")
-        return node.feeds
+    def __init__(self, member: Member) -> None:
+        self._feeds = member.feeds
+        member.server.handle_stream(FEED, self._events)
+        member.server.handle_sync(REGISTER, self._register)
+        member.server.handle_sync(DROP, self._drop)
 
-    async def events(request: OpenFeed, context: Context) -> AsyncGenerator[FeedItems, None]:
-        async with aclosing(here().events(request)) as stream:
+    async def _events(self, request: OpenFeed, context: Context) -> AsyncGenerator[FeedItems, None]:
+        async with aclosing(self._feeds.events(request)) as stream:
             async for items in stream:
                 yield items
 
-    def register(request: RegisterFeed, context: Context) -> FeedDone:
-        here().register(request)
+    def _register(self, request: RegisterFeed, context: Context) -> FeedDone:
+        self._feeds.register(request)
         return FeedDone()
 
-    def drop(request: DropFeed, context: Context) -> FeedDone:
-        here().drop(request)
+    def _drop(self, request: DropFeed, context: Context) -> FeedDone:
+        self._feeds.drop(request)
         return FeedDone()
-
-    node.server.handle_stream(FEED, events)
-    node.server.handle_sync(REGISTER, register)
-    node.server.handle_sync(DROP, drop)

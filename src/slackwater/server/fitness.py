@@ -34,10 +34,10 @@ from slackwater.server.peers import ASKED_AT_ONCE_MAX
 from slackwater.server.reach import Reach
 
 if TYPE_CHECKING:
-    from slackwater.replica.driver import Replica, Store
+    from slackwater.replica.driver import Replica
     from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.rpc.server import RpcServer
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 STORE_PATIENCE_NS = 500_000_000
 """A store may refuse for a moment."""
@@ -50,11 +50,11 @@ CALLS_PER_WINDOW = 2
 class Fitness:
     """The reasons against this node, and what it does about them."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._clock = node.runtime.clock
-        self._scope = node.scope.child("fitness")
-        self.reach = Reach(NodeId(0))
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._clock = member.runtime.clock
+        self._scope = member.scope.child("fitness")
+        self.reach = Reach(member.node_id)
         self.unfit = False
         """Whether leases were given up; no request is served meanwhile."""
         self.times = 0
@@ -66,68 +66,51 @@ class Fitness:
         """Why this node should lead nothing now, apart from its clock."""
         now_ns = self._clock.monotonic_ns()
         found = []
-        store = self._node.store
-        since_ns = None if store is None else store.context.writes.failing_since_ns
-        if store is not None and since_ns is not None and now_ns - since_ns >= STORE_PATIENCE_NS:
-            found.append(f"its store cannot be written: {store.context.writes.error}")
+        writes = self._member.store.context.writes
+        since_ns = writes.failing_since_ns
+        if since_ns is not None and now_ns - since_ns >= STORE_PATIENCE_NS:
+            found.append(f"its store cannot be written: {writes.error}")
         cut_off = self.reach.why_cut_off(now_ns=now_ns, window_ns=self._window_ns)
         if cut_off:
             found.append(cut_off)
         return found
 
-    def why_unfit(self) -> list[str]:
-        """Why this node leads nothing now, its clock included; empty when it may."""
-        reasons = self.reasons()
-        try:
-            self.check_clock()
-        except ClockError as error:
-            reasons.append(str(error))
-        return reasons
-
-    def check_clock(self) -> None:
-        """Raise `ClockError` while this node's clock must not be relied on (I-01)."""
-        node = self._node
-        node.steps.check(node.offsets)
-        node.offsets.check(self._clock.monotonic_ns())
-
     def check_serving(self) -> None:
         """Raise while this node serves nothing: to callers that is a refusal, and they ask another replica (I-01, I-35)."""
         if self.unfit:
-            why = "; ".join(self.why_unfit()) or "it is recovering"
-            raise UnavailableError(f"n{self._node.node_id} leads nothing now: {why}")
+            why = "; ".join(self._member.node.why_unfit()) or "it is recovering"
+            raise UnavailableError(f"n{self._member.node_id} leads nothing now: {why}")
         try:
-            self.check_clock()
+            self._member.node.check_clock()
         except ClockError as error:
-            raise UnavailableError(f"n{self._node.node_id} does not serve: {error.message}", **error.facts) from error
+            raise UnavailableError(f"n{self._member.node_id} does not serve: {error.message}", **error.facts) from error
 
     def check_heartbeat(self) -> None:
         """Raise while this node must not renew its liveness: it can be of no use with what hangs on it (I-35)."""
-        self.check_clock()
+        self._member.node.check_clock()
         if reasons := self.reasons():
-            raise UnavailableError(f"n{self._node.node_id} does not renew its liveness: {'; '.join(reasons)}")
+            raise UnavailableError(f"n{self._member.node_id} does not renew its liveness: {'; '.join(reasons)}")
         if self.unfit:
-            raise UnavailableError(f"n{self._node.node_id} has just given its leases up")
+            raise UnavailableError(f"n{self._member.node_id} has just given its leases up")
 
     @property
     def _window_ns(self) -> int:
-        node = self._node
-        return int(lasts_s(node.settings["liveness.duration"], max_offset_us=node.clock.max_offset_us) * 1e9)
+        member = self._member
+        return int(lasts_s(member.settings["liveness.duration"], max_offset_us=member.clock.max_offset_us) * 1e9)
 
     def _members(self) -> set[NodeId]:
         """Nodes that count: not those that are leaving, nor those that are known to have been gone for long."""
-        liveness = self._node.liveness
-        assert liveness is not None, "only a member of a cluster is fit or not"
-        now, dead_after = self._node.clock.peek(), self._node.settings["liveness.dead_after"]
+        liveness = self._member.liveness
+        now, dead_after = self._member.clock.peek(), self._member.settings["liveness.dead_after"]
         counted = (
             r for r in liveness.all() if not r.decommissioning and seconds_between(r.expiration, now) < dead_after
         )
-        return {self._node.node_id, *(record.node_id for record in counted)}
+        return {self._member.node_id, *(record.node_id for record in counted)}
 
     # --- asking and telling -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to call the others, and to judge this node, which is a member of a cluster from now on."""
-        self.reach = Reach(self._node.node_id)
+        """Begin to call the others, and to judge this node."""
         self._scope.spawn(self._keep_calling(), name="reach")
         self._scope.spawn(self._keep_fit(), name="step down")
 
@@ -141,21 +124,21 @@ class Fitness:
             members = self._members()
             self.reach.forget(members)
             # A node that can read no records still knows addresses, and a peer can tell it whether it is a copy.
-            peers = members if len(members) > 1 else self._node.book.nodes
-            works = [partial(self._call, peer) for peer in sorted(peers) if peer != self._node.node_id]
+            peers = members if len(members) > 1 else self._member.book.nodes
+            works = [partial(self._call, peer) for peer in sorted(peers) if peer != self._member.node_id]
             await in_parallel(self._scope, works, limit=ASKED_AT_ONCE_MAX, name="reach")
             with suppress(SlackwaterError, TimeoutError):
                 await self._complain(members)
-            await self._clock.sleep(self._node.settings["liveness.heartbeat_interval"])
+            await self._clock.sleep(self._member.settings["liveness.heartbeat_interval"])
 
     async def _call(self, peer: NodeId) -> None:
         began_ns = self._clock.monotonic_ns()
-        address = self._node.book.resolve(peer)
+        address = self._member.book.resolve(peer)
         if address is None:
             return  # it cannot be called, which says nothing about it
         seconds = self._window_ns / 1e9 / CALLS_PER_WINDOW
         try:
-            reply = await self._node.dialer.call(
+            reply = await self._member.dialer.call(
                 address, sv.REACH, self._statement(peer), timeout=seconds, node_id=peer
             )
         except SlackwaterError:
@@ -163,9 +146,9 @@ class Fitness:
             return
         self.reach.called(peer, began_ns=began_ns, answered=True)
         self._told(reply)
-        if self._node.liveness is not None and reply.node_id == peer:
+        if reply.node_id == peer:
             # Believed only in an answer from an address that this node chose itself: it ends this process.
-            self._node.liveness.hear_of_life(reply.your_life)
+            self._member.liveness.hear_of_life(reply.your_life)
 
     def serve(self, server: RpcServer) -> None:
         """Answer `node.reach`."""
@@ -173,8 +156,6 @@ class Fitness:
 
     def _on_reach(self, statement: sv.ReachStatement, context: Context) -> sv.ReachStatement:
         """A peer calls: note what it says, and say the same of this node."""
-        if self._node.liveness is None:
-            raise UnavailableError("this node belongs to no cluster yet; run `slackwater init` or start it with --join")
         if context.roles is not ANYBODY and context.node_id != statement.node_id:
             raise AccessDenied("a node says what it misses itself, not what others do", node_id=statement.node_id)
         self._told(statement)
@@ -186,9 +167,9 @@ class Fitness:
 
     def _statement(self, to: NodeId) -> sv.ReachStatement:
         now_ns, window_ns = self._clock.monotonic_ns(), self._window_ns
-        record = None if self._node.liveness is None else self._node.liveness.get(to)
+        record = self._member.liveness.get(to)
         return sv.ReachStatement(
-            self._node.node_id,
+            self._member.node_id,
             self.reach.misses(now_ns=now_ns, window_ns=window_ns),
             self.reach.cut_off(self._members(), now_ns=now_ns, window_ns=window_ns),
             0 if record is None else record.life,
@@ -204,9 +185,9 @@ class Fitness:
             return
         probe("fitness.complaint")
         missed_by = self.reach.missed_by(holder, now_ns=now_ns, window_ns=window_ns)
-        trigger = ComplaintTrigger(self._node.node_id, holder, tuple(missed_by), self._node.clock.now())
+        trigger = ComplaintTrigger(self._member.node_id, holder, tuple(missed_by), self._member.clock.now())
         command = Command(
-            command_id=self._node.runtime.rng.bytes(COMMAND_ID_BYTES),
+            command_id=self._member.runtime.rng.bytes(COMMAND_ID_BYTES),
             lease_sequence=replica.state.lease.sequence,
             lai=NO_LAI,
             closed=MIN,
@@ -214,16 +195,16 @@ class Fitness:
             trigger=trigger,
         )
         async with timeout(self._window_ns / 1e9):
-            await self._node.log.append(FIRST_RANGE, [encode_packet(Packet(FIRST_RANGE, [command]))])
+            await self._member.log.append(FIRST_RANGE, [encode_packet(Packet(FIRST_RANGE, [command]))])
 
     def complained(self, complaint: ComplaintTrigger) -> None:
         """A complaint was read in the log. Old ones, as after a restart, say nothing about now."""
-        oldest = add_seconds(self._node.clock.peek(), -self._window_ns / 1e9)
-        if complaint.holder == self._node.node_id and complaint.at >= oldest:
+        oldest = add_seconds(self._member.clock.peek(), -self._window_ns / 1e9)
+        if complaint.holder == self._member.node_id and complaint.at >= oldest:
             self.reach.complained(complaint.by, complaint.missed_by, now_ns=self._clock.monotonic_ns())
 
     def _first_range(self) -> Replica | None:
-        return self._node.store.replicas.get(FIRST_RANGE) if self._node.store is not None else None
+        return self._member.store.replicas.get(FIRST_RANGE)
 
     # --- giving up --------------------------------------------------------------------------------------------------
 
@@ -236,7 +217,7 @@ class Fitness:
             elif not against and self.unfit:
                 probe("fitness.fit_again")
                 self.unfit = False
-            await self._clock.sleep(self._node.settings["liveness.heartbeat_interval"] / 2)
+            await self._clock.sleep(self._member.settings["liveness.heartbeat_interval"] / 2)
 
     async def _step_down(self) -> None:
         """End this node's epoch and its lease of range 1; then serve nothing.
@@ -244,11 +225,11 @@ class Fitness:
         Epochs are ended in range 1. So where this node can still serve that, its own lease of it goes last; and first where it
         cannot, for want of a store.
         """
-        writes = self._here().context.writes
+        writes = self._member.store.context.writes
         steps = [self._release_first_range, self._end_epoch]
         try:
             # By a wrong clock nobody can tell when what was served has become the past: then leases only run out.
-            self.check_clock()
+            self._member.node.check_clock()
             for step in steps if writes.failing_since_ns is not None else reversed(steps):
                 with suppress(SlackwaterError, TimeoutError):
                     async with timeout(STEP_S):
@@ -262,8 +243,7 @@ class Fitness:
                 self._abandon_commands()
 
     async def _end_epoch(self) -> None:
-        assert self._node.liveness is not None, "only a member of a cluster steps down"
-        await self._node.liveness.step_down(horizon=self._here().horizon)
+        await self._member.liveness.step_down(horizon=self._member.store.horizon)
 
     async def _release_first_range(self) -> None:
         replica = self._first_range()
@@ -273,10 +253,6 @@ class Fitness:
     def _abandon_commands(self) -> None:
         """Tell whoever waits for a command to be applied here that it will not be: others know what became of it."""
         error = AmbiguousResult("the store of this node cannot be written; another replica knows the outcome")
-        for replica in self._here().replicas.values():
+        for replica in self._member.store.replicas.values():
             replica.leasing.abandon()
             replica.pipeline.stop(error)
-
-    def _here(self) -> Store:
-        assert self._node.store is not None, "only a member of a cluster steps down"
-        return self._node.store

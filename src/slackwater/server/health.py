@@ -44,9 +44,10 @@ class HealthReport(msgspec.Struct, frozen=True):
 def health(node: Node) -> HealthReport:
     """What a node says of itself now."""
     reasons = _why_unready(node)
-    quarantined = node.store.quarantined if node.store else {}
-    questions = node.queues.context.open_questions() if node.store else {}
-    lost = node.queues.context.lost if node.store else {}
+    member = node.member
+    quarantined = {} if member is None else member.store.quarantined
+    questions = {} if member is None else member.queues.context.open_questions()
+    lost = {} if member is None else member.queues.context.lost
     warnings = [f"r{range_id} is quarantined: {why}" for range_id, why in sorted(quarantined.items())]
     return HealthReport(
         live=True,
@@ -76,12 +77,12 @@ def answer(node: Node, path: str) -> Answer:
 
 
 def _why_unready(node: Node) -> list[str]:
-    if node.liveness is None:
+    if node.member is None:
         return ["the node belongs to no cluster yet; run `slackwater init`, or start it with --join"]
     reasons = []
-    own = node.liveness.own()
+    own = node.member.liveness.own()
     if own is None:
         reasons.append("the node's liveness record has expired or is not written yet; it cannot hold leases")
     elif own.draining:
         reasons.append("the node is draining")
-    return [*node.fitness.why_unfit(), *reasons]
+    return [*node.why_unfit(), *reasons]

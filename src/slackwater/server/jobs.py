@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 from slackwater.jobs import Jobs
 
 if TYPE_CHECKING:
-    from slackwater.replica.driver import NodeLiveness
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 
-def node_jobs(node: Node, liveness: NodeLiveness) -> Jobs:
-    """The jobs of a node that belongs to a cluster; they run with the node."""
-    jobs = Jobs(
-        node.kv,
-        node.job_types,
-        node_id=node.node_id,
-        liveness=liveness,
-        runtime=node.runtime,
-        settings=node.settings,
-        scope=node.scope.child("jobs"),
+def node_jobs(member: Member) -> Jobs:
+    """The jobs of one node; the member runs them."""
+    return Jobs(
+        member.kv,
+        member.job_types,
+        node_id=member.node_id,
+        liveness=member.liveness,
+        runtime=member.runtime,
+        settings=member.settings,
+        scope=member.scope.child("jobs"),
     )
-    node.scope.spawn(jobs.run(), name="jobs")
-    return jobs

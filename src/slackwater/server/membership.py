@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.access import Certificate
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.addresses import AddressBook
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
     from slackwater.server.services import JoinRequest
 
 
@@ -58,7 +58,7 @@ def check_told(node: NodeDescriptor, context: Context, *, latest: int) -> None:
     bound(context.certificate, node_id=node.node_id, host=parse_address(node.address)[0])
 
 
-async def admit(node: Node, request: JoinRequest, context: Context) -> JoinReply:
+async def admit(member: Member, request: JoinRequest, context: Context) -> JoinReply:
     """Give a newcomer a place in the cluster."""
     check_address(request.address)
     check_locality(request.locality)
@@ -70,15 +70,15 @@ async def admit(node: Node, request: JoinRequest, context: Context) -> JoinReply
             certificate=certificate.name,
         )
     bound(certificate, node_id=0, host=parse_address(request.address)[0])
-    if request.log != tuple(node.log.identity()):
+    if request.log != tuple(member.log.identity()):
         raise LogIdentityMismatch(
-            "the node uses another log than this cluster", expected=tuple(node.log.identity()), actual=request.log
+            "the node uses another log than this cluster", expected=tuple(member.log.identity()), actual=request.log
         )
-    if len(node.book.nodes) >= NODES_MAX:
+    if len(member.book.nodes) >= NODES_MAX:
         raise Overloaded("the cluster has as many nodes as it can hold", limit=NODES_MAX)
-    node_id = NodeId(await node.system.increment(NODE_ID_KEY, 1))
-    first = await node.book.first_range()
-    own = read_identity(node.engine)
+    node_id = NodeId(await member.system.increment(NODE_ID_KEY, 1))
+    first = await member.book.first_range()
+    own = read_identity(member.engine)
     return JoinReply(
-        node.identity.cluster_id, node_id, list(node.book.nodes.values()), first, own.born if own is not None else None
+        member.cluster_id, node_id, list(member.book.nodes.values()), first, own.born if own is not None else None
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slackwater.feeds.driver import NodeFeeds
     from slackwater.replica.driver import Store
     from slackwater.replica.driver.context import ReplicaContext
+    from slackwater.server.member import Member
     from slackwater.server.node import Node
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -70,16 +71,15 @@ def collect(node: Node) -> Iterator[Metric]:
     yield gauge("slackwater_rpc_connections", "Connections that others opened to this node.", node.server.connections)
     yield from _of_doors(node)
     yield counter("slackwater_rpc_crashes_total", "Handlers that failed with a bug.", node.server.crashes)
-    crashes = node.queues.crashes if node.store is not None else 0
+    crashes = 0 if node.member is None else node.member.queues.crashes
     yield counter("slackwater_queue_crashes_total", "Queues that failed with a bug.", crashes)
     offsets = {peer: us / 1e6 for peer, us in node.offsets.latest().items()}
     yield gauges("slackwater_clock_offset_seconds", "A peer's clock minus ours.", "peer", offsets)
-    yield from _of_cluster(node)
-    if node.store is not None:
-        yield from _of_store(node, node.store)
-        yield from _of_protections(node)
-    if node.feeds is not None:
-        yield from _of_feeds(node, node.feeds)
+    if node.member is not None:
+        yield from _of_cluster(node.member)
+        yield from _of_store(node.member, node.member.store)
+        yield from _of_protections(node.member)
+        yield from _of_feeds(node.member, node.member.feeds)
     yield from _of_process()
 
 
@@ -97,45 +97,43 @@ def _of_doors(node: Node) -> Iterator[Metric]:
     yield gauge("slackwater_certificates_revoked", "Entries of ca.crl.", len(node.credentials.revoked))
 
 
-def _of_protections(node: Node) -> Iterator[Metric]:
-    state = node.protections.tracker.state
+def _of_protections(member: Member) -> Iterator[Metric]:
+    state = member.protections.tracker.state
     yield gauge("slackwater_protections", "Protected timestamps, as this node knows them.", len(state.records))
     yield gauge(
         "slackwater_oldest_protection_seconds",
         "Age of the oldest protected timestamp; 0: none.",
-        node.pinned.oldest_s(),
+        member.pinned.oldest_s(),
     )
     text = "History in ranges led here that only protections keep."
-    yield gauge("slackwater_pinned_bytes", text, node.pinned.here())
+    yield gauge("slackwater_pinned_bytes", text, member.pinned.here())
 
 
-def _of_cluster(node: Node) -> Iterator[Metric]:
-    if node.liveness is None:
-        return
+def _of_cluster(member: Member) -> Iterator[Metric]:
     yield gauge(
-        "slackwater_node_unfit", "1 while this node leads nothing: see /health.", float(bool(node.fitness.why_unfit()))
+        "slackwater_node_unfit", "1 while this node leads nothing: see /health.", float(bool(member.node.why_unfit()))
     )
     yield counter(
-        "slackwater_step_downs_total", "Times that this node gave its leases up by itself.", node.fitness.times
+        "slackwater_step_downs_total", "Times that this node gave its leases up by itself.", member.fitness.times
     )
-    now = node.clock.peek()
-    records = node.liveness.all()
+    now = member.clock.peek()
+    records = member.liveness.all()
     live = {f"n{r.node_id}": float(r.live_at(now)) for r in records}
     yield gauges("slackwater_node_live", "1 while a node's liveness record has not expired.", "node", live)
     epochs = {f"n{r.node_id}": float(r.epoch) for r in records}
     yield gauges("slackwater_node_epoch", "How often a node began anew.", "node", epochs)
 
 
-def _of_store(node: Node, store: Store) -> Iterator[Metric]:
+def _of_store(member: Member, store: Store) -> Iterator[Metric]:
     replicas = list(store.replicas.values())
-    led = [r for r in replicas if r.state.lease.holder == node.node_id]
+    led = [r for r in replicas if r.state.lease.holder == member.node_id]
     now_ns = store.context.runtime.clock.monotonic_ns()
     yield gauge("slackwater_ranges", "Replicas on this node.", len(replicas))
     yield gauge("slackwater_leases", "Leases this node holds.", len(led))
     failures = store.context.writes.failures
     yield counter("slackwater_store_failures_total", "Writes and flushes that the store refused.", failures)
     yield gauge("slackwater_ranges_quarantined", "Replicas that serve nothing.", len(store.quarantined))
-    damage, questions = store.damage, node.queues.context.open_questions()
+    damage, questions = store.damage, member.queues.context.open_questions()
     yield counter("slackwater_read_errors_total", "Reads of this store that failed.", damage.read_errors)
     yield counter("slackwater_damaged_total", "Replicas quarantined because the disk lost bytes.", damage.damaged)
     yield counter("slackwater_snapshots_refused_total", "Replica snapshots that were not whole.", damage.refused)
@@ -159,7 +157,7 @@ def _of_store(node: Node, store: Store) -> Iterator[Metric]:
     yield counter("slackwater_columns_damaged_total", "Files of columns that were damaged.", columns.damaged)
     yield counter("slackwater_columns_pages_total", "Pages of scans that came from columns.", columns.pages)
     yield counter("slackwater_columns_row_pages_total", "Pages of scans that were made of rows.", columns.row_pages)
-    now = node.clock.peek()
+    now = member.clock.peek()
     lags = sorted(max(0.0, seconds_between(closed, now)) for r in replicas if (closed := r.closing.closed()))
     samples = [Sample(_quantile(lags, q), (("quantile", f"{q:g}"),)) for q in QUANTILES] if lags else []
     help_text = "How far behind now the replicas of this node are closed."
@@ -181,8 +179,8 @@ def _of_closing(context: ReplicaContext) -> Iterator[Metric]:
     yield counter("slackwater_close_seconds_total", "How long these took until they were applied.", seconds)
 
 
-def _of_feeds(node: Node, feeds: NodeFeeds) -> Iterator[Metric]:
-    now = node.clock.peek()
+def _of_feeds(member: Member, feeds: NodeFeeds) -> Iterator[Metric]:
+    now = member.clock.peek()
     attached = [a for a in feeds.attached.values() if a.feed.resolved.value]
     lag = max((seconds_between(a.feed.resolved.value, now) for a in attached), default=0.0)
     held = sum(s.account.bytes for s in feeds.sessions.values())
@@ -192,7 +190,7 @@ def _of_feeds(node: Node, feeds: NodeFeeds) -> Iterator[Metric]:
     yield gauge(
         "slackwater_feed_resolved_lag_seconds", "How far the slowest of those ranges is resolved behind now.", lag
     )
-    protections = node.feed_client.protections
+    protections = member.feed_client.protections
     yield gauges(
         "slackwater_feed_protection_lag_seconds",
         "How far back a change feed run by this node keeps history.",

@@ -1,10 +1,10 @@
 """Protections of a node: where the store of them meets the catalog, the zones and the node's tasks.
 
-    node.protections ── ProtectionStore, ProtectionCatalog   transactions over three system tables
-                     ├─ PollingTracker                       this node's copy, polled; garbage collection asks it
-                     └─ Reconciler                           releases what has expired, or whose job or feed is gone
-    node.feed_protector                                      keeps what change feeds still need
-    node.pinned                                              how much history that is: metrics, warnings, `db.protections`
+    Member.protections ── ProtectionStore, ProtectionCatalog   transactions over three system tables
+                       ├─ PollingTracker                       this node's copy, polled; garbage collection asks it
+                       └─ Reconciler                           releases what has expired, or whose job or feed is gone
+    Member.feed_protector                                      keeps what change feeds still need
+    Member.pinned                                              how much history that is: metrics, warnings, `db.protections`
 
 To protect a table is to protect what it takes to read it then: its descriptors and its name from the catalog, its zone and that
 of the rest.
@@ -29,7 +29,6 @@ from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
 from slackwater.model.system_tables import PROTECTED_TS_META
 from slackwater.protect import ProtectionCatalog, Protections, ProtectionStore
-from slackwater.protect.driver import PollingTracker
 from slackwater.protect.reconcile import Reconciler
 from slackwater.routing.parallel import in_parallel
 from slackwater.storage.stats import Stats
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from slackwater.config.zones import Zones
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.protection import Record
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
     from slackwater.txn.coordinator import Transaction
 
 ASKED_AT_ONCE_MAX = 16
@@ -53,22 +52,21 @@ OWNED_BY_JOB, OWNED_BY_FEED = "job", "feed"
 """Types of owners that are reconciled; a job's protection has the job's number as its `meta`."""
 
 
-def node_protections(node: Node) -> Protections:
-    """The protections of a node that belongs to a cluster; its copy of them is kept fresh from now on."""
+def node_protections(member: Member) -> Protections:
+    """The protections of one node."""
+    store = ProtectionStore(
+        clock=member.clock, settings=member.settings, rng=member.runtime.rng, decoding=partial(_decoding, member)
+    )
+    member.job_types.releases[OWNED] = partial(_release_owned, store)
+    return Protections(member.kv, store, ProtectionCatalog(member.settings), member.protection_tracker)
 
-    def decoding(table_id: int) -> list[Span]:
-        history = node.catalog.tables.by_id(table_id)
-        names = [version.name for version in history.versions] if history else []
-        zones = [Span.point(zone_key(start)) for start in (b"", table_span(table_id).start)]
-        return [*history_spans(table_id, names), *zones]
 
-    store = ProtectionStore(clock=node.clock, settings=node.settings, rng=node.runtime.rng, decoding=decoding)
-    tracker = PollingTracker(node.kv, settings=node.settings)
-    protections = Protections(node.kv, store, ProtectionCatalog(node.settings), tracker)
-    node.job_types.releases[OWNED] = partial(_release_owned, store)
-    node.scope.spawn(tracker.run(), name="protections")
-    node.scope.spawn(_reconcile(node, protections), name="reconcile protections")
-    return protections
+def _decoding(member: Member, table_id: int) -> list[Span]:
+    """What it takes to read a table at a time: its descriptors, its names, its zone and that of the rest."""
+    history = member.catalog.tables.by_id(table_id)
+    names = [version.name for version in history.versions] if history else []
+    zones = [Span.point(zone_key(start)) for start in (b"", table_span(table_id).start)]
+    return [*history_spans(table_id, names), *zones]
 
 
 async def _release_owned(store: ProtectionStore, txn: Transaction, ref: str) -> None:
@@ -80,28 +78,28 @@ async def _release_owned(store: ProtectionStore, txn: Transaction, ref: str) -> 
 # --- whose owner is gone ---------------------------------------------------------------------------------------------
 
 
-async def _reconcile(node: Node, protections: Protections) -> None:
+async def keep_reconciled(member: Member) -> None:
     """Look for orphans, on the node that leads the range of the meta row."""
     meta = table_span(PROTECTED_TS_META.table_id).start
 
     async def job_ended(txn: Transaction, record: Record) -> bool:
         job_id = int(record.meta) if record.meta.isdigit() else 0
         try:
-            return (await node.jobs.store.get(txn, job_id)).status.ended
+            return (await member.jobs.store.get(txn, job_id)).status.ended
         except UsageError:
             return True  # it is not kept any more
 
     async def feed_ended(_txn: Transaction, record: Record) -> bool:
-        return node.feed_protector.orphaned(record)
+        return member.feed_protector.orphaned(record)
 
     orphaned = {OWNED_BY_JOB: job_ended, OWNED_BY_FEED: feed_ended}
-    reconciler = Reconciler(node.kv, protections.store, protections.tracker, orphaned)
+    reconciler = Reconciler(member.kv, member.protections.store, member.protections.tracker, orphaned)
     while True:
-        await node.runtime.clock.sleep(node.settings["protected_timestamp.reconcile_interval"])
-        replica = node.store.holding(meta) if node.store else None
+        await member.runtime.clock.sleep(member.settings["protected_timestamp.reconcile_interval"])
+        replica = member.store.holding(meta)
         with suppress(SlackwaterError):
-            await node.feed_protector.release_ended()
-            if replica is not None and replica.state.lease.holder == node.node_id:
+            await member.feed_protector.release_ended()
+            if replica is not None and replica.state.lease.holder == member.node_id:
                 await reconciler.round()
 
 
@@ -119,21 +117,21 @@ _feed_owner = msgspec.json.Decoder(FeedOwner)
 class FeedProtector:
     """Implements `feeds.protection.Protector`: everything after the feed's progress, and what it takes to decode it."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._ended: set[bytes] = set()
 
     async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str) -> bytes:
         """Keep every version of `spans` above `ts`; returns the protection's id. `TooLate` when it is."""
-        node = self._node
+        member = self._member
         tables = sorted({split_table_key(span.start)[0] for span in spans})
-        life = node.store.context.life if node.store else 0
-        meta = msgspec.json.encode(FeedOwner(owner[:ABOUT_CHARS_MAX], node.node_id, life))
-        return await node.protections.protect(ts, Mode.AFTER, OWNED_BY_FEED, meta, tables=tables)
+        life = member.store.context.life
+        meta = msgspec.json.encode(FeedOwner(owner[:ABOUT_CHARS_MAX], member.node_id, life))
+        return await member.protections.protect(ts, Mode.AFTER, OWNED_BY_FEED, meta, tables=tables)
 
     async def move(self, protection: bytes, ts: Timestamp) -> None:
         """Keep only what is above `ts` from now on."""
-        await self._node.protections.move(protection, ts)
+        await self._member.protections.move(protection, ts)
 
     async def release(self, protection: bytes) -> None:
         """Keep nothing for this one any more; if that cannot be written now, it is tried again until it can."""
@@ -144,7 +142,7 @@ class FeedProtector:
         """Release what has ended and could not be released then."""
         for protection in sorted(self._ended):
             try:
-                await self._node.protections.release(protection, timeout=RELEASE_TIMEOUT_S)
+                await self._member.protections.release(protection, timeout=RELEASE_TIMEOUT_S)
             except NotFound:
                 pass
             except SlackwaterError:
@@ -158,26 +156,28 @@ class FeedProtector:
             owner = _feed_owner.decode(record.meta)
         except (msgspec.MsgspecError, ValueError):
             return False
-        node = self._node
-        found = node.liveness.get(NodeId(owner.node_id)) if node.liveness else None
+        member = self._member
+        found = member.liveness.get(NodeId(owner.node_id))
         if found is None:
             return False  # not known: not declared gone
         another = bool(found.life and owner.life and found.life != owner.life)
-        return another or seconds_between(found.expiration, node.clock.peek()) > node.settings["liveness.dead_after"]
+        return (
+            another or seconds_between(found.expiration, member.clock.peek()) > member.settings["liveness.dead_after"]
+        )
 
 
 class PinnedHistory:
     """How much history protections pin: what is not live in the ranges they cover, once it is older than its ttl."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, member: Member) -> None:
+        self._member = member
 
     async def of(self, records: Sequence[Record]) -> dict[bytes, int]:
         """Bytes by record, over the whole cluster; of nodes that do not answer, nothing."""
-        node = self._node
-        now, zones = node.clock.peek(), node.span_watch.zones
-        works = [partial(node.peers.status, node_id) for node_id in node.book.nodes]
-        answers = await in_parallel(node.scope, works, limit=ASKED_AT_ONCE_MAX, name="pinned")
+        member = self._member
+        now, zones = member.clock.peek(), member.span_watch.zones
+        works = [partial(member.peers.status, node_id) for node_id in member.book.nodes]
+        answers = await in_parallel(member.scope, works, limit=ASKED_AT_ONCE_MAX, name="pinned")
         found: dict[bytes, int] = {}
         for answer in answers if records else ():
             if isinstance(answer, SlackwaterError):
@@ -190,22 +190,22 @@ class PinnedHistory:
 
     def here(self) -> int:
         """Bytes in ranges that this node leads, whichever protection pins them."""
-        node, records = self._node, self._node.protections.tracker.state.records
-        if node.store is None or not records:
+        member, records = self._member, self._member.protections.tracker.state.records
+        if not records:
             return 0
-        now, zones = node.clock.peek(), node.span_watch.zones
-        led = [r.state for r in node.store.replicas.values() if r.state.lease.holder == node.node_id]
+        now, zones = member.clock.peek(), member.span_watch.zones
+        led = [r.state for r in member.store.replicas.values() if r.state.lease.holder == member.node_id]
         return sum(history_bytes(s.stats) for s in led if any(pinning(records, zones, s.descriptor, now)))
 
     def oldest_s(self) -> float:
         """The age of the oldest protected timestamp; 0 without any."""
-        records = self._node.protections.tracker.state.records
-        now = self._node.clock.peek()
+        records = self._member.protections.tracker.state.records
+        now = self._member.clock.peek()
         return max((seconds_between(record.ts, now) for record in records), default=0.0)
 
     def warnings(self) -> list[str]:
         """What an operator should know: protections that are very old."""
-        limit_s, age_s = self._node.settings["protected_timestamp.warning_age"], self.oldest_s()
+        limit_s, age_s = self._member.settings["protected_timestamp.warning_age"], self.oldest_s()
         if not limit_s or age_s <= limit_s:
             return []
         return [

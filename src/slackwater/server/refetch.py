@@ -23,7 +23,7 @@ from slackwater.hooks import probe
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.replica.driver import Store
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 HALVES_TRIES_MAX = 60
 """Looks for what was split off, before it is left to the leaseholder's queues: perhaps it has moved away altogether."""
@@ -31,61 +31,62 @@ PAUSE_S, PAUSE_S_MAX = 1.0, 10.0
 """Between two rounds over the other replicas; longer each time, because a sender reads its whole replica first."""
 
 
-async def refetch(node: Node, store: Store, descriptor: RangeDescriptor) -> None:
+async def refetch(member: Member, descriptor: RangeDescriptor) -> None:
     """Return once the replica is good again, with all that was split off it meanwhile, or its range has gone on without it."""
-    await _refetch(node, store, descriptor)
+    store = member.store
+    await _refetch(member, store, descriptor)
     replica = store.replicas.get(descriptor.range_id)
     if replica is not None and replica.state.descriptor.end < descriptor.end:
-        await _fetch_halves(node, store, replica.state.descriptor.end, descriptor)
+        await _fetch_halves(member, store, replica.state.descriptor.end, descriptor)
 
 
-async def _fetch_halves(node: Node, store: Store, start: bytes, before: RangeDescriptor) -> None:
+async def _fetch_halves(member: Member, store: Store, start: bytes, before: RangeDescriptor) -> None:
     """Fetch the ranges that a range was split into, where this node has a part in them and nothing of them is here."""
     tries = 0
     while start < before.end and tries < HALVES_TRIES_MAX:
-        found = await _beside(node, before, start)
+        found = await _beside(member, before, start)
         if found is None:
             tries += 1
-            await node.runtime.clock.sleep(PAUSE_S)
+            await member.runtime.clock.sleep(PAUSE_S)
             continue
-        if node.node_id in found.replicas and store.holding(start) is None:
+        if member.node_id in found.replicas and store.holding(start) is None:
             probe("refetch.right_half")
-            await _refetch(node, store, found)
+            await _refetch(member, store, found)
         start = found.end
 
 
-async def _beside(node: Node, before: RangeDescriptor, key: bytes) -> RangeDescriptor | None:
+async def _beside(member: Member, before: RangeDescriptor, key: bytes) -> RangeDescriptor | None:
     """The range that holds a key now, as the others who had a replica know it: the index may not have been told yet."""
     best: RangeDescriptor | None = None
     for other in before.replicas:
         with suppress(SlackwaterError):
-            for status in (await node.peers.status(other, [])).replicas if other != node.node_id else ():
+            for status in (await member.peers.status(other, [])).replicas if other != member.node_id else ():
                 found = status.descriptor
                 if found.contains(key) and (best is None or best.generation < found.generation):
                     best = found
     return best
 
 
-async def _refetch(node: Node, store: Store, descriptor: RangeDescriptor) -> None:
+async def _refetch(member: Member, store: Store, descriptor: RangeDescriptor) -> None:
     range_id, pause_s = descriptor.range_id, PAUSE_S
     while True:
         replica = store.replicas.get(range_id)
         if replica is not None and replica.failure is None:
             return
         for source in descriptor.replicas:
-            if source == node.node_id:
+            if source == member.node_id:
                 continue
             with suppress(SlackwaterError):
-                await node.fetch(range_id, source)
-                node.queues.wake()  # the lease it had must be acquired anew, even if no request comes
+                await member.fetch(range_id, source)
+                member.queues.wake()  # the lease it had must be acquired anew, even if no request comes
                 return
-        await node.runtime.clock.sleep(pause_s)
+        await member.runtime.clock.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
         with suppress(SlackwaterError):
-            newer = await _superseded(node, descriptor)
+            newer = await _superseded(member, descriptor)
             if newer is None:
                 continue
-            if node.node_id not in newer.replicas:
+            if member.node_id not in newer.replicas:
                 store.remove(range_id)
                 return
             if newer.range_id == range_id:
@@ -94,7 +95,7 @@ async def _refetch(node: Node, store: Store, descriptor: RangeDescriptor) -> Non
                 return  # merged away, and so is what was left of it here
 
 
-async def _superseded(node: Node, descriptor: RangeDescriptor) -> RangeDescriptor | None:
+async def _superseded(member: Member, descriptor: RangeDescriptor) -> RangeDescriptor | None:
     """The range that now holds where this one began, if its leaseholder says that it is newer."""
-    now = (await node.admin.describe(descriptor.start)).descriptor
+    now = (await member.admin.describe(descriptor.start)).descriptor
     return now if now.generation > descriptor.generation else None

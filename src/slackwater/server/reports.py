@@ -11,32 +11,33 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver import Replica, Store
+    from slackwater.server.member import Member
     from slackwater.server.node import Node
     from slackwater.server.span_watch import SpanWatch
 
 
 def report(node: Node) -> sv.ReportReply:
     """What a node knows of itself and of the others."""
-    own = NodeDescriptor(node.node_id, node.address, node.locality)
-    replicas = list(node.store.replicas.values()) if node.store else []
+    own, member = NodeDescriptor(node.node_id, node.address, node.locality), node.member
+    replicas = [] if member is None else list(member.store.replicas.values())
     return sv.ReportReply(
         cluster_id=node.identity.cluster_id,
         node=node.book.nodes.get(node.node_id, own),
         nodes=list(node.book.nodes.values()),
-        liveness=node.liveness.all() if node.liveness else [],
+        liveness=[] if member is None else member.liveness.all(),
         now=node.clock.peek(),
         ranges=len(replicas),
         leases=sum(1 for r in replicas if r.state.lease.holder == node.node_id),
-        quarantined=dict(node.store.quarantined) if node.store else {},
+        quarantined={} if member is None else dict(member.store.quarantined),
         offsets_us=node.offsets.latest(),
-        questions=node.queues.context.open_questions() if node.store else {},
-        unfit=node.fitness.why_unfit(),
-        warnings=[*certificate_warnings(node), *(_store_warnings(node) if node.store else ())],
+        questions={} if member is None else member.queues.context.open_questions(),
+        unfit=node.why_unfit(),
+        warnings=[*certificate_warnings(node), *(() if member is None else _store_warnings(member))],
     )
 
 
-def _store_warnings(node: Node) -> list[str]:
-    return [*node.queues.context.lost.values(), *node.pinned.warnings()]
+def _store_warnings(member: Member) -> list[str]:
+    return [*member.queues.context.lost.values(), *member.pinned.warnings()]
 
 
 def certificate_warnings(node: Node) -> list[str]:

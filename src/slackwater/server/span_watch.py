@@ -18,6 +18,7 @@ steps with hysteresis (`closedts.policy.rtt_step`), and steps are only looked at
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.closedts.policy import ClosingPolicy, SpanPolicies, rtt_step
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId
     from slackwater.replica.driver import Store
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
     from slackwater.settings import Settings
 
 SYSTEM_POLICY = ClosingPolicy()
@@ -138,17 +139,18 @@ def policies_of(configs: Sequence[ZoneConfig], *, rtt_step: int) -> SpanPolicies
     return SpanPolicies([(b"", KV_PREFIX, SYSTEM_POLICY), *users], default=default)
 
 
-def span_watch(node: Node, store: Store) -> SpanWatch:
-    """The copy of a node that belongs to a cluster."""
-
-    def changed() -> None:
-        if store.context.transport is not None:
-            store.context.transport.touch_all()
-
+def span_watch(member: Member) -> SpanWatch:
+    """The copy of one node."""
     return SpanWatch(
-        book=store.context.policies,
-        read=lambda: read_zones(node.kv, timeout=READ_TIMEOUT_S),
-        settings=node.settings,
-        round_trips_s=node.hook.round_trips_s,
-        changed=changed,
+        book=member.policies,
+        read=partial(read_zones, member.kv, timeout=READ_TIMEOUT_S),
+        settings=member.settings,
+        round_trips_s=member.hook.round_trips_s,
+        changed=partial(_touch_all, member.store),
     )
+
+
+def _touch_all(store: Store) -> None:
+    """Have the side transport ask every range again."""
+    if store.context.transport is not None:
+        store.context.transport.touch_all()

@@ -41,7 +41,7 @@ class JournalWatch:
             node=f"n{node.node_id}",
             cluster=node.identity.cluster_id,
             address=node.address,
-            ranges=len(node.store.replicas) if node.store else 0,
+            ranges=len(node.here().store.replicas),
         )
         while True:
             self.look()
@@ -56,10 +56,8 @@ class JournalWatch:
         self._look_at_fitness()
 
     def _look_at_nodes(self) -> None:
-        if self._node.liveness is None:
-            return
         now = self._node.clock.peek()
-        for record in self._node.liveness.all():
+        for record in self._node.here().liveness.all():
             seen = (record.live_at(now), record.epoch)
             if self._live.get(record.node_id) != seen:
                 self._live[record.node_id] = seen
@@ -72,9 +70,7 @@ class JournalWatch:
                 )
 
     def _look_at_leases(self) -> None:
-        store = self._node.store
-        if store is None:
-            return
+        store = self._node.here().store
         now = {range_id: int(replica.state.lease.holder) for range_id, replica in store.replicas.items()}
         changed = sorted(r for r in now.keys() | self._leases.keys() if now.get(r) != self._leases.get(r))
         for range_id in changed[:LEASES_TOLD_MAX]:
@@ -86,19 +82,17 @@ class JournalWatch:
 
     def _look_at_damage(self) -> None:
         """Reads that failed, and questions that only an operator can answer. A replica may be well again by now."""
-        store = self._node.store
-        if store is None:
-            return
+        store = self._node.here().store
         for incident in store.damage.incidents:
             if incident.number > self._incidents:
                 event = "storage.damage" if incident.damage else "storage.read_failed"
                 self._journal.error(event, range=f"r{incident.range_id}", why=incident.why)
         self._incidents = store.damage.read_errors
-        questions = self._node.queues.context.open_questions()
+        questions = self._node.here().queues.context.open_questions()
         for range_id, question in questions.items():
             if self._questions.get(range_id) != question:
                 self._journal.error("replicas.differ", range=f"r{range_id}", why=question, act="slackwater refetch")
-        lost = self._node.queues.context.lost
+        lost = self._node.here().queues.context.lost
         for range_id, why in lost.items():
             if self._lost.get(range_id) != why:
                 self._journal.error("range.lost", range=f"r{range_id}", why=why)
@@ -109,7 +103,7 @@ class JournalWatch:
 
     def _look_at_fitness(self) -> None:
         """Reasons are named once; their wording may change while they last."""
-        reasons = self._node.fitness.why_unfit()
+        reasons = self._node.why_unfit()
         if bool(reasons) != bool(self._unfit) or len(reasons) > len(self._unfit):
             if reasons:
                 self._journal.error("node.unfit", why="; ".join(reasons), doing="gives its leases up")
@@ -118,8 +112,8 @@ class JournalWatch:
         self._unfit = reasons
 
     def _look_at_failures(self) -> None:
-        store = self._node.store
-        if store is None or store.quarantined == self._quarantined:
+        store = self._node.here().store
+        if store.quarantined == self._quarantined:
             return
         for range_id, why in store.quarantined.items():
             if self._quarantined.get(range_id) != why:

@@ -258,7 +258,7 @@ def test_another_gateway_goes_on_when_one_dies() -> None:
                     if seen >= {0, 1, 2} and batch.kind == "resolved":
                         assert len(cluster.nodes[2].feed_client.protections) == 1
                         break
-                await cluster.nodes[2].stop()
+                await cluster.nodes[2].node.stop()
                 await db.upsert("accounts", accounts(3, first=20))
                 last = batch.resolved
                 async for batch in feed:
@@ -287,12 +287,12 @@ def test_a_feed_that_lags_raises_an_alarm_and_its_end_ends_that() -> None:
         long_ago = add_seconds(db.now(), -60.0)
         async with aclosing(db.change_items(OpenChanges(("accounts",), after=long_ago, expires_after_s=100.0))) as feed:
             await anext(feed)
-            page = render(collect_metrics(node))
+            page = render(collect_metrics(node.node))
             assert "slackwater_feed_protection_alarms 1" in page
             assert 'slackwater_feed_protection_lag_seconds{feed="changes 1"} 6' in page
         while node.feed_client.protections:
             await asyncio.sleep(0.01)
-        assert "slackwater_feed_protection_alarms 0" in render(collect_metrics(node))
+        assert "slackwater_feed_protection_alarms 0" in render(collect_metrics(node.node))
 
     play(story)
 

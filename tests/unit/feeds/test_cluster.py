@@ -298,7 +298,7 @@ def test_who_comes_back_after_a_restart_needs_no_scan(end: str, remembered: bool
             await cluster.fill(5, size=11)
             await node.store.flush()
             await node.kv.delete(kv(b"k000100"))
-            await (node.stop() if end == "stop" else cluster.kill(node))
+            await (node.node.stop() if end == "stop" else cluster.kill(node))
             engine = node.engine
             if end != "stop":
                 engine = engine.crash(keep=lambda unflushed: 0 if end == "crash" else unflushed)

@@ -14,7 +14,7 @@ from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
     from slackwater.jobs import RunningJob
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
     from slackwater.txn import Transaction
 
 
@@ -25,7 +25,7 @@ class At(msgspec.Struct):
 class Counting:
     """Counts to three, and waits before step `upto` until it is told to go further."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Member) -> None:
         self.node = node
         self.upto = 3
         self.fail: list[Exception] = []
@@ -112,7 +112,7 @@ class JobsCluster(Cluster):
         return await self.nodes[0].kv.get(owned_key(str(job_id)))
 
 
-def know(node: Node) -> Counting:
+def know(node: Member) -> Counting:
     counting = Counting(node)
     node.job_types.add(JobType("count", counting))
     node.job_types.releases["thing"] = release_thing

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from slackwater.replica.driver import ApplyListener
+    from slackwater.server.member import Member
 
 settle_pandas()  # the nodes' threads must not do it, two at a time
 DEADLINE_S = 20.0
@@ -46,19 +47,17 @@ class Cluster:
         self.net = LocalNet(self.settings)
         self._localities = [(("zone", z),) for z in locality] or [()] * size
         self.size = size
-        self.nodes: list[Node] = []
+        self.nodes: list[Member] = []
 
     async def __aenter__(self) -> Cluster:
         self.log = MemoryLog("test", rng=RealRuntime(disk=MemoryDisk(), net=self.net).rng)
         for number in range(self.size):
             await self.add(MemoryEngine(), number)
-        await self.until(
-            lambda: all(n.liveness and n.liveness.own() and len(n.liveness.all()) == self.size for n in self.nodes)
-        )
+        await self.until(lambda: all(n.liveness.own() and len(n.liveness.all()) == self.size for n in self.nodes))
         await self.until(lambda: all(len(n.book.nodes) == self.size for n in self.nodes), poke=self._learn)
         return self
 
-    async def add(self, engine: MemoryEngine, number: int, *, listener: ApplyListener | None = None) -> Node:
+    async def add(self, engine: MemoryEngine, number: int, *, listener: ApplyListener | None = None) -> Member:
         """Start a node; the first makes the cluster, the others join it."""
         runtime = RealRuntime(disk=MemoryDisk(), net=self.net)
         node = Node(
@@ -72,15 +71,15 @@ class Cluster:
             locality=self._localities[number] if number < len(self._localities) else (),
             listener=listener,
         )
-        if number < len(self.nodes):
-            self.nodes[number] = node
-        else:
-            self.nodes.append(node)
         await node.start()
         if number == 0 and not node.node_id:
             await node.init(cluster_id="test")
-        await asyncio.wait_for(node.ready.wait(), DEADLINE_S)
-        return node
+        member = await asyncio.wait_for(node.joined(), DEADLINE_S)
+        if number < len(self.nodes):
+            self.nodes[number] = member
+        else:
+            self.nodes.append(member)
+        return member
 
     async def _learn(self) -> None:
         for node in self.nodes:
@@ -90,7 +89,7 @@ class Cluster:
         for node in self.nodes:
             await self.kill(node)
 
-    async def kill(self, node: Node) -> None:
+    async def kill(self, node: Member) -> None:
         """End a node without any goodbye."""
         await node.server.close()
         await node.dialer.close()

@@ -44,7 +44,7 @@ class Guarded:
         self._runtime = RealRuntime(disk=MemoryDisk(), net=net, settings=self.settings)
         self.scope = self._runtime.scope("guarded")
         self.log = MemoryLog("test", rng=self._runtime.rng) if self._first is None else self._first.log
-        self.node = Node(
+        node = Node(
             runtime=self._runtime,
             scope=self.scope.child("node"),
             engine=self.engine,
@@ -53,10 +53,10 @@ class Guarded:
             settings=self.settings,
             join=() if self._first is None else (self._first.address,),
         )
-        await self.node.start()
-        if self._first is None and not self.node.node_id:
-            await self.node.init(cluster_id="test")
-        await asyncio.wait_for(self.node.ready.wait(), DEADLINE_S)
+        await node.start()
+        if self._first is None and not node.node_id:
+            await node.init(cluster_id="test")
+        self.node = await asyncio.wait_for(node.joined(), DEADLINE_S)
         self.address = self.node.address
         return self
 

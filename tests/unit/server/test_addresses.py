@@ -73,7 +73,7 @@ def test_a_founder_that_led_nothing_finds_its_cluster_again_by_what_it_wrote_dow
             await founder.book.keep(founder.engine)
             await cluster.kill(founder)
             again = await cluster.add(founder.engine.crash(keep=lambda unflushed: 0), 0)  # type: ignore[attr-defined]
-            assert again.join == ()
+            assert again.node.join == ()
             assert {N2, N3} <= again.book.nodes.keys(), "from the disk, before it has asked anybody"
             await cluster.until(lambda: again.liveness.own() is not None)
             await again.kv.put(kv(b"a"), b"1")

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from slackwater.replica.snapshot import SnapshotPart
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 ROWS = 50
 R3 = RangeId(3)
 
 
-def lose(node: Node, first: int, last: int) -> None:
+def lose(node: Member, first: int, last: int) -> None:
     """Take rows out of a node's engine, behind the back of its replica."""
     batch = WriteBatch()
     batch.delete_range(Family.DATA, kv(b"k%06d" % first), kv(b"k%06d" % last))
     node.engine.write(batch)
 
 
-def whole(node: Node) -> bool:
+def whole(node: Member) -> bool:
     replica = node.store.replicas.get(R3)
     if replica is None or replica.failure is not None:
         return False
@@ -53,13 +53,13 @@ def whole(node: Node) -> bool:
     return True
 
 
-async def check(node: Node) -> None:
+async def check(node: Member) -> None:
     await CheckQueue().check(
         Visit(node.queues.context, node.store.replicas[R3], await view_cluster(node.queues.context))
     )
 
 
-async def filled(cluster: Cluster) -> list[Node]:
+async def filled(cluster: Cluster) -> list[Member]:
     await cluster.nodes[0].admin.change_replicas(kv(b""), [1, 2, 3])
     await cluster.fill(ROWS)
     return list(cluster.nodes)
@@ -91,8 +91,8 @@ def test_where_nobody_can_tell_nothing_is_touched_and_an_operator_is_asked() -> 
             question = first.queues.context.open_questions()[R3]
             assert "none holds what its statistics say" in question
             assert f"n1: {ROWS - 5} of {ROWS} versions" in question
-            assert report(first).questions == {R3: question}
-            assert question in health(first).warnings
+            assert report(first.node).questions == {R3: question}
+            assert question in health(first.node).warnings
 
     run(main())
 

@@ -38,11 +38,11 @@ def test_a_serving_node_is_ready_and_has_numbers() -> None:
         async with Cluster(2) as cluster:
             await cluster.fill(100)
             node = cluster.nodes[0]
-            found = answer(node, "/health")
+            found = answer(node.node, "/health")
             assert found.status == 200, found.body
             said = json.loads(found.body)
             assert (said["live"], said["ready"], said["reasons"], said["node"]) == (True, True, [], "n1")
-            page = values(answer(node, "/metrics").body)
+            page = values(answer(node.node, "/metrics").body)
             assert page["slackwater_ready"] == 1
             assert page['slackwater_node_live{node="n1"}'] == 1
             assert page['slackwater_node_live{node="n2"}'] == 1
@@ -52,7 +52,7 @@ def test_a_serving_node_is_ready_and_has_numbers() -> None:
                 page['slackwater_closed_lag_seconds{quantile="0"}']
                 <= page['slackwater_closed_lag_seconds{quantile="1"}']
             )
-            assert answer(node, "/nothing").status == 404
+            assert answer(node.node, "/nothing").status == 404
 
     asyncio.run(test())
 
@@ -62,13 +62,13 @@ def test_closing_on_demand_and_follower_reads_are_counted() -> None:
         async with Cluster(1, closed_timestamp__target_duration=600.0) as cluster:
             node = cluster.nodes[0]
             await node.kv.put(kv(b"a"), b"1")
-            before = values(answer(node, "/metrics").body)
+            before = values(answer(node.node, "/metrics").body)
             session = Staleness(sender=node.sender, clock=node.clock, settings=node.settings)
             at = await session.close([(kv(b"a"), kv(b"b"))])
             assert await session.close([(kv(b"a"), kv(b"b"))], at=at) == at, "closed already: nothing is written"
             assert await node.kv.get(kv(b"a"), ts=at, follower_ok=True) == b"1"
             await node.kv.get(kv(b"a"), ts=node.clock.now(), follower_ok=True)
-            page = values(answer(node, "/metrics").body)
+            page = values(answer(node.node, "/metrics").body)
             assert page["slackwater_closes_total"] - before["slackwater_closes_total"] == 1
             assert page["slackwater_close_seconds_total"] > before["slackwater_close_seconds_total"]
             for name in ("slackwater_follower_reads_total", "slackwater_follower_reads_refused_total"):
@@ -83,13 +83,13 @@ def test_a_node_that_is_quarantined_draining_or_expired_says_so() -> None:
         async with Cluster(1) as cluster:
             node = cluster.nodes[0]
             node.store.quarantined[7] = "it differs"
-            assert health(node).ready
-            assert health(node).warnings == ["r7 is quarantined: it differs"]
+            assert health(node.node).ready
+            assert health(node.node).warnings == ["r7 is quarantined: it differs"]
             node.liveness._own = None
-            found = answer(node, "/health/ready")
+            found = answer(node.node, "/health/ready")
             assert found.status == 503
             assert "liveness record has expired" in json.loads(found.body)["reasons"][0]
-            assert answer(node, "/health/live").status == 200
+            assert answer(node.node, "/health/live").status == 200
 
     asyncio.run(test())
 

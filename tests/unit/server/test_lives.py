@@ -75,7 +75,7 @@ def test_after_a_graceful_stop_nobody_has_to_wait() -> None:
         async with Cluster(1, lease__duration=60, liveness__duration=60) as cluster:
             node = cluster.nodes[0]
             await cluster.fill(10)
-            await node.stop()
+            await node.node.stop()
             again = await cluster.add(node.engine, 0)  # type: ignore[arg-type]
             await cluster.until(lambda: again.liveness.own() is not None)
             assert len(await cluster.keys()) == 10

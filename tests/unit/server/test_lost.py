@@ -22,18 +22,18 @@ from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
     from slackwater.replica.state import RangeState
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
 
 N1, N2, N3 = NodeId(1), NodeId(2), NodeId(3)
 DEAD_SOON = {"liveness__dead_after": 1.0}
 
 
-def history(node: Node, start: bytes) -> RangeHistory:
+def history(node: Member, start: bytes) -> RangeHistory:
     born = read_identity(node.engine).born
     return RangeHistory(begin_again(born), node.log, node.runtime, start=start, bytes_max=1 << 30)
 
 
-async def replayed(node: Node, born: Genesis | None, start: bytes, *, bytes_max: int) -> RangeState:
+async def replayed(node: Member, born: Genesis | None, start: bytes, *, bytes_max: int) -> RangeState:
     return await RangeHistory(begin_again(born), node.log, node.runtime, start=start, bytes_max=bytes_max).advance()
 
 
@@ -46,14 +46,14 @@ async def lose_first(cluster: Cluster) -> None:
     await cluster.until(lambda: dead(second, N1))
 
 
-def dead(node: Node, other: NodeId) -> bool:
+def dead(node: Member, other: NodeId) -> bool:
     record = node.liveness.get(other)
     if record is None or node.liveness.own() is None:
         return False
     return (node.liveness.refreshed_at - record.expiration) > (1_100_000 << 10)
 
 
-async def sweep(*nodes: Node) -> None:
+async def sweep(*nodes: Member) -> None:
     for node in nodes:
         await node.queues.sweep("lost", "nudge")
 
@@ -109,7 +109,7 @@ def test_a_node_that_was_thought_dead_and_comes_back_finds_one_more_replica_and_
     asyncio.run(main())
 
 
-def made_again(*nodes: Node) -> dict[RangeId, Node]:
+def made_again(*nodes: Member) -> dict[RangeId, Member]:
     """Where r2 and r3 are now; nothing unless both are somewhere."""
     found = {r: node for node in nodes for r in node.store.replicas if r != 1}
     return found if set(found) == {2, 3} else {}
@@ -195,7 +195,7 @@ def test_a_lost_range_whose_log_was_trimmed_is_left_alone_and_reported():
                 lambda: "the log was trimmed" in second.queues.context.lost.get(RangeId(3), ""),
                 poke=lambda: sweep(second),
             )
-            assert "start n1 again, or restore a backup" in "".join(report(second).warnings), "status says so"
+            assert "start n1 again, or restore a backup" in "".join(report(second.node).warnings), "status says so"
             assert RangeId(3) not in second.store.replicas
             assert await second.log.head(RangeId(3)) == head, "nothing was proposed either"
 

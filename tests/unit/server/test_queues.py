@@ -20,7 +20,7 @@ from slackwater.storage.batch import WriteBatch
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
     from slackwater.txn.coordinator import Transaction
 
 
@@ -294,7 +294,7 @@ async def _write_both(txn: Transaction, value: bytes) -> None:
     await txn.put(kv(b"k000007"), value)
 
 
-def _left(node: Node, family: Family) -> int:
+def _left(node: Member, family: Family) -> int:
     """Intents, or transaction records, in the plain key space."""
     span = Span(kv(b""), b"\x05")
     if family is Family.LOCAL:

@@ -22,7 +22,7 @@ from slackwater.server.queues.scheduler import PROMPT_SWEEPS_MAX
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
-    from slackwater.server.node import Node
+    from slackwater.server.member import Member
     from slackwater.server.queues.context import Visit
 
 R3 = RangeId(3)
@@ -60,7 +60,7 @@ class After:
         return False
 
 
-def with_broken(node: Node, error: Exception) -> tuple[Broken, After, list[dict[str, Any]]]:
+def with_broken(node: Member, error: Exception) -> tuple[Broken, After, list[dict[str, Any]]]:
     """Give a node a queue that raises and one behind it; returns both and what reaches the loop's handler."""
     broken, after = Broken(error), After()
     node.queues.queues = [broken, after]
@@ -80,7 +80,7 @@ def test_a_queue_that_crashes_is_reported_and_rests_while_everything_else_goes_o
             assert after.seen.count(R3) == 3, "the queues behind it are not stopped"
             assert [str(c["exception"]) for c in reported] == ["a bug"]
             assert node.queues.crashes == node.queues.failures["trim"] == 1
-            assert "slackwater_queue_crashes_total 1" in answer(node, "/metrics").body
+            assert "slackwater_queue_crashes_total 1" in answer(node.node, "/metrics").body
             assert "trim of r3 crashed: ZeroDivisionError: a bug" in node.queues.status()
             assert not node.store.quarantined
             assert node.scope.failure is None

@@ -70,6 +70,8 @@ class RpcServer:
         self.check_node = check_node
         """Raises `AccessDenied` when a certificate is not that of the node that its bearer says it is."""
         self.handlers: dict[str, Handler] = {}
+        self.why_unserved: Callable[[], SlackwaterError | None] = lambda: None
+        """Why a method without a handler has none, where its owner knows better than that it does not exist."""
         self.refusals: deque[tuple[str, SlackwaterError]] = deque(maxlen=REFUSALS_KEPT_MAX)
         self.refused_total: Counter[str] = Counter()
         """How often each kind of error was a refusal, for as long as the server lives."""

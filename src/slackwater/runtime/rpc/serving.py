@@ -199,6 +199,8 @@ class ServerSession(RpcSession):
         """The handler that may serve this call, or the error that it may not."""
         handler = self._handlers.get(message.method)
         if handler is None:
+            if (why := self._server.why_unserved()) is not None:
+                raise why
             raise ProtocolError(f"there is no method {message.method[:80]!r} here; is the peer older than the caller?")
         if (handler.kind is STREAM) != (message.__class__ is OpenStream):
             raise ProtocolError(f"{message.method} is {'a stream' if handler.kind is STREAM else 'not a stream'}")

@@ -58,10 +58,10 @@ plant(
         patches=(
             Patch(
                 "slackwater.server.node:Node._begin_life",
-                "self._become(identity, lives)",
+                "self.start_as_member(identity, lives)",
                 """
 from slackwater.replica.driver.liveness import Unnamed
-self._become(identity, Unnamed())
+self.start_as_member(identity, Unnamed())
 """,
             ),
         ),

@@ -77,7 +77,7 @@ def listen(world: World, site: str, look: Callable[..., None]) -> None:
 def store_of(world: World, node: str) -> Store | None:
     """The store of a node that runs."""
     found = cluster_of(world).nodes.get(node)
-    return None if found is None else found.store
+    return None if found is None or found.member is None else found.member.store
 
 
 def name_of(context: ReplicaContext) -> str:
@@ -362,9 +362,10 @@ class PublishedClosing(_Watcher):
 
     def _store_with(self, sender: Sender) -> Store | None:
         for _, node in cluster_of(self.world).up():
-            transport = node.store.context.transport if node.store else None
+            store = node.member.store if node.member else None
+            transport = store.context.transport if store else None
             if isinstance(transport, SideTransport) and transport.sender is sender:
-                return node.store
+                return store
         return None
 
     def _under_way(self, replica: Replica, lai: int, ts: Timestamp) -> None:

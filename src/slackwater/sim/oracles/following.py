@@ -277,7 +277,7 @@ class Advances:
         terms, now = terms_of(world.settings), from_us((EPOCH_NS + world.loop.now_ns) // 1000)
         spare_s = terms.interval_s + 2 * terms.max_offset_s + DELAY_S + SLACK_S
         for name, node in cluster_of(world).up():
-            for replica in node.store.replicas.values() if node.store else ():
+            for replica in node.member.store.replicas.values() if node.member else ():
                 aim = target(replica.closing.policy(), now, terms)
                 if aim is None or replica.failure is not None:
                     continue

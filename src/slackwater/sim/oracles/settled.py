@@ -72,7 +72,7 @@ def descriptors(cluster: Cluster) -> list[RangeDescriptor]:
     """The ranges there are, as the newest of their own states say."""
     newest: dict[int, RangeDescriptor] = {}
     for _, node in cluster.up():
-        for replica in node.store.replicas.values() if node.store else ():
+        for replica in node.member.store.replicas.values() if node.member else ():
             descriptor = replica.state.descriptor
             known = newest.get(descriptor.range_id)
             if known is None or known.generation < descriptor.generation:
@@ -91,7 +91,7 @@ def _absent(cluster: Cluster) -> Iterator[str]:
         newest = log.range(descriptor.range_id).newest
         for node_id in descriptor.replicas:
             name, node = nodes.get(node_id, (f"n{node_id}", None))
-            replica = node.store.replicas.get(descriptor.range_id) if node is not None and node.store else None
+            replica = node.member.store.replicas.get(descriptor.range_id) if node is not None and node.member else None
             if replica is None:
                 yield f"I-31 {name} has no replica of {descriptor.status()}"
             elif replica.failure is not None:
@@ -140,7 +140,7 @@ def _index(cluster: Cluster) -> Iterator[str]:
     """The index of ranges, on every replica of the range that holds it."""
     truth = {d.end: d for d in descriptors(cluster)}
     for name, node in cluster.up():
-        if node.store is None or FIRST_RANGE not in node.store.replicas:
+        if node.member is None or FIRST_RANGE not in node.member.store.replicas:
             continue
         at = KEY_MIN
         for descriptor in _indexed(engine_of(node)):
@@ -182,7 +182,7 @@ class Equal:
         cluster = cluster_of(world)
         digests: dict[tuple[int, int], tuple[bytes, str]] = {}
         for name, node in cluster.up():
-            for replica in node.store.replicas.values() if node.store else ():
+            for replica in node.member.store.replicas.values() if node.member else ():
                 if replica.failure is not None:
                     continue
                 place = (replica.state.descriptor.range_id, replica.state.position)

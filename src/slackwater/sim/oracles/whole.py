@@ -48,7 +48,7 @@ class Whole:
     def judge(self, world: World) -> Iterable[Violation]:
         """Every replica holds what its statistics say."""
         for name, node in cluster_of(world).up():
-            for replica in node.store.replicas.values() if node.store else ():
+            for replica in node.member.store.replicas.values() if node.member else ():
                 if replica.failure is None and (text := _differs(engine_of(node), replica.state)):
                     yield Violation(self.name, "not-whole", f"{name} {text}", {})
 

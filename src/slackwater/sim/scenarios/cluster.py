@@ -142,7 +142,7 @@ class Traffic:
 def _holder(cluster: Cluster) -> str | None:
     """A node that holds the lease of the first range: worth hurting."""
     for name, node in cluster.up():
-        replica = node.store.replicas.get(1) if node.store else None  # type: ignore[call-overload]
+        replica = node.member.store.replicas.get(1) if node.member else None  # type: ignore[call-overload]
         if replica is not None and replica.state.lease.holder == node.node_id:
             return name
     return None

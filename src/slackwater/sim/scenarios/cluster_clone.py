@@ -47,4 +47,4 @@ async def clone(cluster: Cluster) -> None:
 
 def _members(cluster: Cluster) -> set[str]:
     """Nodes that have their record: a store that was never part of the cluster has nothing to be mistaken for."""
-    return {name for name, node in cluster.up() if node.liveness is not None and node.liveness.own() is not None}
+    return {name for name, node in cluster.up() if node.member is not None and node.member.liveness.own() is not None}

@@ -65,13 +65,13 @@ def _victim(cluster: Cluster, draw: TapeStream) -> str | None:
 
 
 def _own_record(node: Node) -> object:
-    return None if node.liveness is None else node.liveness.own()
+    return None if node.member is None else node.member.liveness.own()
 
 
 def _led(node: Node) -> list[RangeId]:
-    if node.store is None:
+    if node.member is None:
         return []
-    return [range_id for range_id, r in node.store.replicas.items() if r.state.lease.holder == node.node_id]
+    return [range_id for range_id, r in node.member.store.replicas.items() if r.state.lease.holder == node.node_id]
 
 
 def _begin(cluster: Cluster, draw: TapeStream, victim: str, name: str) -> InjectedFault:
@@ -121,9 +121,9 @@ async def _watch(cluster: Cluster, victim: str, led: list[RangeId], *, lasts_ns:
 def _unled(cluster: Cluster, victim: str, range_id: RangeId) -> bool:
     """Whether a range that the others have replicas of is led by none of them."""
     here = [
-        (node, node.store.replicas[range_id])
+        (node, node.member.store.replicas[range_id])
         for name, node in cluster.up()
-        if name != victim and node.store is not None and range_id in node.store.replicas
+        if name != victim and node.member is not None and range_id in node.member.store.replicas
     ]
     return bool(here) and not any(
         replica.failure is None
@@ -135,6 +135,10 @@ def _unled(cluster: Cluster, victim: str, range_id: RangeId) -> bool:
 
 def _lease_seen(cluster: Cluster, victim: str, range_id: RangeId) -> str:
     for name, node in cluster.up():
-        if name != victim and node.store is not None and (replica := node.store.replicas.get(range_id)) is not None:
+        if (
+            name != victim
+            and node.member is not None
+            and (replica := node.member.store.replicas.get(range_id)) is not None
+        ):
             return f"{name} sees {replica.state.lease.status()}"
     return "nobody has a replica"

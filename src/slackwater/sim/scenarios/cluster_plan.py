@@ -258,18 +258,18 @@ def spare(cluster: Cluster, name: str, family: Family, key: bytes | None) -> boo
     """Whether a node's copy of a stored key may be damaged: another node has a healthy one. None: of all it holds."""
     nodes = dict(cluster.up())
     node = nodes.pop(name, None)
-    if node is None or node.store is None:
+    if node is None or node.member is None:
         return False
     if key is None:
-        held = list(node.store.replicas.values())
+        held = list(node.member.store.replicas.values())
     else:
-        found = node.store.holding(key[:-VERSION_BYTES] if family is Family.DATA else key)
+        found = node.member.store.holding(key[:-VERSION_BYTES] if family is Family.DATA else key)
         held = [] if found is None else [found]
     return bool(held) and all(_copies(nodes, replica.state.descriptor) >= GOOD_COPIES_MIN for replica in held)
 
 
 def _copies(nodes: dict[str, Node], descriptor: RangeDescriptor) -> int:
-    stores = [node.store for node in nodes.values() if node.store is not None]
+    stores = [node.member.store for node in nodes.values() if node.member is not None]
     found = [store.replicas.get(descriptor.range_id) for store in stores]
     return sum(1 for replica in found if replica is not None and replica.failure is None)
 

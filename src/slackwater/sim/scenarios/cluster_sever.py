@@ -66,7 +66,7 @@ def _cut(cluster: Cluster, draw: TapeStream, name: str) -> InjectedFault | None:
 
 
 def _holds_leases(node: object) -> bool:
-    store = node.store  # type: ignore[attr-defined]
+    store = node.member.store  # type: ignore[attr-defined]
     return store is not None and any(
         replica.state.lease.holder == node.node_id  # type: ignore[attr-defined]
         for replica in store.replicas.values()

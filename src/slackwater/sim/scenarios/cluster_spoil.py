@@ -40,7 +40,7 @@ def _spare(cluster: Cluster) -> list[tuple[str, Replica]]:
     """Replicas that could be fetched from another node."""
     of_range: dict[int, list[tuple[str, Replica]]] = {}
     for name, node in cluster.up():
-        for range_id, replica in node.store.replicas.items() if node.store else ():
+        for range_id, replica in node.member.store.replicas.items() if node.member else ():
             of_range.setdefault(range_id, []).append((name, replica))
     return [
         one

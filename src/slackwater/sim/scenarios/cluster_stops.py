@@ -46,4 +46,4 @@ def _retired(machine: Machine) -> bool:
 
 def _ready(cluster: Cluster, name: str) -> bool:
     node = cluster.nodes.get(name)
-    return node is not None and node.liveness is not None and node.liveness.own() is not None
+    return node is not None and node.member is not None and node.member.liveness.own() is not None

@@ -161,7 +161,7 @@ class Shaker(Operator):
     def _frozen(self) -> RangeDescriptor | None:
         """A range that is frozen somewhere; nobody but the simulator could know at once."""
         for _, node in self._cluster.up():
-            for replica in node.store.replicas.values() if node.store else ():
+            for replica in node.member.store.replicas.values() if node.member else ():
                 if replica.state.frozen is not None:
                     return replica.state.descriptor
         return None

@@ -141,11 +141,11 @@ def know(node: Node) -> None:
     node.job_types.releases[THING] = _release
 
     async def make(request: MakeSteps, context: Context) -> JobReply:
-        node._here()
+        jobs = node.here().jobs
         payload = msgspec.json.encode(request).decode()
         timeout = context.remaining()
         return JobReply(
-            await node.jobs.create(TYPE, description="steps", payload=payload, name=request.name, timeout=timeout)
+            await jobs.create(TYPE, description="steps", payload=payload, name=request.name, timeout=timeout)
         )
 
     node.server.handle(MAKE, make)

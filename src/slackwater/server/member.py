@@ -1,0 +1,364 @@
+"""What a node is once it belongs to a cluster: the ranges here, what answers for them, and what keeps them in order.
+
+    Member
+    ├── Store ── Replica …                the ranges here
+    ├── NodeLiveness, Fitness             heartbeat, and whether this node should lead anything
+    ├── RangeSender ── KV                 requests to any range, transactions
+    ├── TableCatalog, Gateway             tables, and what clients ask for
+    ├── NodeFeeds, FeedClient             change feeds: served and read
+    ├── Jobs                              durable jobs: claims and runs them
+    └── Queues                            split, merge, replicate, lease, trim, check
+
+A `Node` makes its member when it has an identity, and never another one. Every part exists from construction on; `start` begins
+what runs by itself. Parts get handed what they need of others when they are made, so the order here is the order of dependency;
+where two need each other, the earlier one is given a method of the member.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from slackwater.closedts.policy import PolicyBook
+from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.gateway.service import Gateway, table_catalog
+from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
+from slackwater.protect.driver import PollingTracker
+from slackwater.replica.driver import NodeLiveness, Store
+from slackwater.routing.nodes import NodeHealth, NodeView
+from slackwater.routing.sender import RangeSender
+from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport
+from slackwater.runtime.sync import timeout
+from slackwater.server import services as sv
+from slackwater.server.admin import Admin
+from slackwater.server.admin_service import AdminService
+from slackwater.server.announcements import announcements
+from slackwater.server.announcing import keep_addresses
+from slackwater.server.bootstrap import RANGE_ID_KEY
+from slackwater.server.closing import ClosingService, side_transport
+from slackwater.server.config_service import ConfigService
+from slackwater.server.damage import give_up_later
+from slackwater.server.drain import drain
+from slackwater.server.feeds import FeedService, feed_client, node_feeds
+from slackwater.server.fitness import Fitness
+from slackwater.server.jobs import node_jobs
+from slackwater.server.membership import admit
+from slackwater.server.peers import Peers
+from slackwater.server.protection import FeedProtector, PinnedHistory, keep_reconciled, node_protections
+from slackwater.server.queues import Queues
+from slackwater.server.queues.context import QueueContext
+from slackwater.server.raw_writes import WRITES, check_raw, known_plain
+from slackwater.server.records import check_record
+from slackwater.server.refetch import refetch
+from slackwater.server.reports import capacity, checksum, replica_status
+from slackwater.server.retention import NodeRetention
+from slackwater.server.span_watch import span_watch
+from slackwater.server.system_kv import KvAdapter
+from slackwater.txn.kv import KV
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from slackwater.protocol.range.requests import Batch, BatchResult
+    from slackwater.replica.driver.liveness import Lives
+    from slackwater.replica.snapshot import SnapshotPart
+    from slackwater.replica.state import RangeState
+    from slackwater.runtime.later import Later
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.identity import (
+        StoreIdentity,
+    )
+    from slackwater.server.node import Node
+
+RELEASE_S = 2.0
+
+
+class Member:
+    """A node of a cluster. Made by `Node.start_as_member`."""
+
+    def __init__(self, node: Node, identity: StoreIdentity, lives: Lives) -> None:
+        self.node = node
+        self.node_id = node_id = identity.node_id
+        self.cluster_id = identity.cluster_id
+        self.runtime = node.runtime
+        self.scope = node.scope
+        self.clock = node.clock
+        self.hook = node.hook
+        self.settings = node.settings
+        self.engine = node.engine
+        self.log = node.log
+        self.address = node.address
+        self.locality = node.locality
+        self.dialer = node.dialer
+        self.server = node.server
+        self.book = node.book
+        self._addresses = self.scope.child("addresses")
+        self.job_types = node.job_types
+        self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
+        self.policies = PolicyBook()
+        """Which timestamps are closed where; kept up to date by `span_watch`."""
+        self.fitness = Fitness(self)
+        self.sender = _sender(self, execute=self._execute, at_once=self._at_once, view=self._view)
+        self.kv = KV(
+            sender=self.sender,
+            clock=self.clock,
+            runtime=self.runtime,
+            settings=self.settings,
+            scope=self.scope.child("kv"),
+        )
+        self.system = KvAdapter(self.kv)
+        self.liveness = NodeLiveness(
+            node_id,
+            self.runtime,
+            self.clock,
+            self.settings,
+            self.system,
+            trusted=self.fitness.check_heartbeat,
+            lives=lives,
+            first_lease=self._first_lease,
+        )
+        self.store = _store(self, lives, on_trimmed=self._fetch_later)
+        self.store.context.on_complaint = self.fitness.complained
+        self.sender.directory.held = self.store.descriptor_of
+        self.span_watch = span_watch(self)
+        self.feeds = node_feeds(self)
+        self.feed_client = feed_client(self)
+        self.protection_tracker = PollingTracker(self.kv, settings=self.settings)
+        self.protections, self.pinned = node_protections(self), PinnedHistory(self)
+        self.feed_protector = FeedProtector(self)
+        self.store.context.retention = NodeRetention(self.clock)
+        self.peers = Peers(self.dialer, self.book.resolve, self.scope.child("peers"))
+        self.admin = Admin(
+            sender=self.sender,
+            kv=self.kv,
+            peers=self.peers,
+            liveness=self.liveness,
+            runtime=self.runtime,
+            new_range_id=self.new_range_id,
+        )
+        self.catalog = table_catalog(self)
+        self.queues = Queues(_queue_context(self))
+        self.jobs = node_jobs(self)
+        self.announcements = announcements(self)
+        self.gateway = Gateway(self)
+        self._serve()
+
+    def start(self) -> None:
+        """Begin what runs by itself for as long as the node lives."""
+        self.scope.spawn(self.protection_tracker.run(), name="protections")
+        self.scope.spawn(keep_reconciled(self), name="reconcile protections")
+        self.scope.spawn(self.jobs.run(), name="jobs")
+        self.store.start()
+        self.feeds.resume()
+        self.book.recall(self.engine)
+        self.scope.spawn(self.liveness.run(), name="liveness")
+        self.fitness.start()
+        self._addresses.spawn(keep_addresses(self), name="addresses")
+        self.scope.spawn(self.span_watch.run(), name="span config")
+        self.scope.spawn(self.queues.run(), name="queues")
+        self.scope.spawn(self.announcements.follow(), name="announcements")
+        self.scope.spawn(self.announcements.poll(), name="announcements repaired")
+
+    async def leave(self) -> None:
+        """Give up what others would have to wait for: jobs and leases. The node still serves."""
+        await self.jobs.stop()
+        await self.drain()
+
+    async def close(self) -> None:
+        """End what writes, the liveness record first, and make durable what was applied. Nothing is served any more."""
+        with suppress(SlackwaterError):  # otherwise the record expires by itself
+            await self.liveness.leave(horizon=self.store.horizon)
+        await self._release_first_range()
+        await self.fitness.close()
+        await self._addresses.close()  # it writes too, and the store's last flush must be the last word
+        await self.store.stop()
+
+    async def drain(self) -> int:
+        """Hand every lease over, within `drain.timeout`; returns how many are left. The node still serves."""
+        return await drain(self.queues.context)
+
+    async def _release_first_range(self) -> None:
+        """Its lease does not end with our liveness record: end it, so that the next holder need not wait for it."""
+        replica = self.store.replicas.get(FIRST_RANGE)
+        with suppress(SlackwaterError, TimeoutError):
+            if replica is not None:
+                async with timeout(RELEASE_S):
+                    await replica.release_lease()
+
+    # --- serving -----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        server = self.server
+        server.handle(KV_BATCH, self._on_batch, at_once=self._batch_at_once)
+        server.handle(sv.JOIN, self._on_join)
+        server.handle_sync(sv.STATUS, self._on_status)
+        server.handle_sync(sv.CAPACITY, self._on_capacity)
+        server.handle(sv.FETCH, self._on_fetch)
+        server.handle_sync(sv.CHECKSUM, self._on_checksum)
+        server.handle_sync(sv.QUARANTINE, self._on_quarantine)
+        server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
+        AdminService(self)
+        ConfigService(self)
+        ClosingService(self)
+        FeedService(self)
+        self.fitness.serve(server)
+
+    def _batch_at_once(self, batch: Batch, context: Context) -> BatchResult | Later[BatchResult] | None:
+        if not context.node_id and not known_plain(batch):
+            return None
+        return self._at_once(batch)
+
+    def _on_batch(self, batch: Batch, context: Context) -> Awaitable[BatchResult]:
+        if not context.node_id and not WRITES.isdisjoint(map(type, batch.requests)):
+            return self._checked(batch)
+        return self._execute(batch)
+
+    async def _checked(self, batch: Batch) -> BatchResult:
+        """Execute the batch of a caller that is no node, if its rows and keys are what they should be."""
+        await check_raw(self.gateway, batch)
+        return await self._execute(batch)
+
+    def _at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
+        return self.store.at_once(batch)
+
+    def _execute(self, batch: Batch) -> Awaitable[BatchResult]:
+        self.fitness.check_serving()
+        return self.store.execute_waiting(batch)
+
+    async def _on_join(self, request: sv.JoinRequest, context: Context) -> sv.JoinReply:
+        return await admit(self, request, context)
+
+    def _on_status(self, request: sv.StatusRequest, context: Context) -> sv.StatusReply:
+        store = self.store
+        wanted = request.ranges or sorted(store.replicas)
+        found = [replica_status(store, r, self.span_watch) for r in wanted if r in store.replicas]
+        return sv.StatusReply(self.node_id, found)
+
+    def _on_capacity(self, request: sv.CapacityRequest, context: Context) -> sv.CapacityReply:
+        return capacity(self.store, self.node_id)
+
+    def _on_checksum(self, request: sv.ChecksumRequest, context: Context) -> sv.ChecksumReply:
+        replica = self.store.replicas.get(request.range_id)
+        return sv.ChecksumReply(None, "no replica") if replica is None else checksum(replica, request.checksum_id)
+
+    def _on_quarantine(self, request: sv.QuarantineRequest, context: Context) -> sv.Ok:
+        replica = self.store.replicas.get(request.range_id)
+        if replica is not None:
+            replica.quarantine(request.reason)
+        return sv.Ok()
+
+    async def _on_snapshot(self, request: sv.SnapshotRequest, context: Context) -> AsyncGenerator[SnapshotPart, None]:
+        async for part in self.store.send_snapshot(request.range_id):
+            yield part
+
+    async def _on_fetch(self, request: sv.FetchRequest, context: Context) -> sv.Ok:
+        await self.fetch(request.range_id, request.source)
+        return sv.Ok()
+
+    # --- replicas from elsewhere -------------------------------------------------------------------------------------
+
+    async def fetch(self, range_id: RangeId, source: NodeId) -> RangeState:
+        """Install a replica from another node's snapshot."""
+        address = self.book.resolve(source)
+        if address is None:
+            raise UnavailableError(f"the address of n{source} is not known")
+        stream = await self.dialer.stream(address, sv.SNAPSHOT, sv.SnapshotRequest(range_id), node_id=source)
+        return await self.store.install_snapshot(stream)
+
+    def _fetch_later(self, state: RangeState) -> None:
+        """Have a replica that failed, or whose log is gone, fetched from a node that has a good one."""
+        self.scope.spawn(refetch(self, state.descriptor), name=f"fetch r{state.descriptor.range_id}")
+
+    # --- what others here ask ----------------------------------------------------------------------------------------
+
+    def first_range(self) -> RangeDescriptor | None:
+        """Range 1 as this node has applied it, if it has a replica that has not failed."""
+        replica = self.store.replicas.get(FIRST_RANGE)
+        return None if replica is None or replica.failure is not None else replica.state.descriptor
+
+    def _first_lease(self) -> Lease | None:
+        """The lease of range 1 as this node has applied it."""
+        replica = self.store.replicas.get(FIRST_RANGE)
+        return None if replica is None else replica.state.lease
+
+    def _view(self, node_id: NodeId) -> NodeView:
+        record: Liveness | None = self.liveness.get(node_id)
+        if record is None:
+            return NodeView(NodeHealth.SUSPECT, self.book.locality(node_id))
+        now = self.clock.peek()
+        health = NodeHealth.DRAINING if record.draining else NodeHealth.LIVE if record.live_at(now) else NodeHealth.DEAD
+        return NodeView(health, self.book.locality(node_id))
+
+    async def new_range_id(self) -> RangeId:
+        """An id that no range ever had."""
+        return RangeId(await self.system.increment(RANGE_ID_KEY, 1))
+
+    def status(self) -> str:
+        """A few lines for people."""
+        return "\n".join([self.liveness.status(), self.store.status(), self.queues.status()])
+
+
+def _sender(
+    member: Member,
+    *,
+    execute: Callable[[Batch], Awaitable[BatchResult]],
+    at_once: Callable[[Batch], BatchResult | Later[BatchResult] | None],
+    view: Callable[[NodeId], NodeView],
+) -> RangeSender:
+    """Sends to any range: to those here without a detour, to the others by RPC."""
+    remote = RpcTransport(member.dialer, member.book.resolve)
+    return RangeSender(
+        transport=LocalTransport(member.node_id, execute, remote, at_once=at_once),
+        runtime=member.runtime,
+        scope=member.scope.child("sender"),
+        clock=member.clock,
+        settings=member.settings,
+        first_range=member.book.first_range,
+        node_id=member.node_id,
+        locality=member.locality,
+        view=view,
+        at_once=at_once,
+    )
+
+
+def _store(member: Member, lives: Lives, *, on_trimmed: Callable[[RangeState], None]) -> Store:
+    return Store(
+        node_id=member.node_id,
+        runtime=member.runtime,
+        clock=member.clock,
+        settings=member.settings,
+        engine=member.engine,
+        log=member.log,
+        liveness=member.liveness,
+        scope=member.scope.child("store"),
+        listener=member.node.listener,
+        on_trimmed=on_trimmed,
+        on_damaged=partial(give_up_later, member),
+        trusted=member.fitness.check_serving,
+        transport=side_transport(member),
+        policies=member.policies,
+        check_record=check_record,
+        life=lives.life,
+    )
+
+
+def _queue_context(member: Member) -> QueueContext:
+    return QueueContext(
+        node_id=member.node_id,
+        store=member.store,
+        admin=member.admin,
+        peers=member.peers,
+        kv=member.kv,
+        system=member.system,
+        liveness=member.liveness,
+        book=member.book,
+        log=member.log,
+        clock=member.clock,
+        runtime=member.runtime,
+        settings=member.settings,
+        scope=member.scope.child("queues"),
+        configs=member.span_watch.known,
+        tables=member.catalog.find_id,
+    )
