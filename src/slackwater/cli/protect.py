@@ -50,9 +50,9 @@ def protect_main(argv: list[str]) -> int:
     async def work() -> Protection:
         async with _session(options) as db:
             now = db.now()
-            times = {name: parse(given, now=now) for name in ("at", "after") if (given := getattr(options, name))}
+            at, after = (None if given is None else parse(given, now=now) for given in (options.at, options.after))
             expires = None if options.expires is None else parse_seconds(options.expires)
-            return await db.protect(options.tables, expires=expires, reason=options.reason, **times)
+            return await db.protect(options.tables, expires=expires, reason=options.reason, at=at, after=after)
 
     made = run(work())
     told = f"{', '.join(made.tables)} protected {made.mode.value} {show(made.timestamp)}, id {made.id}"

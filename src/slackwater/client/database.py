@@ -421,6 +421,7 @@ class AsyncDatabase(TableOperations):
         after: Timestamp | dt.datetime | str | int | None = None,
         expires: float | None = None,
         reason: str = "",
+        kind: str = "user",
     ) -> Protection:
         """Keep the history of tables from being collected until `release`: protected when this returns, or `TooLate`.
 
@@ -430,9 +431,10 @@ class AsyncDatabase(TableOperations):
             after: keep what was live at this time, and everything since. One of the two.
             expires: release it after so many seconds, unless it is renewed; without it, never.
             reason: for people, in `protections()` and `slackwater protections`.
+            kind: what asks: "user", "snapshot" or "spark".
         """
         return await protections.protect(
-            self._gateways, names_of(tables), self._time, at=at, after=after, expires=expires, reason=reason
+            self._gateways, names_of(tables), self._time, at=at, after=after, expires=expires, reason=reason, kind=kind
         )
 
     async def renew_protection(self, protection: Protection | str, *, expires: float) -> Protection:

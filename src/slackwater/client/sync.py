@@ -471,6 +471,7 @@ class Database(Session):
         after: Timestamp | dt.datetime | str | int | None = None,
         expires: float | None = None,
         reason: str = "",
+        kind: str = "user",
     ) -> Protection:
         """Keep the history of tables from being collected until `release`: protected when this returns, or `TooLate`.
 
@@ -480,8 +481,9 @@ class Database(Session):
             after: keep what was live at this time, and everything since. One of the two.
             expires: release it after so many seconds, unless it is renewed; without it, never.
             reason: for people, in `protections()` and `slackwater protections`.
+            kind: what asks: "user", "snapshot" or "spark".
         """
-        return self._loop.run(self._twin.protect(tables, at=at, after=after, expires=expires, reason=reason))
+        return self._loop.run(self._twin.protect(tables, at=at, after=after, expires=expires, reason=reason, kind=kind))
 
     def renew_protection(self, protection: Protection | str, *, expires: float) -> Protection:
         """Let a protection expire so many seconds from now instead."""

@@ -38,13 +38,13 @@ _own: dict[str, Timestamp] = {}
 
 def told(cluster: str, ts: Timestamp) -> None:
     """Remember that this application wrote up to `ts`; a lower timestamp changes nothing."""
-    directory = _directory()
-    if directory is None:
+    home = directory()
+    if home is None:
         if cluster in _own or len(_own) < CLUSTERS_MAX:
             _own[cluster] = max(ts, _own.get(cluster, MIN))
         return
-    directory.mkdir(mode=0o700, exist_ok=True)
-    with (directory / _file(cluster)).open("a+b") as file:
+    home.mkdir(mode=0o700, exist_ok=True)
+    with (home / _file(cluster)).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         if ts > _parsed(file.read()):
@@ -54,11 +54,11 @@ def told(cluster: str, ts: Timestamp) -> None:
 
 def floor(cluster: str) -> Timestamp:
     """The highest timestamp that this application was told of; `MIN` if none."""
-    directory = _directory()
-    if directory is None:
+    home = directory()
+    if home is None:
         return _own.get(cluster, MIN)
     try:
-        with (directory / _file(cluster)).open("rb") as file:
+        with (home / _file(cluster)).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             return _parsed(file.read())
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def asked_of(reader: DataFrameReader) -> Timestamp:
     return Timestamp(int(name))
 
 
-def _directory() -> Path | None:
+def directory() -> Path | None:
     """Of this process, if Spark started it and the directory is there."""
     first = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
     return Path(first) / "slackwater" if first and Path(first).is_dir() else None

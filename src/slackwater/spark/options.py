@@ -47,6 +47,8 @@ PARTITIONS_MAX = 10_000
 ROWS_MAX = 1 << 40
 FILTERS_MAX = 1_000
 WAIT_S_DEFAULT = 30.0
+PROTECT_TTL_S_DEFAULT = 600.0
+"""How long what a load reads is kept after its application is gone without a word; while it lives, that is renewed."""
 TIMEOUT_S_DEFAULT = 30.0
 
 
@@ -132,6 +134,8 @@ _NAMES: dict[str, Name] = {
         ("maxOffsetsPerTrigger", frozenset({Use.CHANGES})),  # what Kafka's source calls it
         ("failOnDataLoss", frozenset({Use.CHANGES})),
         ("schemaEvolution", frozenset({Use.CHANGES})),
+        ("protectTtl", _READS),
+        ("protectName", _READS),
         ("sessionFloor", frozenset({Use.READ})),  # our own question, see `floors`
         ("operation", frozenset({Use.WRITE})),
         ("missingColumns", frozenset({Use.WRITE})),
@@ -148,7 +152,6 @@ _NOT_HERE: dict[str, str] = {
         (("readPriority",), "reads of whole tables always come after other work; leave it out"),
         (("splitSizeMB", "fetchSize"), "say about how many tasks with numPartitions"),
         (("maxRequestsPerSecond", "throughputMiBPerTask"), "nodes limit bulk reads by themselves; leave it out"),
-        (("protectTtl", "protectName"), "old versions are not collected yet, so none needs protection; leave it out"),
         (("maxBytesPerTrigger", "maxFilesPerTrigger"), "limit a micro-batch with maxRowsPerTrigger"),
         (
             ("startingOffsets", "endingOffsets"),
@@ -195,6 +198,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     wait: float = WAIT_S_DEFAULT
     read_from: ReadFrom = ReadFrom.FOLLOWER
     partitions: int | None = None
+    protect_ttl: float = PROTECT_TTL_S_DEFAULT
+    protect_name: str = ""
     changes: bool = False
     start: Start | None = None
     upto: Timestamp | None = None
@@ -271,6 +276,8 @@ def parse_options(options: Mapping[str, str]) -> Options:
         wait=raw.take("waitForTimestamp", _duration, WAIT_S_DEFAULT),
         read_from=raw.take("readFrom", _choice(ReadFrom), ReadFrom.FOLLOWER),
         partitions=raw.take("numPartitions", _count(PARTITIONS_MAX), None),
+        protect_ttl=raw.take("protectTtl", _duration, PROTECT_TTL_S_DEFAULT),
+        protect_name=raw.take("protectName", str, ""),
         changes=raw.take("readChangeFeed", _flag, otherwise=False),
         start=_start(raw),
         upto=_upto(raw),
@@ -299,7 +306,7 @@ def _refuse_the_future(raw: _Raw) -> None:
         (
             "failOnDataLoss",
             "true",
-            "history is kept, so no change is ever lost; a stream that cannot go on always fails",
+            "a stream whose changes were collected before it read them cannot go on, and always fails",
         ),
         ("schemaEvolution", "fail", "tables cannot be altered yet"),
         ("schemaMode", "strict", "tables cannot be altered yet; write the columns that the table has"),

@@ -4,7 +4,8 @@
 
 Spark makes a data source object once per `load()`, ships it everywhere, and plans its partitions once; all actions on that
 DataFrame, all attempts of all tasks and all its uses in a self-join see this plan. So the timestamp is chosen here and
-nowhere else. A new `load()` chooses anew.
+nowhere else. A new `load()` chooses anew. It is pinned before anything is planned: what it reads is not collected while the
+application lives (`pins.py`).
 """
 
 from __future__ import annotations

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import UsageError
 from slackwater.spark.connection import database, settle
 from slackwater.spark.floors import floor
 from slackwater.spark.options import Use, parse_options
-from slackwater.spark.plan import make_plan
+from slackwater.spark.pins import pin
+from slackwater.spark.plan import changes_after, make_plan
 from slackwater.spark.types import floor_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Source:
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = parse_options(options)
         self._plan = None if self.options.asks_floor else make_plan(self.options)
+        self._pinned = False
         settle()
 
     @property
@@ -50,10 +53,15 @@ class Source:
         return self._plan
 
     def schema(self) -> StructType:
-        """The table's columns, or those asked for; of a change feed, three more; with metadata, two."""
+        """The table's columns, or those asked for; of a change feed, three more; with metadata, two.
+
+        Spark asks when a frame is loaded, and not when one is saved: the moment to pin what will be read.
+        """
         asked = self.options
         if asked.asks_floor:
             return floor_schema(floor(database(asked).cluster_id))
+        if not asked.changes:  # a stream moves on; its batches are read while they are young
+            self._pin(self.plan.at)
         return spark_schema(self.plan.table, asked.columns, changes=asked.changes, metadata=asked.metadata)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -61,7 +69,14 @@ class Source:
         from slackwater.spark.reading import ChangesReader, SnapshotReader
 
         self.options.check_use(Use.CHANGES if self.options.changes else Use.READ)
+        self._pin(changes_after(self.plan) if self.options.changes else self.plan.at)
         return ChangesReader(self.plan, schema) if self.options.changes else SnapshotReader(self.plan, schema)
+
+    def _pin(self, ts: Timestamp) -> None:
+        """Keep what is to be read, once."""
+        if not self._pinned:
+            self._pinned = True
+            pin(database(self.options), self.options, Timestamp(max(ts, self.plan.since)), changes=self.options.changes)
 
     def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream."""

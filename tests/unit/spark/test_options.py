@@ -92,7 +92,7 @@ def test_bounds_of_a_change_feed() -> None:
         ),
         (HERE | {"txnAppId": "a", "txnVersion": "x"}, "option txnVersion: 'x' is not a whole number"),
         (HERE | {"replicaLabels": "a"}, "replicaLabels is not offered: say where the readers are with locality"),
-        (HERE | {"protectTtl": "1h"}, "protectTtl is not offered: old versions are not collected yet"),
+        (HERE | {"protectTtl": "soon"}, "option protectTtl: "),
         (HERE | {"splitSizeMB": "128"}, "numPartitions"),
         (HERE | {"maxBytesPerTrigger": "1"}, "limit a micro-batch with maxRowsPerTrigger"),
         (HERE | {"envelope": "debezium"}, "envelope is not offered"),
