@@ -43,9 +43,14 @@ _LIVENESS_END = prefix_end(SYSTEM + b"m")
 """r1 ends after every system record whose name starts with a letter up to `m`: alloc, liveness, and room for more."""
 
 
+def first_bounds() -> list[bytes]:
+    """Where the first ranges meet: bounds that every cluster has."""
+    return [_LIVENESS_END, KV]
+
+
 def first_descriptors(node_id: NodeId) -> list[RangeDescriptor]:
     """The descriptors of a new cluster's ranges, all on its first node."""
-    bounds = [KEY_MIN, _LIVENESS_END, KV, KEY_MAX]
+    bounds = [KEY_MIN, *first_bounds(), KEY_MAX]
     return [
         RangeDescriptor(RangeId(i + 1), bounds[i], bounds[i + 1], (node_id,), Generation(1))
         for i in range(len(bounds) - 1)

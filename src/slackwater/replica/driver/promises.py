@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from slackwater.closedts.publisher import Publisher
     from slackwater.replica.driver.replica import Replica
-    from slackwater.runtime.seam import Engine
+    from slackwater.runtime.seam import Engine, Reader
 
 PROMISES_KEY = range_local(0, b"promises")
 
@@ -49,14 +49,17 @@ def note(engine: Engine, replicas: Mapping[RangeId, Replica]) -> None:
 
 
 def recall(engine: Engine, transport: Publisher) -> None:
-    """Hand what was written down at the last graceful stop to the replicas that are here, before they are asked."""
-    raw = engine.get(Family.LOCAL, PROMISES_KEY)
-    if raw is None:
-        return
+    """Hand what was written down to the replicas that are here, before they are asked."""
+    for range_id, promise in remembered(engine).items():
+        transport.recall(range_id, promise)
+
+
+def remembered(reader: Reader) -> dict[RangeId, Promise]:
+    """The promises that a store's node last wrote down."""
+    raw = reader.get(Family.LOCAL, PROMISES_KEY)
     try:
-        known = _decoder.decode(raw)
+        known = {} if raw is None else _decoder.decode(raw)
     except msgspec.MsgspecError:  # of another version of this program; replicas are told again
         probe("store.promises_unreadable")
-        return
-    for range_id, (lai, ts) in known.items():
-        transport.recall(RangeId(range_id), Promise(LeaseAppliedIndex(lai), Timestamp(ts)))
+        return {}
+    return {RangeId(r): Promise(LeaseAppliedIndex(lai), Timestamp(ts)) for r, (lai, ts) in known.items()}

@@ -9,12 +9,12 @@ from slackwater.replica.state import RangeState, decode_state, state_key
 from slackwater.runtime.seam import Family
 
 if TYPE_CHECKING:
-    from slackwater.runtime.seam import Engine
+    from slackwater.runtime.seam import Reader
 
 LOAD_CHUNK = 1_000
 
 
-def stored_states(engine: Engine) -> list[RangeState]:
+def stored_states(engine: Reader) -> list[RangeState]:
     """The state of every replica in an engine."""
     span = prefix_span(LOCAL + b"r")
     cursor = engine.cursor(Family.LOCAL, start=span.start, end=span.end)
