@@ -47,6 +47,7 @@ COMMANDS: dict[str, CliCommand] = {
     "refetch": CliCommand(
         "slackwater.cli.refetch:main", "discard a wrong replica and fetch it anew from a healthy one"
     ),
+    "recover": CliCommand("slackwater.cli.recover:main", "make a cluster again from surviving stores"),
     "kv": CliCommand("slackwater.cli.kv:main", "read and write plain keys, for trying and debugging"),
     "nats": CliCommand("slackwater.cli.nats:main", "run a local NATS JetStream to use as the log, for trying"),
     "demo": CliCommand(

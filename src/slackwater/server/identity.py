@@ -33,7 +33,7 @@ from slackwater.log.contract import LogIdentity
 from slackwater.model.ids import NodeId
 from slackwater.replica.driver.stored import stored_states
 from slackwater.routing.parallel import in_parallel
-from slackwater.runtime.seam import Engine, Family
+from slackwater.runtime.seam import Engine, Family, Reader
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 IDENTITY_KEY = range_local(0, b"identity")
 LIVES_KEY = range_local(0, b"lives")
+STORE_FORMAT = 1
 LIVES_KEPT_MAX = 64
 """Of the lives that a store had: the last ones may all have tried to take the record, and any one of them may have it."""
 LIFE_BYTES = 7
@@ -66,17 +67,24 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     log: LogIdentity
     born: Genesis | None = None
     """None: the cluster is older than this record, and what it began with is not known."""
+    format: int = STORE_FORMAT
+    """Of what the store holds; raised by a version whose stores an older one would misread."""
 
 
-def read_identity(engine: Engine) -> StoreIdentity | None:
+def read_identity(engine: Reader) -> StoreIdentity | None:
     """The identity written at the store's first start; None for an empty store."""
     raw = engine.get(Family.LOCAL, IDENTITY_KEY)
     if raw is None:
         return None
     try:
-        return msgspec.msgpack.decode(raw, type=StoreIdentity)
+        identity = msgspec.msgpack.decode(raw, type=StoreIdentity)
     except msgspec.MsgspecError as error:
         raise StorageError("the store's identity cannot be read; is this a slackwater data directory?") from error
+    if identity.format > STORE_FORMAT:
+        raise StorageError(
+            f"the store has format {identity.format}, and this version reads formats up to {STORE_FORMAT}; use a newer one"
+        )
+    return identity
 
 
 def put_identity(batch: WriteBatch, identity: StoreIdentity) -> None:

@@ -124,6 +124,50 @@ class RocksSnapshot(RocksReader):
         self.close()
 
 
+def _values(source: Any, keys: Sequence[bytes]) -> list[bytes | None]:
+    try:
+        values: list[bytes | None] = source.get(list(keys))
+    except Exception as error:
+        raise failure(error, "reading") from error
+    return values
+
+
+class RocksFiles(RocksReader):
+    """The engine in a directory whose node does not run, read as its last flush left it. Writes nothing there, no log either."""
+
+    def __init__(self, path: Path, *, scratch: Path) -> None:
+        super().__init__("store")
+        self.path = path
+        options = rocksdict.Options(raw_mode=True)
+        options.set_db_log_dir(str(scratch))
+        others = {name: rocksdict.Options(raw_mode=True) for f, name in FAMILY_NAMES.items() if f is not Family.DATA}
+        try:
+            self._db = Rdict(
+                str(path),
+                options,
+                column_families=others,
+                access_type=rocksdict.AccessType.read_only(error_if_log_file_exist=False),
+            )
+        except Exception as error:
+            raise failure(error, f"opening {path}") from error
+        self._sources = tuple(self._db.get_column_family(FAMILY_NAMES[f]) for f in FAMILIES)
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """The value of one key, or None."""
+        return self.multi_get(family, [key])[0]
+
+    def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of many keys, in their order."""
+        return _values(self.source(family), keys)
+
+    def close(self) -> None:
+        """Release the files."""
+        self._drop_iterators()
+        sources, self._sources, self._closed = self._sources, (), True
+        for handle in (*sources, self._db):
+            handle.close()
+
+
 class RocksEngine(RocksReader):
     """`seam.Engine` on RocksDB. Use it from the loop's thread; snapshots may be read and closed on another one."""
 
@@ -191,11 +235,7 @@ class RocksEngine(RocksReader):
 
     def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of many keys, in their order."""
-        try:
-            values: list[bytes | None] = self.source(family).get(list(keys))
-        except Exception as error:
-            raise failure(error, "reading") from error
-        return values
+        return _values(self.source(family), keys)
 
     def batch(self) -> WriteBatch:
         """An empty batch."""

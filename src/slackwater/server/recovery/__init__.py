@@ -10,9 +10,9 @@ surviving stores:
     at T    versions above T are dropped; intents of transactions that are known to have committed at or below T become
             versions, all others go. Nothing at or below T can be missing (CLOSED), so all tables are as they were at T.
 
-An intent whose transaction nobody can judge (its record was lost, or only says *pending*) holds T below itself: the transaction
-may have committed, and then other ranges may show its writes. Final records are believed wherever they are found: an outcome never
-changes.
+An intent whose transaction cannot be judged (its record was lost, or only says *pending*) holds T below itself: the
+transaction may have committed, and then other ranges may show its writes. Final records are believed wherever they are found:
+an outcome never changes.
 
     survey   reads the stores: identity, replicas, what each has closed, whether it holds what its statistics say
     plan     which replica is used for which keys, T, what limits it, which keys are lost, and what that means for tables

@@ -8,6 +8,7 @@ and comes as it was at T.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -114,7 +115,7 @@ def _ranges(plan: Plan, node_id: NodeId) -> list[tuple[RangeDescriptor, Timestam
             found[-1] = (found[-1][0], piece.end, source, threshold)
         else:
             found.append((piece.start, piece.end, source, threshold))
-    invariant(all(a[1] == b[0] for a, b in zip(found, found[1:], strict=False)), "A-tiled", ranges=len(found))
+    invariant(all(a[1] == b[0] for a, b in pairwise(found)), "A-tiled", ranges=len(found))
     return [
         (RangeDescriptor(RangeId(number), start, end, (node_id,), Generation(1)), threshold)
         for number, (start, end, _, threshold) in enumerate(found, 1)

@@ -1,10 +1,9 @@
-"""Decides what a recovery uses: for every key the best surviving replica, and the newest timestamp that all of them have. Pure
-but for reading the stores.
+"""Decides what a recovery uses: for every key the best surviving replica, and the newest timestamp that all of them have.
 
-    bounds of all replicas    a────────m────────z         every piece between two neighboring bounds is judged by itself: a
-    n1  r2 [a, z) to 90       ├─────────────────┤         replica from before a split still serves what no newer one has
-    n2  r5 [m, z) to 130               ├────────┤
-                              n1 to 90 n2 to 130          T = 90
+bounds of all replicas    a────────m────────z         every piece between two neighboring bounds is judged by itself: a
+n1  r2 [a, z) to 90       ├─────────────────┤         replica from before a split still serves what no newer one has
+n2  r5 [m, z) to 130               ├────────┤
+n1 to 90 n2 to 130          T = 90
 """
 
 from __future__ import annotations

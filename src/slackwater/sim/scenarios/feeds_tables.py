@@ -229,7 +229,6 @@ class Keeper(_Program):
             text = f"what {self._name} kept is not the tables at {resolved}: (row, kept, table) {shown}"
             self._cluster.world.violated("I-25", "kept-differs", text, rows=len(differing))
 
-
     def _decided(self, codec: RowCodec, row: int, resolved: Timestamp) -> list[int | None]:
         """What a committed transaction has made of a row, though its intent is not resolved: an initial scan knows it."""
         key = codec.key([row])
