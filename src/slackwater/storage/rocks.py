@@ -58,6 +58,7 @@ BLOCK_BYTES = 16 << 10
 BLOOM_BITS_PER_KEY = 10
 FILES = "columns"
 """The directory, in the engine's, of files that are derived from it."""
+_WRITTEN_BY_READERS = frozenset({"rocksdict-config.json", "LOCK"})
 DAMAGED_FILE = "DAMAGED"
 """In the engine's directory once a read or a compaction has met damage (`server/rebuild.py`)."""
 
@@ -133,21 +134,21 @@ def _values(source: Any, keys: Sequence[bytes]) -> list[bytes | None]:
 
 
 class RocksFiles(RocksReader):
-    """The engine in a directory whose node does not run, read as its last flush left it. Writes nothing there, no log either."""
+    """The engine in a directory whose node does not run, read as its last flush left it. Writes nothing there.
+
+    RocksDB's log file and a note of rocksdict's would be written even by a reader, so it opens a directory of links instead.
+    """
 
     def __init__(self, path: Path, *, scratch: Path) -> None:
         super().__init__("store")
         self.path = path
-        options = rocksdict.Options(raw_mode=True)
-        options.set_db_log_dir(str(scratch))
+        for file in path.iterdir():
+            if file.name not in _WRITTEN_BY_READERS and not file.name.startswith("LOG"):
+                (scratch / file.name).symlink_to(file.resolve())
         others = {name: rocksdict.Options(raw_mode=True) for f, name in FAMILY_NAMES.items() if f is not Family.DATA}
+        access = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
         try:
-            self._db = Rdict(
-                str(path),
-                options,
-                column_families=others,
-                access_type=rocksdict.AccessType.read_only(error_if_log_file_exist=False),
-            )
+            self._db = Rdict(str(scratch), rocksdict.Options(raw_mode=True), column_families=others, access_type=access)
         except Exception as error:
             raise failure(error, f"opening {path}") from error
         self._sources = tuple(self._db.get_column_family(FAMILY_NAMES[f]) for f in FAMILIES)

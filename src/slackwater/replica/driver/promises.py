@@ -1,12 +1,11 @@
-"""What replicas were promised by the side transport, kept over a graceful restart of their node.
+"""What replicas were promised by the side transport, kept over restarts of their node.
 
 Promises are no part of the replicated state, and most ranges are idle most of the time: what is closed there is known from
-promises alone. A node that stops in good order writes them down, all in one record, with its last flush; the next start
-takes them up before anything is served, so that no replica knows less than before (I-09). A promise (index, timestamp) is
-true for ever, so a record that is older than the store around it does no harm.
-
-A node that crashes leaves none. Its replicas know what they have applied, and are told the rest by the first message of
-their leaseholders' nodes: docs/decisions/015-what-a-restart-remembers.md.
+promises alone. So a node writes them down, all in one record, with every flush; the next start takes them up before anything
+is served. A node that was stopped in good order knows no less than before; one that crashed knows no less than at its last
+flush (I-09), and is told the rest by the first message of its leaseholders' nodes. Recovery from surviving stores counts on
+that: a range at rest must not hold everything back. A promise (index, timestamp) is true for ever, so a record that is older
+than the store around it does no harm. Why, and what it costs: docs/decisions/015-what-a-restart-remembers.md.
 """
 
 from __future__ import annotations
@@ -25,27 +24,35 @@ from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from slackwater.closedts.publisher import Publisher
     from slackwater.replica.driver.replica import Replica
     from slackwater.runtime.seam import Engine, Reader
 
 PROMISES_KEY = range_local(0, b"promises")
+LOOKED_AT_ONCE = 256
+"""Replicas whose promises are looked up in one step of the loop."""
 
 _decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, int]])
 
 
-def note(engine: Engine, replicas: Mapping[RangeId, Replica]) -> None:
-    """Write down what replicas know beyond what they have applied; made durable by the flush that follows."""
+async def note(engine: Engine, replicas: Mapping[RangeId, Replica], pause: Callable[[], Awaitable[None]]) -> int:
+    """Write down what replicas know beyond what they have applied; made durable by the flush that follows.
+
+    Looks at a few replicas at a time and pauses in between: promises need no common moment. Returns how many there are.
+    """
     known: dict[RangeId, Promise] = {}
-    for range_id, replica in replicas.items():
+    for number, (range_id, replica) in enumerate(list(replicas.items()), 1):
         closed = replica.closing.closed()
         if closed > replica.state.closed:
             known[range_id] = Promise(replica.state.lai, closed)
+        if number % LOOKED_AT_ONCE == 0:
+            await pause()
     batch = WriteBatch()
     batch.put(Family.LOCAL, PROMISES_KEY, msgspec.msgpack.encode(known))
     engine.write(batch)
+    return len(known)
 
 
 def recall(engine: Engine, transport: Publisher) -> None:

@@ -185,7 +185,7 @@ class Store:
         if self._flusher is not None:
             self._flusher.cancel()  # it has followers write what they remember: nobody writes behind the last flush
         self._tell_followers()
-        promises.note(self.context.engine, self.replicas)
+        await self._note_promises()
         await self.context.engine.flush()
 
     # --- serving -----------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Store:
                 self.context.writes.failing_since_ns is not None,
             )
             await self.context.runtime.clock.sleep(min(pause, FLUSH_AGAIN_S) if failing else pause)
-            if failing or any(self.durable.get(i, 0) < r.state.position for i, r in self.replicas.items()):
+            if failing or self.replicas:
                 await self.flush()
 
     async def flush(self) -> None:
@@ -280,6 +280,7 @@ class Store:
         retired = columns.flushing()
         try:
             self._tell_followers()
+            await self._note_promises()
             await self.context.engine.flush()
         except StorageError as error:
             probe("store.flush_failed")
@@ -290,10 +291,17 @@ class Store:
             return
         self.context.writes.worked(flushed=True)
         columns.flushed(retired, durable=True)
+        tap("store.flushed", self)
         for range_id, position in applied.items():
             if range_id in self.replicas:
                 assert position >= self.durable.get(range_id, 0), "what is durable only grows"
                 self.durable[range_id] = position
+
+    async def _note_promises(self) -> None:
+        """Write down what the side transport has promised, for the next start and for recovery."""
+        clock = self.context.runtime.clock
+        await promises.note(self.context.engine, self.replicas, lambda: clock.sleep(0))
+        tap("store.noted", self)
 
     def _tell_followers(self) -> None:
         for replica in self.replicas.values():

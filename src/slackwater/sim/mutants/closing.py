@@ -188,13 +188,13 @@ if use is LeaseUse.FORMER:
 plant(
     PlantedBug(
         "X-CLOSED-FORGOTTEN",
-        "a node that stops does not write down what its replicas were promised",
+        "a node does not write down what its replicas were promised",
         play="refetch",
         expected=("I-09",),
         patches=(
             Patch(
-                "slackwater.replica.driver.store:Store.stop",
-                "promises.note(self.context.engine, self.replicas)",
+                "slackwater.replica.driver.store:Store._note_promises",
+                "await promises.note(self.context.engine, self.replicas, lambda: clock.sleep(0))",
                 "None",
             ),
         ),

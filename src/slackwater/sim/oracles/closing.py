@@ -11,7 +11,7 @@ the step in which it did so. A promise says that each command after `index` writ
     I-09   by index, nothing goes back: the state of a replica; what commands carry, which is at or above every promise
            for a lower index; the right half of a split; the right side of a merge, whose closed timestamp must live on as a
            read floor; and what a node believes of a range, also where a snapshot takes the place of its replica, and
-           where it is stopped in good order and started again. (After a crash it begins with what it had applied)
+           where it is stopped in good order and started again. After a crash it knows what it knew at its last flush
     I-10   a command writes above all that was closed before it: by commands, by promises, by the range that was absorbed.
            A command that a replica must refuse for that (`BELOW_CLOSED`) should not have been proposed. And the other way
            round: nobody promises what a command further on in the log has already broken
@@ -186,20 +186,27 @@ class NeverBack(_Watcher):
         self._ledger = ledger
         self._carried: dict[RangeId, tuple[int, int]] = {}
         self._believed: dict[tuple[str, RangeId], _Belief] = {}
+        self._noted: dict[str, dict[RangeId, _Belief]] = {}
+        self._durable: dict[str, dict[RangeId, _Belief]] = {}
+        """What a node believed when it last wrote that down, and when that became durable: no crash takes it away."""
 
     def attach(self, world: World) -> None:
         """Listen to what replicas believe as well."""
         super().attach(world)
         listen(world, "closedts.believed", self._believes)
         listen(world, "store.dropped", self._dropped)
+        listen(world, "store.noted", self._note)
+        listen(world, "store.flushed", self._flushed)
 
     def _believes(self, replica: Replica, ts: Timestamp) -> None:
         if replica.stopped or replica.retired or replica.failure is not None:
             return  # it serves nothing any more: this binds nobody
         name, range_id, lai = name_of(replica.context), replica.state.descriptor.range_id, replica.state.lai
         known, life = self._believed.get((name, range_id)), self.world.machines[name].incarnation
-        if known is not None and ts < known.ts and lai >= known.lai and self._remembers(name, known.life, life):
-            since = "" if life == known.life else ", stopped in good order since"
+        if known is not None and not self._remembers(name, known.life, life):
+            known = self._durable.get(name, {}).get(range_id)
+        if known is not None and ts < known.ts and lai >= known.lai:
+            since = "" if life == known.life else ", restarted since"
             text = f"{name} r{range_id} believed {known.ts} to be closed and now only {ts}, at index {lai}{since}"
             self.violated("believed-went-back", text)
         self._believed[name, range_id] = _Belief(life, lai, ts)
@@ -208,9 +215,22 @@ class NeverBack(_Watcher):
         """Whether every life of a node from one to the other ended in good order."""
         return all((name, life) in stopped_lives(self.world) for life in range(before, now))
 
+    def _note(self, store: Store) -> None:
+        """A node has written down what its replicas believe."""
+        name = name_of(store.context)
+        believed = ((range_id, self._believed.get((name, range_id))) for range_id in store.replicas)
+        self._noted[name] = {range_id: belief for range_id, belief in believed if belief is not None}
+
+    def _flushed(self, store: Store) -> None:
+        name = name_of(store.context)
+        self._durable[name] = self._noted.get(name, {})
+
     def _dropped(self, store: Store, range_id: RangeId) -> None:
         """The next replica of that range on this node is another one."""
-        self._believed.pop((name_of(store.context), range_id), None)
+        name = name_of(store.context)
+        self._believed.pop((name, range_id), None)
+        for known in (self._noted, self._durable):
+            known.get(name, {}).pop(range_id, None)
 
     def applied(self, event: ApplyEvent) -> None:
         """States and what commands carry move on only; splits and merges hand on what was closed."""
