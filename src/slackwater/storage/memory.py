@@ -283,6 +283,10 @@ class MemoryDisk:
             raise StorageError("something is there already; choose an empty place for the checkpoint", name=name)
         self._engines[name] = engine
 
+    def engines(self) -> list[MemoryEngine]:
+        """What is on the disk, by name."""
+        return [self._engines[name] for name in sorted(self._engines)]
+
     def copied(self) -> MemoryDisk:
         """Another disk that holds what is durable on this one, as if its files had been copied."""
         copy = MemoryDisk()

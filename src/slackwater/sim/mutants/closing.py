@@ -200,3 +200,18 @@ plant(
         ),
     )
 )
+plant(
+    PlantedBug(
+        "X-RECOVER-UNRESOLVED",
+        "recovery takes what is closed for complete, whatever transactions have intents there",
+        play="cluster",
+        expected=("I-37",),
+        patches=(
+            Patch(
+                "slackwater.server.recovery.plan:_options",
+                "known = resolve(copy.reader, start, end, closed=copy.closed, fate=fate)",
+                "known = resolve(copy.reader, start, start, closed=copy.closed, fate=fate)",
+            ),
+        ),
+    )
+)

@@ -22,6 +22,7 @@ from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following, leases, replication, settled
 from slackwater.sim.oracles.bounded import Bounded
 from slackwater.sim.oracles.history import Told
+from slackwater.sim.oracles.recovered import Recovered
 from slackwater.sim.oracles.stopping import Stops
 from slackwater.sim.oracles.versions import ClosedStays, VersionsOracle
 from slackwater.sim.oracles.whole import Whole
@@ -211,6 +212,7 @@ def _oracles() -> list[Oracle]:
         Stops(),
         Bounded(),
         settled.Equal(),
+        Recovered(versions),
     ]
 
 
