@@ -73,7 +73,7 @@ COMMANDS: dict[str, CliCommand] = {
 GROUPS = {
     "run a cluster": ("start", "init", "drain", "decommission", "cert", "nats"),
     "look at one": ("status", "ranges", "frontier", "jobs", "protections", "settings"),
-    "use and steer it": ("changefeed", "kv", "zone", "protect", "release", "refetch"),
+    "use and steer it": ("changefeed", "kv", "zone", "protect", "release", "refetch", "recover"),
     "try and prove it": ("demo", "sim", "bench", "version"),
 }
 

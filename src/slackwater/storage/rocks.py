@@ -143,7 +143,7 @@ class RocksFiles(RocksReader):
         super().__init__("store")
         self.path = path
         for file in path.iterdir():
-            if file.name not in _WRITTEN_BY_READERS and not file.name.startswith("LOG"):
+            if file.is_file() and file.name not in _WRITTEN_BY_READERS and not file.name.startswith("LOG"):
                 (scratch / file.name).symlink_to(file.resolve())
         others = {name: rocksdict.Options(raw_mode=True) for f, name in FAMILY_NAMES.items() if f is not Family.DATA}
         access = rocksdict.AccessType.read_only(error_if_log_file_exist=False)

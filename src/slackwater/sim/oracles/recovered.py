@@ -19,7 +19,7 @@ from slackwater.server.recovery import build, make_plan, survey
 from slackwater.server.recovery.plan import system_lost
 from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.handles import NS
-from slackwater.sim.oracles.versions import ROWS_END, Versions
+from slackwater.sim.oracles.versions import ROWS_END, VersionsOracle
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN
 from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.reads import scan
@@ -51,7 +51,7 @@ class Recovered:
 
     name = "I-37"
 
-    def __init__(self, versions: Versions) -> None:
+    def __init__(self, versions: VersionsOracle) -> None:
         self._versions = versions
         self._made: list[_Made] = []
 
