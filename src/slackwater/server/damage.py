@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def give_up_later(member: Member, replica: Replica) -> None:
-    """Start to give up a suspended replica."""
-    member.scope.spawn(_give_up(member, replica), name=f"give up r{replica.state.descriptor.range_id}")
+    """Start to give up a suspended replica, unless the node gives up everything anyway."""
+    if not member.node.stopping:
+        member.scope.spawn(_give_up(member, replica), name=f"give up r{replica.state.descriptor.range_id}")
 
 
 async def _give_up(member: Member, replica: Replica) -> None:

@@ -269,7 +269,8 @@ class Member:
 
     def _fetch_later(self, state: RangeState) -> None:
         """Have a replica that failed, or whose log is gone, fetched from a node that has a good one."""
-        self.scope.spawn(refetch(self, state.descriptor), name=f"fetch r{state.descriptor.range_id}")
+        if not self.node.stopping:
+            self.scope.spawn(refetch(self, state.descriptor), name=f"fetch r{state.descriptor.range_id}")
 
     # --- what others here ask ----------------------------------------------------------------------------------------
 

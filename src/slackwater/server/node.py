@@ -105,6 +105,8 @@ class Node:
         self.job_types = JobTypes()
         """What this node can do for jobs; the parts of the node that have work of this kind add theirs."""
         self._initializing = False
+        self.stopping = False
+        """Whether this node was asked to stop: it begins nothing more."""
         self._serve()
 
     @property
@@ -179,7 +181,8 @@ class Node:
         """Write down that another process runs on this store, durably, and act as its node."""
         lives = StoreLives(self.engine, self.runtime.rng)
         await lives.claim()
-        self.start_as_member(identity, lives)
+        if not self.stopping:  # asked to stop while the store was slow: there is nothing to begin any more
+            self.start_as_member(identity, lives)
 
     def start_as_member(self, identity: StoreIdentity, lives: Lives) -> None:
         """Become the node that this identity names, and serve as it from this very step on."""
@@ -201,11 +204,14 @@ class Node:
 
     async def stop(self) -> None:
         """Stop gracefully: nothing more is served, what was applied is durable, and leases need not expire."""
+        self.stopping = True
         if self.member is not None:
             await self.member.leave()
         await self.server.close()
         if self.member is not None:
             await self.member.close()
+        else:  # it was still beginning, and what it wrote of that must not be lost either
+            await self.engine.flush()
         await self.dialer.close()
         await self.scope.close()
 

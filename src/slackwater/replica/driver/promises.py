@@ -44,7 +44,8 @@ async def note(engine: Engine, replicas: Mapping[RangeId, Replica], pause: Calla
     """
     known: dict[RangeId, Promise] = {}
     for number, (range_id, replica) in enumerate(list(replicas.items()), 1):
-        closed = replica.closing.closed()
+        # What this node promised itself, as leaseholder, is as true as what it was promised; both name at most this index.
+        closed = Timestamp(max(replica.closing.closed(), replica.closing.promised()))
         if closed > replica.state.closed:
             known[range_id] = Promise(replica.state.lai, closed)
         if number % LOOKED_AT_ONCE == 0:

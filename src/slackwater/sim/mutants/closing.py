@@ -204,7 +204,7 @@ plant(
     PlantedBug(
         "X-RECOVER-UNRESOLVED",
         "recovery takes what is closed for complete, whatever transactions have intents there",
-        play="cluster",
+        play="feeds",
         expected=("I-37",),
         patches=(
             Patch(

@@ -3,7 +3,7 @@
     ─────────────╪──────────────────────────────► the run goes on
                  └ the log and some nodes are lost: what is durable on the others now is recovered, at T
 
-In some runs, at a drawn moment, the disks of a drawn part of the nodes are copied as a power cut would leave them, and a
+In some runs, at drawn moments, the disks of a drawn part of the nodes are copied as a power cut would leave them, and a
 cluster is made from the copies. In the end, when V is complete, what was made must be V at T, key by key. Where the copies lack
 keys, the plan must say so, and only these keys may be missing.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slackwater.sim.world import World
 
 ONE_RUN_IN = 3
-WHEN_NS = (6 * NS, 40 * NS)
+EVERY_NS = (NS, 8 * NS)
 SHOWN_MAX = 3
 NEW_LOG = LogIdentity("memory", "recovered", "new")
 
@@ -56,14 +56,22 @@ class Recovered:
         self._made: list[_Made] = []
 
     def attach(self, world: World) -> None:
-        """Choose whether and when the disaster happens."""
+        """Choose whether disasters happen."""
         self.world = world
         self._draw = world.tape.stream("recovery")
         if self._draw.chance(1, ONE_RUN_IN):
-            world.loop.call_at_ns(world.loop.now_ns + self._draw.between(*WHEN_NS), self._lose)
+            self._wait()
+
+    def _wait(self) -> None:
+        self.world.loop.call_at_ns(self.world.loop.now_ns + self._draw.between(*EVERY_NS), self._lose)
 
     def _lose(self) -> None:
         """Recover from what a drawn part of the disks holds durably now. The run itself notices nothing."""
+        if not self.world.healthy:
+            self._wait()
+            self._recover()
+
+    def _recover(self) -> None:
         survivors: dict[int, Survivor] = {}
         for machine in self.world.nodes:
             if machine.gone or self._draw.chance(1, 3):
