@@ -74,7 +74,7 @@ plant(
                 "slackwater.replica.driver.store:Store.stop",
                 """
 self._tell_followers()
-promises.note(self.context.engine, self.replicas)
+await self._note_promises()
 await self.context.engine.flush()
 """,
                 "pass",
