@@ -86,6 +86,10 @@ class Tables:
                 found.append(history)
         return sorted(found, key=lambda h: h.latest.name)
 
+    def dropped(self) -> list[TableDescriptor]:
+        """Every table that was dropped, as it was dropped."""
+        return [h.latest for h in self._by_id.values() if h.latest.dropped]
+
     def __len__(self) -> int:
         return len(self._by_id)
 

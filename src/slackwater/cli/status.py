@@ -51,6 +51,8 @@ columns
   position  in the log
   closed    how long ago the time is up to which this replica serves reads by itself
   columns   bytes of its files of columns, how old what they show is, and which share of it has changed since
+  garbage   bytes of versions that no read at the present sees; collected when they are older than the zone's gc ttl
+  history   how far back it can be read; +2: two entries of older history are kept, because something protects them
   span      its keys: [first, end)
 """
 
@@ -98,6 +100,11 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     """How long ago the oldest anchor of its files of columns is."""
     column_changed: float | None = None
     """The share of their rows that was written since."""
+    garbage_bytes: int = 0
+    history_s: float | None = None
+    """How far back it can be read; None: to the beginning."""
+    kept: int = 0
+    """Entries of older history that stay, because something protects them."""
 
 
 class RangeRow(msgspec.Struct, frozen=True):
@@ -162,7 +169,8 @@ def ranges_main(argv: list[str]) -> int:
     if options.json:
         print(msgspec.json.encode(rows).decode())
         return 0
-    table = [["range", "gen", "lease", "replica", "lai", "position", "closed", "keys", "bytes", "columns", "span"]]
+    head = ["range", "gen", "lease", "replica", "lai", "position", "closed", "keys", "bytes", "garbage", "history"]
+    table = [[*head, "columns", "span"]]
     for row in rows:
         for at, copy in enumerate(row.copies):
             lag = "-" if copy.closed_lag_s is None else f"-{copy.closed_lag_s:.1f} s"
@@ -170,9 +178,16 @@ def ranges_main(argv: list[str]) -> int:
             span = f"[{row.start}, {row.end})" if at == 0 else ""
             note = f" QUARANTINED: {copy.failure}" if copy.failure else " frozen" if copy.frozen else ""
             numbers = [str(copy.lai), str(copy.position), lag, str(copy.live_keys), str(copy.total_bytes)]
-            table.append([*head, f"n{copy.node}{note}", *numbers, _columns(copy), span])
+            numbers += [str(copy.garbage_bytes), _history(copy), _columns(copy)]
+            table.append([*head, f"n{copy.node}{note}", *numbers, span])
     print_table(table)
     return 0
+
+
+def _history(copy: ReplicaRow) -> str:
+    """How far back a replica can be read, and how many older entries are kept besides: `600 s +2`."""
+    back = "all" if copy.history_s is None else f"{copy.history_s:.0f} s"
+    return f"{back} +{copy.kept}" if copy.kept else back
 
 
 def _options(name: str, description: str, argv: list[str], columns: str) -> argparse.Namespace:
@@ -287,6 +302,9 @@ def _replica_row(node: int, replica: ReplicaStatus, first: ReportReply) -> Repli
         column_bytes=columns.size if columns else 0,
         column_age_s=round(seconds_between(columns.anchor, first.now), 3) if columns else None,
         column_changed=round(columns.changed / max(1, columns.rows), 4) if columns else None,
+        garbage_bytes=stats.garbage_bytes,
+        history_s=round(seconds_between(replica.gc_threshold, first.now), 3) if replica.gc_threshold != MIN else None,
+        kept=replica.kept,
     )
 
 

@@ -181,9 +181,10 @@ def _check_kept(batch: Batch, view: View, read_ts: Timestamp) -> None:
 def _assert_kept(batch: Batch, view: View, read_ts: Timestamp) -> None:
     """I-17, looked at in another way than by the rule that decided: what was read lies in spans that serve this instant."""
     serving = SpanSet(Span(k.start, k.end) for k in view.state.kept if k.serves(read_ts))
-    span = declare.bounds(batch)
-    if span is None or not serving.covers(span):
-        raise InvariantViolation("I-17", {"read": read_ts, "threshold": view.state.gc_threshold})
+    for request in batch.requests:
+        start, end = declare.span_of(request) or (b"", None)
+        if isinstance(request, rq.FOLLOWER_READS) and not serving.covers(Span(start, end or start + b"\x00")):
+            raise InvariantViolation("I-17", {"read": read_ts, "threshold": view.state.gc_threshold})
 
 
 def _one_phase(batch: Batch) -> bool:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import UsageError
-from slackwater.hooks import probe
+from slackwater.hooks import probe, tap
 from slackwater.model.retention import decide, entries, stretches
 from slackwater.protocol.log.commands import GcTrigger
 from slackwater.protocol.range import requests as rq
+from slackwater.replica.state import VERSIONS
 from slackwater.runtime.seam import Family
 from slackwater.storage import gc
 from slackwater.storage.versions import suffix, tail_key
@@ -50,6 +51,7 @@ def raise_threshold(work: Work, request: rq.RaiseGcThreshold) -> Result:
             allowed=allowed.threshold,
         )
     threshold = Timestamp(max(state.gc_threshold, request.threshold))
+    tap("gc.raising", state, work.view.retention, threshold)
     kept = entries(state.retained, permit.protections, target=permit.target, threshold=threshold)
     if (threshold, kept) != (state.gc_threshold, state.kept):
         work.evaluation.trigger = GcTrigger(gc_threshold=threshold, kept=kept)
@@ -87,7 +89,7 @@ def gc_span(work: Work, request: rq.GcSpan) -> Result:
             work.effects.delete(Family.DATA, tail + suffix(ts))
     work.evaluation.add_stats(tuple(-n for n in found))
     work.evaluation.generation = work.view.state.descriptor.generation
-    return rq.Number(found[4])
+    return rq.Number(found[VERSIONS])
 
 
 def prepare_span(engine: Engine, state: RangeState, request: rq.GcSpan, dropped_at: Timestamp) -> tuple[int, ...]:

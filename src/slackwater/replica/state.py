@@ -23,6 +23,8 @@ from slackwater.model.retention import Retained
 from slackwater.protocol.log.commands import FreezeTrigger
 
 STATE_NAME = b"state"
+VERSIONS = 4
+"""Where the statistics count versions (`storage.stats.Stats`)."""
 
 
 class RangeState(msgspec.Struct, frozen=True, array_like=True):
@@ -80,6 +82,13 @@ def decode_state(data: bytes) -> RangeState:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StorageError("the stored state of a range cannot be read; restore this store from a snapshot") from error
+
+
+def fewer_versions(before: RangeState, after: RangeState) -> int:
+    """How many versions less a range has; 0 when it has as many or more, or has other bounds."""
+    if before.descriptor is not after.descriptor or not before.stats or not after.stats:
+        return 0
+    return max(0, before.stats[VERSIONS] - after.stats[VERSIONS])
 
 
 def add_stats(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:

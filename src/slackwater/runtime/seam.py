@@ -303,6 +303,10 @@ class Engine(Reader, Protocol):
         """Add many sorted, unique pairs at once, bypassing the memtable. Durable on return."""
         ...
 
+    def compact(self, family: Family, start: bytes, end: bytes) -> None:
+        """Write the files of a span anew without what was deleted, so that its space comes back. Long: call it off the loop."""
+        ...
+
     def note_damage(self, reason: str) -> None:
         """Remember, over a restart, that stored bytes are damaged: the next start copies what is whole to a new engine."""
         ...

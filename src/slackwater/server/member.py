@@ -53,7 +53,7 @@ from slackwater.server.raw_writes import WRITES, check_raw, known_plain
 from slackwater.server.records import check_record
 from slackwater.server.refetch import refetch
 from slackwater.server.reports import capacity, checksum, replica_status
-from slackwater.server.retention import NodeRetention
+from slackwater.server.retention import node_retention, refresh_retention
 from slackwater.server.span_watch import span_watch
 from slackwater.server.system_kv import KvAdapter
 from slackwater.txn.kv import KV
@@ -128,7 +128,7 @@ class Member:
         self.protection_tracker = PollingTracker(self.kv, settings=self.settings)
         self.protections, self.pinned = node_protections(self), PinnedHistory(self)
         self.feed_protector = FeedProtector(self)
-        self.store.context.retention = NodeRetention(self.clock)
+        self.retention = self.store.context.retention = node_retention(self)
         self.peers = Peers(self.dialer, self.book.resolve, self.scope.child("peers"))
         self.admin = Admin(
             sender=self.sender,
@@ -362,4 +362,6 @@ def _queue_context(member: Member) -> QueueContext:
         scope=member.scope.child("queues"),
         configs=member.span_watch.known,
         tables=member.catalog.find_id,
+        retention=member.retention,
+        refresh_retention=partial(refresh_retention, member),
     )

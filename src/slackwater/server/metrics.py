@@ -148,6 +148,7 @@ def _of_store(member: Member, store: Store) -> Iterator[Metric]:
     yield gauge("slackwater_total_bytes", "Bytes of all versions.", total.total_bytes)
     yield gauge("slackwater_versions", "Versions of all keys.", total.versions)
     yield gauge("slackwater_intents", "Unfinished writes of transactions.", total.intents)
+    yield gauge("slackwater_garbage_bytes", "Bytes of versions that no read at the present sees.", total.garbage_bytes)
     columns = store.context.columns
     changed = sum(len(kept.delta) for kept in columns)
     yield gauge("slackwater_columns_bytes", "Files of columns of this store.", columns.size)
@@ -163,6 +164,7 @@ def _of_store(member: Member, store: Store) -> Iterator[Metric]:
     help_text = "How far behind now the replicas of this node are closed."
     yield Metric("slackwater_closed_lag_seconds", "gauge", help_text, samples)
     yield from _of_closing(store.context)
+    yield from _of_collecting(member, store)
 
 
 def _of_closing(context: ReplicaContext) -> Iterator[Metric]:
@@ -177,6 +179,24 @@ def _of_closing(context: ReplicaContext) -> Iterator[Metric]:
     yield counter("slackwater_closes_total", "Log entries written to close the present on demand.", counts.closes)
     seconds = counts.close_ns / 1e9
     yield counter("slackwater_close_seconds_total", "How long these took until they were applied.", seconds)
+
+
+def _of_collecting(member: Member, store: Store) -> Iterator[Metric]:
+    counts, now = member.queues.gc.counts, member.clock.peek()
+    yield counter("slackwater_gc_runs_total", "Ranges led here that were looked at for garbage.", counts.runs)
+    yield counter("slackwater_gc_refused_total", "Those that could not be collected then.", counts.refused)
+    yield counter("slackwater_gc_thresholds_raised_total", "Thresholds raised, through the log.", counts.raised)
+    yield counter("slackwater_gc_versions_total", "Versions collected.", counts.versions)
+    yield counter("slackwater_gc_spans_total", "Spans collected by one range tombstone.", counts.spans)
+    yield counter("slackwater_gc_scanned_total", "Versions looked at for that.", counts.scanned)
+    yield counter(
+        "slackwater_gc_compactions_total", "Replicas whose files were compacted after it.", counts.compactions
+    )
+    raised = [r.state.gc_threshold for r in store.replicas.values() if r.state.gc_threshold]
+    back = min((seconds_between(threshold, now) for threshold in raised), default=0.0)
+    yield gauge("slackwater_history_seconds", "How far back every collected range of this node is read.", back)
+    kept = sum(len(r.state.kept) for r in store.replicas.values())
+    yield gauge("slackwater_kept_entries", "Entries of older history kept by ranges for protections.", kept)
 
 
 def _of_feeds(member: Member, feeds: NodeFeeds) -> Iterator[Metric]:

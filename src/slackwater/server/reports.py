@@ -63,6 +63,8 @@ def replica_status(store: Store, range_id: RangeId, configuration: SpanWatch) ->
         frozen=state.frozen is not None,
         failure=str(replica.failure) if replica.failure else "",
         load=replica.load.rate(now_ns=store.context.runtime.clock.monotonic_ns()),
+        gc_threshold=state.gc_threshold,
+        kept=len(state.kept),
         wanted=configuration.factor(state.descriptor),
         columns=_columns(store, state.descriptor),
     )

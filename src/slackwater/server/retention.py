@@ -1,27 +1,130 @@
-"""What a node knows of time to live, protections and dropped tables: the rules by which its leaseholders collect."""
+"""What a node knows of time to live, protections and dropped tables: the rules by which its leaseholders collect.
+
+    zones        SpanWatch.zones          ttl of a range, when that was written, and as of when the copy is complete (Z)
+    protections  ProtectionTracker        records over a range, and as of when the list is complete (R)
+    tables       TableCatalog.tables      when a table was dropped
+
+Rule (seed 003; I-26). Of a range that lies in one zone, everything at or below
+
+    target = min(R, Z) − ttl − clock.max_offset,       if R > start of the lease and R > when the zone was written
+
+may go, but for what is protected. Any of it unknown: nothing may. Why that is enough stands in `slackwater.protect` and
+`slackwater.config.zones`: a protection that is not in the list commits above R, and below its own timestamp plus the ttl.
+
+The lease counts, because whoever held it before may have known less: a list that was read before the lease began may miss
+a protection that the former leaseholder had honored, and whose entry a merge or a snapshot has brought here since.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
+from slackwater.codec.layout import TABLE, split_table_key, table_span
+from slackwater.errors import DecodeError, SlackwaterError, UnavailableError
+from slackwater.model.protection import kept_in
+from slackwater.model.spans import Span
 from slackwater.replica.evaluation import Permit
 
 if TYPE_CHECKING:
-    from slackwater.clock import HybridClock
+    from collections.abc import Callable
+
+    from slackwater.catalog.tables import Tables
+    from slackwater.config.zones import Zones
+    from slackwater.model.protection import State
+    from slackwater.protect.tracker import ProtectionTracker
     from slackwater.replica.state import RangeState
+    from slackwater.server.member import Member
+    from slackwater.settings import Settings
 
 
 class NodeRetention:
-    """Allows everything up to the present: zones and protections are not known here yet."""
+    """Implements `RetentionRules` from a node's copies. Pure: whoever wants newer copies refreshes them first."""
 
-    def __init__(self, clock: HybridClock) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        *,
+        zones: Callable[[], Zones],
+        tracker: Callable[[], ProtectionTracker],
+        tables: Callable[[], Tables],
+        settings: Settings,
+    ) -> None:
+        self._zones = zones
+        self._tracker = tracker
+        self._tables = tables
+        self._settings = settings
 
     def permit(self, state: RangeState) -> Permit:
-        """Up to the present."""
-        return Permit(self._clock.peek())
+        """What may be collected of a range now; `UnavailableError` says what has to be known first."""
+        zones, span = self._zones(), Span(state.descriptor.start, state.descriptor.end)
+        zone = zones.of(span) if zones.known else None
+        if zone is None:
+            why = (
+                "lies in several zones and is to be split first" if zones.known else "has a zone that is not known here"
+            )
+            raise UnavailableError(f"r{state.descriptor.range_id} {why}; nothing is collected")
+        records, read_at = self._tracker().protected(span)
+        needed = max(MIN, state.lease.start, zone.written)
+        if read_at <= needed:
+            raise UnavailableError(
+                "protections were read before the lease began or the zone was written; nothing is collected",
+                read_at=read_at,
+                needed=needed,
+            )
+        back_s = zone.gc_ttl_s + self._settings["clock.max_offset"]
+        target = add_seconds(Timestamp(min(read_at, zones.read_at)), -back_s)
+        return Permit(target, kept_in(records, span))
+
+    def zones(self) -> Zones:
+        """The copy of zones."""
+        return self._zones()
+
+    def protections(self) -> State:
+        """The copy of protections."""
+        return self._tracker().state
+
+    def ttl_s(self, state: RangeState) -> float | None:
+        """For how long history of a range is kept; None while that is not known, or not one answer."""
+        zones = self._zones()
+        zone = zones.of(Span(state.descriptor.start, state.descriptor.end)) if zones.known else None
+        return None if zone is None else zone.gc_ttl_s
+
+    def age_s(self, now: Timestamp) -> float:
+        """How old the older of the two copies is."""
+        return seconds_between(Timestamp(min(self._zones().read_at, self._tracker().state.read_at)), now)
 
     def dropped_at(self, start: bytes, end: bytes) -> Timestamp:
-        """No table is known to be dropped."""
-        return MIN
+        """When the table that [start, end) lies in was dropped; MIN: there is no such table, or it lives."""
+        if not start.startswith(TABLE):
+            return MIN
+        try:
+            table_id, _, _ = split_table_key(start.ljust(7, b"\x00"))
+        except DecodeError:
+            return MIN
+        history = self._tables().by_id(table_id)
+        inside = end <= table_span(table_id).end
+        return history.latest.modified if inside and history is not None and history.latest.dropped else MIN
+
+    def dropped_in(self, start: bytes, end: bytes) -> list[Span]:
+        """The parts of [start, end) that belong to dropped tables."""
+        spans = [table_span(table.table_id) for table in self._tables().dropped()]
+        return [part for s in spans if (part := s.intersect(Span(start, end))) is not None]
+
+
+def node_retention(member: Member) -> NodeRetention:
+    """The rules of a node, by its own copies."""
+    return NodeRetention(
+        zones=lambda: member.span_watch.zones,
+        tracker=lambda: member.protection_tracker,
+        tables=lambda: member.catalog.tables,
+        settings=member.settings,
+    )
+
+
+async def refresh_retention(member: Member, after: Timestamp) -> None:
+    """Read zones, and then protections, anew, so that they hold as of a time above `after`."""
+    with suppress(SlackwaterError):  # a table that was dropped is collected later
+        await member.catalog.refresh()
+    await member.span_watch.read()
+    await member.protection_tracker.refresh(after=Timestamp(max(after, member.span_watch.zones.read_at)))

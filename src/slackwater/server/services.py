@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slackwater.clock.timestamp import Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.replica.snapshot import Examination, SnapshotBlock, SnapshotHeader, SnapshotTrailer
@@ -109,6 +109,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     """Replicas that this range is to have, by what the node knows of the configuration; 0: it does not know yet."""
     columns: ColumnsStatus | None = None
     """What the store has of the range in columns."""
+    gc_threshold: Timestamp = MIN
+    kept: int = 0
+    """Entries of history below the threshold that stay, because something protects them."""
 
 
 class CapacityRequest(msgspec.Struct, frozen=True):

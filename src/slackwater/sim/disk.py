@@ -137,6 +137,7 @@ class SimEngine:
         self._engine = engine
         self.batch = engine.batch
         self.approximate_bytes = engine.approximate_bytes
+        self.compact = engine.compact
         self.close = engine.close
         self.note_damage = engine.note_damage
         self.files: Files = _SimFiles(disk, engine.files)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, Timestamp
@@ -41,13 +42,10 @@ if TYPE_CHECKING:
     from slackwater.model.retention import Stretch
     from slackwater.runtime.seam import Engine, EngineBatch, Reader
 
-CLEAR_VERSIONS_MIN = 2_000
-"""Neighboring versions that all go are deleted one by one up to here, and by one range tombstone above."""
 CLEAR_VERSIONS_MAX = 500_000
 """Of one range tombstone: they are walked over once more while writers of the span wait."""
 SCANNED_MAX = 200_000
 """Versions that one plan walks over before it is handed in, found or not."""
-assert CLEAR_VERSIONS_MIN < CLEAR_VERSIONS_MAX, "a span is cleared in one or listed, not both"
 
 Versions = list[tuple[Timestamp, bytes]]
 """Of one key, newest first."""
@@ -73,6 +71,8 @@ class GcPlan(NamedTuple):
     scanned: int
     resume: bytes | None = None
     """Where to go on; None at the end."""
+    next_at: Timestamp = MAX
+    """Since when the oldest garbage that is not old enough yet is garbage; MAX: there is none."""
 
 
 class Collected(NamedTuple):
@@ -85,9 +85,10 @@ class Collected(NamedTuple):
 class _Run:
     """Neighboring keys of which nothing stays."""
 
-    __slots__ = ("points", "start", "versions")
+    __slots__ = ("_listed_max", "points", "start", "versions")
 
-    def __init__(self) -> None:
+    def __init__(self, listed_max: int) -> None:
+        self._listed_max = listed_max
         self.start: bytes | None = None
         self.versions = 0
         self.points: list[GcPoint] = []
@@ -97,29 +98,30 @@ class _Run:
         if self.start is None:
             self.start = key
         self.versions += len(versions)
-        if self.versions < CLEAR_VERSIONS_MIN:
+        if self.versions < self._listed_max:
             self.points.append(GcPoint(key, tuple(ts for ts, _ in versions), vanishing=True))
 
 
 def plan(
-    reader: Reader, start: bytes, end: bytes, *, stretches: Sequence[Stretch], max_versions: int, by_span: bool = True
+    reader: Reader, start: bytes, end: bytes, *, stretches: Sequence[Stretch], max_versions: int, clear_min: int = 0
 ) -> GcPlan:
     """Find garbage of [start, end), which the stretches cover; about `max_versions` of it, cleared spans not counted.
 
-    `by_span`: whether long runs of keys that go as a whole may go by range tombstone.
+    Runs of neighboring keys that go as a whole, with `clear_min` versions or more, may go by range tombstone; 0: none may.
     """
     found = GcPlan([], [], 0, 0)
-    points, clears, listed, total, scanned = found.points, found.clears, 0, 0, 0
-    run = _Run()
+    points, clears, listed, total, scanned, next_at = found.points, found.clears, 0, 0, 0, MAX
+    listed_max = clear_min or max_versions
+    run = _Run(listed_max)
 
     def close(upto: bytes) -> None:
         nonlocal run, listed
-        if run.start is not None and by_span and run.versions >= CLEAR_VERSIONS_MIN:
+        if run.start is not None and clear_min and run.versions >= clear_min:
             clears.append((run.start, upto))
         elif run.start is not None:
             points.extend(run.points)
             listed += run.versions
-        run = _Run()
+        run = _Run(listed_max)
 
     rules = iter(stretches)
     rule = next(rules)
@@ -128,11 +130,13 @@ def plan(
             rule = next(rules)
         if listed >= max_versions or scanned >= SCANNED_MAX or run.versions >= CLEAR_VERSIONS_MAX:
             close(key)
-            return GcPlan(points, clears, total, scanned, key)
+            return GcPlan(points, clears, total, scanned, key, next_at)
         scanned += len(versions)
         going = garbage(versions, rule.floor, rule.instants)
         total += len(going)
-        if len(going) == len(versions) and (by_span or run.versions + len(going) < CLEAR_VERSIONS_MIN):
+        if len(versions) > 1 or not versions[0][1]:
+            next_at = Timestamp(min(next_at, _next_at(versions, rule.floor)))
+        if len(going) == len(versions) and (clear_min or run.versions + len(going) < listed_max):
             run.add(key, versions)
             continue
         close(key)
@@ -140,7 +144,7 @@ def plan(
             points.append(GcPoint(key, tuple(ts for ts, _ in going), len(going) == len(versions)))
             listed += len(going)
     close(end)
-    return GcPlan(points, clears, total, scanned)
+    return GcPlan(points, clears, total, scanned, None, next_at)
 
 
 def collect_keys(
@@ -210,6 +214,17 @@ def garbage(versions: Versions, floor: Timestamp, instants: Sequence[Timestamp])
         else:
             going.append(versions[i])
     return going[::-1]
+
+
+def _next_at(versions: Versions, floor: Timestamp) -> Timestamp:
+    """Since when the oldest version that is garbage now, but is still visible at or above the floor, is garbage."""
+    newest_ts, newest = versions[0]
+    found = MAX if newest or newest_ts <= floor else newest_ts
+    for (above, _), _older in pairwise(versions):
+        if above <= floor:
+            break
+        found = above
+    return found
 
 
 def _uncovers(going: Versions, allowed: Versions) -> bool:

@@ -225,6 +225,9 @@ class MemoryEngine(_MemoryReader):
         self.write(batch)
         self.harden(self.mark())
 
+    def compact(self, family: Family, start: bytes, end: bytes) -> None:
+        """Nothing is left behind by deletions here."""
+
     def note_damage(self, reason: str) -> None:
         """Nothing to do: memory holds no file that stays damaged."""
 

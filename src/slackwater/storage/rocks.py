@@ -359,6 +359,14 @@ class RocksEngine(RocksReader):
         finally:
             file.unlink(missing_ok=True)
 
+    def compact(self, family: Family, start: bytes, end: bytes) -> None:
+        """Write the files of a span anew without what was deleted. Reads and writes go on meanwhile."""
+        source = self.source(family)
+        try:
+            source.compact_range(start, end)
+        except Exception as error:
+            raise failure(error, "compacting") from error
+
     def note_damage(self, reason: str) -> None:
         """Remember that a file is damaged, in a file beside it; what was noted first stays."""
         with suppress(OSError), (self.path / DAMAGED_FILE).open("x", encoding="utf-8") as file:

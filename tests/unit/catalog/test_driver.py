@@ -81,6 +81,7 @@ def test_descriptors_outlive_the_history_around_them() -> None:
         async with Cluster(2) as cluster:
             one, two = cluster.nodes
             made = await one.catalog.create("t", COLUMNS, KEY)
+            cluster.collect_upto_now()
             threshold = rq.RaiseGcThreshold(one.clock.now())
             await one.admin.ask(threshold, at=descriptors_span().start)
             assert (await two.catalog.find("t")).latest == made

@@ -201,6 +201,7 @@ async def test_below_the_gc_threshold_is_final() -> None:
         before = node.clock.now()
         await cluster.fill(5)
         threshold = node.clock.now()
+        cluster.collect_upto_now()
         await node.admin.ask(rq.RaiseGcThreshold(threshold), at=kv(b"a"))
         async with node.feed_client.watch([WHOLE], after=before) as feed:
             with pytest.raises(BelowGcThreshold):

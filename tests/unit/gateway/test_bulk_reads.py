@@ -233,6 +233,7 @@ def test_what_is_refused():
             ]:
                 with pytest.raises(UsageError):
                     await node.sender.send(requests, header)
+            cluster.collect_upto_now()
             await node.admin.ask(RaiseGcThreshold(now), at=key(1))
             with pytest.raises(BelowGcThreshold):
                 await rows(node, ts=now)

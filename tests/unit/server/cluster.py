@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.arrow import settle_pandas
 from slackwater.codec.layout import kv
 from slackwater.log.memory import MemoryLog
+from slackwater.replica.evaluation import Permit
 from slackwater.runtime import LocalNet, RealRuntime
 from slackwater.server.node import Node
 from slackwater.settings import Settings
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from slackwater.replica.driver import ApplyListener
+    from slackwater.replica.state import RangeState
     from slackwater.server.member import Member
 
 settle_pandas()  # the nodes' threads must not do it, two at a time
@@ -36,6 +39,19 @@ FAST = {
     "range.quiet_period": 0.0,
     "range.frozen_patience": 0.0,
 }
+
+
+class _UpToNow:
+    """Rules that protect nothing and keep no history."""
+
+    def __init__(self, node: Member) -> None:
+        self._node = node
+
+    def permit(self, state: RangeState) -> Permit:
+        return Permit(self._node.clock.now())
+
+    def dropped_at(self, start: bytes, end: bytes) -> Timestamp:
+        return MIN
 
 
 class Cluster:
@@ -111,6 +127,11 @@ class Cluster:
         """Write some keys."""
         keys = [kv(prefix + b"%06d" % i) for i in range(count)]
         await self.nodes[0].kv.put_rows(keys, [b"v" * size] * count)
+
+    def collect_upto_now(self) -> None:
+        """Let ranges collect everything up to the present: for tests of what is refused afterwards."""
+        for node in self.nodes:
+            node.store.context.retention = _UpToNow(node)
 
     async def keys(self) -> list[bytes]:
         """Everything in the plain key space, read through the last node."""

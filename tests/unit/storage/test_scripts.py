@@ -129,7 +129,7 @@ class Runner:
         self.kept = [Kept(low, high, Timestamp(int(p))) for p in protected.split(",") if p]
         self.kept += [Kept(low, high, Timestamp(int(p)), after=True) for p in after.split(",") if p]
         rules = stretches(self.threshold, self.kept, low, high)
-        found = gc.plan(self.engine, low, high, stretches=rules, max_versions=1000, by_span=False)
+        found = gc.plan(self.engine, low, high, stretches=rules, max_versions=1000)
         done = self.write(lambda b: gc.collect_keys(self.engine, b, found.points, stretches=rules))
         return f"removed {done.versions}"
 

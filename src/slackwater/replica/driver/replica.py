@@ -39,6 +39,7 @@ from slackwater.replica.driver.waiting import Waiters, as_known
 from slackwater.replica.evaluate import Evaluation
 from slackwater.replica.load import LoadMeter
 from slackwater.replica.propose import Proposal, ProposalBuffer
+from slackwater.replica.state import fewer_versions
 from slackwater.replica.tscache import TimestampCache
 from slackwater.storage.batch import WriteBatch
 
@@ -73,6 +74,8 @@ class Replica:
         self.context = context
         self.state = state
         self.failure: BaseException | None = None
+        self.deleted = 0
+        """Versions that went since this replica's files were compacted."""
         self.checksums = Checksums(context, scope)
         self.load = LoadMeter(now_ns=context.runtime.clock.monotonic_ns())
         self._scope = scope
@@ -277,6 +280,7 @@ class Replica:
         if self.apply_subscriber is not None:
             self.apply_subscriber.applied(done, whole)
         assert self.state is state, "the replica is where its store is"
+        self.deleted += fewer_versions(done[0][0], state)
         self._applied.tell("applied")
         self.closing.applied()
         if self.context.node_id not in self.state.descriptor.replicas:

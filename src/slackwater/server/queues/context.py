@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slackwater.clock import HybridClock
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.log.contract import OrderedLog
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from slackwater.server.addresses import AddressBook
     from slackwater.server.admin import Admin
     from slackwater.server.peers import Peers
+    from slackwater.server.retention import NodeRetention
     from slackwater.settings import Settings
     from slackwater.txn.kv import KV
 
@@ -70,6 +72,10 @@ class QueueContext:
     """The span configuration, as this node knows it; read if it never was."""
     tables: Callable[[int], Awaitable[TableHistory]]
     """Every version of a table, by its id."""
+    retention: NodeRetention
+    """What may be collected, as this node knows it."""
+    refresh_retention: Callable[[Timestamp], Awaitable[None]]
+    """Reads zones, and then protections, anew: above the given timestamp."""
     findings: list[str] = field(default_factory=list)
     """What an operator should know; the newest FINDINGS_MAX."""
 

@@ -2,7 +2,7 @@
 
     urgent    glance at the records ──── each range:  nudge ► frozen
     columns   ────────────────────────── each range:  which tables get files of columns (`columns.py`)
-    upkeep    look at the cluster ────── each range:  index ► replicate ► split ► merge ► lease ► trim ► check ► txns
+    upkeep    look at the cluster ────── each range:  index ► replicate ► split ► merge ► lease ► trim ► check ► txns ► gc
 
 The first queue that changes the range ends the visit: the next sweep sees the result. Whatever a range's clients wait
 for, a lease or the end of a merge that its coordinator left behind, is in the urgent lane, because a visit of the other
@@ -33,6 +33,7 @@ from slackwater.server.queues.check import CheckQueue
 from slackwater.server.queues.columns import ColumnsQueue
 from slackwater.server.queues.context import Visit, view_cluster, view_from_liveness
 from slackwater.server.queues.frozen import FrozenQueue
+from slackwater.server.queues.gc import GcQueue
 from slackwater.server.queues.index import IndexQueue
 from slackwater.server.queues.leases import LeaseQueue, NudgeQueue
 from slackwater.server.queues.lost import LostRanges
@@ -90,7 +91,9 @@ class Queues:
             TrimQueue(),
             CheckQueue(),
             TxnQueue(),
+            gc := GcQueue(),
         ]
+        self.gc = gc
         self.lost = LostRanges(context)
         self.columns = ColumnsQueue(context)
         self.sweeps = 0
@@ -109,7 +112,13 @@ class Queues:
         self.context.scope.spawn(self._keep(self._urgent, self._sweep_urgent), name="urgent queues")
         self.context.store.context.columns.on_want = self._columns.news.set
         self.context.scope.spawn(self._keep(self._columns, self.columns.sweep), name="columns")
+        self.context.scope.spawn(self._collect(), name="gc")
         await self._keep(self._upkeep, self._sweep_upkeep)
+
+    async def _collect(self) -> None:
+        while True:
+            await self._guarded(partial(self.gc.run, self.context))
+            await self.context.runtime.clock.sleep(PAUSED_POLL_S)
 
     def wake(self) -> None:
         """There is news: look soon, not only when it is time again."""

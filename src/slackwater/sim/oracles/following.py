@@ -8,7 +8,7 @@
            no intent lies at or below it, nothing appears there any more anywhere, and the replica that reported it serves
            such reads for as long as it lives, without sending them elsewhere. (Bounds and sessions: `follower_work.py`,
            which knows what was asked for)
-    I-17   nothing is served at or below the threshold of garbage collection
+    I-17   nothing is served at or below the threshold of garbage collection, but for what is kept there
 
 V is complete up to what a follower may serve: a promise is usable only once every command it speaks of is applied, and
 an intent that is still there sends the read away.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MIN, Timestamp, from_us, seconds_between
 from slackwater.closedts.policy import target, terms_of
 from slackwater.codec.layout import split_version
+from slackwater.model.spans import Span, SpanSet
 from slackwater.model.txns import TxnStatus
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare
@@ -222,8 +223,11 @@ class NotCollected(_Watcher):
         listen(world, "replica.read_served", self._served)
 
     def _served(self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult) -> None:
-        threshold = replica.state.gc_threshold
-        if read_at <= threshold and any(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests):
+        threshold, kept = replica.state.gc_threshold, replica.state.kept
+        serving = SpanSet(Span(k.start, k.end) for k in kept if k.ts == read_at or (k.after and k.ts < read_at))
+        reads = [declare.span_of(r) for r in batch.requests if isinstance(r, rq.FOLLOWER_READS)]
+        spans = [Span(start, end or start + b"\x00") for start, end in filter(None, reads)]
+        if read_at <= threshold and not all(map(serving.covers, spans)):
             where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
             self.violated("below-threshold", f"{where} served a read at {read_at}, collected up to {threshold}")
 

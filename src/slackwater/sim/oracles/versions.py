@@ -90,8 +90,8 @@ class ClosedStays(_Watcher):
         if descriptor.start < KV_SPAN[0] or not closed:
             return
         for look in self._looks:
-            kept = event.after.gc_threshold <= look.ts <= closed
-            if kept and look.start < descriptor.end and descriptor.start < look.end:
+            above = event.after.gc_threshold <= look.ts <= closed
+            if above and look.start < descriptor.end and descriptor.start < look.end:
                 self._again(event, look)
         fresh = _Look(event.node, event.engine, descriptor.start, descriptor.end, closed)
         if len(self._looks) < LOOKS_KEPT_MAX:
@@ -117,17 +117,20 @@ class ClosedStays(_Watcher):
 
 
 def _visible(engine: MemoryEngine, start: bytes, end: bytes, ts: int) -> dict[bytes, int]:
-    """For each key the timestamp of the newest version at or below `ts`."""
+    """For each key with a value at `ts` when that was written; a deletion is seen by what is not there."""
     found: dict[bytes, int] = {}
+    seen: bytes | None = None
     cursor = engine.cursor(Family.DATA, start=start, end=end)
     while True:
-        keys, _ = cursor.chunk(CHUNK)
+        keys, values = cursor.chunk(CHUNK)
         if not keys:
             return found
-        for stored in keys:
+        for stored, value in zip(keys, values, strict=True):
             key, written = split_version(stored)
-            if written <= ts and key not in found:
-                found[key] = written
+            if written <= ts and key != seen:
+                seen = key
+                if value:
+                    found[key] = written
 
 
 def _blocked(engine: MemoryEngine, start: bytes, end: bytes, ts: int) -> set[bytes]:

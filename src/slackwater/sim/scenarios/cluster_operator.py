@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.ids import RangeId
+from slackwater.protect.zone_changes import change_zone
 from slackwater.server.admin import Admin
 from slackwater.server.admin_service import DECOMMISSION, DecommissionRequest
 from slackwater.server.bootstrap import RANGE_ID_KEY
@@ -104,7 +105,12 @@ class Operator:
             await self._until_done(self.admin.relocate, key, nodes)  # a queue may have moved the lease meanwhile
         for key in plan.splits:
             await self._until_done(self.admin.split, key)
+        if plan.gc_ttl_s:
+            await self._until_done(self._set_ttl, plan.gc_ttl_s)
         await self._until_done(open_books, client, self._cluster)
+
+    async def _set_ttl(self, ttl_s: float) -> None:
+        await change_zone(self._client.kv, b"", b"", gc_ttl_s=ttl_s, timeout=ACT_TIMEOUT_S)
 
     # --- acts ------------------------------------------------------------------------------------------------------
 
@@ -120,6 +126,11 @@ class Operator:
             story(f"{title} split at {key!r}")
             await self.admin.split(key)
             probe("cluster.split")
+        elif what < 86 and plan.gc_ttl_s:
+            ttl_s = draw.pick((1.0, 2.0, 4.0, 8.0))
+            story(f"{title} history is kept for {ttl_s} s")
+            await self._set_ttl(ttl_s)
+            probe("cluster.zone_changed")
         elif what < 92 and plan.merges:
             story(f"{title} merge of {key!r}")
             await self._merge(key)

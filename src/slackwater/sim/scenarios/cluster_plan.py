@@ -104,6 +104,8 @@ class ClusterPlan:
     """Whether a node's store is copied, and a second process started from it (`cluster_clone`)."""
     retires: tuple[str, int] | None = None
     """A node that is decommissioned, and when."""
+    gc_ttl_s: float = 0.0
+    """For how long history is kept, at first; 0: as long as by default, which is longer than any run."""
 
 
 def draw_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
@@ -125,7 +127,13 @@ def draw_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
         clones=tape.stream("cluster/clones").chance(1, 6),
         late=_late(tape.stream("cluster/late"), nodes),
         retires=_retires(tape.stream("cluster/retires"), nodes),
+        gc_ttl_s=_gc_ttl_s(tape.stream("cluster/gc")),
     )
+
+
+def _gc_ttl_s(draw: TapeStream) -> float:
+    """In two thirds of the runs history is collected while the run lasts."""
+    return (0.0, 2.0, 5.0)[draw.below(3)]
 
 
 def _late(draw: TapeStream, nodes: int) -> tuple[tuple[str, int], ...]:

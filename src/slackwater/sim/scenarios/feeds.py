@@ -23,7 +23,7 @@ from slackwater.sim.scenarios import cluster as base
 from slackwater.sim.scenarios import policies
 from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
 from slackwater.sim.scenarios.cluster_programs import Client
-from slackwater.sim.scenarios.feeds_work import EDGE, Consumer, Seen
+from slackwater.sim.scenarios.feeds_work import COLLECTED_END, EDGE, Consumer, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,6 +59,8 @@ _LAG = {
     "txn.expiration": 0.5,
     "queue.interval": 0.2,
 }
+_BY_HAND = {"gc.interval": 0.0, "protected_timestamp.refresh_interval": 0.5, "span_config.poll_interval": 0.5}
+"""The collector says itself what goes, and copies of zones and protections are new enough for it."""
 _LAGGING = frozenset({FaultKind.READER_LAG})
 _PROGRAMS = {
     "mirror": Consumer.mirror,
@@ -108,7 +110,8 @@ def _collecting_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     plan = draw_plan(tape, nodes=nodes)
     # What is collected is collected in a range of its own, which must not become part of another. The operator does little,
     # but wakes up in time to see that the traffic is over: a run waits for him.
-    return replace(plan, splits=(*plan.splits, EDGE), ranges=plan.ranges + 1, merges=False, operator_mean_ns=10 * NS)
+    splits = (*plan.splits, EDGE, COLLECTED_END)
+    return replace(plan, splits=splits, ranges=plan.ranges + 2, merges=False, operator_mean_ns=10 * NS, gc_ttl_s=0.0)
 
 
 def _draw(tape: Tape, duration_s: float) -> Scenario:
@@ -142,7 +145,7 @@ def _leading() -> list[Workload]:
 
 def _draw_gc(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(1, 3), clients=(1, 1), duration_s=duration_s)
-    return replace(drawn, settings={**_SOON, **_SCANS}, faults=frozenset())
+    return replace(drawn, settings={**_SOON, **_SCANS, **_BY_HAND}, faults=frozenset())
 
 
 def _oracles() -> list[Oracle]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from slackwater.changefeed.sink import Sink
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import kv
-from slackwater.errors import AmbiguousResult, BelowGcThreshold, SlackwaterError, UnavailableError
+from slackwater.errors import AmbiguousResult, BelowGcThreshold, SlackwaterError, UnavailableError, UsageError
 from slackwater.feeds.client import Checkpoint, FeedClient
 from slackwater.feeds.frontier import Frontier, decode_token, frontier_from
 from slackwater.feeds.initial import InitialScan
@@ -29,6 +29,7 @@ from slackwater.feeds.links import RpcLinks
 from slackwater.feeds.validate import Validators
 from slackwater.hooks import probe
 from slackwater.model.spans import Span
+from slackwater.protect.zone_changes import change_zone
 from slackwater.protocol.feeds.events import Changes, Resolved
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
@@ -310,10 +311,11 @@ class Consumer:
     async def collector(self) -> None:
         """Delete, collect, and ask for what is gone."""
         await self.begin()
+        await change_zone(self._kv, EDGE, COLLECTED_END, gc_ttl_s=1.0)
         while self._cluster.traffic:
             self._cluster.busy[self._seen.name] = "collecting"
             with suppress(SlackwaterError, TimeoutError):
-                async with timeout(4 * TIMEOUT_S):
+                async with timeout(8 * TIMEOUT_S):
                     await self._collect_once()
             await self._client.runtime.clock.sleep(self._draw.decay(4 * NS) / NS)
         self.finish()
@@ -323,8 +325,14 @@ class Consumer:
         key, sender = COLLECTED, self._client.sender
         put = await self._kv.put(key, b"%d" % self._draw.below(1 << 30), timeout=TIMEOUT_S)
         gone = await self._kv.delete(key, timeout=TIMEOUT_S)
-        for request in (rq.RaiseGcThreshold(gone), rq.GcVersions(vanishing=((key, (gone, put)),))):
-            await sender.send([request], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
+        while True:  # until the time to live has passed
+            try:
+                await sender.send([rq.RaiseGcThreshold(gone)], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
+                break
+            except (UsageError, UnavailableError):
+                await self._client.runtime.clock.sleep(0.2)
+        request = rq.GcVersions(vanishing=((key, (gone, put)),))
+        await sender.send([request], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
         seen = Seen(self._seen.name, after=Timestamp(gone - 1))
         async with self.feeds.watch([Span.point(key)], after=seen.after, name="too old") as feed:
             try:
@@ -340,5 +348,6 @@ class Consumer:
 
 COLLECTED = b"\x04zzz/collected\x00\x01"
 """`kv(b"zzz/collected")`: above everybody's keys."""
+COLLECTED_END = kv(b"zzzz")
 EDGE = kv(b"zzz")
 """Where the collector's range begins: its threshold is raised, and nobody else's."""

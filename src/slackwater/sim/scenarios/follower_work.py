@@ -22,7 +22,6 @@ from slackwater.codec.layout import prefix_end
 from slackwater.errors import BelowGcThreshold, SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
 from slackwater.protocol.range import requests as rq
-from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN, account_keys, all_keys
 from slackwater.sim.scenarios.cluster_worker import operation
 from slackwater.txn.staleness import Staleness
@@ -200,36 +199,7 @@ async def read_from(me: Worker, found: RangeDescriptor, node: NodeId, ts: Timest
     pen.ok(read_ts=ts)
 
 
-async def collect(me: Worker, timeout: float) -> None:
-    """Raise the threshold of the range that holds a drawn key, then collect what nobody can see any more."""
-    key, client = me.draw.pick(all_keys()), me.client
-    found = await client.sender.range_of(key, timeout=timeout)
-    threshold = add_seconds(client.clock.now(), -me.draw.pick(COLLECTED_S))
-    if not me.draw.chance(1, 2) or threshold <= me.cluster.loaded_ts or found.start < KV_SPAN[0]:
-        return
-    send, facts = client.sender.send, me.cluster.world.facts
-    window = rq.Export(found.start, found.end, facts.get("collected", MIN), threshold)
-    answer = await send([window], rq.Header(NO_RANGE, ts=threshold), timeout=timeout)
-    await send([rq.RaiseGcThreshold(threshold)], rq.Header(NO_RANGE), at=key, timeout=timeout)
-    facts["collected"] = max(threshold, facts.get("collected", MIN))
-    probe("follow.threshold_raised")
-    (versions,) = answer.results
-    found = await client.sender.range_of(key, timeout=timeout)
-    gone = tuple(g for g in _hidden(versions) if found.contains(g[0])) if isinstance(versions, rq.Versions) else ()
-    if gone:
-        await send([rq.GcVersions(gone)], rq.Header(NO_RANGE), at=key, timeout=timeout)
-        probe("follow.versions_collected")
-
-
-def _hidden(versions: rq.Versions) -> tuple[tuple[bytes, tuple[Timestamp, ...]], ...]:
-    """Of each key all versions but the newest, which hides them."""
-    of_key: dict[bytes, list[int]] = {}
-    for key, ts in zip(versions.keys, versions.timestamps, strict=True):
-        of_key.setdefault(key, []).append(ts)
-    return tuple((key, tuple(map(Timestamp, sorted(times)[:-1]))) for key, times in of_key.items() if len(times) > 1)
-
-
 KINDS = (
     *(exact, follower_timestamp, max_staleness, max_staleness, min_timestamp),
-    *(close_now, direct, direct, resolved, resolved, collect),
+    *(close_now, direct, direct, resolved, resolved),
 )

@@ -1,0 +1,236 @@
+"""Garbage collection under fire: short times to live that change, protections that come and go, spans that are emptied.
+
+    pest      writes, deletes and rewrites a span of its own; asks ranges for more than their rules allow; changes zones
+    traveler  protects an instant of everything, reads it until it releases it: the same bytes each time (I-27)
+
+Everything else is the cluster play: transactions, splits, merges, lease transfers, moves, restarts, all faults. Protections
+of the traveler stay when its machine loses power; what is left of them in the end is still obeyed (I-28: the rest goes).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from slackwater.clock.timestamp import MAX, add_seconds
+from slackwater.codec.layout import kv
+from slackwater.errors import AmbiguousResult, BelowGcThreshold, SlackwaterError, UsageError
+from slackwater.hooks import probe
+from slackwater.model.protection import Kept, Mode
+from slackwater.model.spans import Span
+from slackwater.protect.protections import Protections
+from slackwater.protect.store import ProtectionCatalog, ProtectionStore
+from slackwater.protect.zone_changes import change_zone
+from slackwater.protocol.range import requests as rq
+from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.sync import timeout
+from slackwater.sim.handles import NS
+from slackwater.sim.oracles import following
+from slackwater.sim.oracles.collecting import Acknowledged, GarbageGoes, acknowledged
+from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
+from slackwater.sim.scenarios import cluster as base
+from slackwater.sim.scenarios.cluster_plan import KV_SPAN, cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_programs import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.scenarios.cluster_plan import Cluster, ClusterPlan
+    from slackwater.sim.tape import Tape, TapeStream
+    from slackwater.sim.world import SimRuntime, World
+    from slackwater.txn.coordinator import Transaction
+
+SETTINGS = {
+    "gc.interval": 0.5,
+    "gc.clear_versions": 4,
+    "queue.interval": 1.0,
+    "range.min_bytes": 0,
+    "closed_timestamp.target_duration": 0.5,
+    "protected_timestamp.refresh_interval": 5.0,
+    "span_config.poll_interval": 2.0,
+}
+PEST = Span(kv(b"pest/"), kv(b"pest0"))
+PEST_KEYS = [kv(b"pest/%02d" % i) for i in range(12)]
+TTLS_S = (1.0, 1.5, 3.0, 6.0)
+TIMEOUT_S = 4.0
+PEST_CLIENT = 998
+"""The client number under which the pest writes down what it does."""
+
+
+class Pest:
+    """A machine that makes garbage, and asks for it to be collected too early."""
+
+    def __init__(self, client: Client, cluster: Cluster, draw: TapeStream) -> None:
+        self._client = client
+        self._kv = client.kv
+        self._cluster = cluster
+        self._draw = draw
+
+    async def main(self, name: str, act: Any, mean_ns: int) -> None:
+        """Act, now and then, while there is traffic."""
+        cluster, clock = self._cluster, self._client.runtime.clock
+        cluster.busy[name] = "beginning"
+        await self._client.meet(1)
+        while not cluster.ready:
+            await clock.sleep(0.1)
+        while cluster.traffic:
+            cluster.busy[name] = act.__name__
+            with suppress(SlackwaterError, TimeoutError):
+                async with timeout(2 * TIMEOUT_S):
+                    await act()
+            await clock.sleep(self._draw.decay(mean_ns) / NS)
+        cluster.busy[name] = ""
+
+    async def pester(self) -> None:
+        """One thing, drawn."""
+        what = self._draw.below(10)
+        if what < 4:
+            await self._write([self._draw.pick(PEST_KEYS) for _ in range(self._draw.between(1, 6))], delete=False)
+        elif what < 7:
+            await self._write(PEST_KEYS, delete=True)
+            probe("gc.pest_emptied")
+        elif what < 8:
+            await change_zone(self._kv, b"", b"", gc_ttl_s=self._draw.pick(TTLS_S), timeout=TIMEOUT_S)
+            probe("gc.pest_zone")
+        else:
+            await self._ask_too_much()
+
+    async def _write(self, keys: list[bytes], *, delete: bool) -> None:
+        """One transaction, written down for the checkers."""
+        facts, recorder = self._cluster.world.facts, self._cluster.recorder
+        facts["pests"] = number = facts.get("pests", 0) + 1
+        value = None if delete else b"pest.%d" % number
+        pen, told = recorder.txn(client=PEST_CLIENT), list[int]()
+
+        async def attempt(txn: Transaction) -> None:
+            pen.restart()
+            for key in sorted(set(keys)):
+                pen.write(key, value)
+                await (txn.delete(key) if value is None else txn.put(key, value))
+            told.append(await txn.commit())
+
+        try:
+            await self._kv.run(attempt, timeout=TIMEOUT_S)
+        except AmbiguousResult:
+            pen.unknown()
+            raise
+        except SlackwaterError:
+            pen.failed()
+            raise
+        pen.ok(commit_ts=told[-1])
+
+    async def _ask_too_much(self) -> None:
+        """What a node with a bug, or with an old plan, might ask for."""
+        key, now = self._draw.pick(PEST_KEYS), self._client.clock.now()
+        requests = (
+            rq.RaiseGcThreshold(add_seconds(now, 3600)),
+            rq.RaiseGcThreshold(now),
+            rq.GcSpan(PEST.start, PEST.end),
+            rq.GcSpan(key, PEST.end),
+            rq.GcVersions(vanishing=((key, (now,)),)),
+            rq.RaiseGcThreshold(MAX),
+        )
+        request = self._draw.pick(requests)
+        header = rq.Header(NO_RANGE)
+        try:
+            await self._client.sender.send([request], header, at=key, timeout=TIMEOUT_S)
+        except UsageError:
+            probe("gc.pest_refused")
+
+    async def travel(self) -> None:
+        """Protect an instant of a part of the keys, read it for a while, and release it; or leave it."""
+        context = self._kv.context
+        store = ProtectionStore(
+            clock=self._client.clock,
+            settings=self._client.runtime.settings,
+            rng=context.runtime.rng,
+            decoding=lambda _: [],
+        )
+        protections = Protections(self._kv, store, ProtectionCatalog(self._client.runtime.settings), None)  # type: ignore[arg-type]
+        world, draw = self._cluster.world, self._draw
+        low, high = sorted(draw.shuffled([KV_SPAN[0], PEST.start, *PEST_KEYS[2::4], PEST.end])[:2])
+        span = Span(low, high)
+        ts = add_seconds(self._client.clock.now(), -draw.below(1500) / 1000)
+        mode = draw.pick((Mode.AT, Mode.AT, Mode.AFTER))
+        first = await self._kv.scan(span.start, span.end, ts=ts, timeout=TIMEOUT_S)
+        record = await protections.protect(ts, mode, "sim", b"", spans=[span], timeout=TIMEOUT_S)
+        acknowledged(world)[record] = Acknowledged(record, Kept(span.start, span.end, ts, after=mode is Mode.AFTER))
+        probe("gc.protected")
+        for _ in range(draw.between(1, 6)):
+            await self._client.runtime.clock.sleep(draw.between(200, 4000) / 1000)
+            try:
+                again = await self._kv.scan(span.start, span.end, ts=ts, timeout=TIMEOUT_S)
+            except BelowGcThreshold as error:
+                world.violated("I-27", "protected-refused", f"a read at the protected {ts} was refused: {error}")
+                return
+            if (again.keys, again.values) != (first.keys, first.values):
+                world.violated("I-27", "protected-changed", f"a read at the protected {ts} is not what it was")
+            probe("gc.traveled")
+        if draw.chance(3, 4):
+            acknowledged(world).pop(record)
+            with suppress(AmbiguousResult):
+                await protections.release(record, timeout=TIMEOUT_S)
+
+
+class Collecting:
+    """The cluster's traffic, with a pest and a traveler."""
+
+    def __init__(self) -> None:
+        self._traffic = base.Traffic(_plan)
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """Add every machine."""
+        self._traffic.setup(world, scenario)
+        world.add_client("pest", self._boot(world, "pest"))
+        world.add_client("traveler", self._boot(world, "traveler"))
+
+    def _boot(self, world: World, name: str) -> Any:
+        async def boot(runtime: SimRuntime) -> None:
+            cluster = cluster_of(world)
+            pest = Pest(Client(runtime, cluster), cluster, world.tape.stream(f"workload/{name}"))
+            if name == "pest":
+                await pest.main(name, pest.pester, NS // 2)
+            else:
+                await pest.main(name, pest.travel, NS)
+
+        return boot
+
+    def unsettled(self, world: World) -> str | None:
+        """What the cluster says."""
+        return self._traffic.unsettled(world)
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """All is judged by oracles."""
+        return ()
+
+
+def _plan(tape: Tape, *, nodes: int) -> ClusterPlan:
+    plan = draw_plan(tape, nodes=nodes)
+    return replace(plan, gc_ttl_s=TTLS_S[tape.stream("cluster/ttl").below(len(TTLS_S))])
+
+
+def _draw(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(1, 4), clients=(1, 3), duration_s=duration_s)
+    return replace(drawn, settings={**drawn.settings, **SETTINGS})
+
+
+def _oracles() -> list[Oracle]:
+    return base._oracles()
+
+
+def _workloads() -> list[Workload]:
+    return [Collecting(), following.Advances(), GarbageGoes()]
+
+
+register(
+    Play(
+        name="collecting",
+        summary="short times to live that change, protections that come and go, spans that are emptied and filled again",
+        draw=_draw,
+        workloads=_workloads,
+        oracles=_oracles,
+        settle_s=base.SETTLE_S + 60.0,
+    )
+)
