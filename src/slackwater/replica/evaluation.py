@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.errors import UnavailableError
+from slackwater.errors import RetryableError
 from slackwater.protocol.range.requests import Barrier, Batch, BatchResult, Result
 from slackwater.replica.state import add_stats
 from slackwater.storage.batch import WriteBatch
@@ -92,7 +92,7 @@ class RetentionRules(Protocol):
     """What a leaseholder knows of time to live, protections and dropped tables."""
 
     def permit(self, state: RangeState) -> Permit:
-        """What may be collected of a range now. Raises `UnavailableError` with the reason while that is not known."""
+        """What may be collected of a range now. Raises `RetryableError` with the reason while that is not known."""
         ...
 
     def dropped_at(self, start: bytes, end: bytes) -> Timestamp:
@@ -105,7 +105,7 @@ class NoRules:
 
     def permit(self, state: RangeState) -> Permit:
         """No permit."""
-        raise UnavailableError("time to live and protections are not known here; nothing is collected")
+        raise RetryableError("time to live and protections are not known here; nothing is collected")
 
     def dropped_at(self, start: bytes, end: bytes) -> Timestamp:
         """No dropped table."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
 from slackwater.codec.layout import TABLE, split_table_key, table_span
-from slackwater.errors import DecodeError, SlackwaterError, UnavailableError
+from slackwater.errors import DecodeError, RetryableError, SlackwaterError
 from slackwater.model.protection import kept_in
 from slackwater.model.spans import Span
 from slackwater.replica.evaluation import Permit
@@ -56,18 +56,18 @@ class NodeRetention:
         self._settings = settings
 
     def permit(self, state: RangeState) -> Permit:
-        """What may be collected of a range now; `UnavailableError` says what has to be known first."""
+        """What may be collected of a range now; `RetryableError` says what has to be known first."""
         zones, span = self._zones(), Span(state.descriptor.start, state.descriptor.end)
         zone = zones.of(span) if zones.known else None
         if zone is None:
             why = (
                 "lies in several zones and is to be split first" if zones.known else "has a zone that is not known here"
             )
-            raise UnavailableError(f"r{state.descriptor.range_id} {why}; nothing is collected")
+            raise RetryableError(f"r{state.descriptor.range_id} {why}; nothing is collected")
         records, read_at = self._tracker().protected(span)
         needed = max(MIN, state.lease.start, zone.written)
         if read_at <= needed:
-            raise UnavailableError(
+            raise RetryableError(
                 "protections were read before the lease began or the zone was written; nothing is collected",
                 read_at=read_at,
                 needed=needed,

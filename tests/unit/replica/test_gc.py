@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from slackwater.clock.timestamp import MAX, Timestamp
-from slackwater.errors import BelowGcThreshold, RetryableError, UnavailableError, UsageError
+from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
 from slackwater.model.protection import Kept
 from slackwater.model.retention import KEPT_MAX, Decision, Retained, decide, joined, readable
 from slackwater.protocol.log.commands import GcTrigger
@@ -85,7 +85,7 @@ def test_a_threshold_above_what_the_rules_allow_is_refused_whoever_asks() -> Non
 
 
 def test_without_rules_nothing_is_collected() -> None:
-    with pytest.raises(UnavailableError, match="not known"):
+    with pytest.raises(RetryableError, match="not known"):
         Bench().run(rq.RaiseGcThreshold(Timestamp(1)))
 
 

@@ -10,7 +10,7 @@ import pytest
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, from_us
 from slackwater.codec.layout import kv, table_span
 from slackwater.config.zones import GC_TTL_S_MIN
-from slackwater.errors import BelowGcThreshold, UnavailableError, UsageError
+from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
 from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import change_zone
@@ -171,12 +171,12 @@ def test_a_threshold_that_the_rules_do_not_allow_is_refused_by_the_leaseholder()
             await history(node, key, 3)
             await node.queues.context.refresh_retention(node.clock.now())
             for threshold in (MAX, add_seconds(node.clock.now(), 3600), node.clock.now()):
-                with pytest.raises((UsageError, UnavailableError)):
+                with pytest.raises((UsageError, RetryableError)):
                     await node.admin.ask(rq.RaiseGcThreshold(threshold), at=key)
             assert await node.kv.get(key) == b"2"
             await set_ttl(node, GC_TTL_S_MIN)  # known here, but written after the protections were read
             await node.span_watch.read()
-            with pytest.raises(UnavailableError, match="the zone was written"):
+            with pytest.raises(RetryableError, match="the zone was written"):
                 await node.admin.ask(rq.RaiseGcThreshold(Timestamp(1)), at=key)
 
     asyncio.run(main())

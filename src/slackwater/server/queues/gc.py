@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, seconds_between
-from slackwater.errors import RangeMismatch, SlackwaterError, UnavailableError, UsageError
+from slackwater.errors import RangeMismatch, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import level, probe
 from slackwater.model.retention import Decision, decide, stretches
 from slackwater.protocol.range import requests as rq
@@ -194,7 +194,7 @@ class GcQueue:
             return False
         try:
             permit = context.retention.permit(state)
-        except UnavailableError:
+        except RetryableError:
             return True  # the run gets newer copies
         return decide(state.retained, permit.protections, target=permit.target).kept != state.kept
 
@@ -282,7 +282,7 @@ class GcRun:
             return
         try:
             rules.permit(state)
-        except UnavailableError:
+        except RetryableError:
             probe("gc.refreshed_for_lease_or_zone")
             await context.refresh_retention(Timestamp(max(now, state.lease.start)))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.clock.timestamp import MAX, add_seconds
 from slackwater.codec.layout import kv
-from slackwater.errors import AmbiguousResult, BelowGcThreshold, SlackwaterError, UsageError
+from slackwater.errors import AmbiguousResult, BelowGcThreshold, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.protection import Kept, Mode
 from slackwater.model.spans import Span
@@ -136,7 +136,7 @@ class Pest:
         header = rq.Header(NO_RANGE)
         try:
             await self._client.sender.send([request], header, at=key, timeout=TIMEOUT_S)
-        except UsageError:
+        except (UsageError, RetryableError):
             probe("gc.pest_refused")
 
     async def travel(self) -> None:

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING
 from slackwater.changefeed.sink import Sink
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import kv
-from slackwater.errors import AmbiguousResult, BelowGcThreshold, SlackwaterError, UnavailableError, UsageError
+from slackwater.errors import (
+    AmbiguousResult,
+    BelowGcThreshold,
+    RetryableError,
+    SlackwaterError,
+    UnavailableError,
+    UsageError,
+)
 from slackwater.feeds.client import Checkpoint, FeedClient
 from slackwater.feeds.frontier import Frontier, decode_token, frontier_from
 from slackwater.feeds.initial import InitialScan
@@ -329,7 +336,7 @@ class Consumer:
             try:
                 await sender.send([rq.RaiseGcThreshold(gone)], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
                 break
-            except (UsageError, UnavailableError):
+            except (UsageError, RetryableError):
                 await self._client.runtime.clock.sleep(0.2)
         request = rq.GcVersions(vanishing=((key, (gone, put)),))
         await sender.send([request], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
