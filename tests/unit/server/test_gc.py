@@ -220,7 +220,7 @@ def test_rows_of_a_dropped_table_and_long_runs_of_deleted_rows_go_by_range_tombs
             assert list(keys_of(node.engine, span.start, span.end)) == []
             assert list(keys_of(node.engine, kv(b"k"), kv(b"l"))) == []
             assert node.queues.gc.counts.spans >= 2
-                    for replica in node.store.replicas.values():
+            for replica in node.store.replicas.values():
                 stats = Stats(*replica.state.stats)
                 assert stats.total_bytes >= stats.live_bytes >= 0
 
