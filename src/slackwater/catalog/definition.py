@@ -1,7 +1,7 @@
 """What a table may look like when it is made, and what may change in the next version. Pure.
 
 Names of columns that feeds, change reads, Spark or the archive add (`model.reserved`) are refused here, when a table is made or
-gets a column, and not when somebody reads.
+gets a column, and not when it is read.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from slackwater.txn import KV, Transaction
 
 LOOK_AGAIN_SHARE = 0.25
-"""With so little trust left, who writes looks first. Polling has usually looked long before."""
+"""With so little trust left, a write reads the catalog first. Polling has usually done so long before."""
 assert 0 < LOOK_AGAIN_SHARE < 1, "a catalog is looked at again before it is no longer trusted"
 READ_VERSIONS = 1_000
 """Records read by one request."""
@@ -159,8 +159,8 @@ class TableCatalog:
     async def drop(self, name: str, *, by: str | None = None, timeout: float | None = None) -> TableDescriptor:
         """Drop a table. Its rows stay where they are, readable as of before, until their history is collected.
 
-        First it is noted that the table is being dropped: who reads that lets nobody commit rows any more. Then everybody
-        who has not read it has run out of trust (`deadline`), and the drop commits above all their deadlines (I-30). A drop
+        First it is noted that the table is being dropped: a node that reads the note commits no more rows. Then every node
+        that has not read it has run out of trust (`deadline`), and the drop commits above all their deadlines (I-30). A drop
         that is cut off in between is finished by the next one; until then the table can be read, and not written.
 
         A user who is named by `by` may drop only what belongs to them; None is for those who may drop everything.
@@ -268,7 +268,7 @@ class TableCatalog:
         """Rows of tables that are not being dropped, as far as is known here, may be committed below this timestamp.
 
         A table whose end is not known here was noted as being dropped above `tables.upto`, and is not dropped before the
-        trust of everybody who had not read that has ended. (Leases on descriptors will put their own end here.)
+        trust of every node that had not read it has ended. (Leases on descriptors will put their own end here.)
         """
         assert self.tables.upto >= MIN, "what is known is known up to a time"
         return self._trusted_upto(self.tables.upto)
@@ -311,7 +311,7 @@ class TableCatalog:
     async def _learn_upto(self, upto: Timestamp) -> None:
         async with self._reading:
             if self.tables.upto >= upto:
-                return  # somebody who waited for the same turn has read it
+                return  # another caller that waited for the same turn has read it
             try:
                 found = await self._exported(after=self.tables.upto, upto=upto)
             except BelowGcThreshold:

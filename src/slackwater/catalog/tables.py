@@ -3,7 +3,7 @@
     learn(descriptor)          in any order, any number of times
     complete_upto(ts)          everything committed at or below `ts` has been learned
 
-Names are found among the versions that hold at the time asked for: a table that was dropped is found by whoever reads
+Names are found among the versions that hold at the time asked for: a table that was dropped is found by a read
 before the drop, and a name used twice means the table that had it then. Tables of the system (`model.system_tables`) are
 known from the beginning, at every time.
 """
@@ -43,7 +43,7 @@ class Tables:
             old = {} if known is None else {v.version: v for v in known.versions}
             same = old.get(descriptor.version)
             if same is not None:
-                # a version is written once: whoever learns it learns the same
+                # a version is written once: every node learns the same
                 invariant(same == descriptor, "A-descriptor", table=descriptor.name, version=descriptor.version)
                 continue
             old[descriptor.version] = descriptor

@@ -15,7 +15,7 @@ replica that has applied the promise may serve reads at that timestamp, with no 
     follower read ──► gate ──► serve, or WaitQueue ◄───────── max(applied closed, that) ◄──────────┘
 
 The pieces are kept apart on purpose. A tracker only remembers which write timestamps are still in flight; it knows
-nothing of closing. Who may close, how far and who is told are decided by the proposal buffer (active ranges) and the
+nothing of closing. Which range closes, and how far, is decided by the proposal buffer (active ranges) and the
 side transport (idle ones).
 
     policy           how far a range wants to close: lag, lead, off
@@ -26,7 +26,7 @@ side transport (idle ones).
     waiting          follower reads that wait for their timestamp
     negotiate        resolved timestamps and bounded staleness
     explain          what holds a range's frontier back
-    publisher        what replicas need of whoever closes idle ranges; schemes stand beside each other behind it
+    publisher        the interface by which idle ranges are closed; schemes stand beside each other behind it
     driver           the loops: ticking, streaming, waking
 
 Rules

@@ -6,7 +6,7 @@
                A stream that breaks is opened again after a pause and starts with a full update
     receiver   takes updates as they come, and wakes the reads that wait for them. No replica is touched by a message
 
-Whoever holds replicas (the store) implements `Ranges` and tells this object of every replica that comes and goes. To
+The store implements `Ranges` and tells this object of every replica that comes and goes. To
 replicas it is a `Publisher` (`closedts.publisher`), one of the ways in which idle ranges could be closed.
 """
 
@@ -48,7 +48,7 @@ STEP_S = 0.001
 RECONNECT_S = 0.5
 """Pause before a broken stream is opened again."""
 PEERS_INTERVAL_S = 1.0
-"""How often it is looked whom to follow."""
+"""How often the set of peers to follow is looked up."""
 assert STEP_S < RECONNECT_S <= PEERS_INTERVAL_S, "a broken stream is opened again before its peer is looked for again"
 
 
@@ -240,7 +240,7 @@ class SideTransport:
             self.receiver.detach(peer, token)
 
     def _look(self, ranges: Ranges) -> None:
-        """Wake reads whose timestamp has come; asks only for ranges that somebody waits on."""
+        """Wake reads whose timestamp has come; asks only for ranges that a read waits on."""
         if self.on_update is not None:
             self.on_update()
         for range_id in self._waits.ranges():

@@ -11,7 +11,7 @@ What holds a frontier back is looked for in this order; the first that is found 
     transaction   an intent: resolved is behind closed. A property of the span, all others are of the range
     apply         something is closed at an index that this replica has not applied yet
     merge         the range is frozen: nothing about its closed timestamp may move
-    lease         nobody holds it, or it is on its way
+    lease         no node holds it, or it is on its way
     node          the leaseholder has ended, as far as its liveness record says
     request       the leaseholder has requests that are not in the log yet, or not yet applied
     policy        closing is off for this span
@@ -125,7 +125,7 @@ class ReplicaFrontier(msgspec.Struct, frozen=True):
 
     def _of_the_range(self) -> Holding:
         if not self.leaseholder:
-            return Holding(HoldKind.LEASE, "nobody holds the lease, so nobody closes")
+            return Holding(HoldKind.LEASE, "no node holds the lease, so nothing is closed")
         if self.leaseholder_ended:
             what = f"n{self.leaseholder}, which holds the lease, has not been alive"
             return Holding(HoldKind.NODE, what, self.leaseholder_ended)

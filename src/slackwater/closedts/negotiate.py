@@ -8,7 +8,7 @@ still become a committed version at its own timestamp:
           ▲ resolved
 
 A read at or below the resolved timestamp of its span meets no intent that is in its way and is never redirected, by the
-replica that reports it. An intent whose transaction is decided, as far as this replica knows, is in nobody's way: reads
+replica that reports it. An intent whose transaction is decided, as far as this replica knows, is not in the way: reads
 go through it (`replica.fates`), however long its resolution takes. One that is pending and may not commit below p counts
 as one at p.
 
@@ -45,7 +45,7 @@ SPANS_MAX = 10_000
 
 
 class ResolvedSpan(NamedTuple):
-    """How far a span can be read without meeting an intent, and who is in the way of more."""
+    """How far a span can be read without meeting an intent, and the intent that is in the way of more."""
 
     ts: Timestamp
     closed: Timestamp
@@ -97,7 +97,7 @@ def negotiate(
     """The freshest timestamp that every span can serve; None when that is older than `at_least`, or than `seen`.
 
     `seen` is the newest timestamp this session has read at: a session does not travel back. Global tables close the
-    future; nobody reads there, so `now` is a limit too.
+    future, which is not read, so `now` is a limit too.
     """
     spans = list(resolved)
     if not spans:

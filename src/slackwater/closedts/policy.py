@@ -224,7 +224,7 @@ class PolicyBook:
         self.version = 0
 
     def replace(self, spans: SpanPolicies, *, steps: Mapping[NodeId, int] | None = None) -> None:
-        """From now on these hold. Whoever calls this also has every range asked anew (`Sender.touch_all`)."""
+        """Replace the policies. The caller also has every range asked anew (`Sender.touch_all`)."""
         self.spans = spans
         self.steps = steps or {}
         assert all(0 <= step < RTT_STEPS_MAX for step in self.steps.values()), "steps of round trips"

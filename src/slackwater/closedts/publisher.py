@@ -1,4 +1,4 @@
-"""What replicas need of whoever publishes closed timestamps without commands: one small interface.
+"""The interface through which replicas have closed timestamps published without commands.
 
     replica, as leaseholder   touch, promised       "something happens here": what has been promised on my behalf so far?
     replica, as follower      closed_for            what is closed at the index that I have applied?
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Ranges(Protocol):
-    """What a publisher asks of whoever holds the replicas."""
+    """What a publisher asks of the store that holds the replicas."""
 
     def node_lease(self) -> NodeLease | None:
         """The epoch this node's leases hang on, while it may be relied on."""

@@ -20,7 +20,7 @@ What makes that sound
     5. Groups never move back (I-09), also not when the policy's target does.
 
 Asking is bounded per tick, in order of touching; those not reached stay dirty, and busy ranges, which close with their
-commands anyway, cannot crowd out the others: whoever was refused goes to the end of the queue.
+commands anyway, cannot crowd out the others: a range that refused goes to the end of the queue.
 
 Streams. Updates are numbered. The last `UPDATES_KEPT` are kept; a stream that is further behind, or new, gets a full
 message. Worked examples: `tests/scripts/closedts/side_transport_*`.

@@ -5,7 +5,7 @@
                          no budget  ──► FORWARD to the leaseholder, or FAIL for a read that insists on this replica
 
 A closed timestamp comes in by a command that was applied or by a message of the side transport. The second touches no
-replica, so whoever drives this asks after each message only for the ranges that somebody waits on: `ranges()`.
+replica, so the driver asks after each message only for the ranges that a read waits on: `ranges()`.
 
 Bounded: at most `WAITS_MAX` reads wait on a node; one more is forwarded, never queued. A ticket is whatever the caller
 can wake; it leaves the queue exactly once, by `advance` or by `cancel`.
@@ -78,11 +78,11 @@ class WaitQueue(Generic[T]):
             self._trim(found[0])
 
     def ranges(self) -> list[RangeId]:
-        """Ranges that somebody waits on."""
+        """Ranges that a read waits on."""
         return list(self._heaps)
 
     def lowest(self, range_id: RangeId) -> Timestamp | None:
-        """The lowest timestamp somebody waits for."""
+        """The lowest timestamp that a read waits for."""
         heap = self._heaps.get(range_id)
         return heap[0][0] if heap else None
 
@@ -97,17 +97,17 @@ class WaitQueue(Generic[T]):
             if found is not None:
                 ready.append(found[1])
         self._trim(range_id)
-        assert (lowest := self.lowest(range_id)) is None or lowest > closed, "whoever can be served is served"
+        assert (lowest := self.lowest(range_id)) is None or lowest > closed, "every read that can be served is served"
         return ready
 
     def drop(self, range_id: RangeId) -> list[T]:
-        """The replica is gone: everybody who waits on it must look elsewhere."""
+        """The replica is gone: all reads that wait on it, which must go elsewhere."""
         heap = self._heaps.pop(range_id, [])
         assert range_id not in self._heaps, "nothing waits for a range that is gone"
         return [found[1] for _, number in sorted(heap) if (found := self._tickets.pop(number, None)) is not None]
 
     def _trim(self, range_id: RangeId) -> None:
-        """Let canceled reads go from the top, so that a heap is empty exactly when nobody waits."""
+        """Let canceled reads go from the top, so that a heap is empty exactly when no read waits."""
         heap = self._heaps.get(range_id)
         if heap is None:
             return

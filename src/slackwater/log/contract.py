@@ -43,7 +43,7 @@ class OrderedLog(Protocol):
         L-1  Once `append` returned, its entries are durable and will be read by every tail, in one order for all.
         L-2  `AppendUnknown` means the entries may appear, now or later, once — or, on logs that retry, twice — or never.
              Any other error means they never will.
-        L-3  Positions of one range increase strictly in reading order. Gaps are fine. Nobody may do arithmetic on them.
+        L-3  Positions of one range increase strictly in reading order. Gaps are fine. Callers do no arithmetic on them.
         L-4  A tail delivers every entry with position > after, in order, without gaps, and then waits for more.
              If entries after `after` were trimmed it raises `LogTrimmed` instead of skipping.
         L-5  `trim(upto)` removes entries with position <= upto of that range only. It is advisory and idempotent.

@@ -6,7 +6,7 @@
 It is the twin the others are compared with (I-32), so it is written for reading: a tail scans a list, and every change
 wakes every tail. It is not durable and lives in one process.
 
-Faults, for whoever wants to see how a caller copes (L-2). They are armed by name for the next appends of one handle:
+Faults, for tests of how a caller copes (L-2). They are armed by name for the next appends of one handle:
 
     lost_ack    the entries are appended, the caller is told AppendUnknown
     dropped     the entries are not appended, the caller is told AppendUnknown

@@ -1,4 +1,4 @@
-"""How a log is let in by its NATS servers, and how nobody listens: TLS, certificates, users, and none of it in messages.
+"""Authentication and encryption towards NATS servers: TLS, certificates, users, and none of it in messages.
 
     nats+tls://db1:4222,db2:4222/?stream=s&ca=/etc/nats/ca.crt&cert=/etc/nats/node.crt&key=/etc/nats/node.key
     nats+tls://db1:4222/?stream=s&auth=/etc/nats/auth       a file of mode 0600: `user:password`, or a token

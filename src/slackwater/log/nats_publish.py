@@ -15,9 +15,9 @@ What an answer means (L-2)
     a refusal before storing         never stored (too large)
     anything else, or no answer      AppendUnknown. We never repeat a message that may have arrived.
 
-Nobody is waited for longer than ANSWER_SECONDS_MAX: most messages without an answer went down with the server that led the
+No answer is waited for longer than ANSWER_SECONDS_MAX: most messages without an answer went down with the server that led the
 stream, and its successor, elected long before `log.append_timeout` is over, would answer the next one at once. When the
-connection breaks, an answer on it cannot come any more: whoever waits is told so at once (`nats_api.Line`).
+connection breaks, an answer on it cannot come any more: callers that wait are told so at once (`nats_api.Line`).
 
 The message id is for the client library, which may send its buffer again after a reconnect: the server drops the copy.
 """

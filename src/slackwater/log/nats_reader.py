@@ -123,7 +123,7 @@ class LiveReader:
                     await self._watch()
                 finally:
                     self._interrupted.set()
-                    # The consumer itself ends by its inactivity: whoever could be asked to remove it may be dead.
+                    # The consumer itself ends by its inactivity: the server that could be asked to remove it may be dead.
                     await _quietly(subscription.unsubscribe())
             except LogIdentityMismatch as error:
                 self._give_up(error)

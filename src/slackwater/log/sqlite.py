@@ -19,7 +19,7 @@ Rules
     L-2  A full queue, a locked file, a full disk, a closed handle: nothing was written. I/O errors, timeouts: unknown.
     L-3  Positions are the file's, see `sqlite_file`.
     L-6  The incarnation is stored in the file when it is created. If the path comes to name another file while this one
-         is open, the handle fails: what it would acknowledge, nobody could read.
+         is open, the handle fails: what it would acknowledge could not be read.
 
 Every queue is bounded: appends by `log.queue_bytes_max`, a group by `log.group_commit_bytes_max`, reads and trims by
 the constants of `sqlite_file`, each tail by `log.tail_buffer_bytes_max`.
@@ -305,7 +305,7 @@ class SqliteLog:
         for block in found:
             if block.position > self._seen:
                 self._arrived(block)
-        if last > self._seen:  # newer than all that is left: the rest was trimmed, or nobody is interested
+        if last > self._seen:  # newer than all that is left: the rest was trimmed, or has no reader here
             self._seen = last
             self._hub.demote()
         if again or more:

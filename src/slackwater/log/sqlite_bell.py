@@ -1,6 +1,6 @@
 """The bell: how processes that share a log file tell each other that there is something new, without polling.
 
-Every handle binds a Unix datagram socket in a directory beside the file, and whoever committed sends one byte to each
+Every handle binds a Unix datagram socket in a directory beside the file, and a handle that committed sends one byte to each
 of the others:
 
     wal.db               wal.db.bells/
@@ -12,7 +12,7 @@ of the others:
 
 Rules
     - A ring carries no data and may be lost: it only saves the repair poll's delay. So a full queue is no error (its
-      owner has a wake-up waiting), and a bell whose owner died without a word (refused) is removed by whoever notices.
+      owner has a wake-up waiting), and a bell whose owner died without a word (refused) is removed by the handle that notices.
     - Socket names are random, so a removed name is never someone else's new bell.
     - Socket paths are short whatever the path of the log: they go through a descriptor of the directory.
 """
@@ -61,7 +61,7 @@ class Bell:
             self._send(b"n")
 
     def drain(self) -> None:
-        """Take what was received; notes who said hello."""
+        """Take what was received; notes the bells that said hello."""
         for _ in range(DATAGRAMS_DRAINED_MAX):
             try:
                 word = self._socket.recv(1)

@@ -13,7 +13,7 @@ Rules
       WAL and syncs it inside one call. One statement is one release of the interpreter lock: a writer that had to take
       it back for every row would wait for a busy loop every time.
     - journal_mode=WAL, synchronous=FULL: the statement returns after the WAL was synced (L-1).
-    - After an I/O error in a commit nobody knows what is in the file: the append is unknown (L-2), and the connection
+    - After an I/O error in a commit it is not known what is in the file: the append is unknown (L-2), and the connection
       is not used again, because a second fsync may report success for pages the kernel has dropped.
 """
 
@@ -142,7 +142,7 @@ class LogFile:
         if row is not None and after < row[0]:
             raise LogTrimmed("the entries asked for were trimmed; restore from a snapshot", after=after, trimmed=row[0])
         entries = [entry for block in found for entry in block.entries() if entry.position > after]
-        assert all(entry.position > after for entry in entries), "only what was asked for"
+        assert not entries or entries[0].position > after, "only what was asked for"
         return entries, exhausted
 
     def read_all(self, *, after: int) -> tuple[list[LogBlock], bool]:

@@ -21,7 +21,7 @@ Going live without a gap, and without an `await` between check and act:
 
 If the buffer overflows meanwhile it is dropped and the tail begins again at step 1: a slow tail costs re-reads, never
 memory. `demote` sends all live tails of a hub back to step 1; a source calls it when it cannot prove that it saw every
-entry (something between two entries it read was trimmed), and step 2 then finds out who lost something (L-4).
+entry (something between two entries it read was trimmed), and step 2 then finds out which tails lost something (L-4).
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Tail:
         self._drop_buffer()
         if entries[0].position <= self._after:  # dispatched while the catch-up read was under way
             entries = [entry for entry in entries if entry.position > self._after]
-        assert all(entry.position > self._after for entry in entries), "no entry is given twice"
+        assert not entries or entries[0].position > self._after, "no entry is given twice"
         return entries
 
     def _drop_buffer(self) -> None:

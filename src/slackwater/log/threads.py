@@ -11,7 +11,7 @@ What makes it cheap: a submit is a deque append; the thread is woken only if it 
 loop's present turn, so that everything this turn submits is in the first group. What makes it safe: the deque and the
 flags are only touched by operations that are atomic under the interpreter lock, and a wake-up too many is harmless.
 
-The thread is a daemon: a process that is ending does not wait for it. Whoever wants to wait calls `stop`.
+The thread is a daemon: a process that is ending does not wait for it. A caller that wants to wait calls `stop`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ThreadWorker(Generic[T]):
         """From the thread: run `act(*args)` on the loop; dropped if the loop is gone."""
         try:
             self._loop.call_soon_threadsafe(act, *args)
-        except RuntimeError:  # the loop was closed under us: nobody is left to tell
+        except RuntimeError:  # the loop was closed under us: no caller is left to tell
             return
 
     def take_all(self) -> list[T]:
@@ -111,7 +111,7 @@ class ThreadJob(Generic[R]):
         """In the thread: make the call, send the result home."""
         try:
             result = self.call()
-        except Exception as error:  # carried to whoever awaits the future
+        except Exception as error:  # carried to the caller that awaits the future
             post(_settle, self.future, None, error)
         else:
             post(_settle, self.future, result, None)

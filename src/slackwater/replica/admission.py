@@ -2,9 +2,9 @@
 
     nothing asked, or too much          UsageError
     keys that are no data               UsageError       local state is changed by commands, never by requests
-    timestamps of the far future        ClockError       from whoever's clock: see below
+    timestamps of the far future        ClockError       see below
 
-A timestamp in a request is a clock reading, of the sender or of somebody it heard from; or it lies in the future, because a
+A timestamp in a request is a clock reading, of the sender or of a node it heard from; or it lies in the future, because a
 transaction wrote where the future is closed already (`closedts/policy.py`, LEAD). Readings need not be followed: the stamp
 on the message was above them. Futures *must* not be: a clock that follows one runs ahead of real time, and whoever
 waits for a commit's time to come, or bounds by clocks what may have been committed before a read, relies on clocks that

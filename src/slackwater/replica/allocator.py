@@ -86,7 +86,7 @@ Action: TypeAlias = Add | Remove | Move
 
 
 def node_state(record: Liveness | None, *, seen_at: Timestamp, dead_after_s: float) -> NodeState:
-    """What a liveness record says. `seen_at` is when it was read: a view that is old declares nobody dead."""
+    """What a liveness record says. `seen_at` is when it was read: a view that is old declares no node dead."""
     if record is None:
         return NodeState.UNKNOWN
     if not record.live_at(seen_at):
@@ -156,7 +156,7 @@ def decide(
 
 
 def _remove(members: Sequence[NodeInfo], *, holder: NodeId) -> Remove | None:
-    """Too many: lose one that must go; a good one only when everybody can be seen and nobody must go."""
+    """The replica to remove of too many: one that must go; a good one only when all nodes can be seen and none must go."""
     doomed = [m for m in members if m.state in _MUST_GO]
     if not doomed and any(m.state is NodeState.UNKNOWN for m in members):
         return None
@@ -196,7 +196,7 @@ def uneven(more: int, less: int) -> bool:
 def lease_target(
     replicas: Sequence[NodeId], nodes: Mapping[NodeId, NodeInfo], *, holder: NodeId, balance: bool = True
 ) -> NodeId | None:
-    """Who should hold the lease instead of `holder`; None when it is well where it is, or nobody can take it."""
+    """The node that should hold the lease instead of `holder`; None when it is well where it is, or no other node can take it."""
     able = [nodes[n] for n in replicas if n != holder and n in nodes and nodes[n].state is NodeState.LIVE]
     if not able:
         return None

@@ -66,7 +66,7 @@ class ApplyVerdict(enum.Enum):
     BAD_LEASE = "bad lease"
     BAD_ADOPTION = "bad adoption"
     NOTED = "noted"
-    """A complaint: nothing is changed by it, whoever holds the lease."""
+    """A complaint: it changes nothing, and applies under any lease."""
 
 
 class ApplyOutcome(NamedTuple):
@@ -144,7 +144,7 @@ def _lease_request_verdict(state: RangeState, command: Command) -> ApplyVerdict:
     if lease.sequence != held.sequence + 1 or lease.holder not in state.descriptor.replicas:
         return ApplyVerdict.BAD_LEASE
     # An expiration-based lease ends by itself; the next one starts only after that (I-07). The end of an epoch-based
-    # one is not in the log: whoever requests has ended the epoch in the liveness record first.
+    # one is not in the log: the requesting node has ended the epoch in the liveness record first.
     # Two lives of one node are two holders: the other one may be a process that still runs, from a copy of the store.
     same = (lease.holder, lease.life) == (held.holder, held.life)
     if held.holder and not held.by_epoch and lease.start <= held.expiration and not same:

@@ -4,7 +4,8 @@
     transaction records   non-MVCC latches on the record's key
     the range itself      a non-MVCC latch on the descriptor: split, merge, lease transfer and the like exclude writers
 
-Every write also takes a *read* latch on the descriptor, so that whoever changes the range waits for it and it for them.
+Every write also takes a *read* latch on the descriptor, so that a request that changes the range waits for it, and
+it for that request.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
         case rq.RaiseGcThreshold() | rq.GcVersions() | rq.GcSpan():
             yield from _collecting_latches(batch, request)
         case rq.GcTxnRecords(records=named):
-            # Nobody may finish a transaction while it is decided that its record can go.
+            # No transaction may be finished while it is decided that its record can go.
             yield from (write_latch(txn_key(anchor, txn_id)) for anchor, txn_id in named)
             if not named:
                 yield write_latch(ALL_RECORDS.start, ALL_RECORDS.end)

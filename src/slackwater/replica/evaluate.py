@@ -112,7 +112,7 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
         except ConflictError:
             if not declare.is_read_only(batch):
                 raise
-            # Intents of transactions whose outcome is known here are in nobody's way; the others raise again.
+            # Intents of transactions whose outcome is known here are not in the way; the others raise again.
             probe("evaluate.read_through")
             bound = highest_looked_at(batch, read_ts=read_ts, uncertain_upto=view.uncertain_upto)
             own = batch.header.txn.txn_id if batch.header.txn is not None else b""

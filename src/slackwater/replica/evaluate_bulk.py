@@ -7,7 +7,7 @@
 
 A large read would hold up its node. So evaluation only checks, enters the whole span in the timestamp cache, and notes what
 is to be read; the driver takes a snapshot of the engine in that same step, lets the latches go, and has the work done on a
-thread. What is read cannot change any more: on a follower it is closed, on the leaseholder nobody can write below the entry
+thread. What is read cannot change any more: on a follower it is closed, on the leaseholder no request can write below the entry
 in the cache. That entry covers the rest of the span too when a limit ends the read early: it makes later writers go up a
 little, never wrong.
 

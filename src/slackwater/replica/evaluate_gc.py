@@ -1,6 +1,6 @@
 """Evaluating garbage collection: the threshold first, through the log; deletions afterwards (pitfall 18).
 
-    RaiseGcThreshold   how far, and what is kept below: decided here, by what this leaseholder knows, whoever asks
+    RaiseGcThreshold   how far, and what is kept below: decided here, by what this leaseholder knows
     GcVersions         single versions, each held against the range's threshold and what it keeps
     GcSpan             a span in which nothing stays; checked off the loop, while its latch is held, by `prepare_span`
 

@@ -196,10 +196,10 @@ def _all_records(work: Work) -> Iterator[tuple[bytes, TxnRecord]]:
 
 
 def _collectable(work: Work, record: TxnRecord) -> bool:
-    """Whether nobody needs a record any more.
+    """Whether a record is no longer needed.
 
     A pending one whose coordinator has gone silent goes too: below the raised floor a missing record means aborted, for
-    whoever meets an intent of it and for the coordinator itself, should it come back.
+    readers that meet an intent of it and for the coordinator itself, should it come back.
     """
     if record.status is not TxnStatus.PENDING:
         return record.resolved

@@ -1,6 +1,6 @@
 """Keeps requests that touch the same keys out of each other's way, first come, first served.
 
-Evaluation reads the state, decides and proposes; until the proposal has applied, nobody else may decide on the same
+Evaluation reads the state, decides and proposes; until the proposal has applied, no other request may decide on the same
 keys. A latch is that right: short, in memory, held by one request of the leaseholder (locks of transactions are intents
 and live in the store). A request declares every span it will touch and gets all of them at once:
 
@@ -8,7 +8,7 @@ and live in the store). A request declares every span it will touch and gets all
         granted  -> Latch                     evaluate, propose, apply, then release(7)
         blocked  -> Waiting(behind=(3, 5))    release(3) and release(5) will name 7 among those now granted
 
-Who conflicts
+What conflicts
                      read @r                      write @w'
     read             never                        if w' <= r
     write @w         if w <= r                    always
@@ -20,10 +20,10 @@ Rules
        requests that conflict with it, granted or not. So edges point backwards in time: there is no cycle and no
        deadlock, and no later arrival can overtake or starve a waiting request.
     2. A request is granted exactly when no earlier conflicting request is left (what the naive twin says in one line).
-    3. Leaving names everybody it granted, in order of arrival: no wake-up is lost, because nobody polls.
+    3. Leaving names every request it granted, in order of arrival: no request polls, and no wake-up is lost.
 
 On one key all writes conflict, so the last of them stands for all before it: a new request waits for that one alone,
-and a queue of n writers on a hot key costs n, not n². When a waiting request is cancelled it stands for nobody any
+and a queue of n writers on a hot key costs n, not n². When a waiting request is cancelled it stands for no request any
 more; those behind it look again.
 
     points   dict key -> queue                     one lookup; nearly every latch
@@ -148,7 +148,7 @@ class _Table:
 
 
 class LatchManager:
-    """All latches of one range. Pure: whoever waits is told by the return value of `release`."""
+    """All latches of one range. Pure: `release` returns the requests that are granted by it."""
 
     def __init__(self, *, requests_max: int = REQUESTS_MAX) -> None:
         self._requests_max = requests_max
@@ -250,18 +250,18 @@ class LatchManager:
         return self._latches[request].waits_for is None
 
     def behind(self, request: RequestId) -> tuple[RequestId, ...]:
-        """Whom a request waits for, earliest first; nobody when it is granted."""
+        """The requests that one waits for, earliest first; empty when it is granted."""
         waits_for = self._latches[request].waits_for
         return tuple(waits_for[s].request for s in sorted(waits_for)) if waits_for else ()
 
     def status(self) -> str:
-        """One line: who holds, and who waits behind whom."""
+        """One line: the requests that hold latches, and what each waiting one is behind."""
         held = [str(r) for r, latch in self._latches.items() if latch.waits_for is None]
         waiting = [f"{r}<-{','.join(map(str, self.behind(r)))}" for r, la in self._latches.items() if la.waits_for]
         return f"held=[{' '.join(held)}] waiting=[{' '.join(waiting)}]"
 
     def _take_free_points(self, latch: Latch) -> bool:
-        """The short cut for nearly every request: keys that nobody else touches (reads may share), no spans around."""
+        """Take latches on single keys that no other request touches (reads may share); False: take the general way."""
         reads, writes = self._reads, self._writes
         if reads.spans_held or writes.spans_held:
             return False
@@ -285,7 +285,7 @@ class LatchManager:
             assert waits_for is not None
             del waits_for[gone.sequence]
             if not waits_for:
-                assert dependent.request in self._latches, "whoever is woken still waits"
+                assert dependent.request in self._latches, "a request that is woken still waits"
                 dependent.waits_for = None
                 granted.append(dependent)
         granted.sort(key=_by_arrival)

@@ -1,4 +1,4 @@
-"""Who may serve: the state of a lease at an instant, and the next lease one may ask for.
+"""The state of a lease at an instant, and the next lease that may be asked for.
 
     ──────────── VALID ────────────┬── STASIS ──┬──────── EXPIRED ────────►  time
                        end - max_offset        end

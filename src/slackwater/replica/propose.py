@@ -46,7 +46,7 @@ W = TypeVar("W")
 
 
 class Proposal(Generic[W]):
-    """An evaluated command on its way to the log, with whoever waits for it."""
+    """An evaluated command on its way to the log, and the waiter that is told its outcome."""
 
     __slots__ = (
         "command_id",

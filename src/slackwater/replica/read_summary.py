@@ -5,8 +5,8 @@
         entries    [key or span, timestamp, transaction] above the floor, highest timestamp first
 
 A summary can be *collapsed*: keep the newest entries that fit and raise the floor to the newest that does not. Nothing
-is lost but precision: whoever applies the smaller summary refuses at least what the larger one would have refused. With
-the smallest size it is one timestamp, which is what a lease command carries when it has no room for more.
+is lost but precision: a cache to which the smaller summary is applied refuses at least what the larger one would have
+refused. With the smallest size it is one timestamp, which is what a lease command carries when it has no room for more.
 
     full          floor=5   k1@12 A   [a,m)@9   k2@7 B
     two entries   floor=7   k1@12 A   [a,m)@9

@@ -97,7 +97,7 @@ def _cut(family: Family, keys: list[bytes], values: list[bytes]) -> Iterator[Sna
 
 def send_parts(reader: Reader, state: RangeState) -> Iterator[SnapshotPart]:
     """The whole stream for one range, from one frozen reader."""
-    assert state.frozen is None or state.frozen.left_id, "a frozen range says for whom"
+    assert state.frozen is None or state.frozen.left_id, "a frozen range names the left side"
     digest, count = hashlib.blake2b(digest_size=16), 0
     yield SnapshotHeader(encode_state(state))
     for block in contents(reader, state.descriptor):

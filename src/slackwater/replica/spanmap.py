@@ -62,7 +62,7 @@ class SpanMap(Generic[V]):
         self._starts: list[bytes] = [b""]
         self._values: list[V] = [default]
         self.key_bytes = 0
-        """Bytes of all segment starts, for those who bound memory."""
+        """Bytes of all segment starts, for owners that bound memory."""
 
     def __len__(self) -> int:
         """Segments, counting those with the default value; an empty map has one."""
@@ -139,7 +139,7 @@ class SpanMap(Generic[V]):
 
 
 class KeyIndex:
-    """The keys of a dict in order, sorted only when somebody asks for a range of them."""
+    """The keys of a dict in order, sorted only when a range of them is asked for."""
 
     __slots__ = ("_indexed", "_keys", "_noted", "_sorted")
 

@@ -15,7 +15,7 @@ Memory is bounded. When it is full, the older half is forgotten and a low-water 
     ts
      |   k3 ·        · k9
      |        [a ──── m)          kept exactly
-     |- - - - - - - - - - - - - - low water: every key counts as read up to here, by nobody in particular
+     |- - - - - - - - - - - - - - low water: every key counts as read up to here, by no one transaction
      |   (k1, k2, [c, d) …)       forgotten
 
 Rules
@@ -26,7 +26,7 @@ Rules
        known here, unless a summary of it came along (`read_summary`).
 
 Points are in a dict, spans in a `SpanMap` (disjoint segments, the higher read wins on the way in), and a `KeyIndex`
-finds the points in a span when somebody asks for one.
+finds the points in a span when one is asked for.
 
 Cost with 1 000 points inside: add 0.5 µs (a new key 1.4 µs), get of a point 0.3 µs, get of a span of 10 keys 4.6 µs;
 forgetting half of 4 MiB takes 5 ms, once in some 7 000 new keys (CPython 3.11, shared two-core machine;
@@ -45,7 +45,7 @@ from slackwater.replica.read_summary import ReadEntry, ReadSummary, TxnId, colla
 from slackwater.replica.spanmap import KeyIndex, SpanMap, check_span
 
 Read: TypeAlias = tuple[Timestamp, TxnId | None]
-"""The highest read of something, and whose it was; None when it was several transactions' or nobody's in particular."""
+"""The highest read of something, and which transaction's it was; None when it was several transactions', or none's."""
 
 BYTES_MAX = 4 << 20
 """What one range's cache may take, unless its owner says otherwise."""

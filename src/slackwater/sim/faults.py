@@ -290,7 +290,7 @@ def _disk_read(world: World, draw: TapeStream) -> Injection | None:
 
 
 def _disk_short(world: World, draw: TapeStream) -> Injection | None:
-    """Streams end early now and then: whoever trusts the end loses rows."""
+    """Let streams end early now and then: a reader that trusts the end loses rows."""
     if any(node.disk.spoiled for node in world.nodes):
         return None
     node = _node(world, draw)
@@ -350,7 +350,7 @@ def _clock_jump(world: World, draw: TapeStream) -> Injection | None:
 
 
 def _clock_beyond(world: World, draw: TapeStream) -> Injection | None:
-    """A clock that is simply wrong: its node must fence itself and nobody may follow it (I-01)."""
+    """Set a clock wrong: its node must fence itself and no other node may follow it (I-01)."""
     if len(world.nodes) < NODES_NEEDED[FaultKind.CLOCK_BEYOND] or any(
         node.clock_broken and node.clock.step_ns for node in world.nodes
     ):

@@ -14,7 +14,7 @@ The contract L-1 … L-6 of `log.contract.OrderedLog` holds throughout: an ackno
 flight at the same time may land in any order.
 
 Readers: every tail sees entries after a lag of its node. A *reader restart* ends a tail with `ConnectionLost`; the
-driver opens another after what it has applied. Positions have gaps on purpose (L-3: nobody may do arithmetic on them).
+driver opens another after what it has applied. Positions have gaps on purpose (L-3: callers do no arithmetic on them).
 
 Cost: an append is one or two timers; a landing wakes each waiting tail with one timer; an idle tail costs nothing.
 """

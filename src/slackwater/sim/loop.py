@@ -153,7 +153,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # --- tasks and futures -----------------------------------------------------------------------------------------
 
     def next_birth(self) -> int:
-        """A number nobody else has."""
+        """A number that is given once."""
         self._births += 1
         return self._births
 
@@ -347,7 +347,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.create_task(generator.aclose(), name="aclose")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep what asyncio would log: errors nobody looked at."""
+        """Keep what asyncio would log: errors that were never retrieved."""
         error = context.get("exception")
         if self._closed:
             return

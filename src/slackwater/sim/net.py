@@ -234,7 +234,7 @@ class Endpoint:
             self._end("timed out: the peer does not acknowledge")
 
     def _undeliverable(self) -> None:
-        """Something arrived where nobody knows this connection: a reset comes back, if the host has a kernel."""
+        """Something arrived for a connection that is not known: a reset comes back, if the host has a kernel."""
         self._queue.clear()
         self._queued_bytes = 0
         if self.closed or self.dead:

@@ -9,7 +9,7 @@ Exit codes
     2  a program crashed, or an invariant broke while running
     3  the healed world did not recover in time, or stopped moving
     4  the recorded history is wrong
-    5  the same seed did two different things (given by the runner, who compares runs)
+    5  the same seed did two different things (given by the runner, which compares runs)
 
 The run sits behind the fence: real time, chance, threads and sockets raise. Everything it did is in `trace_hash`.
 """
@@ -96,7 +96,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[str, ...] = ()
     """What happened when; only if the job asked for the story."""
     unretrieved: tuple[str, ...] = ()
-    """Errors of tasks and futures that nobody ever looked at."""
+    """Errors of tasks and futures that were never retrieved."""
 
     @property
     def passed(self) -> bool:
@@ -220,7 +220,7 @@ class _Run:
     def _judge(self) -> None:
         gc.collect()
         if self.world.loop.unretrieved:
-            text = f"a task or future failed and nobody looked: {self.world.loop.unretrieved[0]}"
+            text = f"a task or future failed and its error was never retrieved: {self.world.loop.unretrieved[0]}"
             self._failed(EXIT_CRASH, Violation("I-31", "unretrieved-error", text, {}), None)
             return
         judges = [*(w.check for w in self.workloads), *(o.judge for o in self.oracles)]

@@ -166,7 +166,7 @@ class Runner:
     def _with_doubles(
         self, jobs: Sequence[SimJob], chosen: Sequence[int]
     ) -> tuple[list[tuple[Result, int]], list[tuple[Result, int]]]:
-        """Every job once, and the chosen ones a second time, each of the two on a worker of its own: nobody waits for it."""
+        """Every job once, and the chosen ones a second time, each of the two on a worker of its own."""
         doubles = [msgspec.structs.replace(jobs[i], attempt=1) for i in chosen]
         avoiding = {i: at + self.width - 1 for at, i in enumerate(chosen)}
         avoiding |= {len(jobs) + at: at for at in range(len(chosen))}

@@ -205,7 +205,7 @@ def find_play(name: str) -> Play:
 
 
 def default_play(seed: int) -> str:
-    """What a seed runs when nobody says: whole clusters most of all, and each narrower play now and then."""
+    """The play of a seed when none is named: whole clusters most of all, and each narrower play now and then."""
     return MIX[seed % len(MIX)]
 
 

@@ -314,7 +314,7 @@ class World:
         """Whether a node's copy of a stored key (None: of everything) may be damaged: others have good ones."""
         self.stopped: Callable[[Machine, int], None] = lambda _machine, _took_ns: None  # judges a graceful stop
         self.spoil: Callable[[TapeStream], str | None] = lambda _draw: None  # quarantines a replica; says which
-        self.taps: dict[str, Callable[..., None]] = {}  # who looks at what code shows with `hooks.tap`
+        self.taps: dict[str, Callable[..., None]] = {}  # what looks at what code shows with `hooks.tap`
         self.facts: dict[str, Any] = {}  # where workloads and oracles of one scenario meet
         self._buggify_stream = tape.stream("buggify")
         self._armed: dict[str, bool] = {}
@@ -403,7 +403,7 @@ class World:
             self.events.append(f"t={self.seconds:.3f} {text}")
 
     def story(self, text: str) -> None:
-        """One line of the story that is no part of the trace: told only when somebody asks (`Job.story`)."""
+        """One line of the story that is no part of the trace: told only when it is asked for (`Job.story`)."""
         if self.telling and len(self.events) < EVENTS_MAX:
             self.events.append(f"t={self.seconds:.3f} {text}")
 
@@ -412,7 +412,7 @@ class World:
         self.loop.fail(OracleFailure(Violation(oracle, kind, summary, dict(evidence))))
 
     def _crashed(self, domain: Domain, error: BaseException) -> None:
-        """A program reported an error that nobody handled, such as a crash of an RPC handler."""
+        """A program reported an error that was not handled, such as a crash of an RPC handler."""
         machine = self.machines.get(domain.name.partition(".")[0])
         if machine is None:
             self.loop.fail(error)

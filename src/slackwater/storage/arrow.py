@@ -13,7 +13,7 @@ Depth. When less than one version in `DEEP_FACTOR` of a block was visible, the s
 which seeks past unwanted versions, for as many rows as a block has; then it tries a block again. So the cost per row
 grows with the number of versions only until seeking is cheaper (`bench/storage.py` shows the curve).
 
-A block also says what the newest of all versions in its span was, if the scan saw them all: whoever makes a segment of it
+A block also says what the newest of all versions in its span was, if the scan saw them all: the maker of a segment
 (`storage.columns.build`) then knows what has changed since its anchor. (Where the scan seeks, it does not see them.)
 
 Values hold all columns of their row, so keys are never decoded. Deleted rows are dropped. Intents of others at or below
@@ -73,7 +73,7 @@ class Block(NamedTuple):
 
     @property
     def newest(self) -> Timestamp:
-        """No version passed is above this; MAX when nobody knows."""
+        """No version passed is above this; MAX when that is not known."""
         return Timestamp(min(_OLDEST - self.mark, MAX))
 
 

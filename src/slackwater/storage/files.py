@@ -3,7 +3,7 @@
     DIR/engine/columns/000000000000002a         finished: whole and durable
     DIR/engine/columns/000000000000002b.tmp     in the making; removed when the directory is opened next
 
-A file is written under another name, made durable, and renamed: whoever finds it finds all of it. They lie inside the engine's
+A file is written under another name, made durable, and renamed: a file that is found is complete. They lie inside the engine's
 own directory, so that an engine that is moved aside, copied or deleted takes along what was derived from it.
 
 Read by `pread`, not mapped: a mapped file that was cut short would end the process, and what is mapped counts as the node's

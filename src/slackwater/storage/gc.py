@@ -25,7 +25,6 @@ version alone. A key that goes as a whole does, and must be latched (`vanishing`
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -178,7 +177,7 @@ def collect_keys(
 def check_clear(engine: Engine, start: bytes, end: bytes, *, stretches: Sequence[Stretch] | None) -> Stats | None:
     """The numbers of [start, end) if nothing of it has to stay; `stretches` None: because its table is dropped.
 
-    Intents are somebody's unfinished work: where there is one, the span stays. Long: to be called off the loop.
+    Intents are unfinished work of transactions: where there is one, the span stays. Long: to be called off the loop.
     """
     with engine.snapshot() as frozen:
         if frozen.cursor(Family.LOCK, start=start, end=end).chunk(1)[0]:
@@ -202,7 +201,6 @@ def garbage(versions: Versions, floor: Timestamp, instants: Sequence[Timestamp])
             if ts <= floor:  # visible at the floor: it stays, unless what it shows is nothing
                 return versions[i + 1 :] if value else versions[i:]
         return []
-    assert all(a < b for a, b in itertools.pairwise(instants)), "kept instants are sorted"
     going: Versions = []
     kept_older = False
     for i in range(len(versions) - 1, -1, -1):  # oldest first: a tombstone needs to know whether anything older stays

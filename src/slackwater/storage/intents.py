@@ -15,7 +15,7 @@ Rules
         committed, other epoch    the value is discarded: that epoch was abandoned
         aborted                   the intent goes, whatever its epoch
         pending                   the intent moves up to the given timestamp, never down
-    No intent, or one of another transaction: nothing happens; somebody was faster.
+    No intent, or one of another transaction: nothing happens; it was resolved before.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def is_own(intent: StoredIntent, txn: Txn | None) -> bool:
         return False
     if intent.epoch > txn.epoch:
         raise TransactionAborted(
-            "this request is of an epoch that its transaction has left; nobody waits for it",
+            "this request is of an epoch that its transaction has left; its answer is not waited for",
             epoch=txn.epoch,
             current=intent.epoch,
         )

@@ -110,7 +110,7 @@ class RocksSnapshot(RocksReader):
         return [self.get(family, key) for key in keys]
 
     def close(self) -> None:
-        """Release the files. Idempotent; on any thread, while nobody reads."""
+        """Release the files. Idempotent; on any thread, while nothing reads them."""
         with self._engine.guard:
             if not self._closed:
                 self._drop_iterators()

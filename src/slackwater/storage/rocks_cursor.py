@@ -261,7 +261,7 @@ class RocksReader:
         """The one `RdictIter` of the family; its previous user will have to seek again."""
         iterator = self._shared.get(family)
         if iterator is None:
-            # Another thread may be pinning this snapshot right now: whoever comes first made the right one.
+            # Another thread may be pinning this snapshot right now: the first one made the right iterator.
             iterator = self._shared.setdefault(family, self.source(family).iter())
         owner = self._owners.get(family)
         if owner is not cursor:

@@ -138,7 +138,7 @@ class Through:
         return stored, values, undecided
 
     def passed(self, start: bytes, end: bytes) -> None:
-        """Every intent in [start, end) is decided: nobody need look there again."""
+        """Note that every intent in [start, end) is decided, so that it need not be looked at again."""
         low, high = self._clean
         self._clean = (low, max(high, end)) if low <= start <= high and low < high else (start, end)
 

@@ -22,7 +22,7 @@ transaction restarts at a new epoch: closure run again, old intents void but sti
 attempt meets fewer rivals. It is refreshed, not restarted, whenever its write timestamp moves: a transaction that
 takes longer than the closed timestamp lags behind is moved up at every write and still commits (pitfall 14).
 
-Who waits for whom (`pushing.py`). Wound-wait by age: the older transaction pushes the younger out of its way, the
+Which transaction waits (`pushing.py`). Wound-wait by age: the older transaction pushes the younger out of its way, the
 younger waits for the older to end; even the older one first gives a short transaction time to end by itself. Age is
 the first start, kept over restarts and even over an abort, so everybody becomes the oldest in the end: no deadlock,
 no starvation.

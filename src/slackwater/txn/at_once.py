@@ -6,9 +6,9 @@
                                 └─ anything in the way (an intent, a range that was divided, …): nothing happened;
                                    the long way, a `Transaction` of the same id, deals with it
 
-Most writes are this: one row, nobody in the way. Nothing was read, so the leaseholder may put it at any timestamp
+Most writes are this: one row, and nothing in the way. Nothing was read, so the leaseholder may put it at any timestamp
 (`can_forward`), there is nothing to refresh, nothing to heartbeat and nothing to clean up. The record is written all the same:
-whoever loses the answer asks it (`settle`).
+a caller that loses the answer asks it (`settle`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def write_at_once(
     below: Timestamp | None = None,
     timeout: float | None,
 ) -> Timestamp | None:
-    """Write sorted, unique rows if one range has them and nobody is in the way; returns when, or None: nothing happened.
+    """Write sorted, unique rows if one range has them and nothing is in the way: the commit timestamp, or None.
 
     With `below`, the commit timestamp stays below that.
 

@@ -1,4 +1,4 @@
-"""Writes held back: blind ones, until somebody must see them.
+"""Blind writes that are held back until a read must see them.
 
 A Put or Delete has no result, so it can wait for its neighbours: the whole transaction may turn out to be one batch
 to one range, which commits in one phase without a single intent. What ends the waiting is a read of a key in the
@@ -10,7 +10,7 @@ Each key is in the buffer once; the last write wins. Many puts leave as one bloc
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,6 @@ class WriteBuffer:
         inside = {key: value for key, value in self._writes.items() if start <= key < end}
         if len(inside) == len(self._writes):
             return _requests(inside), []
-        assert all(start <= key < end for key in inside), "what goes home is inside the range"
         return _requests(inside), _requests({k: v for k, v in self._writes.items() if k not in inside})
 
     def clear(self) -> None:
@@ -95,7 +94,6 @@ def _requests(writes: dict[bytes, bytes | None]) -> list[Request]:
     deletes: list[Request] = [Delete(key) for key in sorted(k for k, v in writes.items() if v is None)]
     if len(puts) < BLOCK_ROWS_MIN:
         return [*(Put(key, value) for key, value in puts), *deletes]
-    assert all(a[0] < b[0] for a, b in pairwise(puts)), "the keys of a block are sorted and unique"
     return [PutRows([key for key, _ in puts], [value for _, value in puts]), *deletes]
 
 

@@ -3,7 +3,7 @@
 One round of a write: every transaction whose intents were met is pushed, all at the same time, and the intents of those that
 have ended or moved are resolved. One round of a read: the same pushes; their answers go with the next try, which reads
 through the intents wherever they are. What became of transactions is remembered for a while on the node (`TxnContext.fates`),
-so that the next page of the same scan asks nobody.
+so that the next page of the same scan need not ask.
 
 The caller then simply repeats its batch, whatever the round brought: the intent may
 be gone for a different reason, and if it is not, the next round finds out. A push that has to wait is parked at the
@@ -187,7 +187,7 @@ class ContentionWait:
 
 
 def plain_reader(now: Timestamp) -> TxnPusher:
-    """Somebody who reads the latest there is, outside any transaction."""
+    """The pusher for a read of the present outside any transaction."""
     return TxnPusher(now, b"", now, uncertain=True, holds_locks=False)
 
 

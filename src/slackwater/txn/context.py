@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
 
 BACKGROUND_TIMEOUT_S = 20.0
-"""For work nobody waits for: resolving, forgetting, rolling back."""
+"""For work that no caller waits for: resolving, forgetting, rolling back."""
 FATES_MAX = 1024
 """Outcomes of other transactions that a node remembers."""
 RESOLVING_MAX = 16
@@ -60,7 +60,7 @@ class TxnContext:
             self.fates.popitem(last=False)
 
     def resolve_soon(self, request: ResolveIntents) -> None:
-        """Resolve a few intents of a decided transaction in the background; nobody waits, and it may be left undone."""
+        """Resolve a few intents of a decided transaction in the background; it may be left undone."""
         if request.resolution.status is TxnStatus.PENDING or self._resolving >= RESOLVING_MAX:
             return
         work = self._resolve(request)
@@ -105,14 +105,14 @@ class TxnContext:
     async def acknowledged(self, ts: Timestamp) -> Timestamp:
         """The commit timestamp `ts`, once it may be told: the one way by which anybody here learns that a commit happened.
 
-        Who learns it matters as little as how: from the answer to EndTxn, from the same EndTxn sent again, or from the
+        It does not matter how it was learned: from the answer to EndTxn, from the same EndTxn sent again, or from the
         record, asked by another gateway after this transaction's own was lost (I-19).
         """
         await self.wait_past(ts)
         return ts
 
     def passed(self, ts: Timestamp) -> bool:
-        """Whether this node's clock is above `ts`, so that nobody has to wait for that (`wait_past`)."""
+        """Whether this node's clock is above `ts` already, so that `wait_past` would not wait."""
         return self.clock.peek() >= ts  # every later `now()` is above what `peek` shows
 
     async def wait_past(self, ts: Timestamp) -> None:

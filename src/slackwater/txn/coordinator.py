@@ -6,7 +6,7 @@
         └──── commit ──► COMMITTED  (or UNKNOWN: the record could not be reached to find out)
 
 Operations of one transaction take turns. An error that leaves it unclear what this epoch has read or written *spoils*
-the transaction: every further operation fails with the same error until it is restarted or rolled back, so nobody
+the transaction: every further operation fails with the same error until it is restarted or rolled back, so no caller
 commits half of what he meant by swallowing an exception. `ConditionFailed` and misuse do not spoil: nothing happened.
 
 How errors are met
@@ -188,7 +188,7 @@ class Transaction(Operations):
             return await self._seen(requests, max_keys=max_keys, max_bytes=max_bytes)
 
     async def _seen(self, requests: Sequence[Request], *, max_keys: int = 0, max_bytes: int = 0) -> list[Result]:
-        """Have requests executed, after the writes held back that they must see. By whoever has the turn."""
+        """Have requests executed, after the writes held back that they must see. The caller has the turn."""
         waiting = self._waiting()
         if any(self._buffer.touches(saw.spans_of(request)) for request in requests):
             await self._flush(waiting)
@@ -226,7 +226,7 @@ class Transaction(Operations):
             assert not self._buffer, "what was sent is no longer held back"
 
     async def _lay_down(self, writes: Sequence[Request], waiting: ContentionWait) -> None:
-        """Make writes that were held back intents. Nobody could tell their caller of an error, so it ends the epoch."""
+        """Make writes that were held back intents. Their callers cannot be told of an error any more: it ends the epoch."""
         try:
             await self._send(writes, waiting)
         except SlackwaterError as error:
@@ -242,7 +242,7 @@ class Transaction(Operations):
             self._will_write(requests)
             self._intents = True
             await self._heart.start(within_s=waiting.deadline.remaining())
-        assert not writing or self.state.anchor, "whoever writes has an anchor for the record"
+        assert not writing or self.state.anchor, "a transaction that writes has an anchor for its record"
         while True:
             # A batch tried again gets new numbers: what an earlier try left in part lies below them.
             first = self.state.take_sequences(len(requests))

@@ -4,14 +4,14 @@
                               ▲                    │
                               └── what came meanwhile gathers for the next round
 
-The decision stands in the record; nobody waits for this work, and anybody who meets an intent earlier does it for
+The decision stands in the record; no caller waits for this work, and a request that meets an intent earlier does it for
 himself. So it is done for many transactions at once: a round is one message and one command per range, however many
 transactions it is about, and nothing waits for a round that an idle finisher could start. That the intents of a transaction
 are gone is told its record with the next round, or by a last one of its own.
 
 Bounds: `ROUND_MAX` transactions and `ROUND_KEYS_MAX` intents in a round; a round that takes longer than `ROUND_S`, because a
 range does not answer, does not hold up the next, up to `txn.resolve_concurrency` of them; and when `txn.resolve_queue_max`
-transactions wait, whoever commits next does its own work before it goes on. When a round fails, its transactions are finished
+transactions wait, the next one to commit does its own work before it goes on. When a round fails, its transactions are finished
 one by one, as far as their ranges can be reached; for the others the locks stay in the record for a collector.
 """
 
@@ -89,7 +89,7 @@ class Finisher:
     def abandon(self, txn: Txn, finished: Finished) -> None:
         """Roll back in the background: the caller has gone, and the transaction can never commit.
 
-        With a full queue nothing is done: the record runs out of heartbeats, and whoever meets an intent then aborts it.
+        With a full queue nothing is done: the record runs out of heartbeats, and the next request that meets an intent aborts it.
         """
         if self._queued >= self._queue_max:
             probe("txn.abandoned_to_expire")
@@ -97,7 +97,7 @@ class Finisher:
             self._add(1)
 
     async def roll_back(self, txn: Txn, finished: Finished, *, deadline: Deadline | None = None) -> None:
-        """Mark the record aborted, then resolve. Never fails: whoever meets an intent pushes it in the end."""
+        """Mark the record aborted, then resolve. Never fails: what is left is pushed when its intents are met."""
         assert finished.status is TxnStatus.ABORTED, "what is rolled back was not committed (I-20)"
         end = EndTxn(commit=False, lock_keys=finished.keys, lock_spans=finished.spans)
         seconds = BACKGROUND_TIMEOUT_S if deadline is None else min(BACKGROUND_TIMEOUT_S, deadline.remaining())
@@ -132,7 +132,7 @@ class Finisher:
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> bool:
         try:
             self._context.scope.spawn(work, name=name)
-        except UsageError:  # this process is shutting down: whoever meets the intents resolves them
+        except UsageError:  # this process is shutting down: requests that meet the intents resolve them
             work.close()
             probe("txn.resolve_at_shutdown")
             return False

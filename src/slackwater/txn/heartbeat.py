@@ -1,8 +1,8 @@
 """The sign of life of a transaction that holds locks.
 
 From its first intent on, a transaction tells its record every `txn.heartbeat_interval` that its coordinator lives;
-without one for `txn.expiration` anybody may abort it. The answer carries news the other way: aborted by somebody
-older (the next operation fails early instead of at the commit), or moved up by a reader.
+without one for `txn.expiration` any other transaction may abort it. The answer carries news the other way: aborted by an
+older one (the next operation fails early instead of at the commit), or moved up by a reader.
 
 A heartbeat without an answer means nothing. Only the record's word counts.
 """

@@ -6,7 +6,7 @@
     await kv.run(function)                         a transaction, run again for as long as that makes sense
 
 A plain write is sent once. If its answer is lost the caller gets `AmbiguousResult`; there is no record to ask.
-Whoever needs to know uses `run`: an ambiguous commit is settled there.
+Callers that need to know use `run`: an ambiguous commit is settled there.
 
 `run` calls the function with a `Transaction`, commits, and calls it again after a `RetryableError`, with growing
 pauses, up to `txn.max_retries` times. The function must have no effects outside the transaction: it may run many
@@ -330,7 +330,7 @@ class KV:
                 began = began or self.context.clock.now()
                 historical = header.ts != MIN and header.uncertainty_limit == MIN
                 if waiting is not None and header.ts == MIN and outcome.read_only(requests):
-                    # Who insists must say up to where: read at the time at which this read began, and not ever later.
+                    # A caller that insists must say up to where: read at the time at which this read began, and not ever later.
                     header = _above(header, began, self.uncertain_upto(began))
                 waiting = waiting or ContentionWait(self.context, deadline=deadline)
                 pusher = TxnPusher(
@@ -350,7 +350,7 @@ class KV:
                 return answer if waiting is None else waiting.explain(answer)
 
     def _present(self, header: Header) -> Header:
-        """A read of the present by whoever can: at this clock, uncertain as far as another clock may be ahead of it."""
+        """Read the present at this node's clock, uncertain as far as another clock may be ahead of it."""
         if header.ts != MIN:
             raise UsageError("`nearest` reads the present; leave the timestamp out, or use follower_ok")
         now = self.context.clock.now()

@@ -1,4 +1,4 @@
-"""Somebody else's intent is in the way: what to ask of its transaction, and what to do with the answer.
+"""What to ask of a transaction whose intent is in the way, and what to do with the answer.
 
     I                                    ask                          and when it is still PENDING
     write its key                        abort, by my age             wait
@@ -18,7 +18,7 @@ for a while and then gets PENDING as it stands. Waits lead from young to old onl
 holds nothing may wait for anybody.
 
 Grace: the first time a transaction is met, even an older one waits for GRACE_MS before it wounds. A short transaction
-is over by then, and nobody has to run again; a deadlock lasts that much longer.
+is over by then, and no transaction has to run again; a deadlock lasts that much longer.
 
 Why uncertainty makes a difference: a reader at t that is uncertain up to t + max_offset is disturbed by intents up to
 there. Moving a writer that far would send it, and the clocks of all ranges it writes to, into the future. Waiting for
@@ -59,7 +59,7 @@ _WRITES = frozenset(VERSION_WRITES)
 
 
 class TxnPusher(msgspec.Struct, frozen=True):
-    """Who is in a hurry. Without a transaction: the time the request began, and no id."""
+    """The transaction on whose behalf others are pushed. Without one: the time the request began, and no id."""
 
     start: Timestamp
     txn_id: bytes

@@ -2,7 +2,7 @@
 
     read at 10      [a ── c)   [k]            nothing written there in (10, 25]?
     refresh to 25   [a ── c)   [k]   ── yes ──► the same reads are true at 25: read_ts = 25
-                                     ── no  ──► somebody wrote: the transaction restarts
+                                     ── no  ──► it was written: the transaction restarts
 
 The ranges answer in parallel, and from then on keep writers above 25 in those spans. An intent of another transaction
 at or below 25 is pushed out of the way like for any other read.

@@ -5,7 +5,7 @@
      each answers where it stopped; the next one begins there
 
 One ranged request per range, not lists of keys: the range walks its own locks. A request is idempotent, so this may stop
-anywhere and be begun again by anybody, and there is no bound on the whole, only on each answer: whoever waits for a
+anywhere and be begun again by any node, and there is no bound on the whole, only on each answer: a caller that waits for a
 million intents waits for as long as there is progress.
 """
 

@@ -95,7 +95,7 @@ class Staleness:
         """
         now = self._clock.now()
         if bound > now:
-            raise UsageError("nobody can read the future; give a timestamp at or before now", bound=bound, now=now)
+            raise UsageError("the future cannot be read; give a timestamp at or before now", bound=bound, now=now)
         resolved = await self.resolved(spans, timeout=timeout)
         chosen = negotiate([r.ts for r in resolved], at_least=bound, now=now, seen=self.seen)
         if chosen is None and nearest_only:

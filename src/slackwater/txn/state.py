@@ -3,7 +3,7 @@
     start ≤ read_ts ≤ write_ts          read_ts: everything read is true here
                                         write_ts: the intents are here, or will be; the commit timestamp in the end
 
-    moved(ts)       the server had to write higher, or somebody pushed the record      write_ts goes up
+    moved(ts)       the server had to write higher, or the record was pushed           write_ts goes up
     refreshed(ts)   every span read is unchanged up to ts                              read_ts goes up
     restart(now)    a read no longer holds: same transaction, next epoch               both start over
     reborn(id, now) it was aborted: another identity with the same age                 epoch 0 again
@@ -69,7 +69,7 @@ class TxnState:
         )
 
     def as_intent(self) -> Intent:
-        """What an intent of it on its anchor would say: how it is known to whoever asks for its record."""
+        """The intent that the transaction would have on its anchor: the name by which its record is asked for."""
         return Intent(self.anchor, self.txn_id, self.anchor, self.start, self.epoch, self.write_ts)
 
     def take_sequences(self, count: int) -> int:
@@ -99,7 +99,7 @@ class TxnState:
     def reborn(self, *, txn_id: bytes, now: Timestamp, too_old: bool = False) -> None:
         """Another transaction with the same age, after this one was aborted.
 
-        `too_old`: a range has collected the records of that age, so that nobody so old can be known there any more.
+        `too_old`: a range has collected the records of that age, so that no transaction so old can be known there any more.
         """
         assert len(txn_id) == TXN_ID_BYTES, "ids have one length"
         self.txn_id = txn_id

@@ -54,4 +54,4 @@ def test_a_refusal_is_the_leaseholders() -> None:
 
 
 def test_nobody_closes_without_a_lease() -> None:
-    assert but(leaseholder=NodeId(0)).reason(NOW) == "nobody holds the lease, so nobody closes"
+    assert but(leaseholder=NodeId(0)).reason(NOW) == "no node holds the lease, so nothing is closed"

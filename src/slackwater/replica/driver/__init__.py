@@ -2,7 +2,7 @@
 
 Store ── Replica ── Pipeline   proposals into the log, outcomes back
   │         ├────── Leasing    acquire, extend, transfer
-  │         └────── Waiters    who waits for what
+  │         └────── Waiters    futures by what they wait for
   └── NodeLiveness             heartbeats and epochs
 """
 

@@ -1,6 +1,6 @@
 """The digests that a replica computed of its own state, at points of the log that all replicas share.
 
-A `ComputeChecksum` command names a point; each replica digests the state right there and keeps the result until somebody
+A `ComputeChecksum` command names a point; each replica digests the state right there and keeps the result until a caller
 compares (the consistency queue). The snapshot is taken in the step that applied the command, the work is done off the loop.
 Each digest comes with whether the content is what the replica's own statistics say. A replica that cannot be read has no
 digest: it does not vote, and is quarantined (I-34).

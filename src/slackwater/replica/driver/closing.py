@@ -69,7 +69,7 @@ class Closing:
         self._policy = ClosingPolicy()
         self._policy_of: tuple[int, int] = (-1, -1)
         self._at = MIN
-        """What somebody asked to have closed at once."""
+        """What a request asked to have closed at once."""
         self._asked_ns = 0
 
     # --- leaseholder -------------------------------------------------------------------------------------------------

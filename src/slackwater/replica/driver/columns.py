@@ -1,4 +1,4 @@
-"""Making segments of columns on a replica, in the background, so that nobody waits for it.
+"""Making segments of columns on a replica, in the background: no request waits for it.
 
     one step        snapshot, closed timestamp, GC threshold; from now on what is written here is noted (`Making`)
     off the loop    anchor ► batch ► pause ► batch ► pause … ► file durable
@@ -42,7 +42,7 @@ DUTY = 4
 
 @dataclass
 class _Work:
-    """What a thread needs to make a segment, and who cleans up: whoever used it last, thread or loop."""
+    """What a thread needs to make a segment; thread or loop cleans up, the one that used it last."""
 
     frozen: EngineSnapshot
     making: Making

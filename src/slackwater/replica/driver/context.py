@@ -72,7 +72,7 @@ class DetachReason(enum.Enum):
 
 
 class ApplySubscriber(Protocol):
-    """Whoever follows one replica for a while, such as its change feed. While there is none, it costs nothing.
+    """Is told of everything that applies on one replica, such as its change feed. While there is none, it costs nothing.
 
     Called in the very step in which the replica acts, so that nothing can come between.
     """
@@ -148,7 +148,7 @@ class ClosingCounts:
     refused: int = 0
     """Reads that were sent on, or failed, because it was not closed."""
     closes: int = 0
-    """Log entries written because somebody asked for the present to be closed."""
+    """Log entries written because a request asked for the present to be closed."""
     close_ns: int = 0
     """From being asked until it was applied here, all of them together."""
 
@@ -205,7 +205,7 @@ class ReplicaContext:
     """Of this process: a lease that was given to another life of this node is not ours to use (I-07)."""
 
     def write(self, batch: WriteBatch) -> None:
-        """Write to the engine. Nobody else may write rows: what changes beside columns is remembered with them."""
+        """Write to the engine. No other code may write rows: what changes beside columns is remembered with them."""
         noted = self.columns.note(batch)
         try:
             self.engine.write(batch)

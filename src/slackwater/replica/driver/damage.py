@@ -83,7 +83,7 @@ def read_failed(store: Store, range_id: RangeId, error: StorageError) -> Slackwa
     replica = store.replicas.get(range_id)
     store.damage.note(range_id, error)
     if isinstance(error, DamageError) and replica is not None and len(replica.state.descriptor.replicas) == 1:
-        return error  # nobody else can serve: what can still be read is, and the reader is told what cannot
+        return error  # no other replica can serve: what can still be read is served, and the rest is an error
     if isinstance(error, DamageError) and replica is not None and replica.failure is None and not replica.retired:
         probe("replica.damaged")
         store.damage.damaged += 1
@@ -98,7 +98,7 @@ def read_failed(store: Store, range_id: RangeId, error: StorageError) -> Slackwa
 async def end_damaged(store: Store, error: DamageError) -> None:
     """End a node whose store takes no more writes: its leases are handed over, and its next start rebuilds the store.
 
-    Where ranges have no other replica, it stays: what is not damaged can still be read, and nobody else has it.
+    Where ranges have no other replica, it stays: what is not damaged can still be read, and no other replica has it.
     """
     for range_id in list(store.replicas):
         store.read_failed(range_id, error)

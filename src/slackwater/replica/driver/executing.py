@@ -61,7 +61,7 @@ assert AT_ONCE.isdisjoint(PREPARED), "what needs a long computation is not done 
 
 
 class Executor:
-    """The requests of one replica: who holds latches, who waits for them, and who waits for a transaction's record."""
+    """Executes the requests of one replica: latches, evaluation, and waiting for latches and for transaction records."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -120,7 +120,7 @@ class Executor:
             raise
 
     def _latch_free(self, spans: list[LatchSpan]) -> RequestId:
-        """Latches on all that a batch will touch, if there is nobody to wait for."""
+        """Take latches on all that a batch will touch, if no other request is in the way."""
         self._next_request += 1
         request = RequestId(self._next_request)
         assert request != NO_LATCH, "requests are numbered from 1"

@@ -109,7 +109,7 @@ class RangeHistory:
                     return
 
     def _check_leases(self, packet: Packet) -> None:
-        """Whoever proposes under a lease has applied it before, so its entry comes first; unless entries are missing."""
+        """A lease applies before the commands that are proposed under it, unless entries are missing."""
         for command in packet.commands:
             if command.lease_sequence > self.state.lease.sequence and not isinstance(command.trigger, ComplaintTrigger):
                 raise self._incomplete("entries of its log are missing: a command is under a lease that was never made")

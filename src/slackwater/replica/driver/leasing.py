@@ -8,7 +8,7 @@ Everything done under a lease asks one question first, `Leasing.use`: serving, p
 over, and closing timestamps without a command, whether for an idle range or ahead of time (I-10). A lease that was found on
 disk or in a snapshot answers FORMER: commands proposed under it may still be ahead in the log, unapplied and unknown here.
 
-At most one acquisition is under way per replica; everybody who needs the lease waits for that one.
+At most one acquisition is under way per replica; all requests that need the lease wait for that one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ so its lease is short: several extensions may be late before it ends."""
 assert 0 < EXTEND_AFTER < 1, "a lease is extended while it is usable"
 
 _NOT_OVER = (LeaseState.VALID, LeaseState.STASIS, LeaseState.UNKNOWN)
-"""States of a lease that another node holds in which nobody else may ask for it."""
+"""States of a lease that another node holds in which no other node may ask for it."""
 
 
 class LeaseUse(enum.Enum):
@@ -70,7 +70,7 @@ class LeaseUse(enum.Enum):
 
     USABLE = "this node holds the lease"
     ELSEWHERE = "the lease is held by another node"
-    NOBODY = "nobody holds the lease"
+    NOBODY = "no node holds the lease"
     MOVING = "the lease is being transferred"
     ENDING = "this node's lease is about to end or has ended"
     FORMER = "this node held the lease in a former life and must acquire it anew"
@@ -152,7 +152,7 @@ class Leasing:
     async def hold(self, *, within_s: float = NO_HURRY_S) -> None:
         """Return once this node may serve under the lease; raise `NotLeaseholder` when another one may.
 
-        Nobody waits longer than `within_s`, or the setting: what waited for the lease in vain was not begun.
+        Waits no longer than `within_s`, or the setting: a request that waited for the lease in vain was not begun.
         """
         now = self._context.clock.now()
         use = self.use(now)
@@ -199,7 +199,7 @@ class Leasing:
             if record.epoch == held.epoch:
                 probe("lease.end_epoch")
                 await self._context.liveness.end_epoch(record)
-        # Whoever ended the old epoch did so at a clock reading past its expiration, and this node's clock has heard of
+        # The node that ended the old epoch did so at a clock reading past its expiration, and this node's clock has heard of
         # that: now() is above everything the old holder can have served.
         return next_epoch_lease(held, node, own.epoch, now=clock.now(), ended_at=MIN, life=self._context.life)
 

@@ -5,7 +5,7 @@ Every node renews `{node, epoch, expiration}` in range 1 by conditional put. The
     heartbeat ok          expiration moves on, epoch stays: every lease under it stays valid
     expired               anybody may raise the epoch, by conditional put against the very record it saw expire;
                           after that no heartbeat can revive the old epoch, so its end is known for good (I-07)
-    heartbeat refused     somebody raised our epoch: all our leases are gone; go on under the new one
+    heartbeat refused     another node raised our epoch: all our leases are gone; go on under the new one
 
 A restarted node waits until the record of its former life has expired before it starts a new epoch: only then is it sure
 that nothing served before the restart lies above what it will write. A graceful stop ends its own epoch, so the
@@ -60,7 +60,7 @@ RENEWALS_SEEN_MAX = 3
 EXTENDED_LENGTHS = 3
 """A lease that lasts for so many lengths has been extended."""
 DEAF_INTERVALS = 2
-"""Heartbeats without an announcement, of one's own if of nobody else's, after which records are read."""
+"""Heartbeats during which no announcement came, not even this node's own, after which records are read."""
 MARK_TRIES_MAX = 16
 assert RENEWALS_SEEN_MAX >= 2, "one late renewal of a former life fences nothing"
 
@@ -171,7 +171,7 @@ class NodeLiveness:
         self._live: frozenset[NodeId] = frozenset()
         self._heard_at = MIN
         self.refreshed_at = MIN
-        """When everybody's records were last read: nobody is declared dead on older news."""
+        """When all records were last read: no node is declared dead on older news."""
 
     # --- the view ---------------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class NodeLiveness:
         return deaf_s < DEAF_INTERVALS * self._interval and unread_s < self._settings["feed.poll_interval"]
 
     def _notice_expired(self) -> None:
-        """A record that expires makes no noise: tell whoever waits for news, so that idle ranges get another leader soon."""
+        """Call `on_news` when a record has expired, which is not announced: idle ranges get another leader sooner."""
         now = self._clock.peek()
         live = frozenset(node for node, record in self._known.items() if record.live_at(now))
         gone, self._live = self._live - live, live
@@ -267,7 +267,7 @@ class NodeLiveness:
         now = self._clock.now()
         if record.live_at(now):
             probe("liveness.wait_for_former_life")
-            # Not all of it at once: whether somebody renews it meanwhile is soon to be seen.
+            # Not all of it at once: whether another process renews it meanwhile is soon to be seen.
             await self._runtime.clock.sleep(min(seconds_between(now, record.expiration) + 0.001, self._interval))
             raise UnavailableError("the record of this node's former life has not expired yet")
         await self._write(Epoch(record.epoch + 1), expected=raw)
@@ -323,7 +323,7 @@ class NodeLiveness:
             self._adopt(refused.facts.get("actual"))
 
     def _adopt(self, actual: object) -> None:
-        """Somebody else wrote our record, or an answer to one of our own writes was lost: go on from what is there."""
+        """Go on from the record that is there: another node wrote it, or the answer to one of our own writes was lost."""
         if not isinstance(actual, bytes):
             self._own = None
             return
@@ -362,7 +362,7 @@ class NodeLiveness:
         self.refreshed_at = now
 
     def heard(self, raw: bytes) -> None:
-        """A record as it was announced; whoever announces late or twice does no harm."""
+        """Take a record as it was announced; late or repeated announcements do no harm."""
         self._heard_at = self._clock.peek()
         if raw:
             self._learn(_decoder.decode(raw))
@@ -420,12 +420,12 @@ class NodeLiveness:
         raise UnavailableError(f"the record of n{node} kept changing; try again")
 
     async def leave(self, *, horizon: Callable[[], Timestamp] = lambda: MIN) -> None:
-        """Stop gracefully: end our own epoch, so that nobody waits for us and our next start does not wait either.
+        """Stop gracefully: end our own epoch, so that no other node waits for us and our next start does not wait either.
 
         From here on this node trusts no lease of its own, so the epoch may end before the record would have expired. It
         must be a new epoch: a record of the same one that expires earlier than the one others know looks old to them.
 
-        `horizon` is what was closed or served under it. It may lie in the future, and whoever takes a lease once the
+        `horizon` is what was closed or served under it. It may lie in the future, and a node that takes a lease once the
         epoch has ended writes above his clock and no higher: so that future has to come first. It lies below the end of
         our record, which is why nothing of this concerns an epoch that expires.
         """
@@ -455,7 +455,7 @@ class NodeLiveness:
                 await self._kv.conditional_put(
                     liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own)
                 )
-            except ConditionFailed as refused:  # a heartbeat of ours was still under way, or somebody marked us
+            except ConditionFailed as refused:  # a heartbeat of ours was still under way, or this node was marked
                 actual = refused.facts.get("actual")
                 found = _decoder.decode(actual) if isinstance(actual, bytes) else None
                 own = found if found is not None and found.epoch == own.epoch else None

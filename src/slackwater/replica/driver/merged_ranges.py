@@ -1,11 +1,11 @@
-"""Ranges that merged away, and left a log behind that somebody has to trim.
+"""Ranges that merged away, and whose logs remain to be trimmed.
 
-A merged range has no replica and no leaseholder any more; whoever absorbed it looks after its log. The log may go once
+A merged range has no replica and no leaseholder any more; the range that absorbed it looks after its log. The log may go once
 every replica of the absorber has *durably* applied the merge: one that has not replays it after a crash, and reads the
 absorbed range up to its freeze.
 
     r7 absorbs r9 at position 120      note r7/r9 = 120, on every node that applies the merge, in its engine
-    all replicas of r7 durable ≥ 120   whoever has the note trims r9's log, and then forgets
+    all replicas of r7 durable ≥ 120   a store that has the note trims r9's log, and then forgets
     r3 absorbs r7 at position 200      what r7 looked after is r3's business now: r3/r9 = 200, r3/r7 = 200
 
 The notes are not replicated. They are in the engine, not only in memory, because a node that restarts between the merge
@@ -95,7 +95,7 @@ class MergedRanges:
         return bool(self._notes.get(into))
 
     def due(self, into: RangeId, *, upto: Position) -> list[RangeId]:
-        """Those whose merge lies at or before `upto`: nobody will read their logs again."""
+        """Ranges whose merge lies at or before `upto`: their logs will not be read again."""
         return [right for right, at in self._notes.get(into, {}).items() if at <= upto]
 
     def forget(self, right: RangeId, *, into: RangeId) -> None:

@@ -1,7 +1,7 @@
 """What a store has seen of the range to the left of each of its own: which generations it saw end. See `thaw`.
 
 A frozen range may be thawed only when the merge that froze it cannot come any more. Its left neighbor's generation tells;
-a store notes each step it applied, because the neighbor may be gone from this store by the time somebody asks.
+a store notes each step it applied, because the neighbor may be gone from this store by the time that is asked for.
 """
 
 from __future__ import annotations

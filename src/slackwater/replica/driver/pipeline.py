@@ -34,7 +34,7 @@ assert APPEND_BACKOFF_S <= APPEND_BACKOFF_MAX_S, "pauses grow"
 
 
 class Waiter(Later["RangeState"]):
-    """Where the fate of one command is told: at once to those who keep something for it, then to the caller.
+    """Tells the outcome of one command: at once to what is kept for it, such as latches, then to the caller.
 
     The caller may be cancelled while the command lives on.
     """
@@ -50,7 +50,7 @@ class Waiter(Later["RangeState"]):
         self._then += (then,)
 
     def settle(self, value: RangeState | None, error: SlackwaterError | None = None) -> None:
-        """The command applied in the state `value`; or it never will, or nobody can tell."""
+        """The command applied in the state `value`; or `error` says that it never will, or that its outcome is unknown."""
         for then in self._then:
             then(error)
         super().settle(value, error)
@@ -170,7 +170,7 @@ class Pipeline:
             )
 
     def stop(self, error: SlackwaterError) -> None:
-        """The replica ends: whoever waits cannot be told the outcome."""
+        """The replica ends: callers that wait are told `error`, which says that the outcome is unknown."""
         for proposal in self.buffer.start_lease(
             sequence=self.buffer.sequence, lai=self.buffer.assigned_lai, closed=self.buffer.assigned_closed
         ):

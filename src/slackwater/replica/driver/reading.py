@@ -63,7 +63,7 @@ async def follower_read(replica: Replica, batch: Batch) -> BatchResult:
 def _in_the_way(replica: Replica, batch: Batch, error: ConflictError) -> SlackwaterError:
     """A follower resolves nothing: the leaseholder knows more (pitfall 21). Bulk readers push by themselves, and stay.
 
-    Where the lease is, there is nobody else to be sent to: the reader pushes, as at any leaseholder.
+    At the leaseholder there is no other replica to be sent to: the reader pushes.
     """
     if replica.state.lease.holder == replica.context.node_id:
         return error
@@ -97,7 +97,7 @@ def served_here(replica: Replica, ts: Timestamp) -> tuple[Served, ...]:
 
 
 async def read_bulk(context: ReplicaContext, bulk: BulkReads, frozen: EngineSnapshot) -> list[Result]:
-    """Do bulk reads on a snapshot, which is closed by whoever used it last: the thread, not a caller that gave up.
+    """Do bulk reads on a snapshot, which the thread that reads it closes, not a caller that gave up.
 
     To be awaited in the step in which the snapshot was taken: up to the first wait, the state is still the snapshot's.
     A few at a time: more threads would not read faster, but the node's loop would have to win the interpreter from all.
@@ -117,7 +117,7 @@ async def read_bulk(context: ReplicaContext, bulk: BulkReads, frozen: EngineSnap
         raise
     finally:
         bulk.hand_in(context.columns)
-        with suppress(StorageError):  # a store that takes no writes keeps the record; whoever reads finds out anew
+        with suppress(StorageError):  # a store that takes no writes keeps the record; the next reader finds out anew
             context.drop_columns(bulk.broken())
 
 

@@ -82,7 +82,7 @@ class Replica:
         self._applied: Waiters[str] = Waiters()
         self.retired = self.stopped = self.halted = False
         self.apply_subscriber: ApplySubscriber | None = None
-        """Whoever follows this replica now, such as its change feed."""
+        """Is told of everything that applies here, such as the range's change feed."""
         self.tscache = TimestampCache(
             low_water=Timestamp(max(state.read_floor, state.closed)),
             bytes_max=int(context.settings["replica.tscache_bytes_max"]),
@@ -102,7 +102,7 @@ class Replica:
         self._scope.spawn(self.pipeline.run(), name="flush")
 
     async def stop(self) -> None:
-        """End the replica's tasks. Whoever still waits is told that the outcome is unknown, and nobody is served any more."""
+        """End the replica's tasks and serve nothing more; callers that still wait are told that the outcome is unknown."""
         self.stopped = True
         await self._scope.close()
         self.pipeline.stop(
@@ -137,7 +137,7 @@ class Replica:
         self.dismiss(why)
 
     def dismiss(self, why: DetachReason, detail: str = "") -> None:
-        """Tell whoever follows that this was the last word."""
+        """Tell the subscriber that this was the last word."""
         subscriber, self.apply_subscriber = self.apply_subscriber, None
         if subscriber is not None:
             subscriber.gone(why, detail)
@@ -177,7 +177,7 @@ class Replica:
             self.propose(Evaluation(trigger=extension))
 
     async def release_lease(self) -> None:
-        """End this node's expiration-based lease now: whoever comes next, or this node after a restart, need not wait."""
+        """End this node's expiration-based lease now, so that the next holder, or this node after a restart, need not wait."""
         trigger = None if self.failure else self.leasing.release(served=self.tscache.highest)
         if trigger is not None:
             await self.propose(Evaluation(trigger=trigger)).wait()

@@ -183,7 +183,7 @@ class Store:
         while running := [replica for replica in self.replicas.values() if not replica.stopped]:
             await running[0].stop()
         if self._flusher is not None:
-            self._flusher.cancel()  # it has followers write what they remember: nobody writes behind the last flush
+            self._flusher.cancel()  # it has subscribers write what they remember: nothing is written behind the last flush
         self._tell_followers()
         await self._note_promises()
         await self.context.engine.flush()
@@ -511,7 +511,7 @@ class Store:
         """Whether a frozen replica waits here for a merge that will not come.
 
         A range keeps its first key for life. So one whose first key is in a newer range has been absorbed; and if the
-        left side here has failed, or went past the merge by a snapshot, nobody will absorb what is left of it here.
+        left side here has failed, or went past the merge by a snapshot, no range will absorb what is left of it here.
         """
         old, frozen = replica.state.descriptor, replica.state.frozen
         if frozen is None or not new.contains(old.start):

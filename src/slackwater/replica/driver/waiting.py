@@ -1,4 +1,4 @@
-"""The futures behind latches, proposals and pushes: who waits for what, who is told when, and of which errors."""
+"""The futures behind latches, proposals and pushes: waiting by key, deadlines, and errors that callers know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ K = TypeVar("K", bound="Hashable")
 
 
 class Waiters(Generic[K]):
-    """Futures by key. Telling a key wakes everybody who waits for it, in order of arrival."""
+    """Futures by key. Telling a key wakes all that wait for it, in order of arrival."""
 
     def __init__(self) -> None:
         self._futures: dict[K, list[Future[None]]] = {}
@@ -43,7 +43,7 @@ class Waiters(Generic[K]):
         return True
 
     def tell(self, key: K) -> None:
-        """Wake everybody who waits for `key`."""
+        """Wake all that wait for `key`."""
         for future in self._futures.pop(key, ()):
             if not future.done():
                 future.set_result(None)

@@ -9,7 +9,7 @@
     ring.py          check_ring                               I-18   one ring
     longfork.py      check_long_fork                          I-18   readers agree on the order of writes
 
-Shared parts: `claims.py` (who wrote each version), `versions.py` (an index over V), `realtime.py` (order on one key),
+Shared parts: `claims.py` (the writer of each version), `versions.py` (an index over V), `realtime.py` (order on one key),
 `cycles.py` (graph search), `violation.py`. Nothing here reads a clock, draws a number or keeps state between calls:
 the same history always gets the same answer, so a saved artifact can be judged again.
 """

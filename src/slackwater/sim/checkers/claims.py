@@ -1,4 +1,4 @@
-"""Who wrote each committed version: atomicity (I-20) and durability (I-03).
+"""Finds the writer of each committed version: atomicity (I-20) and durability (I-03).
 
 Every version in V must be *claimed* by exactly one transaction, and a transaction's claim is all of its writes at one
 timestamp, or nothing:
@@ -137,7 +137,7 @@ class Claims:
                 self._possible.update((key, ts) for ts in times)
 
     def _certain(self, at: int, candidates: dict[bytes, list[int]]) -> dict[bytes, list[int]]:
-        """Of the candidates, those that nobody else can have written."""
+        """Of the candidates, those that no other transaction can have written."""
         sure = {}
         for key, times in candidates.items():
             unique = (key, self.finals[at][key]) in self._unique

@@ -8,7 +8,7 @@ Two kinds of fact meet here, and every end-of-run oracle is a comparison of the 
     T2 read  a=1     ok            |-----|                            V(b) = [ (ts 30, 7) ]
     T3 wrote a=2 b=7 unknown          |------------ …
 
-Rules for those who record
+Rules for recording
     * Times are *true* time (the simulator's own clock), never a node's. A precedes B in real time when A returned
       strictly before B was invoked.
     * `ok` means the client was told so. `failed` means it was told that nothing happened. Everything else is
@@ -159,7 +159,7 @@ class ObservedVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ts: int
     value: Value
     txn_id: int | None = None
-    """Who wrote it, when the watcher knows."""
+    """The transaction that wrote it, when the watcher knows."""
 
 
 class KeyVersions(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -232,7 +232,7 @@ class _Search:
         return bit
 
     def _drop_unwanted(self, now_ns: int) -> None:
-        """Forget unknown operations whose value nobody still in flight, or yet to come, needs to find."""
+        """Forget unknown operations whose value no operation in flight or yet to come needs to find."""
         for index in [i for i in self._writers if self._unknown[i]]:
             if self._wanted_upto.get(self._leaves[index], -1) < now_ns:
                 self._writers.remove(index)

@@ -14,7 +14,7 @@ A cycle in that graph (`cycles.py`) is an anomaly of its class: G0, G1c, G-singl
     internal              a transaction did not see its own appends, or read a key twice and saw two things
     append-order          one transaction's appends to a key, in another order than it made them
     duplicate-append      one element twice in a list: a write was applied again
-    phantom-append        an element nobody appended
+    phantom-append        an element that was never appended
     stale-read, …         I-19: real time contradicts the version order on a key (`realtime.py`)
     lost-append           I-03: acknowledged, but not in the final state (when `final` is given)
     dirty-append          I-20: of a failed transaction, but in the final state
@@ -245,7 +245,7 @@ class _ListAppend:
 
     def _half_read(self, key: bytes, reader: int, who: int, outside: Elements) -> None:
         text = (
-            f"{self._name(reader)} read {list(outside)} at key {show(key)}, but {self._name(who)}, who appended "
+            f"{self._name(reader)} read {list(outside)} at key {show(key)}, but {self._name(who)}, which appended "
             f"{outside[-1]}, appended more to that key: an intermediate read."
         )
         self._report("I-18", "G1b", text, [who, reader], key=key, elements=outside)
@@ -254,7 +254,7 @@ class _ListAppend:
         self, key: bytes, order: Elements, reads: list[tuple[int, Elements, Elements]], unseen: list[int]
     ) -> None:
         edges, of_key, length = self.edges, self.writer.get(key, {}), len(order)
-        # writers[i] made version i; version 0 is the empty list, made by nobody.
+        # writers[i] made version i; version 0 is the empty list, made by no transaction.
         writers = [NOBODY, *(of_key.get(element, NOBODY) for element in order)]
         before = NOBODY
         for who in writers:
@@ -353,7 +353,7 @@ class _ListAppend:
         known: dict[int, frozenset[int]] = {}
         for _, is_return, index in sorted(events):
             if is_return:
-                frontier -= known.pop(index)  # whoever comes later reaches these through this one
+                frontier -= known.pop(index)  # later ones reach these through this one
                 frontier.add(index)
             else:
                 known[index] = frozenset(frontier)

@@ -12,7 +12,7 @@ so it is enough to keep the highest position among everything that has returned,
 one sweep, O(n log n). If the sweep finds nothing, each real-time edge between transactions that conflict on a key is
 already implied by a dependency path, which is why the cycle search does not need to carry those edges.
 
-Where the position is not certain (values that repeat, versions nobody read) an access has two: the lowest it may have
+Where the position is not certain (values that repeat, versions that were never read) an access has two: the lowest it may have
 when it comes first, the highest it may have when it comes second. That never accuses an innocent history.
 """
 

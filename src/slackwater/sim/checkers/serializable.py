@@ -260,7 +260,7 @@ class _Intervals:
     # --- one timestamp, several writers ----------------------------------------------------------------------------
 
     def _find_ties(self) -> None:
-        """Writers at one timestamp are ordered only by who saw whom: that must not go round."""
+        """Writers at one timestamp are ordered only by which saw which: that order must have no cycle."""
         lone: dict[int, int] = {}
         for at, times in self.claims.placed.items():
             if len(times) == 1:

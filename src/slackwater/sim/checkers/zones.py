@@ -12,7 +12,7 @@ forward zones overlap; and no backward zone lies inside a forward one. Sorting d
 flight at once: `linearizable` turns here when its own search, which knows no such limit on values, gives up.
 
 An operation of unknown outcome whose value was observed did happen, at any time after its invocation; one whose value
-nobody observed need not have happened.
+was not observed need not have happened.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ the step in which it did so. A promise says that each command after `index` writ
            where it is stopped in good order and started again. After a crash it knows what it knew at its last flush
     I-10   a command writes above all that was closed before it: by commands, by promises, by the range that was absorbed.
            A command that a replica must refuse for that (`BELOW_CLOSED`) should not have been proposed. And the other way
-           round: nobody promises what a command further on in the log has already broken
+           round: no promise is made that a command further on in the log has already broken
     I-11   what is published lies at or below the policy's target, below every write still under way, and before the end
            of the lease less the clocks' error
     I-12   a replica believes no more than its own state and the promises for indexes that it has applied
@@ -63,7 +63,7 @@ ABSORBED_KEPT_MAX = 64
 
 
 def listen(world: World, site: str, look: Callable[..., None]) -> None:
-    """Look at a tap, after those who looked there before."""
+    """Look at a tap, after what looked there before."""
     before = world.taps.get(site)
 
     def both(*facts: object) -> None:
@@ -200,7 +200,7 @@ class NeverBack(_Watcher):
 
     def _believes(self, replica: Replica, ts: Timestamp) -> None:
         if replica.stopped or replica.retired or replica.failure is not None:
-            return  # it serves nothing any more: this binds nobody
+            return  # it serves nothing any more: this binds no reader
         name, range_id, lai = name_of(replica.context), replica.state.descriptor.range_id, replica.state.lai
         known, life = self._believed.get((name, range_id)), self.world.machines[name].incarnation
         if known is not None and not self._remembers(name, known.life, life):

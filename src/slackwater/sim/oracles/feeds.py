@@ -121,4 +121,6 @@ class FeedHistory(_Watcher):
             self.world.violated(rule, "gap", text, missing=len(missing), after=after)
         for (key, ts), value in delivered.items():
             if self._values.get((key, ts)) != value:
-                self.world.violated(rule, "invented", f"{seen.name} got {key!r} at {ts} with a value nobody committed")
+                self.world.violated(
+                    rule, "invented", f"{seen.name} got {key!r} at {ts} with a value that was never committed"
+                )

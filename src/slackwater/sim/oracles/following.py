@@ -178,7 +178,7 @@ class WithinBounds(_Watcher):
     def _passable(self, key: bytes, engine: Reader, ts: Timestamp) -> bool:
         """Whether some store in the world has a record by which the intent on a key cannot change what is seen at `ts`.
 
-        A commit at or below `ts` is noted: its version is still to come, but whoever reads knows it already.
+        A commit at or below `ts` is noted: its version is still to come, but readers know it already.
         """
         intent = intent_of(engine, key)
         for other in witness_of(self.world).engines.values():

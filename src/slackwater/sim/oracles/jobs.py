@@ -104,7 +104,7 @@ class FencedJobs(_Watcher):
         return found
 
     def open_jobs(self) -> list[Job]:
-        """Jobs that have not ended although somebody should work on them."""
+        """Jobs that have not ended although a node should work on them."""
         rows = [v[max(v)] for key, v in self._versions.found.items() if _ROWS.start <= key < _ROWS.end]
         latest = [job_of(self._codec.decode(row)) for row in rows if row]
         return [job for job in latest if not job.status.ended and job.status is not Status.PAUSED and not _waits(job)]

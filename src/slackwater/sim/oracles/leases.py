@@ -1,8 +1,8 @@
-"""Who serves when, in true time (I-07), by which clock (I-01).
+"""Which node serves a range when, in true time (I-07), by which clock (I-01).
 
 Every batch that a replica evaluates as leaseholder is reported in the step in which it checks its lease. Leases of one
-range have increasing sequences, so the rule is short: once anybody has served under a sequence, nobody serves under a
-lower one, ever; and all who serve under one sequence are one process on one machine. Two machines may have copies of one
+range have increasing sequences, so the rule is short: once a node has served under a sequence, none serves under a
+lower one, ever; and all that serve under one sequence are one process on one machine. Two machines may have copies of one
 store, and so one node id: that makes them two all the same.
 
     n1  ═══ seq 6 ═══╗ last serve
@@ -14,7 +14,7 @@ A clock that goes beyond the bound is the one thing leases do not survive. What 
     I-07   holds all the same, for everybody else and for all other times. Excused is only what the wrong clock can reach:
            within its shadow (`clocks.Shadow`), a pair of leaseholders one of which is that node, or a lease that depends on
            records which that node served as the holder of range 1; and, while its stamps of the future are still about
-           after it was put right, anybody who may have heard one
+           after it was put right, any node that may have heard one
 """
 
 from __future__ import annotations

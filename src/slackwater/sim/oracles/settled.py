@@ -1,13 +1,13 @@
 """What must be so once the world is well again (I-21, I-31).
 
     I-21   no intent is left anywhere, no transaction record is pending, and none that is finished still names intents; a
-           record that nobody needs is gone some time after its retention
+           record that is no longer needed is gone some time after its retention
     I-31   every range is whole: all its replicas are there, none is quarantined, all have applied the whole log and hold
            the same bytes
     meta   the index of ranges, as every replica of range 1 holds it, tiles the whole key space, and each entry is what the
            range says of itself
 
-Nobody helps: clients and operators are silent by then, and what they left behind is found by the queues of the nodes within
+Nothing helps: clients and operators are silent by then, and what they left behind is found by the queues of the nodes within
 the play's `settle_s`. `unsettled` is asked during recovery and names one thing that is still missing; `judge` compares the
 bytes at the end.
 """
@@ -118,7 +118,7 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
             elif not record.resolved:
                 yield f"I-21 {name} still has {who} that names intents"
             elif max(record.start, record.heartbeat) < too_old:
-                yield f"I-21 {name} still has {who}, which nobody needs any more"
+                yield f"I-21 {name} still has {who}, which is no longer needed"
 
 
 def _record_age_max_s(cluster: Cluster) -> float:

@@ -1,4 +1,4 @@
-"""Where the watchers of a cluster sit: between an apply and whoever is told of it.
+"""Shows every apply of a cluster to its watchers, before any waiter is told of it.
 
     n1  Replica ── applied(before, after, batch, outcomes, position) ──► Witness ──► every watcher
     n2  Replica ── serving(replica, now) ─────────────────────────────►    │

@@ -76,7 +76,7 @@ _SHORT_LEASES = {
     "rpc.reconnect_pause_max": 0.1,
 }
 """Clocks may differ a lot, leases end soon, and a silent holder is noticed at once: the time in which two nodes could take
-themselves for the holder is long, and somebody tries."""
+themselves for the holder is long, and one of them tries."""
 _LATE_ENTRIES = {
     "lease.duration": 1.2,
     "liveness.duration": 1.2,
@@ -85,7 +85,7 @@ _LATE_ENTRIES = {
     "rpc.heartbeat_interval": 0.2,
     "rpc.heartbeat_timeout": 0.5,
 }
-"""A silent holder is replaced before what it sent to the log has arrived, and nobody sends it again meanwhile."""
+"""A silent holder is replaced before what it sent to the log has arrived, and it is not sent again meanwhile."""
 _LATE_FAULTS = frozenset({FaultKind.LOG_LATE, FaultKind.LOG_SLOW, FaultKind.KILL, FaultKind.PAUSE})
 _LOST_LEASE = frozenset({FaultKind.LOG_CUT})
 

@@ -1,7 +1,7 @@
-"""Gray failures: a leaseholder that is alive, reads and writes the log, and yet serves nobody.
+"""Gray failures: a leaseholder that is alive, reads and writes the log, and yet serves no client.
 
-    cut     nobody reaches it and it reaches nobody, the log excepted; often it is the holder of range 1, where the liveness
-            of all nodes is kept, so that it goes on renewing its own and nobody else can
+    cut     no node reaches it and it reaches none, the log excepted; often it is the holder of range 1, where the liveness
+            of all nodes is kept, so that it goes on renewing its own and no other node can
     full    its disk takes nothing more: it reads its log and cannot apply it
 
 Unlike the faults of the nemesis these last longer than any lease, nothing else goes wrong meanwhile, and a majority of nodes is
@@ -110,7 +110,7 @@ async def _watch(cluster: Cluster, victim: str, led: list[RangeId], *, lasts_ns:
                 "I-35",
                 "gray-failure",
                 f"{victim} has been alive and of no use for {(world.loop.now_ns - begin_ns) / NS:.1f} s, a majority is "
-                f"well, and nobody else leads {kinds}",
+                f"well, and no other node leads {kinds}",
                 lease=[_lease_seen(cluster, victim, range_id) for range_id in kept],
             )
             return
@@ -141,4 +141,4 @@ def _lease_seen(cluster: Cluster, victim: str, range_id: RangeId) -> str:
             and (replica := node.member.store.replicas.get(range_id)) is not None
         ):
             return f"{name} sees {replica.state.lease.status()}"
-    return "nobody has a replica"
+    return "no node has a replica"

@@ -186,7 +186,7 @@ class Operator:
         others = [n for n in sorted(self._client.book.nodes) if n != node_id]
         address = self._client.book.resolve(self._draw.pick(others)) if others else None
         if address is None:
-            raise UnavailableError("nobody to ask")
+            raise UnavailableError("no node is up to ask")
         request = DecommissionRequest(node_id)
         left = await self._client.dialer.call(address, DECOMMISSION, request, timeout=ACT_TIMEOUT_S)
         if left.replicas_left:

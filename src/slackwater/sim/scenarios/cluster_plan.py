@@ -1,7 +1,7 @@
 """What a seed decides about a cluster, and what its programs share.
 
     Plan        how many ranges and copies, which workloads, how often operators act: drawn before the first event
-    Cluster     the meeting point of programs and oracles: nodes that run, the recorder, who is done
+    Cluster     the meeting point of programs and oracles: nodes that run, the recorder, programs that are done
 
 Keys of each workload lie together, and range boundaries are drawn among all keys, so that some transactions stay inside
 one range and others cross several:

@@ -71,7 +71,7 @@ async def node_program(runtime: SimRuntime, cluster: Cluster, listener: ApplyLis
         except UnavailableError:
             await runtime.clock.sleep(FOUND_AGAIN_S)
     forever = Event()
-    cluster.parked.append(forever)  # or nobody would hold on to this task while it waits
+    cluster.parked.append(forever)  # or nothing would hold on to this task while it waits
     await forever.wait()
 
 

@@ -8,7 +8,7 @@ handed over under that lease until it has been acquired anew.
     r7 on n1 (leaseholder)   … 40 41 42 43 X            quarantined with 43 applied, 44 and 45 on their way to the log
     r7 on n2                 … 40 41 42 43 ── snapshot ──► r7 on n1 at 43; 44 and 45 are yet to come
 
-One replica of a range at a time, and only while another one is well: somebody must be left to fetch from.
+One replica of a range at a time, and only while another one is well: one must be left to fetch from.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ async def rolling_restart(cluster: Cluster) -> None:
 
 
 def _retired(machine: Machine) -> bool:
-    """Asked anew: a machine may go while somebody waits for it."""
+    """Asked anew: a machine may go while it is waited for."""
     return machine.gone
 
 

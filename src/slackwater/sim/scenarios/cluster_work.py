@@ -11,7 +11,7 @@ Each operation has a drawn timeout. `AmbiguousResult` is unknown, any other erro
 that nothing happened; the checkers hold the store to that.
 
 A register operation is written down twice: for the search over true time and, as a transaction of one key, for the
-comparison with V. Values are unique over the run, so that V tells who wrote what.
+comparison with V. Values are unique over the run, so that V tells the writer of each.
 """
 
 from __future__ import annotations

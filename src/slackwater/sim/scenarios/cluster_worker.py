@@ -5,7 +5,7 @@
 Each operation draws everything it needs from a stream of its own (`op/c3/12`), so that leaving one out of a run leaves
 the others as they were (`sim/edits.py`). A client that is started again after a crash goes on with the next number. What it
 was doing when it died is never closed by it, so the recorder calls it unknown; its intents and its record are left to
-whoever meets them and to the queues.
+the requests that meet them and to the queues.
 
 What clients can do is a table. A workload adds itself with one line:
 
@@ -112,12 +112,12 @@ class Worker:
         cluster.busy[name] = ""
 
     def unique(self) -> bytes:
-        """A value that nobody else writes."""
+        """A value that is written once."""
         self._made += 1
         return b"c%d.%d.%d" % (self.number, self._operation, self._made)
 
     def element(self) -> int:
-        """A list element that nobody else appends."""
+        """A list element that is appended once."""
         self._made += 1
         return (self.number * 1_000_000 + self._operation) * 1_000 + self._made
 

@@ -1,4 +1,4 @@
-"""Feeds on a cluster under fire: a mirror, a restarter, and who makes trouble for them.
+"""Feeds on a cluster under fire: a mirror, a restarter, and writers that make trouble for them.
 
 feeds        the cluster's own traffic and operator, with all its faults, and everything closing soon
 feeds_tight  a mirror alone, with buffers that a pause of its reader fills
@@ -40,7 +40,7 @@ _SOON = {
     "feed.stall_timeout": 5.0,
 }
 _SCANS = {"feed.recent_bytes_max": 0}
-"""Nothing recent is kept: whoever comes back has to scan."""
+"""Nothing recent is kept: a consumer that resumes has to scan."""
 _TIGHT = {
     **_SOON,
     "feed.consumer_bytes_max": 1 << 12,
@@ -136,7 +136,7 @@ def _draw_lead(tape: Tape, duration_s: float) -> Scenario:
 
 
 def _leading() -> list[Workload]:
-    # Not `off`: what is never closed is never resolved, and nobody would come to an end.
+    # Not `off`: what is never closed is never resolved, and no consumer would come to an end.
     return [
         FeedTraffic(draw_plan, _PROGRAMS),
         policies.Switching((PolicyKind.LEAD, PolicyKind.LEAD, PolicyKind.LAG, None)),

@@ -1,6 +1,6 @@
 """What the consumers of change feeds do in the simulator, and what stands beside them to make trouble.
 
-    mirror      one feed from the beginning of history to the end of the run, whatever happens to who serves it
+    mirror      one feed from the beginning of history to the end of the run, whatever happens to the nodes that serve it
     restarter   an initial scan, then a feed, through a sink that often fails; at any checkpoint it flushes, saves its
                 token and comes back from it, sometimes from an older one, as after a crash
     returner    the same, and it comes back from every single checkpoint that moves its feed on
@@ -212,7 +212,7 @@ class Consumer:
     async def _restart(self, one_in: int, token: str) -> None:
         """Come back from one flushed checkpoint in so many; with 1, from each that moves the feed on."""
         saved = [token]
-        # Who begins again has another notebook; what the sink of before still brings belongs to the old one.
+        # A consumer that begins again has another notebook; what the sink of before still brings belongs to the old one.
         emit = partial(self._emit, self._seen)
         sink: Sink[Changes] = Sink(
             emit, runtime=self._client.runtime, scope=self._client.scope.child("sink"), blocks_max=4
@@ -357,4 +357,4 @@ COLLECTED = b"\x04zzz/collected\x00\x01"
 """`kv(b"zzz/collected")`: above everybody's keys."""
 COLLECTED_END = kv(b"zzzz")
 EDGE = kv(b"zzz")
-"""Where the collector's range begins: its threshold is raised, and nobody else's."""
+"""Where the collector's range begins: its threshold is raised, and no other."""

@@ -10,7 +10,7 @@ by luck:
     shaker                         merges, splits, and moves the lease of every range that a merge has frozen
     first                          writes to range 1, whose lease alone is extended through the proposal buffer
 
-An append whose answer is missing here never landed (`LOG_LOST` alone makes unknown outcomes; nobody is paused): sending
+An append whose answer is missing here never landed (`LOG_LOST` alone makes unknown outcomes; no node is paused): sending
 commands again is then the planted bug M05 and not also a command applied twice.
 """
 
@@ -159,7 +159,7 @@ class Shaker(Operator):
             probe("frontier.merged")
 
     def _frozen(self) -> RangeDescriptor | None:
-        """A range that is frozen somewhere; nobody but the simulator could know at once."""
+        """A range that is frozen somewhere, which only the simulator can know at once."""
         for _, node in self._cluster.up():
             for replica in node.member.store.replicas.values() if node.member else ():
                 if replica.state.frozen is not None:

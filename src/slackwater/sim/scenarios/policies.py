@@ -8,7 +8,7 @@
 Everything else goes on as in `cluster`: transactions cross spans of different policies, leases move, nodes crash, ranges
 split at the bounds of spans by their queues, merge and move; in half of the runs every node is restarted in good order once the
 world is well, one after the other, under traffic. What a span closed ahead of time under `lead` binds every
-later lease and every later policy; a write that was acknowledged is seen by whoever looks afterwards, on every replica.
+later lease and every later policy; a write that was acknowledged is seen by every later read, on every replica.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ async def _move(me: Worker, txn: Transaction, pen: TxnPen) -> None:
 
 
 class Switcher:
-    """An operator who cannot make up his mind."""
+    """Switches the policies of spans at random."""
 
     def __init__(self, client: Client, cluster: Cluster, kinds: tuple[PolicyKind | None, ...]) -> None:
         self._client = client

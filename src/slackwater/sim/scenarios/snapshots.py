@@ -42,7 +42,7 @@ MOVE_MEAN_NS = NS // 4
 
 
 class Mover(Operator):
-    """An operator who is in a hurry, beside the one who is not."""
+    """A second operator, that moves replicas all the time."""
 
     async def main(self) -> None:
         """Wait until the cluster is set up, then move replicas until the traffic ends."""

@@ -3,7 +3,7 @@
     from rows      every version of the span is walked once; what is live at the anchor becomes columns
     from columns   the batches of the older segment, with the changes up to the new anchor merged in: no row is walked
 
-Both are generators that yield after every batch, so that whoever drives them can let others go first, on a snapshot that
+Both are generators that yield after every batch, so that the driver can let other work go first, on a snapshot that
 stays the same throughout. What they return is the index of what they wrote, and the stored keys of every version above the
 anchor that the snapshot has: the delta that the segment begins with.
 

@@ -9,7 +9,7 @@ sent without the others. The index says for each batch its first key, its rows, 
 their checksum; and, over all batches at once, the lowest and highest value of every column that has an order.
 
 Nothing is believed unchecked: the index by its checksum when a file is opened, the buffers of a column by theirs whenever they
-are read. What does not fit is `SegmentDamaged`; whoever reads then reads rows instead. The number of rows of a segment is in
+are read. What does not fit is `SegmentDamaged`; the reader then reads rows instead. The number of rows of a segment is in
 its index, so that a shorter file is no smaller table (I-34).
 
 Pure: bytes in, bytes out; files are the caller's.

@@ -10,7 +10,7 @@ and deltas are exactly as old as the rows are; and whatever clears the rows of a
 replaced, clears the segment's record in the same batch. The files are beside the engine and durable before they are recorded.
 
     file without record     the crash came before the record was durable: removed when the store starts
-    record without file     somebody deleted it: forgotten when the store starts
+    record without file     the file was deleted: forgotten when the store starts
     damaged file            found by its checksums: forgotten, and made again; rows are read meanwhile
 
 When may a read at T use a segment? When its anchor A is at or below T, and at or above what has been collected: a deletion in
@@ -174,7 +174,7 @@ class Shelf:
         self.on_want: Callable[[], None] = lambda: None
         """Told when a read had to walk many rows."""
         self.findings: list[str] = []
-        """What an operator should know; taken by whoever tells."""
+        """What an operator should know; the caller that tells takes it."""
         self.pages = 0
         """Pages of scans that came from segments."""
         self.row_pages = 0
@@ -262,7 +262,7 @@ class Shelf:
         batch.put(Family.LOCAL, column_segment(kept.record.number), _encoder.encode(kept.record))
 
     def flushing(self) -> list[Kept]:
-        """Segments whose files nobody needs once everything written so far is durable."""
+        """Segments whose files are not needed once everything written so far is durable."""
         retired, self._retired = self._retired, []
         return retired
 
