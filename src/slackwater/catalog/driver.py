@@ -249,7 +249,7 @@ class TableCatalog:
 
     async def look_again(self) -> None:
         """Read what is new if what is known will soon be too old to commit rows by; an error if it is and cannot be read."""
-        if self.trusted:
+        if self.trusted_deadline() is not None:
             return
         probe("catalog.looked_again")
         try:
@@ -258,11 +258,11 @@ class TableCatalog:
             if self.deadline() <= self._clock.peek():
                 raise
 
-    @property
-    def trusted(self) -> bool:
-        """Whether what is known is new enough to commit rows by, for some time to come."""
+    def trusted_deadline(self) -> Timestamp | None:
+        """The `deadline`, while what is known is new enough to commit rows by for some time to come."""
         trust_s = self._settings["catalog.trust_duration"]
-        return seconds_between(self._clock.peek(), self.deadline()) > trust_s * LOOK_AGAIN_SHARE
+        deadline = add_seconds(self.tables.upto, trust_s)
+        return deadline if seconds_between(self._clock.peek(), deadline) > trust_s * LOOK_AGAIN_SHARE else None
 
     def deadline(self) -> Timestamp:
         """Rows of tables that are not being dropped, as far as is known here, may be committed below this timestamp.

@@ -102,9 +102,9 @@ class SteadyWall:
         parted = not -self._max_offset_ns <= wall_ns - steady_ns <= self._max_offset_ns
         return steady_ns if parted else wall_ns
 
-    def parted_ns(self) -> int:
-        """By how much wall time was set since the process began, or since `accept`."""
-        return self._wall_ns() - self._monotonic_ns() - self._began_ns
+    def parted_ns(self, wall_ns: int, monotonic_ns: int) -> int:
+        """By how much wall time was set, at a reading of both, since the process began, or since `accept`."""
+        return wall_ns - monotonic_ns - self._began_ns
 
     def accept(self) -> None:
         """Wall time is right as it is now."""
@@ -141,7 +141,7 @@ class StepGuard:
         Unless a majority of peers has measured since that wall time is right: then it was wrong when the process began.
         """
         wall_ns, now_ns = self._wall_ns(), self._monotonic_ns()
-        stepped_ns = self._steady.parted_ns()
+        stepped_ns = self._steady.parted_ns(wall_ns, now_ns)
         if -self._max_offset_ns <= stepped_ns <= self._max_offset_ns:
             self._noticed_ns = None
         elif self._noticed_ns is not None and offsets.vouched(after_ns=self._noticed_ns, now_ns=now_ns):
@@ -155,7 +155,7 @@ class StepGuard:
                 offset_us=stepped_ns // 1_000,
                 max_offset_us=self._max_offset_ns // 1_000,
             )
-        ahead_ns = us_of(self._clock.latest) * 1_000 - wall_ns
+        ahead_ns = (self._clock.latest >> LOGICAL_BITS) * 1_000 - wall_ns
         if ahead_ns > self._max_offset_ns:
             raise ClockError(
                 "this node's wall clock was ahead when it started and was put right; it serves nothing until time has caught"

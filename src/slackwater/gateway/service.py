@@ -159,11 +159,11 @@ class Gateway:
         history = self.known(table_id)
         if history is None:
             return None
-        catalog = self.catalog
-        if not catalog.trusted or table_id in catalog.tables.dropping:
+        catalog, latest = self.node.catalog, history.latest
+        if latest.dropped or latest.version != version or table_id in catalog.tables.dropping:
             return None
-        latest = history.latest
-        return None if latest.dropped or latest.version != version else (latest, catalog.deadline())
+        below = catalog.trusted_deadline()
+        return None if below is None else (latest, below)
 
     async def writable(self, table_id: int, version: int) -> Timestamp:
         """The timestamp below which rows of a table may be committed, in the version that a client used (I-30)."""

@@ -50,12 +50,23 @@ def check_size(batch: Batch) -> None:
 
 def check_span(span: Span) -> None:
     """Refuse keys below all data."""
-    if span.start < META:
-        raise UsageError("this key is local state of a node and cannot be addressed", key=span.start[:32])
+    check_key(span.start)
+
+
+def check_key(key: bytes) -> None:
+    """Refuse a key below all data."""
+    if key < META:
+        raise UsageError("this key is local state of a node and cannot be addressed", key=key[:32])
 
 
 def check_bounds(batch: Batch, descriptor: RangeDescriptor) -> None:
     """Refuse a batch that does not lie inside the range."""
+    key = declare.lone_key(batch)
+    if key is not None:
+        check_key(key)
+        if not descriptor.start <= key < descriptor.end:
+            raise RangeMismatch("the batch reaches outside this range; look it up again", descriptors=[descriptor])
+        return
     span = declare.bounds(batch)
     if span is None:
         # Requests to the range itself name no key: the descriptor they were sent by must be the one they mean.

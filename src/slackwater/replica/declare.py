@@ -10,6 +10,7 @@ it for that request.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, Timestamp
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from slackwater.model.ids import RangeId
     from slackwater.protocol.range.requests import Batch, Request
 
+TXN_KEYS_MAX = 256
+"""Keys of transaction records kept ready: a commit needs its own three times."""
+RANGE_KEYS_MAX = 4096
+"""Keys of ranges kept ready: every write takes a latch on one."""
 LATCH_POINTS_MAX = 512
 """A bulk write of more keys than this latches the span around them instead."""
 
@@ -44,13 +49,16 @@ POINTS = (rq.Get, rq.Put, rq.ConditionalPut, rq.InitPut, rq.Increment, rq.Delete
 _POINTS, _READS, _VERSION_WRITES = frozenset(POINTS), frozenset(rq.READS), frozenset(rq.VERSION_WRITES)
 _WHOLE_RANGE, _UNLATCHED = frozenset(WHOLE_RANGE), frozenset(UNLATCHED)
 assert _WHOLE_RANGE.isdisjoint(_READS), "what changes the range is no read"
+_RECORDS = frozenset({rq.EndTxn, rq.HeartbeatTxn, rq.PushTxn, rq.QueryTxn, rq.ForgetLocks})
 
 
+@lru_cache(maxsize=TXN_KEYS_MAX)
 def txn_key(anchor: bytes, txn_id: bytes) -> bytes:
     """Where the record of a transaction lives in the LOCAL family: with its anchor key, so that it moves with it."""
     return anchored(anchor, txn_id)
 
 
+@lru_cache(maxsize=RANGE_KEYS_MAX)
 def range_key(range_id: RangeId) -> bytes:
     """What latches on the range itself are taken on."""
     return range_local(range_id, b"descriptor")
@@ -93,6 +101,20 @@ def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
         case rq.PushTxn(pushee):
             return pushee.anchor, None
     return None
+
+
+def lone_key(batch: Batch) -> bytes | None:
+    """The key of a batch that is one request with one key, as most are, or one such request and the commit at its key."""
+    requests = batch.requests
+    request = requests[0]
+    if type(request) not in _POINTS:
+        return None
+    key: bytes = request.key  # type: ignore[union-attr]  # by POINTS
+    if len(requests) == 1:
+        return key
+    txn = batch.header.txn
+    alone = len(requests) == 2 and type(requests[1]) is rq.EndTxn and txn is not None and txn.anchor == key
+    return key if alone else None
 
 
 def bounds(batch: Batch) -> Span | None:
@@ -142,6 +164,10 @@ def latches(batch: Batch, *, read_at: Timestamp, write_at: Timestamp) -> list[La
                 writing = True
                 out.append(write_latch(point, at=write_at))
             continue
+        if kind in _RECORDS:
+            writing |= kind is not rq.QueryTxn
+            out += _record_latches(batch, request)
+            continue
         if kind in _UNLATCHED:
             continue
         if kind in _WHOLE_RANGE:
@@ -166,8 +192,6 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
         case rq.PutRows(keys=keys) if len(keys) <= LATCH_POINTS_MAX:
             for key in keys:
                 yield write_latch(key, at=write_at)
-        case rq.EndTxn() | rq.HeartbeatTxn() | rq.PushTxn() | rq.QueryTxn() | rq.ForgetLocks():
-            yield from _record_latches(batch, request)
         case rq.ResolveIntents(_, keys, spans):
             # Resolution excludes writers, and reads that move up with their batch's writes. Other reads need not wait: until
             # it applies they meet the intent, after that what became of it, which is the same to those that may see it.
@@ -200,23 +224,23 @@ def _collecting_latches(batch: Batch, request: Request) -> Iterator[LatchSpan]:
         yield write_latch(request.start, request.end, at=MAX)
 
 
-def _record_latches(batch: Batch, request: Request) -> Iterator[LatchSpan]:
+def _record_latches(batch: Batch, request: Request) -> list[LatchSpan]:
     """Latches on a transaction's record and, for EndTxn, on the intents it resolves."""
     match request:
         case rq.PushTxn(pushee):
-            yield write_latch(txn_key(pushee.anchor, pushee.txn_id))
+            return [write_latch(txn_key(pushee.anchor, pushee.txn_id))]
         case rq.QueryTxn(txn_id, anchor):
-            yield read_latch(txn_key(anchor, txn_id))
+            return [read_latch(txn_key(anchor, txn_id))]
         case rq.ForgetLocks(txn_id, anchor):
-            yield write_latch(txn_key(anchor, txn_id))
-        case rq.EndTxn() | rq.HeartbeatTxn():
-            txn = batch.header.txn
-            if txn is None:
-                raise UsageError(f"{type(request).__name__} needs a transaction in the header")
-            yield write_latch(txn_key(txn.anchor, txn.txn_id))
-            if isinstance(request, rq.EndTxn):
-                yield from (write_latch(key) for key in request.lock_keys)
-                yield from (write_latch(start, end) for start, end in request.lock_spans)
+            return [write_latch(txn_key(anchor, txn_id))]
+    txn = batch.header.txn
+    if txn is None:
+        raise UsageError(f"{type(request).__name__} needs a transaction in the header")
+    out = [write_latch(txn_key(txn.anchor, txn.txn_id))]
+    if isinstance(request, rq.EndTxn) and (request.lock_keys or request.lock_spans):
+        out += [write_latch(key) for key in request.lock_keys]
+        out += [write_latch(start, end) for start, end in request.lock_spans]
+    return out
 
 
 def _span(request: Request) -> tuple[bytes, bytes | None]:

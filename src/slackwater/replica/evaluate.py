@@ -27,6 +27,7 @@ from slackwater.errors import (
 from slackwater.hooks import probe
 from slackwater.model.retention import complete_after, readable, too_old
 from slackwater.model.spans import Span, SpanSet
+from slackwater.model.txns import TxnStatus
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_gc, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
@@ -36,6 +37,7 @@ from slackwater.storage.overlay import Overlay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from slackwater.model.txns import TxnRecord
     from slackwater.protocol.range.requests import Batch
     from slackwater.runtime.seam import Reader
 
@@ -99,16 +101,16 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
     read_ts = view.read_at
     if read_ts <= view.state.gc_threshold:
         _check_kept(batch, view, read_ts)
-    if _one_phase(batch):
-        decided = evaluate_txn.already_committed(batch, view)
-        if decided is not None:
-            return decided
+    one_phase = _one_phase(batch)
+    record = evaluate_txn.record_before(batch, view) if one_phase else None
+    if record is not None and record.status is TxnStatus.COMMITTED:
+        return evaluate_txn.already_committed(batch, record)
     write_ts = _write_floor(batch, view, read_ts)
     for _ in range(MOVES_MAX):
         _check_inside_lease(view, read_ts, write_ts)
         _check_deadline(batch, write_ts)
         try:
-            return _attempt(batch, view, read_ts, write_ts, view.reader)
+            return _attempt(batch, view, read_ts, write_ts, view.reader, record, one_phase=one_phase)
         except ConflictError:
             if not declare.is_read_only(batch):
                 raise
@@ -117,7 +119,7 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
             bound = highest_looked_at(batch, read_ts=read_ts, uncertain_upto=view.uncertain_upto)
             own = batch.header.txn.txn_id if batch.header.txn is not None else b""
             shown = through(view.reader, batch.header.decided, bound=bound, own=own)
-            return _attempt(batch, view, read_ts, write_ts, shown)
+            return _attempt(batch, view, read_ts, write_ts, shown, record, one_phase=one_phase)
         except ConditionFailed as error:
             _note_failed_condition(batch, view, error, Timestamp(max(read_ts, write_ts)))
             raise
@@ -130,13 +132,26 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
     raise WriteTooOld("newer versions keep appearing above this write; retry", existing=write_ts)
 
 
-def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp, reader: Reader) -> Evaluation:
+def _attempt(
+    batch: Batch,
+    view: View,
+    read_ts: Timestamp,
+    write_ts: Timestamp,
+    reader: Reader,
+    record: TxnRecord | None,
+    *,
+    one_phase: bool,
+) -> Evaluation:
     evaluation = Evaluation(batch)
     txn = batch.header.txn
     if txn is None and declare.writes_versions(batch):
         # A batch of its own reads and writes at one instant, so its reads move up with its writes.
         read_ts = write_ts
-    if len(batch.requests) > 1 and not declare.is_read_only(batch):
+    if (
+        len(batch.requests) > 1
+        and not declare.is_read_only(batch)
+        and not _write_and_commit(batch, one_phase=one_phase)
+    ):
         reader = Overlay(reader, evaluation.effects)
     work = Work(
         batch,
@@ -145,7 +160,8 @@ def _attempt(batch: Batch, view: View, read_ts: Timestamp, write_ts: Timestamp, 
         write_ts=write_ts,
         reader=reader,
         evaluation=evaluation,
-        one_phase=_one_phase(batch),
+        one_phase=one_phase,
+        record=record,
     )
     for index, request in enumerate(batch.requests):
         work.sequence = txn.sequence + index if txn is not None else 0
@@ -192,6 +208,12 @@ def _one_phase(batch: Batch) -> bool:
     return isinstance(last, rq.EndTxn) and last.one_phase and last.commit
 
 
+def _write_and_commit(batch: Batch, *, one_phase: bool) -> bool:
+    """Whether a batch is one write and its commit: nothing in it reads what another part of it wrote."""
+    last = batch.requests[-1]
+    return one_phase and len(batch.requests) == 2 and not last.lock_keys and not last.lock_spans  # type: ignore[union-attr]
+
+
 def _write_floor(batch: Batch, view: View, read_ts: Timestamp) -> Timestamp:
     """The lowest timestamp this batch may write at, before looking at existing versions."""
     header = batch.header
@@ -203,7 +225,9 @@ def _write_floor(batch: Batch, view: View, read_ts: Timestamp) -> Timestamp:
     if view.tscache is not None:
         txn_id = header.txn.txn_id if header.txn is not None else None
         for request in batch.requests:
-            if type(request) in VERSION_WRITES:
+            if type(request) is rq.Put:  # spelled out: nearly every write
+                floor = max(floor, view.tscache.first_writable(request.key, txn=txn_id))
+            elif type(request) in VERSION_WRITES:
                 for span in _written_spans(request):
                     floor = max(floor, view.tscache.first_writable(*span, txn=txn_id))
     assert floor > state.closed, "a write lies above what is closed and inside its lease"

@@ -38,7 +38,7 @@ assert LOCKS_INLINE_MAX <= LATCHES_PER_REQUEST_MAX, "locks that are resolved her
 def end_txn(work: Work, request: rq.EndTxn) -> Result:
     """Commit or roll back, and resolve the intents that lie in this range."""
     txn = _txn(work)
-    record = records.read_record(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    record = work.record if work.one_phase else records.read_record(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
     work.evaluation.records = (txn.txn_id,)
     if record is not None and record.status is TxnStatus.COMMITTED:
         # A repeated EndTxn whose first answer was lost: the matter is decided.
@@ -55,12 +55,14 @@ def _committed(record: TxnRecord) -> rq.Committed:
     return rq.Committed(TxnStatus.COMMITTED, record.write_ts, record.resolved, record.lock_keys, record.lock_spans)
 
 
-def already_committed(batch: Batch, view: View) -> Evaluation | None:
-    """A one-phase batch that comes again after it had committed: answered from the record, with nothing written twice."""
+def record_before(batch: Batch, view: View) -> TxnRecord | None:
+    """The record of the transaction that a one-phase batch commits, before it does."""
     txn = batch.header.txn
-    record = None if txn is None else records.read_record(view.reader, anchor=txn.anchor, txn_id=txn.txn_id)
-    if record is None or record.status is not TxnStatus.COMMITTED:
-        return None
+    return None if txn is None else records.read_record(view.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+
+
+def already_committed(batch: Batch, record: TxnRecord) -> Evaluation:
+    """A one-phase batch that comes again after it had committed: answered from the record, with nothing written twice."""
     probe("evaluate.one_phase_again")
     evaluation = Evaluation(batch)
     evaluation.results = [*(rq.Done() for _ in batch.requests[:-1]), _committed(record)]

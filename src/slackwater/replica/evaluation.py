@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.model.protection import Kept
-    from slackwater.model.txns import Txn
+    from slackwater.model.txns import Txn, TxnRecord
     from slackwater.protocol.log.commands import Trigger
     from slackwater.protocol.range.requests import Header
     from slackwater.protocol.range.served import Served
@@ -253,7 +253,8 @@ class Work:
     """One batch under evaluation: what the handlers of single requests share."""
 
     __slots__ = (
-        "batch", "evaluation", "keys_left", "one_phase", "read_ts", "reader", "resolve_left", "sequence", "view", "write_ts",
+        "batch", "evaluation", "keys_left", "one_phase", "read_ts", "reader", "record", "resolve_left",
+        "sequence", "view", "write_ts",
     )  # fmt: skip
 
     def __init__(
@@ -266,6 +267,7 @@ class Work:
         reader: Reader,
         evaluation: Evaluation,
         one_phase: bool,
+        record: TxnRecord | None = None,
     ) -> None:
         self.batch = batch
         self.view = view
@@ -275,6 +277,8 @@ class Work:
         self.evaluation = evaluation
         self.one_phase = one_phase
         """All that the transaction writes here is in this batch, which also commits it: no intents are needed."""
+        self.record = record
+        """In one phase: the record of the transaction as it was before."""
         self.resolve_left = view.resolve_bytes_max
         """Bytes of intents that this batch may still turn into values."""
         self.sequence = 0

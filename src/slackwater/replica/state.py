@@ -9,6 +9,7 @@ therefore leaves either all of an entry or nothing of it, and replay starts exac
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import add
 
 import msgspec
@@ -60,8 +61,11 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(RangeState)
+STATE_KEYS_MAX = 4096
+"""Keys of states kept ready: every entry that is applied writes to one."""
 
 
+@lru_cache(maxsize=STATE_KEYS_MAX)
 def state_key(range_id: int) -> bytes:
     """Where a range's state lives in the LOCAL family."""
     return range_local(range_id, STATE_NAME)

@@ -23,8 +23,6 @@ from slackwater.hooks import level
 from slackwater.model.ids import NodeId, RangeId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from slackwater.model.descriptors import RangeDescriptor
 
 NOBODY = NodeId(0)
@@ -45,13 +43,13 @@ class RangeCache:
 
     def lookup(self, key: bytes) -> RangeDescriptor | None:
         """The range believed to hold `key`."""
-        i = bisect_right(self._starts, key) - 1
-        return self._use(i, lambda d: key < d.end)
+        found = self._at(bisect_right(self._starts, key) - 1)
+        return None if found is None or key >= found.end else self._use(found)
 
     def lookup_below(self, end: bytes) -> RangeDescriptor | None:
         """The range believed to hold the keys just below `end`."""
-        i = bisect_left(self._starts, end) - 1
-        return self._use(i, lambda d: end <= d.end)
+        found = self._at(bisect_left(self._starts, end) - 1)
+        return None if found is None or end > found.end else self._use(found)
 
     def insert(self, descriptor: RangeDescriptor) -> bool:
         """Remember a descriptor unless something newer overlaps it; whether it is now what the cache believes."""
@@ -112,13 +110,11 @@ class RangeCache:
 
     # --- inside
 
-    def _use(self, i: int, inside: Callable[[RangeDescriptor], bool]) -> RangeDescriptor | None:
-        if i < 0:
-            return None
-        start = self._starts[i]
-        descriptor = self._by_start[start]
-        if not inside(descriptor):
-            return None
+    def _at(self, i: int) -> RangeDescriptor | None:
+        return self._by_start[self._starts[i]] if i >= 0 else None
+
+    def _use(self, descriptor: RangeDescriptor) -> RangeDescriptor:
+        start = descriptor.start
         self._by_start[start] = self._by_start.pop(start)  # now the youngest
         return descriptor
 

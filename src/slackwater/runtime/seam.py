@@ -230,6 +230,10 @@ class Reader(Protocol):
         """A cursor over start <= key < end, placed at the first (or, reversed, last) key."""
         ...
 
+    def first(self, family: Family, *, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """The first pair with start <= key < end: what a cursor would give first, without one where that is cheaper."""
+        ...
+
 
 class EngineSnapshot(Reader, Protocol):
     """A frozen state of an engine. Close it: it pins files."""

@@ -151,6 +151,7 @@ class SimEngine:
         self.get = self._get if faulty else engine.get
         self.multi_get = self._multi_get if faulty else engine.multi_get
         self.cursor: Any = self._cursor if faulty else engine.cursor
+        self.first: Any = self._first if faulty else engine.first
         self.snapshot: Any = self._snapshot if faulty else engine.snapshot
 
     @property
@@ -219,6 +220,10 @@ class SimEngine:
     def _cursor(self, family: Family, *, start: bytes, end: bytes, reverse: bool = False) -> Cursor:
         self._check()
         return self._damaged.cursor(family, start=start, end=end, reverse=reverse)
+
+    def _first(self, family: Family, *, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        self._check()
+        return self._damaged.first(family, start=start, end=end)
 
     def _snapshot(self) -> EngineSnapshot:
         self._check()

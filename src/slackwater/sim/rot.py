@@ -79,6 +79,11 @@ class RottenReader:
         rot = tuple(r for r in self._rot if r.family == family)
         return RottenCursor(self._disk, family, inner, rot, self._short())
 
+    def first(self, family: Family, *, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """The first pair with start <= key < end."""
+        keys, values = self.cursor(family, start=start, end=end).chunk(1)
+        return (keys[0], values[0]) if keys else None
+
     def _check(self, family: Family, key: bytes) -> None:
         if any(rotten.holds(family, key) for rotten in self._rot):
             raise damage(self._disk)

@@ -113,6 +113,11 @@ class _MemoryReader:
         """A cursor over start <= key < end. An engine's ends with the next write; a snapshot's does not."""
         return MemoryCursor(self, self._table(family), start, end, reverse=reverse)
 
+    def first(self, family: Family, *, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """The first pair with start <= key < end."""
+        keys, values = self.cursor(family, start=start, end=end).chunk(1)
+        return (keys[0], values[0]) if keys else None
+
     def check_cursor(self, version: int) -> None:
         """Refuse a cursor whose reader has ended or was written to."""
         self._table(Family.DATA)

@@ -65,6 +65,11 @@ class Overlay:
         mine = ours[low:high]
         return OverlayCursor(base, mine, [writes[k] for k in mine], list(ranges), reverse=reverse)
 
+    def first(self, family: Family, *, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """The first pair with start <= key < end."""
+        keys, values = self.cursor(family, start=start, end=end).chunk(1)
+        return (keys[0], values[0]) if keys else None
+
     def _keys(self, family: Family) -> list[bytes]:
         writes, ours = self._batch.writes[family], self._sorted[family]
         new = len(writes) - len(ours)

@@ -247,6 +247,19 @@ class RocksReader:
         """A cursor over start <= key < end. An engine's ends with the next write; a snapshot's does not."""
         return RocksCursor(self, family, start, end, reverse=reverse)
 
+    def first(self, family: Family, *, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """The first pair with start <= key < end: one seek of the shared iterator, whose user has to seek again."""
+        iterator = self.shared(family, None)
+        try:
+            iterator.seek(start)
+            key: bytes | None = iterator.key()
+            if key is None or key >= end:
+                iterator.status()  # an iterator that met damage has no key either
+                return None
+            return key, iterator.value()
+        except Exception as error:
+            raise failure(error, "reading") from error
+
     def source(self, family: Family) -> Any:
         """The RocksDB handle of one family; refuses when closed."""
         if self._closed:
@@ -257,8 +270,8 @@ class RocksReader:
         """Whether the engine's present state is this reader's."""
         return True
 
-    def shared(self, family: Family, cursor: RocksCursor) -> Any:
-        """The one `RdictIter` of the family; its previous user will have to seek again."""
+    def shared(self, family: Family, cursor: RocksCursor | None) -> Any:
+        """The one `RdictIter` of the family; its previous user will have to seek again. None: nobody keeps it."""
         iterator = self._shared.get(family)
         if iterator is None:
             # Another thread may be pinning this snapshot right now: the first one made the right iterator.
@@ -267,7 +280,10 @@ class RocksReader:
         if owner is not cursor:
             if owner is not None:
                 owner.own = None
-            self._owners[family] = cursor
+            if cursor is None:
+                del self._owners[family]
+            else:
+                self._owners[family] = cursor
         return iterator
 
     def stream(

@@ -99,6 +99,11 @@ class Through:
             return merge(self, self._base, start=start, end=end)
         return self._base.cursor(family, start=start, end=end, reverse=reverse)
 
+    def first(self, family: Family, *, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        """The first pair with start <= key < end."""
+        keys, values = self.cursor(family, start=start, end=end).chunk(1)
+        return (keys[0], values[0]) if keys else None
+
     def decided(self, raw: bytes) -> Resolution | None:
         """What became of the transaction of a stored intent, if that is known and settles this read."""
         txn_id = txn_id_of(raw)

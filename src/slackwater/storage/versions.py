@@ -99,11 +99,11 @@ def tail_key(start: bytes, end: bytes) -> bytes | None:
 
 def newest(reader: Reader, key: bytes, *, upto: Timestamp = MAX) -> Version | None:
     """The newest version at or below `upto`, tombstones included."""
-    keys, values = reader.cursor(Family.DATA, start=key + suffix(upto), end=key + AFTER_VERSIONS).chunk(1)
-    if not keys or len(keys[0]) != len(key) + VERSION_BYTES:
+    found = reader.first(Family.DATA, start=key + suffix(upto), end=key + AFTER_VERSIONS)
+    if found is None or len(found[0]) != len(key) + VERSION_BYTES:
         return None
-    assert keys[0].startswith(key), "a version of the key that was asked for"
-    return Version(key, ts_of(keys[0]), values[0])
+    assert found[0].startswith(key), "a version of the key that was asked for"
+    return Version(key, ts_of(found[0]), found[1])
 
 
 def newest_in(cursor: Cursor, key: bytes, *, upto: Timestamp) -> Version | None:

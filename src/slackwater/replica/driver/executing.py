@@ -1,6 +1,6 @@
 """How a replica answers batches: in the step in which they come, or after waiting for what is in the way.
 
-    at_once   future? lease usable? latches free? ── no ──► None: nothing was done, the long way
+    at_once   latches free? lease usable? not in the future? ── no ──► None: nothing was done, the long way
                 │ one step, no await
                 ├─ read    evaluate ──► the answer
                 └─ write   evaluate ──► propose ──► a `Later`, told when the command is decided
@@ -27,7 +27,6 @@ from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, Unavailable
 from slackwater.hooks import buggify, probe, tap
 from slackwater.protocol.range import requests as rq
 from slackwater.replica import admission, declare
-from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.replica.driver.reading import follower_read, lease_info, read_bulk, served_here
 from slackwater.replica.driver.waiting import Waiters, deadline_of
 from slackwater.replica.evaluate import Evaluation, View, evaluate
@@ -80,44 +79,33 @@ class Executor:
 
     def at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
         """Answer in this very step, or begin the command that is the answer; None: something has to be waited for."""
-        header = batch.header
-        if header.follower_ok or not AT_ONCE.issuperset(map(type, batch.requests)) or buggify("replica.the_long_way"):
+        if batch.header.follower_ok or not AT_ONCE.issuperset(map(type, batch.requests)):
             return None
-        replica, clock = self._replica, self._context.clock
-        replica.check_alive()
+        now = self._context.clock.now()
+        if admission.latest_timestamp(batch) > now or buggify("replica.the_long_way"):
+            return None
         admission.check_size(batch)
-        now = clock.now()
-        if admission.latest_timestamp(batch) > now or replica.leasing.use(now) is not LeaseUse.USABLE:
-            return None
-        read_at = declare.read_ts_of(batch, now)
-        reading = declare.is_read_only(batch)
-        spans = self._touched(batch, read_at)
+        read_at, chosen = declare.read_ts_of(batch, now), self._chosen(batch)
         latch = NO_LATCH
-        if reading:
-            if not self._latches.passes(spans):
+        if not declare.is_read_only(batch):
+            if (latch := self._latch_free(self._touched(batch, read_at))) == NO_LATCH:
                 return None
-        elif (latch := self._latch_free(spans)) == NO_LATCH:
+        elif len(self._latches) and not self._latches.passes(self._touched(batch, read_at)):
             return None
         try:
-            chosen = self._chosen(batch)
-            evaluation = self._evaluate(batch, read_at, (), self._uncertain_upto() if chosen else MIN)
+            evaluation = self._evaluate(batch, now, read_at, (), self._uncertain_upto(now) if chosen else MIN)
             self._metered(batch)
-            if evaluation.read_only:
-                self._unlatch(latch)
-                latch = NO_LATCH
-                return self._read_answer(batch, read_at, evaluation)
-            return self._begin(evaluation, latch)
-        except ReadWithinUncertainty:
+            if not evaluation.read_only:
+                return self._begin(evaluation, latch)
+            answer = self._read_answer(batch, read_at, evaluation)
+        except BaseException as error:
             self._unlatch(latch)
-            if chosen:
-                return None
+            if isinstance(error, NotLeaseholder) or (chosen and isinstance(error, ReadWithinUncertainty)):
+                return None  # a lease to be acquired, or a time to be waited for
+            self._metered(batch)
             raise
-        except NotLeaseholder:
-            self._unlatch(latch)
-            return None
-        except BaseException:
-            self._unlatch(latch)
-            raise
+        self._unlatch(latch)
+        return answer
 
     def _latch_free(self, spans: list[LatchSpan]) -> RequestId:
         """Take latches on all that a batch will touch, if no other request is in the way."""
@@ -165,11 +153,10 @@ class Executor:
         """Whether this node chooses the batch's timestamp."""
         return batch.header.txn is None and batch.header.ts == MIN
 
-    def _uncertain_upto(self) -> Timestamp:
+    def _uncertain_upto(self, now: Timestamp) -> Timestamp:
         """What a node whose clock is ahead of this one may have told others by now."""
         assert self._context.clock.max_offset_us >= 0, "a bound on skew is not negative"
-        clock = self._context.clock
-        return Timestamp(clock.peek() + (clock.max_offset_us << LOGICAL_BITS))
+        return Timestamp(now + (self._context.clock.max_offset_us << LOGICAL_BITS))
 
     async def _execute_surely(self, batch: Batch, deadline: Deadline) -> tuple[BatchResult, bytes | None]:
         """Execute; where this node chooses the timestamp, not below what others may have been told already.
@@ -179,7 +166,8 @@ class Executor:
         """
         if not self._chosen(batch):
             return await self._execute_once(batch, MIN, deadline)
-        clock, limit = self._context.clock, self._uncertain_upto()
+        clock = self._context.clock
+        limit = self._uncertain_upto(clock.peek())
         while True:
             try:
                 return await self._execute_once(batch, limit, deadline)
@@ -201,7 +189,7 @@ class Executor:
             await self._wait_for(latch, deadline)
         try:
             prepared = await self._prepare(batch) if type(batch.requests[0]) in PREPARED else ()
-            evaluation = self._evaluate(batch, read_at, prepared, upto)
+            evaluation = self._evaluate(batch, self._context.clock.now(), read_at, prepared, upto)
             if evaluation.read_only:
                 frozen = None if evaluation.bulk is None else self._context.engine.snapshot()
                 self._unlatch(latch)
@@ -264,13 +252,17 @@ class Executor:
             self._granted.tell(request)
 
     def _evaluate(
-        self, batch: Batch, read_at: Timestamp, prepared: tuple[int, ...], uncertain_upto: Timestamp
+        self,
+        batch: Batch,
+        now: Timestamp,
+        read_at: Timestamp,
+        prepared: tuple[int, ...],
+        uncertain_upto: Timestamp,
     ) -> Evaluation:
         """Check and act: no await between here and `Replica.propose`."""
         replica, context = self._replica, self._context
         replica.check_alive()
         context.trusted()
-        now = context.clock.now()
         lease_end = replica.leasing.check(now)
         tap("replica.serving", replica, now)
         replica.check_bounds(batch)

@@ -116,11 +116,18 @@ class Leasing:
     def use(self, now: Timestamp) -> LeaseUse:
         """Whether this node may act under the current lease at `now`."""
         lease = self._state().lease
+        return self._use(lease, self._until(lease), now)
+
+    def _until(self, lease: Lease) -> Timestamp:
+        """The first instant at which the lease is not VALID any more, as far as is known; MIN: it is not."""
+        return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
+
+    def _use(self, lease: Lease, until: Timestamp, now: Timestamp) -> LeaseUse:
         if lease.holder != self._context.node_id:
             return LeaseUse.ELSEWHERE if lease.holder else LeaseUse.NOBODY
         if self.transferring_to is not None:
             return LeaseUse.MOVING
-        if self.status(now) is not LeaseState.VALID:
+        if now >= until:
             return LeaseUse.ENDING
         if self.former:
             return LeaseUse.FORMER
@@ -135,11 +142,12 @@ class Leasing:
 
     def check(self, now: Timestamp) -> Timestamp:
         """Raise unless this node holds the lease now and may serve under it; returns until when (see `usable_until`)."""
-        use = self.use(now)
+        lease = self._state().lease
+        until = self._until(lease)
+        use = self._use(lease, until, now)
         if use is not LeaseUse.USABLE:
             raise self._unusable(use)
-        lease = self._state().lease
-        return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
+        return until
 
     def _unusable(self, use: LeaseUse) -> NotLeaseholder:
         hints = {

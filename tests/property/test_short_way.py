@@ -1,0 +1,183 @@
+"""The short way against the long one: the same batches, the same answers, and the same state afterwards.
+
+A program of batches runs twice on the simulator, once as the product runs it and once with every batch sent the long way. Some
+batches come together, so that latches are held and intents are met. Compared are the answers and errors in order, and then
+all that the leaseholder knows: versions, intents, statistics, index, closed timestamp, tracker, timestamp cache, latches,
+and the load.
+
+Timestamps are compared in microseconds: the long way reads the clock more often, which shows in the logical part alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
+from slackwater.errors import SlackwaterError
+from slackwater.model.txns import Txn
+from slackwater.protocol.range import requests as rq
+from slackwater.replica.driver.executing import Executor
+from slackwater.runtime.seam import Family
+from slackwater.sim.schedule import SchedulePolicy
+from tests.sim.cluster import Cluster, play
+
+if TYPE_CHECKING:
+    from slackwater.replica.driver import Replica
+    from slackwater.runtime.later import Later
+
+NAMES = (b"a", b"b", b"c")
+ROUND_S = 0.5
+SETTINGS = {"queue.interval": 0.0, "closed_timestamp.target_duration": 1.0}
+
+names = st.sampled_from(NAMES)
+values = st.sampled_from([b"1", b"22", b"333"])
+ages = st.sampled_from([0.0, 0.0, 0.0, 0.2, 0.9, 3.0])
+"""Seconds in the past at which a batch asks to be; 0: the leaseholder chooses."""
+
+steps = st.one_of(
+    st.tuples(st.just("get"), names, ages),
+    st.tuples(st.just("put"), names, ages, values),
+    st.tuples(st.just("delete"), names, ages),
+    st.tuples(st.just("cput"), names, ages, values, st.none() | values),
+    st.tuples(st.just("scan"), names, ages),
+    st.tuples(st.just("rows"), names, ages, values),
+    st.tuples(st.just("get and put"), names, ages, values),
+    st.tuples(st.just("one phase"), names, ages, values),
+    st.tuples(st.just("intent"), names, ages, values),
+    st.tuples(st.just("elsewhere"), names, ages),
+)
+programs = st.lists(st.lists(steps, min_size=1, max_size=3), min_size=1, max_size=8)
+
+
+def us(value: Any) -> Any:
+    """What is compared of an answer: timestamps lose their logical part."""
+    return value >> LOGICAL_BITS if isinstance(value, int) and value > 1 << 50 else value
+
+
+def flat(value: Any) -> Any:
+    """A value with every timestamp in it in microseconds."""
+    if isinstance(value, msgspec.Struct):
+        return (type(value).__name__, *(flat(part) for part in msgspec.structs.astuple(value)))
+    if isinstance(value, dict):
+        return {key: flat(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [flat(part) for part in value]
+    return us(value)
+
+
+class Program:
+    """One run of a program."""
+
+    def __init__(self, rounds: list[list[tuple[Any, ...]]]) -> None:
+        self.rounds = rounds
+        self.answers: list[Any] = []
+        self.state: dict[str, Any] = {}
+        self.at_once = 0
+
+    async def story(self, c: Cluster) -> None:
+        """Send every round at its own time, and look at what it came to."""
+        for name in NAMES[:2]:
+            await c.kv.put(c.key(name), b"0")
+        replica = c.node.store.holding(c.key(NAMES[0]))
+        assert replica is not None
+        start_ns = 20 * 1_000_000_000
+        for number, batches in enumerate(self.rounds):
+            due_ns = start_ns + int(number * ROUND_S * 1e9)
+            await c.runtime.clock.sleep((due_ns - c.world.loop.now_ns) / 1e9)
+            now = c.node.clock.physical()
+            works = [self.send(c, self.batch(c, replica, now, number, at, step)) for at, step in enumerate(batches)]
+            tasks = [c.scope.spawn(work, name="batch") for work in works]
+            self.answers += [await task for task in tasks]
+        await c.settle(0.05)
+        self.state = known(c, replica)
+
+    async def send(self, c: Cluster, batch: rq.Batch) -> Any:
+        """What a caller is told."""
+        try:
+            answer = await c.node.store.execute(batch)
+        except SlackwaterError as error:
+            return type(error).__name__
+        return flat(answer)
+
+    def batch(
+        self, c: Cluster, replica: Replica, now: Timestamp, number: int, at: int, step: tuple[Any, ...]
+    ) -> rq.Batch:
+        """The batch that a step stands for."""
+        kind, name, age, *rest = step
+        key = c.key(name)
+        ts = Timestamp(now - (int(age * 1e6) << LOGICAL_BITS)) if age else MIN
+        txn_id = bytes([number + 1, at + 1]) * 8
+        began = Timestamp(ts or now)
+        txn = Txn(txn_id, key, began, 0, began, began, Timestamp(now + (250_000 << LOGICAL_BITS)), 1)
+        value = rest[0] if rest else b""
+        requests: list[rq.Request] = {
+            "get": lambda: [rq.Get(key)],
+            "put": lambda: [rq.Put(key, value)],
+            "delete": lambda: [rq.Delete(key)],
+            "cput": lambda: [rq.ConditionalPut(key, value, rest[1])],
+            "scan": lambda: [rq.Scan(key, c.key(b"z"))],
+            "rows": lambda: [rq.PutRows([key, c.key(name + b"x")], [value, value])],
+            "get and put": lambda: [rq.Get(key), rq.Put(key, value)],
+            "one phase": lambda: [rq.Put(key, value), rq.EndTxn(commit=True, one_phase=True, can_forward=True)],
+            "intent": lambda: [rq.Put(key, value)],
+            "elsewhere": lambda: [rq.Get(b"\x01outside")],
+        }[kind]()
+        header = rq.Header(replica.state.descriptor.range_id, ts=ts)
+        if kind in ("one phase", "intent"):
+            header = rq.Header(replica.state.descriptor.range_id, ts=began, txn=txn)
+        return rq.Batch(header, requests)
+
+
+def known(c: Cluster, replica: Replica) -> dict[str, Any]:
+    """All that the leaseholder of a range knows, and what its engine holds of it."""
+    descriptor, engine = replica.state.descriptor, c.node.engine
+    data = engine.cursor(Family.DATA, start=c.key(b"a"), end=c.key(b"z")).chunk(10_000)
+    locks = engine.cursor(Family.LOCK, start=c.key(b"a"), end=c.key(b"z")).chunk(10_000)
+    buffer, cache, load = replica.pipeline.buffer, replica.tscache, replica.load
+    stamps = [(~int.from_bytes(key[-8:], "big") & ((1 << 64) - 1)) >> LOGICAL_BITS for key in data[0]]
+    return {
+        "versions": [(key[:-8], at, value) for key, at, value in zip(data[0], stamps, data[1], strict=True)],
+        "intents": locks[0],
+        "stats": replica.state.stats,
+        "lai": (replica.state.lai, buffer.assigned_lai),
+        "closed": (us(replica.state.closed), us(buffer.assigned_closed)),
+        "tracked": (buffer.tracker.count, buffer.in_flight, buffer.buffered),
+        "read": {key: (us(ts), txn) for key, (ts, txn) in sorted(cache._points.items())},
+        "read spans": [(low, high, flat(read)) for low, high, read in cache._spans.segments()],
+        "latches": len(replica.executor._latches),
+        "load": (load._seen, load._keys),
+        "end": descriptor.end,
+    }
+
+
+def run(rounds: list[list[tuple[Any, ...]]], *, short: bool) -> Program:
+    """Run a program one way."""
+    program = Program(rounds)
+    original = Executor.at_once
+
+    def counted(self: Executor, batch: rq.Batch) -> rq.BatchResult | Later[rq.BatchResult] | None:
+        begun = original(self, batch) if short else None
+        program.at_once += begun is not None
+        return begun
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Executor, "at_once", counted)
+        play(program.story, settings=SETTINGS, policy=SchedulePolicy.FIFO)
+    return program
+
+
+@settings(max_examples=20)
+@given(programs)
+def test_both_ways_answer_alike_and_leave_the_same_state(rounds: list[list[tuple[Any, ...]]]) -> None:
+    short, long = run(rounds, short=True), run(rounds, short=False)
+    assert short.at_once > 0
+    assert long.at_once == 0
+    assert short.answers == long.answers
+    assert short.state == long.state
+    assert short.state["latches"] == 0
+    assert short.state["tracked"] == (0, 0, 0)
