@@ -25,14 +25,22 @@ from slackwater.client import aconnect
 from slackwater.codec.layout import META
 from slackwater.errors import SlackwaterError
 from slackwater.model.ids import NodeId
+from slackwater.protocol.node.admin import DRAIN, DrainRequest
+from slackwater.protocol.node.services import (
+    INIT,
+    REPORT,
+    STATUS,
+    InitRequest,
+    ReplicaStatus,
+    ReportRequest,
+    StatusRequest,
+)
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime import RealRuntime
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.rpc import Dialer, Identity
-from slackwater.server.admin_service import DRAIN, DrainRequest
 from slackwater.server.remote import connect
-from slackwater.server.services import INIT, REPORT, STATUS, InitRequest, ReplicaStatus, ReportRequest, StatusRequest
 from slackwater.settings import Settings
 
 if TYPE_CHECKING:

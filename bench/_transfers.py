@@ -32,8 +32,8 @@ from slackwater.cli.calling import calling
 from slackwater.client import aconnect
 from slackwater.codec.layout import KEY_MAX, table_prefix
 from slackwater.codec.layout import kv as kv_key
+from slackwater.protocol.node.admin import SPLIT, KeyRequest
 from slackwater.runtime import run
-from slackwater.server.admin_service import SPLIT, KeyRequest
 from slackwater.server.remote import connect
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from slackwater.clock.timestamp import MIN
 from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.log import open_log
-from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow, ScanPlan
+from slackwater.model.scan_plan import ScanPlan
+from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow
 from slackwater.runtime import RealRuntime, Scope, TcpNet
 from slackwater.runtime import run as run_main
 from slackwater.runtime.clock import RealClock

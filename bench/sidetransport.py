@@ -23,9 +23,10 @@ from bench.harness import Figure, figure, interleaved
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, from_us
 from slackwater.closedts.policy import ClosingPolicy, Terms, target
 from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.side_transport import ASKED_PER_TICK_MAX, CannotClose, Closed, NodeLease, Sender
+from slackwater.closedts.side_transport import ASKED_PER_TICK_MAX, Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.protocol.closedts.update import Update
 
 if TYPE_CHECKING:

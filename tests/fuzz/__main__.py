@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import slackwater
+from slackwater.protocol.node.services import STATUS, StatusRequest
 from slackwater.server.remote import connect
-from slackwater.server.services import STATUS, StatusRequest
 from tests.fuzz.judge import Bystander, p99, resident_mb, tracebacks
 from tests.fuzz.shapes import Shapes, Words, methods
 from tests.fuzz.siege import Siege

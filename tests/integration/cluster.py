@@ -25,14 +25,8 @@ from typing import TYPE_CHECKING
 from slackwater.codec import layout
 from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.model.ids import NodeId, RangeId
-from slackwater.protocol.range import requests as rq
-from slackwater.routing.sender import NO_RANGE
-from slackwater.runtime.ports import free_ports
-from slackwater.runtime.real import RealRuntime
-from slackwater.runtime.rpc import Dialer, Identity
-from slackwater.server.admin_service import MERGE, SPLIT, KeyRequest
-from slackwater.server.meta import MetaIndex
-from slackwater.server.services import (
+from slackwater.protocol.node.admin import MERGE, SPLIT, KeyRequest
+from slackwater.protocol.node.services import (
     FETCH,
     INIT,
     REPORT,
@@ -43,6 +37,12 @@ from slackwater.server.services import (
     ReportRequest,
     StatusRequest,
 )
+from slackwater.protocol.range import requests as rq
+from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.ports import free_ports
+from slackwater.runtime.real import RealRuntime
+from slackwater.runtime.rpc import Dialer, Identity
+from slackwater.server.meta import MetaIndex
 from slackwater.server.system_kv import KvAdapter
 from slackwater.settings import Settings
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from slackwater.codec import layout
 from slackwater.errors import SlackwaterError
+from slackwater.protocol.node.services import CHECKSUM, ChecksumRequest
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
-from slackwater.server.services import CHECKSUM, ChecksumRequest
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor

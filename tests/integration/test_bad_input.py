@@ -27,13 +27,13 @@ from slackwater.errors import (
 from slackwater.model.descriptors import Generation
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Txn
+from slackwater.protocol.node.services import REPORT, STATUS, ReportRequest, StatusRequest
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
 from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.rpc.method import Method
 from slackwater.server.remote import connect
-from slackwater.server.services import REPORT, STATUS, ReportRequest, StatusRequest
 from tests.integration.cluster import Processes, client_settings, split
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("cluster")]

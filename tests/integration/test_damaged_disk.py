@@ -13,8 +13,8 @@ import pytest
 
 import slackwater
 from slackwater.errors import SlackwaterError
+from slackwater.protocol.node.services import STATUS, ReplicaStatus, StatusRequest
 from slackwater.server.remote import connect
-from slackwater.server.services import STATUS, ReplicaStatus, StatusRequest
 from tests.integration.cluster import Processes, client_settings, dialing, spread
 from tests.integration.damage import damage_largest
 from tests.integration.digests import digests

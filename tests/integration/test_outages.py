@@ -14,7 +14,7 @@ import pytest
 from bench._links import CLIENTS
 from bench._outage import NODES, Nodes, Writer, writing
 from bench.outage import _fill, _victim
-from slackwater.server.services import REPORT, ReportRequest
+from slackwater.protocol.node.services import REPORT, ReportRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

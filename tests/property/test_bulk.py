@@ -16,9 +16,10 @@ from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConflictError, DecodeError, ReadWithinUncertainty, UsageError
 from slackwater.model.kinds import ColumnKind, ColumnType
 from slackwater.model.predicates import Op, Predicate, predicate
+from slackwater.model.scan_plan import ScanPlan, decode_plan
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.txns import Txn
-from slackwater.protocol.range.bulk import ExportArrow, ScanArrow, ScanPlan, decode_plan
+from slackwater.protocol.range.bulk import ExportArrow, ScanArrow
 from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
 from slackwater.runtime.seam import Family
 from slackwater.storage import reads, writes

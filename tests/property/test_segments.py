@@ -13,7 +13,8 @@ from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import ReadWithinUncertainty, SegmentDamaged
 from slackwater.model.predicates import Op, Predicate
-from slackwater.protocol.range.bulk import ScanArrow, ScanPlan
+from slackwater.model.scan_plan import ScanPlan
+from slackwater.protocol.range.bulk import ScanArrow
 from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
 from slackwater.runtime.seam import Family
 from slackwater.storage.columns.build import Shape, from_columns, from_rows

@@ -11,8 +11,9 @@ from slackwater.codec.bulk_arrow import plan_schema, unpack
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConflictError, SegmentDamaged, SlackwaterError
+from slackwater.model.scan_plan import ScanPlan
 from slackwater.model.txns import Txn
-from slackwater.protocol.range.bulk import ScanArrow, ScanPlan
+from slackwater.protocol.range.bulk import ScanArrow
 from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
 from slackwater.runtime.seam import Family
 from slackwater.storage import writes

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.closedts.policy import ClosingPolicy, Terms
 from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
+from slackwater.closedts.side_transport import Closed, NodeLease, Sender
 from slackwater.config.zones import PolicyKind
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.sim.mutants import applied
 from tests.twins.receiver import NaiveReceiver
 

@@ -8,10 +8,10 @@ import pytest
 
 from slackwater.errors import AccessDenied
 from slackwater.protocol.client import calls as nt
+from slackwater.protocol.node import services
 from slackwater.runtime.access import Certificate
 from slackwater.runtime.rpc import Dialer, Identity
 from slackwater.runtime.sync import Event
-from slackwater.server import services as sv
 from tests.sim.cluster import NODE, Cluster, play
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_a_client_uses_tables_and_nothing_below() -> None:
         async def work(dialer: Dialer) -> None:
             assert (await dialer.call(NODE, nt.CLUSTER, nt.AskCluster(), timeout=5)).cluster_id == "test"
             with pytest.raises(AccessDenied, match=r"store\.status is for nodes and operators, not for client 'c9'"):
-                await dialer.call(NODE, sv.STATUS, sv.StatusRequest(), timeout=5)
+                await dialer.call(NODE, services.STATUS, services.StatusRequest(), timeout=5)
 
         await elsewhere(c, "c9", work, role="client")
 
@@ -65,7 +65,7 @@ def test_another_machine_cannot_be_the_node_that_is_known_here() -> None:
     async def story(c: Cluster) -> None:
         async def work(dialer: Dialer) -> None:
             with pytest.raises(AccessDenied, match="is for n9, and n1 is at n1"):
-                await dialer.call(NODE, sv.REPORT, sv.ReportRequest(), timeout=5)
+                await dialer.call(NODE, services.REPORT, services.ReportRequest(), timeout=5)
 
         await elsewhere(c, "n9", work, role="node", node_id=1)
 

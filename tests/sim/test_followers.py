@@ -11,9 +11,9 @@ from slackwater.clock import add_seconds
 from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import InvariantViolation, NotLeaseholder, TooStale, UnavailableError, UsageError
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.closedts.frontier import FRONTIER, ReplicaFrontiersRequest
 from slackwater.protocol.range import requests as rq
 from slackwater.runtime.sync import Event
-from slackwater.server.closing import FRONTIER, ReplicaFrontiersRequest
 from slackwater.txn.staleness import Staleness
 from tests.sim.cluster import Cluster, play
 

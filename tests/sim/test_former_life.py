@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import MIN, seconds_between
-from slackwater.closedts.side_transport import CannotClose
 from slackwater.errors import SlackwaterError
 from slackwater.model.ids import NodeId
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.protocol.range import requests as rq
 from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.sim.handles import NS

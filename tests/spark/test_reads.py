@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from slackwater.clock.timestamp import from_us, show
 from slackwater.codec.layout import table_prefix
-from slackwater.server.admin_service import SPLIT, KeyRequest
+from slackwater.protocol.node.admin import SPLIT, KeyRequest
 from tests.integration.cluster import dialing
 from tests.spark.transfers import START, Transfers, make_accounts
 

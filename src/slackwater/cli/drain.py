@@ -9,8 +9,7 @@ import msgspec
 from slackwater.cli.calling import calling
 from slackwater.errors import UsageError
 from slackwater.model.ids import NodeId
-from slackwater.runtime.real import run
-from slackwater.server.admin_service import (
+from slackwater.protocol.node.admin import (
     DECOMMISSION,
     DRAIN,
     DecommissionReply,
@@ -18,6 +17,7 @@ from slackwater.server.admin_service import (
     DrainReply,
     DrainRequest,
 )
+from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
 
 NODE_DIGITS_MAX = 9

@@ -17,14 +17,13 @@ import msgspec
 from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.cli.status import ASK_TIMEOUT_S, ask_all, print_table
 from slackwater.clock.timestamp import MIN, seconds_between, show
-from slackwater.closedts.explain import HoldKind, ReplicaFrontier
 from slackwater.codec.layout import KEY_MAX, kv, show_key, table_span
 from slackwater.errors import UsageError
 from slackwater.protocol.client import calls as native
+from slackwater.protocol.closedts.frontier import FRONTIER, HoldKind, ReplicaFrontier, ReplicaFrontiersRequest
+from slackwater.protocol.node.services import REPORT, ReportRequest
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments, is_table_id
-from slackwater.server.closing import FRONTIER, ReplicaFrontiersRequest
-from slackwater.server.services import REPORT, ReportRequest
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp

@@ -20,12 +20,7 @@ import msgspec
 from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.cli.status import ASK_TIMEOUT_S, ask_all
 from slackwater.errors import ConnectionLost, SlackwaterError
-from slackwater.runtime.clock import RealClock
-from slackwater.runtime.real import run
-from slackwater.runtime.tcp import NOBODY
-from slackwater.server.arguments import add_client_arguments
-from slackwater.server.replication import RangeReplicas, count_replicas
-from slackwater.server.services import (
+from slackwater.protocol.node.services import (
     INIT,
     REPORT,
     STATUS,
@@ -35,6 +30,11 @@ from slackwater.server.services import (
     ReportRequest,
     StatusRequest,
 )
+from slackwater.runtime.clock import RealClock
+from slackwater.runtime.real import run
+from slackwater.runtime.tcp import NOBODY
+from slackwater.server.arguments import add_client_arguments
+from slackwater.server.replication import RangeReplicas, count_replicas
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import NodeDescriptor

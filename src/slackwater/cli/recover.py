@@ -15,6 +15,7 @@ from slackwater.codec.layout import show_key
 from slackwater.errors import AccessDenied, SlackwaterError, UsageError
 from slackwater.log import open_log
 from slackwater.model.ids import RangeId
+from slackwater.protocol.node.services import HELLO, HelloRequest
 from slackwater.runtime.real import RealRuntime, run
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
@@ -24,7 +25,6 @@ from slackwater.server.process import ENGINE, LOG_FILE, PRIVATE_MODE
 from slackwater.server.recovery import build, make_plan
 from slackwater.server.recovery.offline import check_empty, opened, remove_unfinished
 from slackwater.server.recovery.plan import describe, system_lost
-from slackwater.server.services import HELLO, HelloRequest
 from slackwater.settings import Settings
 from slackwater.storage.rocks import RocksDisk
 

@@ -9,8 +9,8 @@ import msgspec
 from slackwater.cli.calling import calling
 from slackwater.errors import UsageError
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.node.admin import REFETCH, RefetchReply, RefetchRequest
 from slackwater.runtime.real import run
-from slackwater.server.admin_service import REFETCH, RefetchReply, RefetchRequest
 from slackwater.server.arguments import add_client_arguments
 
 DIGITS_MAX = 9

@@ -12,9 +12,9 @@ import msgspec
 
 from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.errors import UsageError
+from slackwater.protocol.node.config import CHANGE_SETTING, READ_SETTINGS, ChangeSetting, SettingsRequest
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
-from slackwater.server.config_service import CHANGE_SETTING, READ_SETTINGS, ChangeSetting, SettingsRequest
 from slackwater.settings import SETTINGS, Settings
 
 VERBS = ("show", "set", "unset")

@@ -16,12 +16,12 @@ from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.clock.timestamp import MIN, seconds_between, show
 from slackwater.codec.layout import show_key
 from slackwater.errors import SlackwaterError
+from slackwater.protocol.node.services import REPORT, STATUS, ReplicaStatus, ReportReply, ReportRequest, StatusRequest
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.real import run
 from slackwater.runtime.tasks import Scope
 from slackwater.server.arguments import add_client_arguments
 from slackwater.server.replication import count_replicas, warnings
-from slackwater.server.services import REPORT, STATUS, ReplicaStatus, ReportReply, ReportRequest, StatusRequest
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ from slackwater.clock.timestamp import parse_seconds
 from slackwater.codec.layout import KV, kv, show_key, table_span
 from slackwater.config.zones import SYSTEM_SPAN, PolicyKind, Sourced
 from slackwater.errors import UsageError
-from slackwater.runtime.real import run
-from slackwater.server.arguments import add_client_arguments
-from slackwater.server.config_service import (
+from slackwater.protocol.node.config import (
     CHANGE_ZONE,
     READ_ZONES,
     UNSET_ZONE,
@@ -25,6 +23,8 @@ from slackwater.server.config_service import (
     ZonesReply,
     ZonesRequest,
 )
+from slackwater.runtime.real import run
+from slackwater.server.arguments import add_client_arguments
 
 if TYPE_CHECKING:
     from slackwater.config.zones import ZoneConfig

@@ -25,9 +25,9 @@ from slackwater.codec.layout import schema_span
 from slackwater.codec.narrow import narrowed
 from slackwater.errors import DeadlineExceeded, DecodeError, RetryableError, UnavailableError, UsageError
 from slackwater.model.predicates import Predicate, predicate
+from slackwater.model.scan_plan import ScanPlan
 from slackwater.model.spans import Span
 from slackwater.protocol.client import calls
-from slackwater.protocol.range.bulk import ScanPlan
 from slackwater.protocol.range.served import Why
 from slackwater.runtime.sync import timeout
 

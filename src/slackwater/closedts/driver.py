@@ -20,9 +20,6 @@ from slackwater.closedts.side_transport import Sender
 from slackwater.closedts.waiting import WaitQueue
 from slackwater.errors import SlackwaterError, invariant
 from slackwater.hooks import probe
-from slackwater.protocol.closedts.update import Subscribe, Update
-from slackwater.runtime.access import NODES
-from slackwater.runtime.rpc.method import StreamMethod
 from slackwater.runtime.sync import Event, Future, get_running_loop, timeout
 
 if TYPE_CHECKING:
@@ -32,14 +29,15 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.closedts.publisher import Ranges
     from slackwater.closedts.receiver import Promise
-    from slackwater.closedts.side_transport import CannotClose, Closable, Refusal
+    from slackwater.closedts.side_transport import Closable, Refusal
     from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.model.ids import NodeId, RangeId
+    from slackwater.protocol.closedts.frontier import CannotClose
+    from slackwater.protocol.closedts.update import Subscribe, Update
     from slackwater.runtime.rpc.stream import Stream
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
 
-UPDATES: StreamMethod[Subscribe, Update] = StreamMethod("closedts.updates", Subscribe, Update, callers=NODES)
 
 STREAMS_PER_STEP = 8
 """Streams woken together after a tick."""

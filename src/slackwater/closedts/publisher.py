@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.closedts.policy import Terms
     from slackwater.closedts.receiver import Promise
-    from slackwater.closedts.side_transport import CannotClose, Closable, NodeLease, Refusal
+    from slackwater.closedts.side_transport import Closable, NodeLease, Refusal
     from slackwater.model.descriptors import LeaseAppliedIndex
     from slackwater.model.ids import NodeId, RangeId
+    from slackwater.protocol.closedts.frontier import CannotClose
 
 
 class Ranges(Protocol):

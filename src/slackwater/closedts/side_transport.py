@@ -28,7 +28,6 @@ message. Worked examples: `tests/scripts/closedts/side_transport_*`.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter, deque
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -38,6 +37,7 @@ from slackwater.closedts.policy import ClosingPolicy, Terms, target
 from slackwater.errors import UsageError, invariant
 from slackwater.hooks import buggify, probe, tap
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.protocol.closedts.update import GroupId, Member, Update
 
 if TYPE_CHECKING:
@@ -52,20 +52,6 @@ GROUPS_MAX = 64
 """Different policies in use on one node."""
 RANGES_MAX = 1_000_000
 assert ASKED_PER_TICK_MAX <= RANGES_MAX, "a tick asks no more ranges than there can be"
-
-
-class CannotClose(enum.Enum):
-    """Why a range closed nothing at a tick. Counted; shown by `explain frontier`."""
-
-    NO_VALID_LEASE = "no valid lease"
-    LEASE_MOVING = "lease transfer under way"
-    OVER_LEASE_END = "target over lease end"
-    MERGE_IN_PROGRESS = "merge in progress"
-    PROPOSALS_IN_FLIGHT = "proposals in flight"
-    EVALUATING_BELOW = "requests evaluating below target"
-    REPLICA_GONE = "replica gone"
-    POLICY_OFF = "policy off"
-    TOO_MANY_POLICIES = "too many different policies on this node"
 
 
 _PARKED = frozenset(

@@ -20,8 +20,8 @@ from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from slackwater.model.scan_plan import ScanPlan
     from slackwater.model.schema import Column
-    from slackwater.protocol.range.bulk import ScanPlan
 
 pa: Any = pyarrow  # its stubs know neither buffers nor messages
 CHANGE_FIELDS: tuple[Any, ...] = (

@@ -23,7 +23,7 @@ from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import UsageError
 
 if TYPE_CHECKING:
-    from slackwater.protocol.range.bulk import ScanPlan
+    from slackwater.model.scan_plan import ScanPlan
 
     Array = np.ndarray[Any, Any]
 

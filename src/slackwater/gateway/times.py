@@ -19,19 +19,19 @@ from slackwater.codec.layout import schema_span
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.gateway.closing import check_closing
 from slackwater.protocol.client import calls as nt
+from slackwater.protocol.closedts.frontier import FRONTIER, ReplicaFrontiersRequest
 from slackwater.routing.parallel import in_parallel
-from slackwater.server.closing import FRONTIER, ReplicaFrontiersRequest
 from slackwater.txn.staleness import Staleness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.closedts.explain import ReplicaFrontier
     from slackwater.gateway.service import Gateway
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.model.spans import Span
     from slackwater.model.tables import TableHistory
+    from slackwater.protocol.closedts.frontier import ReplicaFrontier
     from slackwater.runtime.rpc.method import Context
 
 ASK_TIMEOUT_S = 3.0

@@ -108,3 +108,10 @@ class NodeDescriptor(msgspec.Struct, frozen=True):
     locality: tuple[tuple[str, str], ...] = ()
     store_id: str = ""
     started_at: Timestamp = MIN
+
+
+class Genesis(msgspec.Struct, frozen=True):
+    """What a cluster began with: enough to make it again, and to see whether that is still the same."""
+
+    at: Timestamp
+    digest: bytes

@@ -20,8 +20,9 @@ from slackwater.codec.damage import damaged_row, first_damaged
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import ConflictError, DecodeError, SegmentDamaged
 from slackwater.hooks import probe
+from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range import requests as rq
-from slackwater.protocol.range.bulk import Blocks, decode_plan
+from slackwater.protocol.range.bulk import Blocks
 from slackwater.replica.fates import through
 from slackwater.storage.arrow import refuse_conflicts, scan_arrow
 from slackwater.storage.changes import scan_changes

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from slackwater.closedts.side_transport import CannotClose, Closed
+from slackwater.closedts.side_transport import Closed
 from slackwater.errors import invariant
+from slackwater.protocol.closedts.frontier import CannotClose
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN
 from slackwater.errors import UsageError
-from slackwater.protocol.range.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow, decode_plan
+from slackwater.model.scan_plan import decode_plan
+from slackwater.protocol.range.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow
 from slackwater.replica.evaluate_data import check_window, note_read, uncertain_upto
 from slackwater.storage.stats import Stats
 

@@ -18,13 +18,14 @@ statistics say is neither sent nor installed.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from slackwater.codec.layout import anchored_span
 from slackwater.errors import DamageError, StorageError
 from slackwater.model.spans import Span
+from slackwater.protocol.node.snapshots import Examination, SnapshotBlock, SnapshotHeader, SnapshotPart, SnapshotTrailer
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
@@ -38,30 +39,6 @@ if TYPE_CHECKING:
 
 BLOCK_PAIRS = 2_000
 BLOCK_BYTES = 1 << 20
-
-
-class SnapshotHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The replicated state that the blocks belong to."""
-
-    state: bytes
-
-
-class SnapshotBlock(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Pairs of one family, in key order."""
-
-    family: int
-    keys: list[bytes]
-    values: list[bytes]
-
-
-class SnapshotTrailer(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """How many blocks there were, and their digest."""
-
-    blocks: int
-    digest: bytes
-
-
-SnapshotPart: TypeAlias = SnapshotHeader | SnapshotBlock | SnapshotTrailer
 
 
 def family_spans(descriptor: RangeDescriptor) -> list[tuple[Family, Span]]:
@@ -150,16 +127,6 @@ def clear(batch: WriteBatch, descriptor: RangeDescriptor) -> None:
     for family, span in family_spans(descriptor):
         batch.delete_range(family, span.start, span.end)
     batch.delete(Family.LOCAL, state_key(descriptor.range_id))
-
-
-class Examination(msgspec.Struct, frozen=True):
-    """What a replica found when it read all it holds: the digest, and whether that is what its statistics say."""
-
-    digest: bytes
-    versions: int
-    expected: int
-    """Versions that the replicated statistics count."""
-    whole: bool
 
 
 def check_whole(reader: Reader, state: RangeState) -> None:

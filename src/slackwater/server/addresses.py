@@ -21,10 +21,10 @@ from slackwater.hooks import probe
 from slackwater.model.descriptors import NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId
 from slackwater.model.locality import check_locality
+from slackwater.protocol.node.services import HELLO, HelloReply, HelloRequest
 from slackwater.runtime.seam import Family
 from slackwater.runtime.sync import Event
 from slackwater.runtime.tcp import parse_address
-from slackwater.server.services import HELLO, HelloReply, HelloRequest
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:

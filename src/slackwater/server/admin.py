@@ -26,12 +26,12 @@ from slackwater.errors import AmbiguousResult, ConditionFailed, SlackwaterError,
 from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE, REPLICAS_MAX
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.node.services import ReplicaStatus
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.requests import Header
 from slackwater.routing.sender import NO_RANGE
 from slackwater.server import merging
 from slackwater.server.meta import MetaIndex
-from slackwater.server.services import ReplicaStatus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -17,12 +17,12 @@ import msgspec
 from slackwater.catalog.records import TABLE_ID_KEY
 from slackwater.codec.layout import KEY_MAX, KEY_MIN, KV, SYSTEM, meta, prefix_end, system
 from slackwater.errors import HistoryIncomplete
-from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.descriptors import Generation, Genesis, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.system_tables import FIRST_USER_TABLE_ID
 from slackwater.replica.state import RangeState, encode_state, state_key
 from slackwater.runtime.seam import Family
-from slackwater.server.identity import Genesis, put_identity
+from slackwater.server.identity import put_identity
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.overlay import Overlay

@@ -10,22 +10,19 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.closedts.driver import UPDATES, SideTransport
-from slackwater.closedts.explain import ReplicaFrontier
-from slackwater.codec.layout import KEY_MAX
+from slackwater.closedts.driver import SideTransport
 from slackwater.errors import UnavailableError
-from slackwater.model.ids import RangeId
-from slackwater.protocol.closedts.update import Subscribe, Update
-from slackwater.runtime.access import NODES_AND_OPERATORS
-from slackwater.runtime.rpc.method import Method
+from slackwater.protocol.closedts.frontier import (
+    FRONTIER,
+    ReplicaFrontiersReply,
+    ReplicaFrontiersRequest,
+)
+from slackwater.protocol.closedts.update import UPDATES, Subscribe, Update
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from slackwater.model.ids import NodeId
+    from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver import Store
     from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.rpc.stream import Stream
@@ -34,30 +31,6 @@ if TYPE_CHECKING:
 
 FRONTIERS_MAX = 1_000
 """Replicas in one reply."""
-
-
-class ReplicaFrontiersRequest(msgspec.Struct, frozen=True):
-    """How far replicas here are closed and resolved: of these ranges, or of those that meet a span, by id."""
-
-    ranges: list[RangeId] = []
-    start: bytes = b""
-    end: bytes = KEY_MAX
-    beyond: RangeId = RangeId(0)
-    """Only ranges with a higher id: where the last reply ended."""
-
-
-class ReplicaFrontiersReply(msgspec.Struct, frozen=True):
-    """One per replica that is here, by id, and the clock of the node."""
-
-    replicas: list[ReplicaFrontier]
-    now: Timestamp = MIN
-    more: bool = False
-    """Whether there are others beyond the last."""
-
-
-FRONTIER: Method[ReplicaFrontiersRequest, ReplicaFrontiersReply] = Method(
-    "closedts.frontier", ReplicaFrontiersRequest, ReplicaFrontiersReply, callers=NODES_AND_OPERATORS
-)
 
 
 def _meeting(here: Store, request: ReplicaFrontiersRequest) -> list[RangeId]:

@@ -13,13 +13,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from slackwater.config.zones import PolicyKind, Sourced, ZoneConfig
+from slackwater.config.zones import ZoneConfig
 from slackwater.errors import UsageError
 from slackwater.protect.zone_changes import change_zone, read_zones, unset_zone
-from slackwater.runtime.access import OPERATORS
-from slackwater.runtime.rpc.method import Method
+from slackwater.protocol.node.config import (
+    CHANGE_SETTING,
+    CHANGE_ZONE,
+    READ_SETTINGS,
+    READ_ZONES,
+    UNSET_ZONE,
+    ChangeSetting,
+    ChangeZone,
+    SettingsReply,
+    SettingsRequest,
+    UnsetZone,
+    ZonesReply,
+    ZonesRequest,
+)
 from slackwater.server.cluster_settings import read_settings, reset_setting, write_setting
 from slackwater.settings import SETTINGS
 
@@ -32,68 +42,8 @@ KEY_BYTES_MAX = 4096
 """Of a bound of a span."""
 
 
-class SettingsRequest(msgspec.Struct, frozen=True):
-    """Nothing to say."""
-
-
-class ChangeSetting(msgspec.Struct, frozen=True):
-    """None: as every node was started."""
-
-    name: str
-    value: float | None = None
-
-
-class SettingsReply(msgspec.Struct, frozen=True):
-    """What is set for the whole cluster."""
-
-    values: dict[str, float]
-
-
-class ZonesRequest(msgspec.Struct, frozen=True):
-    """All records; with a key, also what holds for it."""
-
-    key: bytes = b""
-
-
-class ChangeZone(msgspec.Struct, frozen=True):
-    """Of `[start, end)`, or of the rest when both are empty; None leaves a field as it is."""
-
-    start: bytes
-    end: bytes
-    replication_factor: int | None = None
-    policy: PolicyKind | None = None
-    duration_ms: int | None = None
-    gc_ttl_s: float | None = None
-
-
-class UnsetZone(msgspec.Struct, frozen=True):
-    """Of the span with these bounds."""
-
-    start: bytes
-    end: bytes
-
-
-class ZonesReply(msgspec.Struct, frozen=True):
-    """All of them, or those that were changed or removed."""
-
-    configs: list[ZoneConfig]
-    values: dict[str, Sourced] = {}
-    """What holds for the key that was asked for, with where each value comes from."""
-
-
-READ_SETTINGS: Method[SettingsRequest, SettingsReply] = Method(
-    "admin.settings", SettingsRequest, SettingsReply, callers=OPERATORS
-)
-CHANGE_SETTING: Method[ChangeSetting, SettingsReply] = Method(
-    "admin.change_setting", ChangeSetting, SettingsReply, callers=OPERATORS
-)
-READ_ZONES: Method[ZonesRequest, ZonesReply] = Method("admin.zones", ZonesRequest, ZonesReply, callers=OPERATORS)
-CHANGE_ZONE: Method[ChangeZone, ZonesReply] = Method("admin.change_zone", ChangeZone, ZonesReply, callers=OPERATORS)
-UNSET_ZONE: Method[UnsetZone, ZonesReply] = Method("admin.unset_zone", UnsetZone, ZonesReply, callers=OPERATORS)
-
-
 class ConfigService:
-    """Serves the methods above on one node."""
+    """Serves the methods of `protocol.node.config` on one node."""
 
     def __init__(self, member: Member) -> None:
         self._member = member

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import UsageError
 from slackwater.hooks import probe
+from slackwater.protocol.node.services import ReplicaStatus
 from slackwater.replica.driver.damage import hand_over
-from slackwater.server.services import ReplicaStatus
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor

@@ -25,11 +25,11 @@ from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.ids import NodeId
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, NO_LAI, Command, ComplaintTrigger, Packet, encode_packet
+from slackwater.protocol.node import services
 from slackwater.replica.lease import lasts_s
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.sync import timeout
-from slackwater.server import services as sv
 from slackwater.server.peers import ASKED_AT_ONCE_MAX
 from slackwater.server.reach import Reach
 
@@ -139,7 +139,7 @@ class Fitness:
         seconds = self._window_ns / 1e9 / CALLS_PER_WINDOW
         try:
             reply = await self._member.dialer.call(
-                address, sv.REACH, self._statement(peer), timeout=seconds, node_id=peer
+                address, services.REACH, self._statement(peer), timeout=seconds, node_id=peer
             )
         except SlackwaterError:
             self.reach.called(peer, began_ns=began_ns, answered=False)
@@ -152,23 +152,23 @@ class Fitness:
 
     def serve(self, server: RpcServer) -> None:
         """Answer `node.reach`."""
-        server.handle_sync(sv.REACH, self._on_reach)
+        server.handle_sync(services.REACH, self._on_reach)
 
-    def _on_reach(self, statement: sv.ReachStatement, context: Context) -> sv.ReachStatement:
+    def _on_reach(self, statement: services.ReachStatement, context: Context) -> services.ReachStatement:
         """A peer calls: note what it says, and say the same of this node."""
         if context.roles is not ANYBODY and context.node_id != statement.node_id:
             raise AccessDenied("a node says what it misses itself, not what others do", node_id=statement.node_id)
         self._told(statement)
         return self._statement(statement.node_id)
 
-    def _told(self, said: sv.ReachStatement) -> None:
+    def _told(self, said: services.ReachStatement) -> None:
         now_ns = self._clock.monotonic_ns()
         self.reach.told(said.node_id, said.misses, said.cut_off, now_ns=now_ns)
 
-    def _statement(self, to: NodeId) -> sv.ReachStatement:
+    def _statement(self, to: NodeId) -> services.ReachStatement:
         now_ns, window_ns = self._clock.monotonic_ns(), self._window_ns
         record = self._member.liveness.get(to)
-        return sv.ReachStatement(
+        return services.ReachStatement(
             self._member.node_id,
             self.reach.misses(now_ns=now_ns, window_ns=window_ns),
             self.reach.cut_off(self._members(), now_ns=now_ns, window_ns=window_ns),

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.layout import range_local
 from slackwater.errors import (
     LogBehindStore,
@@ -30,6 +29,7 @@ from slackwater.errors import (
 )
 from slackwater.hooks import probe
 from slackwater.log.contract import LogIdentity
+from slackwater.model.descriptors import Genesis
 from slackwater.model.ids import NodeId
 from slackwater.replica.driver.stored import stored_states
 from slackwater.routing.parallel import in_parallel
@@ -50,13 +50,6 @@ HEADS_AT_ONCE_MAX = 32
 HEADS_TRIES_MAX = 5
 HEADS_PAUSE_S = 1.0
 """A log of several servers may be asked where it lags behind its others: it is asked again before a store is refused."""
-
-
-class Genesis(msgspec.Struct, frozen=True):
-    """What a cluster began with: enough to make it again, and to see whether that is still the same."""
-
-    at: Timestamp
-    digest: bytes
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):

@@ -26,12 +26,12 @@ from slackwater.gateway.service import Gateway, table_catalog
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protect.driver import PollingTracker
+from slackwater.protocol.node import services
 from slackwater.replica.driver import NodeLiveness, Store
 from slackwater.routing.nodes import NodeHealth, NodeView
 from slackwater.routing.sender import RangeSender
 from slackwater.routing.transport import KV_BATCH, LocalTransport, RpcTransport
 from slackwater.runtime.sync import timeout
-from slackwater.server import services as sv
 from slackwater.server.admin import Admin
 from slackwater.server.admin_service import AdminService
 from slackwater.server.announcements import announcements
@@ -61,9 +61,9 @@ from slackwater.txn.kv import KV
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from slackwater.protocol.node.snapshots import SnapshotPart
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver.liveness import Lives
-    from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
     from slackwater.runtime.later import Later
     from slackwater.runtime.rpc.method import Context
@@ -192,13 +192,13 @@ class Member:
     def _serve(self) -> None:
         server = self.server
         server.handle(KV_BATCH, self._on_batch, at_once=self._batch_at_once)
-        server.handle(sv.JOIN, self._on_join)
-        server.handle_sync(sv.STATUS, self._on_status)
-        server.handle_sync(sv.CAPACITY, self._on_capacity)
-        server.handle(sv.FETCH, self._on_fetch)
-        server.handle_sync(sv.CHECKSUM, self._on_checksum)
-        server.handle_sync(sv.QUARANTINE, self._on_quarantine)
-        server.handle_stream(sv.SNAPSHOT, self._on_snapshot)
+        server.handle(services.JOIN, self._on_join)
+        server.handle_sync(services.STATUS, self._on_status)
+        server.handle_sync(services.CAPACITY, self._on_capacity)
+        server.handle(services.FETCH, self._on_fetch)
+        server.handle_sync(services.CHECKSUM, self._on_checksum)
+        server.handle_sync(services.QUARANTINE, self._on_quarantine)
+        server.handle_stream(services.SNAPSHOT, self._on_snapshot)
         AdminService(self)
         ConfigService(self)
         ClosingService(self)
@@ -227,35 +227,37 @@ class Member:
         self.fitness.check_serving()
         return self.store.execute_waiting(batch)
 
-    async def _on_join(self, request: sv.JoinRequest, context: Context) -> sv.JoinReply:
+    async def _on_join(self, request: services.JoinRequest, context: Context) -> services.JoinReply:
         return await admit(self, request, context)
 
-    def _on_status(self, request: sv.StatusRequest, context: Context) -> sv.StatusReply:
+    def _on_status(self, request: services.StatusRequest, context: Context) -> services.StatusReply:
         store = self.store
         wanted = request.ranges or sorted(store.replicas)
         found = [replica_status(store, r, self.span_watch) for r in wanted if r in store.replicas]
-        return sv.StatusReply(self.node_id, found)
+        return services.StatusReply(self.node_id, found)
 
-    def _on_capacity(self, request: sv.CapacityRequest, context: Context) -> sv.CapacityReply:
+    def _on_capacity(self, request: services.CapacityRequest, context: Context) -> services.CapacityReply:
         return capacity(self.store, self.node_id)
 
-    def _on_checksum(self, request: sv.ChecksumRequest, context: Context) -> sv.ChecksumReply:
+    def _on_checksum(self, request: services.ChecksumRequest, context: Context) -> services.ChecksumReply:
         replica = self.store.replicas.get(request.range_id)
-        return sv.ChecksumReply(None, "no replica") if replica is None else checksum(replica, request.checksum_id)
+        return services.ChecksumReply(None, "no replica") if replica is None else checksum(replica, request.checksum_id)
 
-    def _on_quarantine(self, request: sv.QuarantineRequest, context: Context) -> sv.Ok:
+    def _on_quarantine(self, request: services.QuarantineRequest, context: Context) -> services.Ok:
         replica = self.store.replicas.get(request.range_id)
         if replica is not None:
             replica.quarantine(request.reason)
-        return sv.Ok()
+        return services.Ok()
 
-    async def _on_snapshot(self, request: sv.SnapshotRequest, context: Context) -> AsyncGenerator[SnapshotPart, None]:
+    async def _on_snapshot(
+        self, request: services.SnapshotRequest, context: Context
+    ) -> AsyncGenerator[SnapshotPart, None]:
         async for part in self.store.send_snapshot(request.range_id):
             yield part
 
-    async def _on_fetch(self, request: sv.FetchRequest, context: Context) -> sv.Ok:
+    async def _on_fetch(self, request: services.FetchRequest, context: Context) -> services.Ok:
         await self.fetch(request.range_id, request.source)
-        return sv.Ok()
+        return services.Ok()
 
     # --- replicas from elsewhere -------------------------------------------------------------------------------------
 
@@ -264,7 +266,9 @@ class Member:
         address = self.book.resolve(source)
         if address is None:
             raise UnavailableError(f"the address of n{source} is not known")
-        stream = await self.dialer.stream(address, sv.SNAPSHOT, sv.SnapshotRequest(range_id), node_id=source)
+        stream = await self.dialer.stream(
+            address, services.SNAPSHOT, services.SnapshotRequest(range_id), node_id=source
+        )
         return await self.store.install_snapshot(stream)
 
     def _fetch_later(self, state: RangeState) -> None:

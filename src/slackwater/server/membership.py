@@ -15,20 +15,20 @@ from slackwater.errors import AccessDenied, LogIdentityMismatch, Overloaded, Usa
 from slackwater.hooks import probe
 from slackwater.model.ids import NodeId
 from slackwater.model.locality import check_locality
+from slackwater.protocol.node.services import JoinReply
 from slackwater.runtime.access import ANYBODY, bound
 from slackwater.runtime.tcp import parse_address
 from slackwater.server.addresses import NODES_MAX, check_address, check_descriptor
 from slackwater.server.bootstrap import NODE_ID_KEY
 from slackwater.server.identity import read_identity
-from slackwater.server.services import JoinReply
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import NodeDescriptor
+    from slackwater.protocol.node.services import JoinRequest
     from slackwater.runtime.access import Certificate
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.addresses import AddressBook
     from slackwater.server.member import Member
-    from slackwater.server.services import JoinRequest
 
 
 def check_node(book: AddressBook, node_id: int, certificate: Certificate | None) -> None:

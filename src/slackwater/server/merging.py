@@ -25,9 +25,9 @@ from slackwater.errors import SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.protect.zone_changes import read_zones
+from slackwater.protocol.node.services import ReplicaStatus
 from slackwater.protocol.range import requests as rq
 from slackwater.runtime.deadline import Deadline
-from slackwater.server.services import ReplicaStatus
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater import __version__
 from slackwater.clock.timestamp import seconds_between, us_of
-from slackwater.closedts.side_transport import CannotClose
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from slackwater.errors import ClockError, LogIdentityMismatch, SlackwaterError, 
 from slackwater.jobs import JobTypes
 from slackwater.model.descriptors import NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.node import services
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.rpc.server import RpcServer
 from slackwater.runtime.sync import Event
-from slackwater.server import services as sv
 from slackwater.server.addresses import AddressBook
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, FIRST_NODE, bootstrap_store
 from slackwater.server.clock_hook import HybridClockHook
@@ -158,12 +158,12 @@ class Node:
 
     async def _join_cluster(self) -> None:
         kind, name, incarnation = self.log.identity()
-        request = sv.JoinRequest(self.address, self.locality, (kind, name, incarnation))
+        request = services.JoinRequest(self.address, self.locality, (kind, name, incarnation))
         while not self.node_id:
             self.steps.accept()  # it has stamped nothing that binds anybody: a clock that was put right is right from now on
             for address in self.join:
                 try:
-                    reply = await self.dialer.call(address, sv.JOIN, request, timeout=10.0)
+                    reply = await self.dialer.call(address, services.JOIN, request, timeout=10.0)
                 except (LogIdentityMismatch, UsageError):
                     raise
                 except SlackwaterError:
@@ -218,9 +218,9 @@ class Node:
     # --- serving -----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        self.server.handle_sync(sv.HELLO, self._on_hello)
-        self.server.handle(sv.INIT, self._on_init)
-        self.server.handle_sync(sv.REPORT, self._on_report)
+        self.server.handle_sync(services.HELLO, self._on_hello)
+        self.server.handle(services.INIT, self._on_init)
+        self.server.handle_sync(services.REPORT, self._on_report)
 
     def _why_unserved(self) -> SlackwaterError | None:
         """Why a method that has no handler has none: most belong to members."""
@@ -233,20 +233,20 @@ class Node:
     def _check_node(self, node_id: int, certificate: Certificate | None) -> None:
         check_node(self.book, node_id, certificate)
 
-    def _on_hello(self, request: sv.HelloRequest, context: Context) -> sv.HelloReply:
+    def _on_hello(self, request: services.HelloRequest, context: Context) -> services.HelloReply:
         if request.node is not None and request.node.node_id:
             check_told(request.node, context, latest=self.clock.now())
             self.book.learn([request.node])
         own = self.book.own or NodeDescriptor(self.node_id, self.address, self.locality)
-        return sv.HelloReply(
+        return services.HelloReply(
             self.identity.cluster_id, own, list(self.book.nodes.values()), self.book.known_first_range()
         )
 
-    async def _on_init(self, request: sv.InitRequest, context: Context) -> sv.InitReply:
+    async def _on_init(self, request: services.InitRequest, context: Context) -> services.InitReply:
         cluster_id = await self.init(cluster_id=request.cluster_id or None)
-        return sv.InitReply(cluster_id, self.node_id, joins=bool(self.join))
+        return services.InitReply(cluster_id, self.node_id, joins=bool(self.join))
 
-    def _on_report(self, request: sv.ReportRequest, context: Context) -> sv.ReportReply:
+    def _on_report(self, request: services.ReportRequest, context: Context) -> services.ReportReply:
         return report(self)
 
     def _local_first_range(self) -> RangeDescriptor | None:

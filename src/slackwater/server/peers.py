@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.errors import SlackwaterError, UnavailableError
+from slackwater.protocol.node import services
 from slackwater.routing.parallel import in_parallel
-from slackwater.server import services as sv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,26 +33,28 @@ class Peers:
         self._resolve = resolve
         self._scope = scope
 
-    async def status(self, node: NodeId, ranges: Sequence[RangeId] = ()) -> sv.StatusReply:
+    async def status(self, node: NodeId, ranges: Sequence[RangeId] = ()) -> services.StatusReply:
         """Where a node's replicas stand; of all ranges when none is named."""
-        request = sv.StatusRequest(list(ranges))
-        return await self._dialer.call(self._address(node), sv.STATUS, request, timeout=STATUS_TIMEOUT_S, node_id=node)
-
-    async def capacity(self, node: NodeId) -> sv.CapacityReply:
-        """How much a node holds."""
-        request = sv.CapacityRequest()
+        request = services.StatusRequest(list(ranges))
         return await self._dialer.call(
-            self._address(node), sv.CAPACITY, request, timeout=STATUS_TIMEOUT_S, node_id=node
+            self._address(node), services.STATUS, request, timeout=STATUS_TIMEOUT_S, node_id=node
         )
 
-    async def replica(self, node: NodeId, range_id: RangeId) -> sv.ReplicaStatus | None:
+    async def capacity(self, node: NodeId) -> services.CapacityReply:
+        """How much a node holds."""
+        request = services.CapacityRequest()
+        return await self._dialer.call(
+            self._address(node), services.CAPACITY, request, timeout=STATUS_TIMEOUT_S, node_id=node
+        )
+
+    async def replica(self, node: NodeId, range_id: RangeId) -> services.ReplicaStatus | None:
         """Where one replica stands; None when the node has none."""
         found = (await self.status(node, [range_id])).replicas
         return found[0] if found else None
 
     async def replicas(
         self, nodes: Sequence[NodeId], range_id: RangeId
-    ) -> dict[NodeId, sv.ReplicaStatus | SlackwaterError | None]:
+    ) -> dict[NodeId, services.ReplicaStatus | SlackwaterError | None]:
         """One range on many nodes at once: its status, None where there is no replica, or why that is not known."""
         works = [partial(self.replica, node, range_id) for node in nodes]
         answers = await in_parallel(self._scope, works, limit=ASKED_AT_ONCE_MAX, name="status")
@@ -60,20 +62,22 @@ class Peers:
 
     async def fetch(self, node: NodeId, range_id: RangeId, *, source: NodeId) -> None:
         """Have `node` install a replica from a snapshot that `source` sends."""
-        request = sv.FetchRequest(range_id, source)
-        await self._dialer.call(self._address(node), sv.FETCH, request, timeout=FETCH_TIMEOUT_S, node_id=node)
+        request = services.FetchRequest(range_id, source)
+        await self._dialer.call(self._address(node), services.FETCH, request, timeout=FETCH_TIMEOUT_S, node_id=node)
 
-    async def checksum(self, node: NodeId, range_id: RangeId, checksum_id: bytes) -> sv.ChecksumReply:
+    async def checksum(self, node: NodeId, range_id: RangeId, checksum_id: bytes) -> services.ChecksumReply:
         """What a replica found in itself at one point of its log, if it is that far."""
-        request = sv.ChecksumRequest(range_id, checksum_id)
+        request = services.ChecksumRequest(range_id, checksum_id)
         return await self._dialer.call(
-            self._address(node), sv.CHECKSUM, request, timeout=STATUS_TIMEOUT_S, node_id=node
+            self._address(node), services.CHECKSUM, request, timeout=STATUS_TIMEOUT_S, node_id=node
         )
 
     async def quarantine(self, node: NodeId, range_id: RangeId, *, reason: str) -> None:
         """Have `node` stop serving from a replica that differs from the others, and fetch it anew."""
-        request = sv.QuarantineRequest(range_id, reason)
-        await self._dialer.call(self._address(node), sv.QUARANTINE, request, timeout=STATUS_TIMEOUT_S, node_id=node)
+        request = services.QuarantineRequest(range_id, reason)
+        await self._dialer.call(
+            self._address(node), services.QUARANTINE, request, timeout=STATUS_TIMEOUT_S, node_id=node
+        )
 
     def _address(self, node: NodeId) -> Address:
         address = self._resolve(node)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slackwater.model.ids import RangeId
-    from slackwater.server.services import ReplicaStatus
+    from slackwater.protocol.node.services import ReplicaStatus
 
 
 class RangeReplicas(msgspec.Struct, frozen=True):

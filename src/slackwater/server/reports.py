@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.model.descriptors import NodeDescriptor
-from slackwater.server import services as sv
+from slackwater.protocol.node import services
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from slackwater.server.span_watch import SpanWatch
 
 
-def report(node: Node) -> sv.ReportReply:
+def report(node: Node) -> services.ReportReply:
     """What a node knows of itself and of the others."""
     own, member = NodeDescriptor(node.node_id, node.address, node.locality), node.member
     replicas = [] if member is None else list(member.store.replicas.values())
-    return sv.ReportReply(
+    return services.ReportReply(
         cluster_id=node.identity.cluster_id,
         node=node.book.nodes.get(node.node_id, own),
         nodes=list(node.book.nodes.values()),
@@ -48,11 +48,11 @@ def certificate_warnings(node: Node) -> list[str]:
     return node.credentials.warnings(now_s, within_days=node.settings["tls.expiry_warning"])
 
 
-def replica_status(store: Store, range_id: RangeId, configuration: SpanWatch) -> sv.ReplicaStatus:
+def replica_status(store: Store, range_id: RangeId, configuration: SpanWatch) -> services.ReplicaStatus:
     """Where one replica of a store stands."""
     replica = store.replicas[range_id]
     state = replica.state
-    return sv.ReplicaStatus(
+    return services.ReplicaStatus(
         descriptor=state.descriptor,
         lease=state.lease,
         lai=state.lai,
@@ -70,12 +70,12 @@ def replica_status(store: Store, range_id: RangeId, configuration: SpanWatch) ->
     )
 
 
-def _columns(store: Store, descriptor: RangeDescriptor) -> sv.ColumnsStatus | None:
+def _columns(store: Store, descriptor: RangeDescriptor) -> services.ColumnsStatus | None:
     """What a store has of a range in columns; a file that covers more of the keys counts whole."""
     held = store.context.columns.overlapping(descriptor.start, descriptor.end)
     if not held:
         return None
-    return sv.ColumnsStatus(
+    return services.ColumnsStatus(
         size=sum(kept.record.size for kept in held),
         rows=sum(kept.record.rows for kept in held),
         changed=sum(len(kept.delta) for kept in held),
@@ -83,16 +83,16 @@ def _columns(store: Store, descriptor: RangeDescriptor) -> sv.ColumnsStatus | No
     )
 
 
-def checksum(replica: Replica, checksum_id: bytes) -> sv.ChecksumReply:
+def checksum(replica: Replica, checksum_id: bytes) -> services.ChecksumReply:
     """What a replica found in itself; one that has failed has no vote (I-34)."""
     if replica.failure is not None:
-        return sv.ChecksumReply(None, str(replica.failure))
-    return sv.ChecksumReply(replica.checksums.get(checksum_id))
+        return services.ChecksumReply(None, str(replica.failure))
+    return services.ChecksumReply(replica.checksums.get(checksum_id))
 
 
-def capacity(store: Store, node_id: NodeId) -> sv.CapacityReply:
+def capacity(store: Store, node_id: NodeId) -> services.CapacityReply:
     """How much a store holds."""
     now_ns = store.context.runtime.clock.monotonic_ns()
     replicas = list(store.replicas.values())
     led = [r for r in replicas if r.state.lease.holder == node_id]
-    return sv.CapacityReply(node_id, len(replicas), len(led), sum(r.load.rate(now_ns=now_ns) for r in replicas))
+    return services.CapacityReply(node_id, len(replicas), len(led), sum(r.load.rate(now_ns=now_ns) for r in replicas))

@@ -22,9 +22,9 @@ from slackwater.codec.envelope import Enveloper, Timeline
 from slackwater.errors import DecodeError, InvariantViolation, UsageError
 from slackwater.model.kinds import INT, STRING
 from slackwater.model.reserved import CHANGE_COLUMNS, FEED_COLUMNS, RESERVED_COLUMNS, is_reserved
+from slackwater.model.scan_plan import ScanPlan
 from slackwater.model.tables import TableDescriptor, TableHistory
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
-from slackwater.protocol.range.bulk import ScanPlan
 
 COLUMNS = (ColumnSpec("id", INT), ColumnSpec("name", STRING, nullable=True))
 KEY = (KeySpec("id"),)

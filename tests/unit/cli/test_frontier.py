@@ -12,12 +12,11 @@ import pytest
 from slackwater.cli import frontier as frontier_command
 from slackwater.cli.frontier import Report, _row
 from slackwater.clock.timestamp import MIN
-from slackwater.closedts.explain import Holding, HoldKind, ReplicaFrontier
 from slackwater.codec.layout import kv
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
-from slackwater.server.closing import FRONTIER, ReplicaFrontiersRequest
-from slackwater.server.services import STATUS, StatusRequest
+from slackwater.protocol.closedts.frontier import FRONTIER, Holding, HoldKind, ReplicaFrontier, ReplicaFrontiersRequest
+from slackwater.protocol.node.services import STATUS, StatusRequest
 from tests.unit.closedts.transport_world import at
 from tests.unit.server.cluster import Cluster
 

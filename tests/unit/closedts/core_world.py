@@ -18,9 +18,10 @@ from slackwater.closedts import BucketTracker
 from slackwater.closedts.policy import ClosingPolicy, Terms
 from slackwater.closedts.policy import target as policy_target
 from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
+from slackwater.closedts.side_transport import Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseSequence, RangeDescriptor
 from slackwater.model.ids import NodeId, Position, RangeId
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.protocol.log.commands import (
     FreezeTrigger,
     LeaseTrigger,

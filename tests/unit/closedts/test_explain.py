@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.clock.timestamp import MIN
-from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.codec.layout import kv
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Intent
+from slackwater.protocol.closedts.frontier import ReplicaFrontier
 from tests.unit.closedts.transport_world import at
 
 NOW = at(100)

@@ -7,10 +7,11 @@ import pytest
 from slackwater.clock.timestamp import MIN
 from slackwater.closedts import side_transport
 from slackwater.closedts.policy import ClosingPolicy, Terms
-from slackwater.closedts.side_transport import UPDATES_KEPT, CannotClose, Sender
+from slackwater.closedts.side_transport import UPDATES_KEPT, Sender
 from slackwater.config.zones import PolicyKind
 from slackwater.errors import UsageError
 from slackwater.model.ids import RangeId
+from slackwater.protocol.closedts.frontier import CannotClose
 from tests.unit.closedts.transport_world import FakeRange, at, lease, new_sender, tick
 
 

@@ -14,12 +14,13 @@ import pytest
 from slackwater.clock.timestamp import Timestamp, from_us
 from slackwater.closedts.policy import ClosingPolicy
 from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.side_transport import CannotClose, Sender
+from slackwater.closedts.side_transport import Sender
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.config.zones import PolicyKind
 from slackwater.errors import NotLeaseholder
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.protocol.closedts.update import Update
 from tests import golden
 from tests.unit.closedts.transport_world import TERMS, FakeRange, at, lease

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.closedts.policy import ClosingPolicy, Terms
-from slackwater.closedts.side_transport import CannotClose, Closed, NodeLease, Sender
+from slackwater.closedts.side_transport import Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 
 if TYPE_CHECKING:
+    from slackwater.protocol.closedts.frontier import CannotClose
     from slackwater.protocol.closedts.update import Update
 
 TERMS = Terms(target_duration_s=3.0)

@@ -12,9 +12,10 @@ from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import BelowGcThreshold, ConflictError, UsageError
 from slackwater.model.kinds import ColumnKind, ColumnType
+from slackwater.model.scan_plan import ScanPlan
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.txns import Txn
-from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow, ScanPlan
+from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow
 from slackwater.protocol.range.requests import GcTxnRecords, Get, Header, RaiseGcThreshold
 from slackwater.protocol.range.served import Why
 from slackwater.routing.sender import NO_RANGE

@@ -9,9 +9,10 @@ import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts import BucketTracker
-from slackwater.closedts.side_transport import CannotClose, Closed
+from slackwater.closedts.side_transport import Closed
 from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.protocol.log.commands import FreezeTrigger
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer

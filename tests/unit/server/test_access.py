@@ -12,12 +12,12 @@ from cryptography.x509.oid import NameOID
 from slackwater.errors import AccessDenied, ConnectionLost, SlackwaterError, UsageError
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.ids import NodeId
+from slackwater.protocol.node import services
 from slackwater.runtime import TcpNet, run
 from slackwater.runtime.access import NOBODY, Certificate, Role, bound, roles_of
 from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator
 from slackwater.runtime.rpc import Method, StreamMethod
 from slackwater.runtime.tls import TlsFiles, client_context, client_files, node_files
-from slackwater.server import services as sv
 from tests.unit.server.guarded import Guarded
 
 NODES, OPERATORS, CLIENTS = "node", "operator", "client"
@@ -186,9 +186,9 @@ def test_a_node_is_bound_to_the_host_it_is_known_at(certs):
             guarded.node.book.learn([NodeDescriptor(NodeId(5), "db5.example:7400")])
             dialer = guarded.dialer(files=node_files(certs), node_id=5)
             with pytest.raises(AccessDenied, match=r"is for 127\.0\.0\.1, and n5 is at db5\.example"):
-                await dialer.call(guarded.address, sv.REPORT, sv.ReportRequest(), timeout=5)
+                await dialer.call(guarded.address, services.REPORT, services.ReportRequest(), timeout=5)
             unknown = guarded.dialer(files=node_files(certs), node_id=6)  # it has just joined through another node
-            await unknown.call(guarded.address, sv.REPORT, sv.ReportRequest(), timeout=5)
+            await unknown.call(guarded.address, services.REPORT, services.ReportRequest(), timeout=5)
 
     run(main())
 
@@ -211,10 +211,10 @@ def test_a_node_tells_only_what_may_be_kept(certs, told, text):
         async with Guarded(certs) as guarded:
             dialer = guarded.dialer(files=node_files(certs), node_id=6)
             with pytest.raises(UsageError, match=text):
-                await dialer.call(guarded.address, sv.HELLO, sv.HelloRequest(told), timeout=5)
+                await dialer.call(guarded.address, services.HELLO, services.HelloRequest(told), timeout=5)
             assert set(guarded.node.book.nodes) == {1}
             good = NodeDescriptor(NodeId(6), "127.0.0.1:1", (("zone", "a"),))
-            await dialer.call(guarded.address, sv.HELLO, sv.HelloRequest(good), timeout=5)
+            await dialer.call(guarded.address, services.HELLO, services.HelloRequest(good), timeout=5)
             assert guarded.node.book.nodes[NodeId(6)] == good
 
     run(main())
@@ -225,7 +225,7 @@ def test_joining_takes_a_certificate_for_the_address(certs):
         async with Guarded(certs) as guarded:
             log = tuple(guarded.node.log.identity())
             ask = lambda dialer, address: dialer.call(  # noqa: E731
-                guarded.address, sv.JOIN, sv.JoinRequest(address, (), log), timeout=5
+                guarded.address, services.JOIN, services.JoinRequest(address, (), log), timeout=5
             )
             newcomer = guarded.dialer(files=node_files(certs))
             with pytest.raises(AccessDenied, match=r"is for 127\.0\.0\.1"):

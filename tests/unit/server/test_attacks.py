@@ -11,13 +11,13 @@ from slackwater.codec.layout import kv
 from slackwater.errors import AccessDenied
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.ids import NodeId
+from slackwater.protocol.node import services
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.requests import Batch, Header
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
 from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator
 from slackwater.runtime.seam import Family
-from slackwater.server import services as sv
 from slackwater.server.addresses import BOOK_KEY
 from slackwater.server.cluster_settings import setting_key
 from slackwater.storage.batch import WriteBatch
@@ -73,9 +73,9 @@ def test_a_client_cannot_forge_a_merge(certs):
 def test_a_client_cannot_read_raw_replicas(certs):
     async def attack(guarded, dialer):
         descriptor = await guarded.node.sender.range_of(kv(b"k"))
-        request = sv.SnapshotRequest(descriptor.range_id)
+        request = services.SnapshotRequest(descriptor.range_id)
         with pytest.raises(AccessDenied, match=r"store\.snapshot is for nodes"):
-            async for _ in await dialer.stream(guarded.address, sv.SNAPSHOT, request):
+            async for _ in await dialer.stream(guarded.address, services.SNAPSHOT, request):
                 pass
 
     attacked(certs, attack)
@@ -84,9 +84,9 @@ def test_a_client_cannot_read_raw_replicas(certs):
 def test_a_client_cannot_quarantine_a_replica(certs):
     async def attack(guarded, dialer):
         descriptor = await guarded.node.sender.range_of(kv(b"k"))
-        request = sv.QuarantineRequest(descriptor.range_id, "because")
+        request = services.QuarantineRequest(descriptor.range_id, "because")
         with pytest.raises(AccessDenied, match=r"store\.quarantine is for nodes"):
-            await dialer.call(guarded.address, sv.QUARANTINE, request, timeout=5)
+            await dialer.call(guarded.address, services.QUARANTINE, request, timeout=5)
 
     attacked(certs, attack)
 
@@ -106,7 +106,7 @@ def test_a_client_cannot_greet_with_huge_addresses(certs):
     async def attack(guarded, dialer):
         fake = NodeDescriptor(NodeId(7), "x" * (6 << 20) + ":7400")
         with pytest.raises(AccessDenied, match=r"node\.hello is for nodes and operators"):
-            await dialer.call(guarded.address, sv.HELLO, sv.HelloRequest(fake), timeout=5)
+            await dialer.call(guarded.address, services.HELLO, services.HelloRequest(fake), timeout=5)
         assert NodeId(7) not in guarded.node.book.nodes
         await guarded.node.book.keep(guarded.engine)
         assert len(guarded.engine.get(Family.LOCAL, BOOK_KEY) or b"") < 4096

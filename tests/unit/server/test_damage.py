@@ -10,8 +10,9 @@ import pytest
 from slackwater.codec.layout import kv
 from slackwater.errors import DamageError, StorageError, UnavailableError, UsageError
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.node.snapshots import SnapshotBlock
 from slackwater.replica.rebuild import copy_whole
-from slackwater.replica.snapshot import SnapshotBlock, check_whole, send_parts
+from slackwater.replica.snapshot import check_whole, send_parts
 from slackwater.replica.state import encode_state, state_key
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family
@@ -28,7 +29,7 @@ from tests.unit.server.cluster import Cluster
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from slackwater.replica.snapshot import SnapshotPart
+    from slackwater.protocol.node.snapshots import SnapshotPart
     from slackwater.server.member import Member
 
 ROWS = 50

@@ -13,11 +13,12 @@ from slackwater.config.zones import ZoneConfig, bound_inside, factor_of
 from slackwater.errors import DecodeError, UnavailableError, UsageError
 from slackwater.model.descriptors import NO_LEASE, RangeDescriptor
 from slackwater.model.txns import Intent, TxnRecord, TxnStatus
+from slackwater.protocol.node.services import ReplicaStatus
+from slackwater.protocol.node.snapshots import Examination
 from slackwater.protocol.range.requests import ConditionalPut, Delete
 from slackwater.replica.allocator import Add, Move, NodeInfo, NodeState, Remove
 from slackwater.replica.lease import LeaseState
 from slackwater.replica.load import KEYS_KEPT, SAMPLE_EVERY, LoadMeter
-from slackwater.replica.snapshot import Examination
 from slackwater.runtime.seam import Family
 from slackwater.server.meta import Record, decode, plan
 from slackwater.server.queues.check import judge
@@ -27,7 +28,6 @@ from slackwater.server.queues.replicate import after
 from slackwater.server.queues.splits import middle_key
 from slackwater.server.queues.trim import trim_upto
 from slackwater.server.queues.txns import sort_out
-from slackwater.server.services import ReplicaStatus
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine
 

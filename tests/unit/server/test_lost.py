@@ -9,13 +9,13 @@ import pytest
 
 from slackwater.codec.layout import KEY_MIN, KV, kv
 from slackwater.errors import HistoryIncomplete
-from slackwater.model.descriptors import Generation, RangeDescriptor
+from slackwater.model.descriptors import Generation, Genesis, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.replica.allocator import NodeState
 from slackwater.replica.driver.history import RangeHistory
 from slackwater.replica.snapshot import range_digest
 from slackwater.server.bootstrap import begin_again
-from slackwater.server.identity import Genesis, read_identity
+from slackwater.server.identity import read_identity
 from slackwater.server.queues.lost import may_rebuild
 from slackwater.server.reports import report
 from tests.unit.server.cluster import Cluster

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from slackwater.errors import ConnectionLost, UnavailableError
+from slackwater.protocol.node.services import ReplicaStatus
 from slackwater.runtime import run
 from slackwater.server import merging
-from slackwater.server.services import ReplicaStatus
 
 
 class Clock:

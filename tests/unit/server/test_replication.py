@@ -6,8 +6,8 @@ from slackwater.clock.timestamp import MIN
 from slackwater.codec.layout import KEY_MAX, KEY_MIN, kv
 from slackwater.model.descriptors import NO_LEASE, Generation, LeaseAppliedIndex, RangeDescriptor
 from slackwater.model.ids import NodeId, Position, RangeId
+from slackwater.protocol.node.services import ReplicaStatus
 from slackwater.server.replication import count_replicas, gaps, warnings
-from slackwater.server.services import ReplicaStatus
 from slackwater.storage.stats import ZERO
 
 MIDDLE = kv(b"m")

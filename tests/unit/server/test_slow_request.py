@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from slackwater.closedts.explain import HoldKind
 from slackwater.codec.layout import kv
+from slackwater.protocol.closedts.frontier import HoldKind
 from tests.unit.server.cluster import Cluster
 
 

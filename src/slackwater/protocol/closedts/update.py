@@ -19,6 +19,8 @@ import msgspec
 from slackwater.clock.timestamp import Timestamp
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.runtime.access import NODES
+from slackwater.runtime.rpc.method import StreamMethod
 
 GroupId = int
 Member = tuple[RangeId, LeaseAppliedIndex, GroupId]
@@ -49,3 +51,6 @@ class Subscribe(msgspec.Struct, frozen=True, array_like=True):
     """Ask a node for its stream of updates."""
 
     receiver: NodeId
+
+
+UPDATES: StreamMethod[Subscribe, Update] = StreamMethod("closedts.updates", Subscribe, Update, callers=NODES)

@@ -4,9 +4,9 @@
     ExportArrow   what happened to the rows of a span in (after, upto]: one row per change
     Blocks        record batches as Arrow IPC messages, and the key to go on from
 
-Who asks knows the table; a range does not. So the request brings a `ScanPlan`: every schema version that may have written
-a value, the version to read as, the columns wanted, and predicates to push into the decode. It travels as *bytes*: encoded
-once by who plans the read, sent with every piece of it, and used by replicas as the name of the decoder they keep.
+The reader knows the table; a range does not. So the request brings a `model.scan_plan.ScanPlan`: every schema version that may
+have written a value, the version to read as, the columns wanted, and predicates to push into the decode. It travels as *bytes*:
+encoded once where the read is planned, sent with every piece of it, and used by replicas as the name of the decoder they keep.
 
     plan ──encode──► bytes ──► ScanArrow ──► r1 ─► Blocks      one plan, many ranges and chunks
                                         └──► r2 ─► Blocks
@@ -21,24 +21,14 @@ A batch without limits gets `BULK_BYTES_DEFAULT`. An answer with `resume` contin
 
 from __future__ import annotations
 
-import datetime as dt
-from decimal import Decimal
-
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.errors import DecodeError, UsageError
-from slackwater.model.predicates import Predicate
-from slackwater.model.schema import TableSchema
 
 BULK_BYTES_DEFAULT = 4 << 20
 """Stored bytes one answer covers when the batch sets no limit."""
 BULK_BYTES_MAX = 8 << 20
 """Stored bytes one answer covers at most: it has to fit an RPC frame."""
-PLAN_BYTES_MAX = 1 << 20
-
-_INT64 = range(-(1 << 63), 1 << 64)
-_DECIMAL, _DATETIME, _DATE, _INTEGER = range(1, 5)
 
 
 class _BulkMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -81,82 +71,3 @@ class Blocks(_BulkMessage, frozen=True):
 
 
 BULK = (ScanArrow, ExportArrow)
-
-
-class ScanPlan(msgspec.Struct, frozen=True):
-    """How values become columns."""
-
-    schemas: tuple[TableSchema, ...]
-    """Every version that may have written a value of the table."""
-    read_version: int
-    """The version whose columns are wanted."""
-    columns: tuple[str, ...] | None = None
-    """In this order; None: all."""
-    predicates: tuple[Predicate, ...] = ()
-
-    def schema(self) -> TableSchema:
-        """The schema to read as."""
-        for schema in self.schemas:
-            if schema.version == self.read_version:
-                return schema
-        raise UsageError("the plan does not hold the schema version it reads as", version=self.read_version)
-
-    def encode(self) -> bytes:
-        """For requests."""
-        predicates = tuple(msgspec.structs.replace(p, literal=_packed(p.literal)) for p in self.predicates)
-        data = _encoder.encode(msgspec.structs.replace(self, predicates=predicates))
-        if len(data) > PLAN_BYTES_MAX:
-            raise UsageError("the plan is too large; shorten its `in` lists", size=len(data), limit=PLAN_BYTES_MAX)
-        return data
-
-
-def decode_plan(data: bytes) -> ScanPlan:
-    """A plan out of a request; anything else is a `DecodeError`."""
-    if len(data) > PLAN_BYTES_MAX:
-        raise DecodeError("a scan plan is too large", size=len(data), limit=PLAN_BYTES_MAX)
-    try:
-        return _decoder.decode(data)
-    except (msgspec.MsgspecError, UsageError, ValueError, ArithmeticError, RecursionError) as error:
-        raise DecodeError(f"these bytes are not a scan plan: {error}") from None
-
-
-def _packed(literal: object) -> object:
-    """A literal in a form that msgpack carries without loss."""
-    match literal:
-        case list() | tuple() | set() | frozenset():
-            return [_packed(item) for item in literal]
-        case bool() | None | float() | str() | bytes():
-            return literal
-        case int():
-            return literal if literal in _INT64 else _ext(_INTEGER, str(literal))
-        case Decimal():
-            return _ext(_DECIMAL, str(literal))
-        case dt.datetime():
-            return _ext(_DATETIME, literal.isoformat())
-        case dt.date():
-            return _ext(_DATE, literal.isoformat())
-    raw = getattr(literal, "bytes", None)  # a UUID, whose module this layer does not import
-    if isinstance(raw, bytes):
-        return raw
-    raise UsageError("a predicate compares with a plain Python value", got=type(literal).__name__)
-
-
-def _ext(code: int, text: str) -> msgspec.msgpack.Ext:
-    return msgspec.msgpack.Ext(code, text.encode())
-
-
-def _unpacked(code: int, data: memoryview) -> object:
-    text = str(data, "utf-8")
-    if code == _INTEGER:
-        return int(text)
-    if code == _DECIMAL:
-        return Decimal(text)
-    if code == _DATETIME:
-        return dt.datetime.fromisoformat(text)
-    if code == _DATE:
-        return dt.date.fromisoformat(text)
-    raise ValueError(f"unknown kind of literal {code}")
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ScanPlan, ext_hook=_unpacked)

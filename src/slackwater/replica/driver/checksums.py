@@ -14,8 +14,8 @@ from slackwater.errors import StorageError
 from slackwater.replica.snapshot import examine
 
 if TYPE_CHECKING:
+    from slackwater.protocol.node.snapshots import Examination
     from slackwater.replica.driver.context import ReplicaContext
-    from slackwater.replica.snapshot import Examination
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import EngineSnapshot, TaskScope
 

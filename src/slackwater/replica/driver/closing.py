@@ -14,14 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
-from slackwater.closedts.explain import ReplicaFrontier
 from slackwater.closedts.negotiate import resolve
 from slackwater.closedts.policy import ClosingPolicy, closable_upto, longest_lead_s, target, terms_of
-from slackwater.closedts.side_transport import CannotClose
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import InvariantViolation, TooStale, UsageError
 from slackwater.hooks import tap
 from slackwater.model.descriptors import LeaseAppliedIndex
+from slackwater.protocol.closedts.frontier import CannotClose, ReplicaFrontier
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.served import Why
 from slackwater.replica import declare

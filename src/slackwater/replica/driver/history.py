@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from slackwater.log.contract import Entry, OrderedLog
     from slackwater.model.ids import Position, RangeId
     from slackwater.protocol.log.commands import Packet
-    from slackwater.replica.snapshot import SnapshotPart
+    from slackwater.protocol.node.snapshots import SnapshotPart
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Runtime
 

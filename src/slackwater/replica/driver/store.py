@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from slackwater.closedts.publisher import Publisher
     from slackwater.log.contract import OrderedLog
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.protocol.node.snapshots import SnapshotPart
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver.context import ApplyListener, LivenessView
     from slackwater.replica.evaluation import LeftSide
     from slackwater.replica.read_summary import ReadSummary
-    from slackwater.replica.snapshot import SnapshotPart
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Runtime, TaskHandle, TaskScope
     from slackwater.settings import Settings

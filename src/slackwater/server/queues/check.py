@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slackwater.model.ids import NodeId, RangeId
-    from slackwater.replica.snapshot import Examination
+    from slackwater.protocol.node.snapshots import Examination
     from slackwater.server.queues.context import Visit
 
 CHECKSUM_ID_BYTES = 8

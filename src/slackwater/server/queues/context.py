@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.config.zones import ZoneConfig, config_of, factor_of
 from slackwater.errors import NotLeaseholder, SlackwaterError
+from slackwater.protocol.node.services import CapacityReply, ReplicaStatus
 from slackwater.replica.allocator import NodeInfo, NodeState, node_state
 from slackwater.routing.parallel import in_parallel
 from slackwater.server.peers import ASKED_AT_ONCE_MAX
-from slackwater.server.services import CapacityReply, ReplicaStatus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

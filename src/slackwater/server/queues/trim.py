@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from slackwater.hooks import probe
 from slackwater.model.ids import Position
+from slackwater.protocol.node.services import ReplicaStatus
 from slackwater.replica.allocator import NodeState
-from slackwater.server.services import ReplicaStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,8 +19,8 @@ from slackwater.errors import SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.ids import RangeId
 from slackwater.protect.zone_changes import change_zone
+from slackwater.protocol.node.admin import DECOMMISSION, DecommissionRequest
 from slackwater.server.admin import Admin
-from slackwater.server.admin_service import DECOMMISSION, DecommissionRequest
 from slackwater.server.bootstrap import RANGE_ID_KEY
 from slackwater.server.peers import Peers
 from slackwater.sim.handles import NS

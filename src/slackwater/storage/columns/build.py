@@ -19,7 +19,7 @@ import pyarrow
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.codec.rows_arrow import BlockDecoder
-from slackwater.protocol.range.bulk import ScanPlan
+from slackwater.model.scan_plan import ScanPlan
 from slackwater.storage.arrow import visible_blocks
 from slackwater.storage.columns.delta import visible_changes
 from slackwater.storage.columns.reading import Merge, PlanReader

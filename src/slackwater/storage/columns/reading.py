@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.scan_plan import ScanPlan
     from slackwater.model.schema import Column
-    from slackwater.protocol.range.bulk import ScanPlan
     from slackwater.runtime.seam import Reader
     from slackwater.storage.columns.delta import Changes
     from slackwater.storage.columns.segment import Segment

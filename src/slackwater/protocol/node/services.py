@@ -18,12 +18,11 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.model.descriptors import Lease, LeaseAppliedIndex, Liveness, NodeDescriptor, RangeDescriptor
+from slackwater.model.descriptors import Genesis, Lease, LeaseAppliedIndex, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, Position, RangeId
-from slackwater.replica.snapshot import Examination, SnapshotBlock, SnapshotHeader, SnapshotTrailer
+from slackwater.protocol.node.snapshots import Examination, SnapshotBlock, SnapshotHeader, SnapshotTrailer
 from slackwater.runtime.access import NEWCOMERS, NODES, NODES_AND_OPERATORS, OPERATORS
 from slackwater.runtime.rpc.method import Method, StreamMethod
-from slackwater.server.identity import Genesis
 
 
 class HelloRequest(msgspec.Struct, frozen=True):

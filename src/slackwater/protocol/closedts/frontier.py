@@ -27,11 +27,26 @@ import enum
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
-from slackwater.closedts.side_transport import CannotClose
-from slackwater.codec.layout import show_key
+from slackwater.codec.layout import KEY_MAX, show_key
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Intent
+from slackwater.runtime.access import NODES_AND_OPERATORS
+from slackwater.runtime.rpc.method import Method
+
+
+class CannotClose(enum.Enum):
+    """Why a range closed nothing at a tick. Counted; shown by `explain frontier`."""
+
+    NO_VALID_LEASE = "no valid lease"
+    LEASE_MOVING = "lease transfer under way"
+    OVER_LEASE_END = "target over lease end"
+    MERGE_IN_PROGRESS = "merge in progress"
+    PROPOSALS_IN_FLIGHT = "proposals in flight"
+    EVALUATING_BELOW = "requests evaluating below target"
+    REPLICA_GONE = "replica gone"
+    POLICY_OFF = "policy off"
+    TOO_MANY_POLICIES = "too many different policies on this node"
 
 
 class HoldKind(enum.Enum):
@@ -166,3 +181,27 @@ def ago(ts: Timestamp, now: Timestamp) -> str:
 def lasting(since: Timestamp, now: Timestamp) -> str:
     """For how long, for people."""
     return "" if since == MIN else f"for {max(0.0, seconds_between(since, now)):.1f} s"
+
+
+class ReplicaFrontiersRequest(msgspec.Struct, frozen=True):
+    """How far replicas here are closed and resolved: of these ranges, or of those that meet a span, by id."""
+
+    ranges: list[RangeId] = []
+    start: bytes = b""
+    end: bytes = KEY_MAX
+    beyond: RangeId = RangeId(0)
+    """Only ranges with a higher id: where the last reply ended."""
+
+
+class ReplicaFrontiersReply(msgspec.Struct, frozen=True):
+    """One per replica that is here, by id, and the clock of the node."""
+
+    replicas: list[ReplicaFrontier]
+    now: Timestamp = MIN
+    more: bool = False
+    """Whether there are others beyond the last."""
+
+
+FRONTIER: Method[ReplicaFrontiersRequest, ReplicaFrontiersReply] = Method(
+    "closedts.frontier", ReplicaFrontiersRequest, ReplicaFrontiersReply, callers=NODES_AND_OPERATORS
+)

@@ -1,0 +1,70 @@
+"""What an operator asks of any node: drain, decommission, split, merge, refetch. Served by `server/admin_service.py`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slackwater.model.descriptors import RangeDescriptor
+from slackwater.model.ids import NodeId, RangeId
+from slackwater.runtime.access import OPERATORS
+from slackwater.runtime.rpc.method import Method
+
+
+class DrainRequest(msgspec.Struct, frozen=True):
+    """Of the node that is asked."""
+
+
+class DrainReply(msgspec.Struct, frozen=True):
+    """How many leases could not be handed over."""
+
+    node_id: NodeId
+    leases_left: int
+
+
+class DecommissionRequest(msgspec.Struct, frozen=True):
+    """Of any node."""
+
+    node_id: NodeId
+
+
+class DecommissionReply(msgspec.Struct, frozen=True):
+    """What the node still holds."""
+
+    node_id: NodeId
+    replicas_left: list[RangeId]
+    leases_left: int
+
+
+class RefetchRequest(msgspec.Struct, frozen=True):
+    """Of one replica that is wrong."""
+
+    range_id: RangeId
+    node_id: NodeId
+
+
+class RefetchReply(msgspec.Struct, frozen=True):
+    """The replica is quarantined and being fetched."""
+
+    range_id: RangeId
+    node_id: NodeId
+
+
+class KeyRequest(msgspec.Struct, frozen=True):
+    """Names a range by a key in it."""
+
+    key: bytes
+
+
+class RangesReply(msgspec.Struct, frozen=True):
+    """The ranges as they are now."""
+
+    ranges: list[RangeDescriptor]
+
+
+DRAIN: Method[DrainRequest, DrainReply] = Method("admin.drain", DrainRequest, DrainReply, callers=OPERATORS)
+DECOMMISSION: Method[DecommissionRequest, DecommissionReply] = Method(
+    "admin.decommission", DecommissionRequest, DecommissionReply, callers=OPERATORS
+)
+SPLIT: Method[KeyRequest, RangesReply] = Method("admin.split", KeyRequest, RangesReply, callers=OPERATORS)
+MERGE: Method[KeyRequest, RangesReply] = Method("admin.merge", KeyRequest, RangesReply, callers=OPERATORS)
+REFETCH: Method[RefetchRequest, RefetchReply] = Method("admin.refetch", RefetchRequest, RefetchReply, callers=OPERATORS)

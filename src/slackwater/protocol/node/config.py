@@ -1,0 +1,69 @@
+"""Settings and zones: what an operator reads and changes of a running cluster. Served by `server/config_service.py`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slackwater.config.zones import PolicyKind, Sourced, ZoneConfig
+from slackwater.runtime.access import OPERATORS
+from slackwater.runtime.rpc.method import Method
+
+
+class SettingsRequest(msgspec.Struct, frozen=True):
+    """Nothing to say."""
+
+
+class ChangeSetting(msgspec.Struct, frozen=True):
+    """None: as every node was started."""
+
+    name: str
+    value: float | None = None
+
+
+class SettingsReply(msgspec.Struct, frozen=True):
+    """What is set for the whole cluster."""
+
+    values: dict[str, float]
+
+
+class ZonesRequest(msgspec.Struct, frozen=True):
+    """All records; with a key, also what holds for it."""
+
+    key: bytes = b""
+
+
+class ChangeZone(msgspec.Struct, frozen=True):
+    """Of `[start, end)`, or of the rest when both are empty; None leaves a field as it is."""
+
+    start: bytes
+    end: bytes
+    replication_factor: int | None = None
+    policy: PolicyKind | None = None
+    duration_ms: int | None = None
+    gc_ttl_s: float | None = None
+
+
+class UnsetZone(msgspec.Struct, frozen=True):
+    """Of the span with these bounds."""
+
+    start: bytes
+    end: bytes
+
+
+class ZonesReply(msgspec.Struct, frozen=True):
+    """All of them, or those that were changed or removed."""
+
+    configs: list[ZoneConfig]
+    values: dict[str, Sourced] = {}
+    """What holds for the key that was asked for, with where each value comes from."""
+
+
+READ_SETTINGS: Method[SettingsRequest, SettingsReply] = Method(
+    "admin.settings", SettingsRequest, SettingsReply, callers=OPERATORS
+)
+CHANGE_SETTING: Method[ChangeSetting, SettingsReply] = Method(
+    "admin.change_setting", ChangeSetting, SettingsReply, callers=OPERATORS
+)
+READ_ZONES: Method[ZonesRequest, ZonesReply] = Method("admin.zones", ZonesRequest, ZonesReply, callers=OPERATORS)
+CHANGE_ZONE: Method[ChangeZone, ZonesReply] = Method("admin.change_zone", ChangeZone, ZonesReply, callers=OPERATORS)
+UNSET_ZONE: Method[UnsetZone, ZonesReply] = Method("admin.unset_zone", UnsetZone, ZonesReply, callers=OPERATORS)
