@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import itertools
 import json
 import statistics
+import subprocess
 import sys
+import tarfile
 import tempfile
 from collections import Counter
 from functools import partial
@@ -37,6 +40,9 @@ ROUNDS = 40
 WARM_UPS = 10
 ROWS = 2000
 CORE = ("replica", "closedts", "txn", "storage", "log", "catalog")
+BEFORE = "e7f67d1"
+"""The code that the measures of today are held against."""
+TABLES = {"modules_of_folders": "modules of", "assertions_per_100_functions_of": "assertions per 100 functions of"}
 GOALS = {
     "upsert": {"calls": 330, "folder_changes": 80},
     "partition": {"calls": 400},
@@ -140,23 +146,26 @@ def figures(taken: Walk) -> dict[str, int]:
 # --- the code itself -------------------------------------------------------------------------------------------------
 
 
-def measures() -> dict[str, Any]:
-    """Of the source: functions, names, assertions."""
+def measures(sources: dict[str, str]) -> dict[str, Any]:
+    """Of the source, by path inside the package: functions, modules, names, assertions."""
     lengths: list[int] = []
     classes: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     guards: Counter[str] = Counter()
     modules: Counter[str] = Counter()
-    for path in sorted(SOURCE.rglob("*.py")):
-        top = path.relative_to(SOURCE).parts[0]
-        modules[str(path.parent.relative_to(SOURCE))] += 1
-        for node in ast.walk(ast.parse(path.read_text())):
+    folders: Counter[str] = Counter()
+    for name, text in sorted(sources.items()):
+        path = Path(name)
+        top = path.parts[0]
+        modules[str(path.parent)] += 1
+        folders[top if len(path.parts) > 1 else "."] += 1
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lengths.append((node.end_lineno or node.lineno) - node.lineno + 1)
                 functions[top] += 1
             elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name] += 1
-            elif isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _is_invariant(node)):
+            elif isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _is_assertion(node)):
                 guards[top] += 1
     core = sum(functions[name] for name in CORE)
     return {
@@ -166,18 +175,56 @@ def measures() -> dict[str, Any]:
         "modules": sum(modules.values()),
         "modules_in_largest_folder": max(modules.values()),
         "class_names_given_twice": sum(1 for count in classes.values() if count > 1),
+        "assertions_in_core": sum(guards[name] for name in CORE),
         "assertions_per_100_core_functions": round(100 * sum(guards[name] for name in CORE) / core, 1),
+        "modules_of_folders": dict(sorted(folders.items())),
+        "assertions_per_100_functions_of": {name: round(100 * guards[name] / functions[name], 1) for name in CORE},
     }
 
 
-def _is_invariant(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == "invariant"
+def _is_assertion(node: ast.Call) -> bool:
+    """A call of `invariant`, or the error it raises: hot paths compare in line and raise it themselves."""
+    return isinstance(node.func, ast.Name) and node.func.id in ("invariant", "InvariantViolation")
+
+
+def sources_now() -> dict[str, str]:
+    """The package as it is here."""
+    return {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
+
+
+def sources_before() -> dict[str, str]:
+    """The package as it was at `BEFORE`; empty where the repository does not reach back so far."""
+    folder = SOURCE.relative_to(PAGE.parent.parent)
+    packed = subprocess.run(
+        ["git", "archive", BEFORE, str(folder)], cwd=PAGE.parent.parent, capture_output=True, check=False
+    )
+    if packed.returncode:
+        return {}
+    found: dict[str, str] = {}
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        for member in archive:
+            inside = archive.extractfile(member)
+            if inside is not None and member.name.endswith(".py"):
+                found[str(Path(member.name).relative_to(folder))] = inside.read().decode()
+    return found
 
 
 # --- telling ---------------------------------------------------------------------------------------------------------
 
 
-def page(found: dict[str, Walk], measured: dict[str, Any]) -> str:
+def code(now: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
+    """The measures of the code as tables, beside what they were."""
+    lines = ["", "## The code", "", f"| measure | at {BEFORE} | now |", "|---|---|---|"]
+    flat = [name for name, value in now.items() if not isinstance(value, dict)]
+    lines += [f"| {name.replace('_', ' ')} | {before[name] if before else ''} | {now[name]} |" for name in flat]
+    for name, title in TABLES.items():
+        was = before[name] if before else {}
+        lines += ["", f"| {title} | at {BEFORE} | now |", "|---|---|---|"]
+        lines += [f"| {key} | {was.get(key, '')} | {now[name].get(key, '')} |" for key in sorted({*was, *now[name]})]
+    return lines
+
+
+def page(found: dict[str, Walk], measured: dict[str, Any], before: dict[str, Any] | None) -> str:
     """docs/walk.md."""
     lines = [
         "# The way of a request",
@@ -193,8 +240,7 @@ def page(found: dict[str, Walk], measured: dict[str, Any]) -> str:
         lines.append(
             f"| {name} | {cells['modules']} | {cells['folders']} | {cells['calls']} | {cells['folder_changes']} | {goal} |"
         )
-    lines += ["", "## The code", "", "| measure | value |", "|---|---|"]
-    lines += [f"| {name.replace('_', ' ')} | {value} |" for name, value in measured.items()]
+    lines += code(measured, before)
     for name, taken in found.items():
         lines += ["", f"## {name}", "", "```text", *steps(taken), "```"]
     return "\n".join(lines) + "\n"
@@ -215,12 +261,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one object and write nothing")
     chosen = parser.parse_args()
-    found, measured = walks(), measures()
+    found, measured = walks(), measures(sources_now())
     if chosen.json:
         told = {name: {**figures(taken), "path": steps(taken)} for name, taken in found.items()}
         print(json.dumps({"walks": told, "code": measured}))
         return
-    PAGE.write_text(page(found, measured))
+    old = sources_before()
+    PAGE.write_text(page(found, measured, measures(old) if old else None))
     for name, taken in found.items():
         print(name, figures(taken))
     print(measured)
