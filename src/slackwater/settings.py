@@ -124,7 +124,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("gateway.txn_idle_timeout", 60.0, "s", (1, 3600), (1, 60), "A client's transaction that nobody has used for this long is rolled back."),
     Setting("gateway.page_bytes", 3 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),
     Setting("staging.rows_max", 1_000_000, "rows", (1, 100_000_000), (10, 10_000), "Rows that one publish of staged writes may hold: they are one transaction."),
-    Setting("staging.ttl", 86400.0, "s", (60, 30 * 86400), (1, 3600), "Staged rows older than this belong to a job that died, and are removed."),
+    Setting("staging.ttl", 86400.0, "s", (60, 30 * 86400), (1, 3600), "A staged write whose client has been silent for this long fails, and its rows are removed; how long staged writes that ended are kept in system.jobs."),
     # jobs
     Setting("jobs.poll_interval", 5.0, "s", (0.05, 300), (0.1, 5), "How often a node looks for jobs to claim or to take over; what changes is also announced."),
     Setting("jobs.running_max", 8, "jobs", (0, 1024), (1, 4), "Jobs that one node runs at the same time; 0: it runs none."),

@@ -465,7 +465,6 @@ class AsyncDatabase(TableOperations):
         app: tuple[str, int] | None = None,
         owner: str = "",
         keep: Sequence[str] = (),
-        job: bytes = b"",
         timeout: float = PUBLISH_TIMEOUT_S,
     ) -> Published:
         """Write the rows of all parts at one timestamp (`client.staging`).
@@ -475,9 +474,7 @@ class AsyncDatabase(TableOperations):
         """
         until = self._gateways.deadline(duration_of(timeout, "timeout"))
         name, kind, schema = app_of(app), staged_kind(operation), await self.table(table)
-        done = await staging.publish(
-            self._gateways, schema, parts, kind, name, owner=owner, keep=keep, job=job, deadline=until
-        )
+        done = await staging.publish(self._gateways, schema, parts, kind, name, owner=owner, keep=keep, deadline=until)
         self._gateways.floor.told(done.ts)
         return done
 

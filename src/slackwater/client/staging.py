@@ -94,12 +94,13 @@ class AsyncPart:
     async def finish(self) -> PartRef:
         """Everything is in the cluster; what to publish."""
         await self._send()
-        return PartRef(self._part, self._sent, self._rows)
+        return PartRef(self._part, self._sent, self._rows, b"" if self._job is None else self._job.job)
 
     async def _send(self) -> None:
         chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if chunks:
-            request = StageChunks(self._part, self._sent, chunks, self._rows, self._job)
+            table = self._codec.schema.name
+            request = StageChunks(self._part, self._sent, chunks, self._rows, self._job, table)
             await self._gateways.call(STAGE, request, deadline=self._gateways.deadline(), resend=Resend.ALWAYS)
             self._sent += len(chunks)
 
@@ -127,7 +128,6 @@ async def publish(
     deadline: RetryBudget,
     owner: str = "",
     keep: Sequence[str] = (),
-    job: bytes = b"",
 ) -> Published:
     """Make staged rows visible, once; without a name of its own the job gets one for this call.
 
@@ -145,7 +145,6 @@ async def publish(
         lasting=app is not None,
         owner=owner,
         keep=[schema.column(column).id for column in keep],
-        job=job,
     )
     while True:
         try:
@@ -163,12 +162,12 @@ async def publish(
 
 
 def new_job(gateways: Gateways) -> str:
-    """A name that is used once; it begins with the time, so that its mark can be swept."""
+    """A name that is used once; it begins with the time, as all names of jobs do."""
     return part_id(us_of(gateways.clock.now()), gateways.runtime.rng.bytes(8)).hex()
 
 
 async def drop_staged(gateways: Gateways, parts: Sequence[PartRef]) -> None:
     """Forget parts; what was published from them stays."""
     if parts:
-        request = DropParts([ref.part for ref in parts])
+        request = DropParts(list(dict.fromkeys(ref.name for ref in parts)))
         await gateways.call(DROP_PARTS, request, deadline=gateways.deadline(), resend=Resend.ALWAYS)

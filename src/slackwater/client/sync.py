@@ -510,7 +510,6 @@ class Database(Session):
         app: tuple[str, int] | None = None,
         owner: str = "",
         keep: Sequence[str] = (),
-        job: bytes = b"",
         timeout: float = PUBLISH_TIMEOUT_S,
     ) -> Published:
         """Write the rows of all parts at one timestamp (`client.staging`).
@@ -519,7 +518,7 @@ class Database(Session):
         upsert leaves the columns of `keep` as they are in rows that are there. It has a `timeout` of its own, for all rows.
         """
         return self._loop.run(
-            self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep, job=job, timeout=timeout)
+            self._twin.publish(table, parts, operation, app=app, owner=owner, keep=keep, timeout=timeout)
         )
 
     def drop_staged(self, parts: Sequence[PartRef]) -> None:

@@ -1,14 +1,15 @@
 """Keeps staged rows in the cluster, and publishes them in one transaction (`protocol.client.staging` tells the protocol).
 
-    system/staging/<part><chunk number>     an encoded chunk; the part's id begins with its time
+    system/staging/<job><part><chunk number>     an encoded chunk
+    system/staged_rows/<job><task>               how many rows a task has staged so far
     system/staged_app/<table id>/<operation>/<application>     the newest version that an application has published there
-    system/staged_job/<time><chance>        the same for jobs without a name
-    system/staged_rows/<job><task>          how many rows a task has staged so far
+
+The first two are owned by a job, which every staged write is (`staged_jobs`), and go in the transaction that ends it. The mark of
+an application is no work but a promise about a name, and stays for ever.
 
 Publishing reads the chunks outside the transaction, because nobody changes them, and writes inside it: the mark first, so
-that two publishers of one name meet there and not after a million rows. A lost answer is no problem: whoever publishes
-again under the same name finds the mark. Chunks are deleted afterwards, by who comes first: the publisher, the job that
-aborts, or the sweep, which runs with every publish and takes what is older than `staging.ttl`.
+that two publishers of one name meet there and not after a million rows. A lost answer is no problem: a publish that is repeated
+under the same name finds the mark, and one without a name finds that the jobs of its parts have succeeded.
 
 All rows of a publish are in the transaction's intents and their keys are checked for duplicates here, so there is a bound,
 `staging.rows_max`. A job over it is told to split itself or to do without atomicity.
@@ -16,15 +17,18 @@ All rows of a publish are in the transaction's intents and their keys are checke
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp, us_of
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import system
 from slackwater.codec.rows import RowCodec
-from slackwater.errors import ConditionFailed, SlackwaterError, UsageError
+from slackwater.errors import ConditionFailed, UsageError
 from slackwater.gateway.rows import check_rows
+from slackwater.gateway.staged_jobs import GONE, TASKS_MAX, StagedJobs, chunk_key, count_key, counts_end
+from slackwater.gateway.tables import owner_of
 from slackwater.hooks import probe
 from slackwater.model.system_tables import check_not_system
 from slackwater.protocol.client import calls as nt
@@ -42,13 +46,11 @@ if TYPE_CHECKING:
     from slackwater.txn.coordinator import Transaction
 
 CHUNKS_READ_AT_ONCE = 16
-SWEEP_CHUNKS_MAX = 256
 PARTS_PER_CALL_MAX = 100_000
-NUMBER_BYTES = 4
+PARTS_DROPPED_AT_ONCE = 64
 ROW_OVERHEAD_BYTES = 64
 """What a chunk has beside the key and the value of its only row."""
-_STAGING, _APP, _JOB, _COUNT = "staging", "staged_app", "staged_job", "staged_rows"
-TASKS_MAX = 1 << 24
+_APP = "staged_app"
 COUNT_BYTES = 8
 _WRITE_KINDS = {
     StagedKind.UPSERT: nt.WriteKind.UPSERT,
@@ -72,6 +74,7 @@ class Staging:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.checkers = gateway.checkers
+        self.jobs = StagedJobs(gateway)
 
     @property
     def row_bytes_max(self) -> int:
@@ -95,10 +98,15 @@ class Staging:
                 chunks=len(request.chunks),
             )
         self._check_rows(request.rows)
-        keys = [chunk_key(request.part, request.first + i) for i in range(len(request.chunks))]
+        task = request.job or ns.StagingJob(request.part, 0)
+        _check_part(task.job)
+        creator = owner_of(context) or ""
+        job = await self.jobs.open(task.job, table=request.table, creator=creator, timeout=context.remaining())
+        keys = [chunk_key(task.job, request.part, request.first + i) for i in range(len(request.chunks))]
         await self._gateway.kv.put_rows(keys, request.chunks, timeout=context.remaining())
         if request.job is not None:
             await self._count(request.job, request.rows, context)
+        await self.jobs.confirm(task.job, job, timeout=context.remaining())
         return nt.NativeOk()
 
     async def _count(self, job: ns.StagingJob, rows: int, context: Context) -> None:
@@ -108,11 +116,10 @@ class Staging:
         note that the job was over the bound ends that with its first message.
         """
         kv = self._gateway.kv
-        _check_part(job.job)
         if not 0 <= job.task < TASKS_MAX:
             raise UsageError(f"a job's tasks are numbered from 0 to {TASKS_MAX - 1}", task=job.task)
         await kv.put(count_key(job.job, job.task), rows.to_bytes(COUNT_BYTES, "big"), timeout=context.remaining())
-        found = await kv.scan(count_key(job.job, 0), _counts_end(job.job), timeout=context.remaining())
+        found = await kv.scan(count_key(job.job, 0), counts_end(job.job), timeout=context.remaining())
         total = sum(int.from_bytes(value, "big") for value in found.values)
         try:
             self._check_rows(total)
@@ -135,7 +142,6 @@ class Staging:
                 f"a row with this key is in table {history.latest.name} already; nothing was written", **error.facts
             ) from None
         ts = Timestamp(max(published.ts, work.commit_ts))
-        await self._forget([part.part for part in request.parts], context, job=request.job)
         return msgspec.structs.replace(published, ts=ts)
 
     async def writable(self, request: ns.Publish) -> Timestamp:
@@ -148,26 +154,26 @@ class Staging:
             raise UsageError(f"drop at most {PARTS_PER_CALL_MAX} parts at a time", parts=len(request.parts))
         for part in request.parts:
             _check_part(part)
-        await self._forget(request.parts, context)
+        for at in range(0, len(request.parts), PARTS_DROPPED_AT_ONCE):
+            work = partial(self.jobs.dropped, names=request.parts[at : at + PARTS_DROPPED_AT_ONCE], why="dropped")
+            await self._gateway.kv.run(work, timeout=context.remaining())
         return nt.NativeOk()
 
     async def chunks(self, ref: ns.PartRef, context: Context) -> AsyncIterator[ns.Chunk]:
         """The chunks of a part, in order; an error if one is missing."""
         kv, done, rows = self._gateway.node.kv, 0, 0
-        start, end = chunk_key(ref.part, 0), chunk_key(ref.part, ref.chunks)
+        start, end = chunk_key(ref.name, ref.part, 0), chunk_key(ref.name, ref.part, ref.chunks)
         while done < ref.chunks:
             found = await kv.scan(start, end, max_keys=CHUNKS_READ_AT_ONCE, timeout=context.remaining())
             for key, value in zip(found.keys, found.values, strict=True):
-                if key != chunk_key(ref.part, done):
+                if key != chunk_key(ref.name, ref.part, done):
                     break
                 chunk = ns.decode_chunk(value)
                 done, rows = done + 1, rows + len(chunk.keys)
                 yield chunk
-            start = chunk_key(ref.part, done)
+            start = chunk_key(ref.name, ref.part, done)
             if found.resume is None and done < ref.chunks:
-                raise UsageError(
-                    "staged rows are gone: they were dropped, or are older than staging.ttl; run the job again"
-                )
+                raise UsageError(GONE)
         if rows != ref.rows:
             raise UsageError("staged rows are not as many as were announced", staged=rows, announced=ref.rows)
 
@@ -176,8 +182,12 @@ class Staging:
             raise UsageError(f"a publish is named by 1 to {ns.APP_CHARS_MAX} characters and a version from 0 on")
         for ref in request.parts:
             _check_part(ref.part)
-        if request.job:
-            _check_part(request.job)
+            _check_part(ref.name)
+        if not request.lasting:
+            try:
+                bytes.fromhex(request.app)
+            except ValueError:
+                raise UsageError("a job's own name is hexadecimal and begins with its time", app=request.app) from None
         self._check_rows(sum(ref.rows for ref in request.parts))
 
     def _check_rows(self, rows: int) -> None:
@@ -188,28 +198,6 @@ class Staging:
                 "atomic=false, or raise staging.rows_max",
                 rows=rows,
             )
-
-    async def _forget(self, parts: list[bytes], context: Context, *, job: bytes = b"") -> None:
-        """Delete chunks, these and old ones. Best effort: what stays is swept another time."""
-        node = self._gateway.node
-        try:
-            for part in parts:
-                await self._gateway.kv.delete_range(chunk_key(part, 0), _part_end(part), timeout=context.remaining())
-            oldest_us = max(0, us_of(node.clock.now()) - int(node.settings["staging.ttl"] * 1e6))
-            oldest = oldest_us.to_bytes(ns.TIME_BYTES, "big")
-            if job:
-                await self._gateway.kv.delete_range(count_key(job, 0), _counts_end(job), timeout=context.remaining())
-            for name in (_STAGING, _JOB, _COUNT):
-                await self._sweep(system(name), system(name, oldest), context)
-        except SlackwaterError:
-            probe("staging.not_forgotten")
-
-    async def _sweep(self, start: bytes, end: bytes, context: Context) -> None:
-        found = await self._gateway.node.kv.scan(start, end, max_keys=SWEEP_CHUNKS_MAX, timeout=context.remaining())
-        if found.keys:
-            probe("staging.swept")
-            last = found.keys[-1] + b"\x00"
-            await self._gateway.node.kv.delete_range(found.keys[0], last, timeout=context.remaining())
 
 
 class _Publish:
@@ -225,24 +213,39 @@ class _Publish:
 
     async def run(self, txn: Transaction) -> ns.Published:
         """The mark, then the rows."""
-        request = self._request
-        key = mark_key(request)
-        found = await txn.get(key)
-        mark = None if found is None else msgspec.msgpack.decode(found, type=Mark)
-        if mark is not None and mark.version >= request.app_version:
+        request, jobs = self._request, self._staging.jobs
+        names = list(dict.fromkeys(ref.name for ref in request.parts))
+        written = await self._written(txn, names)
+        if written is not None:
             probe("staging.published_already")
-            self._check_owner(mark)
-            return ns.Published(mark.rows, txn.state.read_ts, already=True)
+            await jobs.dropped(txn, names, why="its name was published before; nothing was written")
+            return ns.Published(written, txn.state.read_ts, already=True)
         rows = sum(ref.rows for ref in request.parts)
-        await txn.put(key, msgspec.msgpack.encode(Mark(request.app_version, rows, request.owner)))
+        if request.lasting:
+            mark = Mark(request.app_version, rows, request.owner)
+            await txn.put(mark_key(request), msgspec.msgpack.encode(mark))
         seen: set[bytes] = set()
         for ref in request.parts:
             async for chunk in self._staging.chunks(ref, self._context):
                 self._check(chunk, seen)
                 await self._lay_down(txn, chunk)
+        await jobs.published(txn, names, rows=rows)
         txn.deadline = await self._staging.writable(request)
         self.commit_ts = await txn.commit()
         return ns.Published(rows, self.commit_ts, already=False)
+
+    async def _written(self, txn: Transaction, names: list[bytes]) -> int | None:
+        """How many rows were published if this publish has happened already, under its name or as these very parts."""
+        request = self._request
+        if not request.lasting:
+            done = await self._staging.jobs.publish_of(txn, names)
+            return None if done is None else done.rows
+        found = await txn.get(mark_key(request))
+        mark = None if found is None else msgspec.msgpack.decode(found, type=Mark)
+        if mark is None or mark.version < request.app_version:
+            return None
+        self._check_owner(mark)
+        return mark.rows
 
     def _check_owner(self, mark: Mark) -> None:
         """Refuse batches that a new checkpoint counts from 0 again: they are no repeats of older ones."""
@@ -313,32 +316,9 @@ async def _there(txn: Transaction, chunk: ns.Chunk) -> list[bytes | None]:
     return [found.value if isinstance(found, Value) else None for found in await txn.batch(gets)]
 
 
-def chunk_key(part: bytes, number: int) -> bytes:
-    """Where one chunk of a part lies."""
-    return system(_STAGING, part + number.to_bytes(NUMBER_BYTES, "big"))
-
-
-def count_key(job: bytes, task: int) -> bytes:
-    """Where the number of rows lies that a task of a job has staged."""
-    return system(_COUNT, job + task.to_bytes(NUMBER_BYTES, "big"))
-
-
 def mark_key(request: ns.Publish) -> bytes:
-    """Where the mark of a publish lies; a job's is found by its time, in hexadecimal at the front of its name."""
-    if request.lasting:
-        return system(_APP, f"{request.table_id}/{request.kind.value}/{request.app}".encode())
-    try:
-        return system(_JOB, bytes.fromhex(request.app))
-    except ValueError:
-        raise UsageError("a job's own name is hexadecimal and begins with its time", app=request.app) from None
-
-
-def _part_end(part: bytes) -> bytes:
-    return system(_STAGING, part + b"\xff" * (NUMBER_BYTES + 1))
-
-
-def _counts_end(job: bytes) -> bytes:
-    return count_key(job, TASKS_MAX) + b"\x00"
+    """Where the mark of an application lies: a name counts for one operation on one table."""
+    return system(_APP, f"{request.table_id}/{request.kind.value}/{request.app}".encode())
 
 
 def _check_part(part: bytes) -> None:

@@ -6,7 +6,7 @@
            mine, and to be paused or cancelled        stop working, then say so
            nobody's, and its time has come            claim
            of a node whose epoch has ended            claim (take-over); a node that has expired has its epoch ended first
-           of an application whose lease ran out      claim
+           of an application whose lease ran out      claim; at once if the job is to be cancelled
 
 Taking a job over too early is not dangerous, only wasteful: what the former claimant still writes is compared with the number of
 its claim in the same transaction, and refused (I-36). Clocks, pauses and lost messages decide when work moves, never whether it
@@ -203,7 +203,8 @@ class Jobs:
             outside = kind is not None and kind.external and job.status is Status.PENDING
             return to.waits_for_claim(job, now=now) and not outside
         if job.claim_expires is not None:
-            return job.claim_expires <= now
+            # what is to be undone need not wait for its application, which is fenced
+            return job.claim_expires <= now or job.status is Status.CANCELLING
         if job.claimed_by == self._me and job.claim_epoch == own.epoch:
             return True  # claimed by this very process, which does not work on it: the answer to its claim was lost
         return await self._epoch_ended(job)
@@ -298,14 +299,15 @@ class Jobs:
     # --- history
 
     async def _collect(self) -> None:
-        """Remove what ended longer ago than `jobs.retention`, some rows at a time."""
-        retention_s = self._settings["jobs.retention"]
+        """Remove what ended longer ago than its type is kept for (`jobs.retention`), some rows at a time."""
+        kept_s = {kind.name: self._settings[kind.retention] for kind in self.types.all()}
         now_ns = self._runtime.clock.monotonic_ns()
-        every_s = min(COLLECT_S_MAX, retention_s / COLLECTIONS_PER_RETENTION)
+        every_s = min(COLLECT_S_MAX, min(kept_s.values(), default=0.0) / COLLECTIONS_PER_RETENTION)
         if now_ns - self._collected_ns < every_s * 1e9:
             return
         self._collected_ns = now_ns
-        older_than = self.store.now() - dt.timedelta(seconds=retention_s)
+        now = self.store.now()
+        older_than = {kind: now - dt.timedelta(seconds=kept) for kind, kept in kept_s.items()}
         self._cursor = await self.store.collect(self._cursor, older_than=older_than)
 
 

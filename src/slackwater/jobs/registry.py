@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slackwater.txn.coordinator import Transaction
 
 Release = Callable[["Transaction", str], Awaitable[None]]
+Forget = Callable[["Transaction", "Job"], Awaitable[None]]
 
 
 class Resumer(Protocol):
@@ -60,6 +61,11 @@ class JobType(msgspec.Struct, frozen=True):
     resumer: Resumer
     external: bool = False
     """Worked on by applications outside of the cluster: nodes claim it only to revert it, or when a lease has run out."""
+    pausable: bool = True
+    retention: str = "jobs.retention"
+    """The setting that says how long jobs that ended are kept."""
+    forget: Forget | None = None
+    """Removes what a late worker may have left behind, in the transaction that removes the row."""
 
 
 class JobTypes:
@@ -78,6 +84,10 @@ class JobTypes:
     def find(self, name: str) -> JobType | None:
         """A type by name; None for one that this node does not know."""
         return self._types.get(name)
+
+    def all(self) -> list[JobType]:
+        """Every type that this node knows, by name."""
+        return [self._types[name] for name in sorted(self._types)]
 
     def known(self, job: Job) -> bool:
         """Whether this node can run a job to its end; one of a newer version is left to nodes that can."""

@@ -33,7 +33,7 @@ from slackwater.txn.system_rows import Reader, SystemRows
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from slackwater.jobs.registry import JobTypes
     from slackwater.model.jobs import Progress
@@ -192,6 +192,9 @@ class JobStore:
             whose = before.creator or "the operators"
             raise AccessDenied(f"job {job_id} belongs to {whose}; its creator or an operator may change it", job=job_id)
         job = how(before)
+        kind = self.types.find(job.type)
+        if job.status in (Status.PAUSING, Status.PAUSED) and kind is not None and not kind.pausable:
+            raise UsageError(f"job {job_id} is a {job.type} and cannot be paused; cancel it, or let it end")
         await self.write(txn, job, before=before)
         return job
 
@@ -204,16 +207,20 @@ class JobStore:
         await self.write(txn, job, before=before)
         return job
 
-    async def collect(self, start: bytes, *, older_than: dt.datetime) -> bytes:
-        """Remove rows of jobs that ended before a time, of some rows from `start` on; returns where to go on."""
+    async def collect(self, start: bytes, *, older_than: Mapping[str, dt.datetime]) -> bytes:
+        """Remove rows of jobs that ended before the time of their type, of some rows from `start` on; returns where to go on."""
         span = self.rows.span()
         found = await self._kv.scan(max(start, span.start), span.end, max_keys=COLLECTED_AT_ONCE)
-        old = [job for job in map(job_of, map(self.rows.codec.decode, found.values)) if _is_old(job, older_than)]
+        jobs = map(job_of, map(self.rows.codec.decode, found.values))
+        old = [job for job in jobs if job.type in older_than and _is_old(job, older_than[job.type])]
         if old:
             probe("jobs.collected")
 
             async def work(txn: Transaction) -> None:
                 for job in old:  # it has ended, so it is what it was
+                    kind = self.types.find(job.type)
+                    if kind is not None and kind.forget is not None:
+                        await kind.forget(txn, job)
                     await self.rows.delete(txn, job.id)
                     if job.name:
                         await txn.delete(name_key(job.name))

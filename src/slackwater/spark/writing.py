@@ -5,7 +5,8 @@
               abort(messages)  ──► drop the parts; what was published stays
 
 Why it is safe
-    - Spark runs tasks twice, and only one attempt's message reaches `commit`: the other's part is never published.
+    - Spark runs tasks twice, and only one attempt's message reaches `commit`: the other's part is never published, and goes with
+      the job (`slackwater jobs` shows every write that is on its way) that all attempts stage for.
     - Spark runs `commit` twice, or `abort` after a commit that succeeded: the mark makes the second publish a no-op, and
       dropping parts drops no rows.
     - A stream's batch has a name of its own, query id and batch id, so that a replay after a lost commit file is a no-op.
@@ -29,7 +30,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from slackwater.clock.timestamp import MIN, us_of
 from slackwater.errors import UsageError
-from slackwater.protocol.client.staging import PART_BYTES, TIME_BYTES, StagingJob, part_id
+from slackwater.protocol.client.staging import PART_BYTES, TIME_BYTES, PartRef, StagingJob, part_id
 from slackwater.spark.connection import database, wrote
 from slackwater.spark.floors import LOCAL_DIRECTORIES
 from slackwater.spark.names import demand_exact, meant
@@ -45,10 +46,11 @@ if TYPE_CHECKING:
     from slackwater.client import Database
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.schema import TableSchema
-    from slackwater.protocol.client.staging import PartRef
     from slackwater.spark.options import Options
 
 QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
 
 
 class Staged(WriterCommitMessage):
@@ -96,9 +98,7 @@ class _Writing:
             upto = max(upto, write[self._options.operation](name, batch).timestamp)
         return Staged(None, query, upto)
 
-    def _publish(
-        self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None, job: bytes = b""
-    ) -> None:
+    def _publish(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         """In the driver. A task without a message failed, and then Spark does not commit."""
         parts = _parts(messages)
         if not parts and app is None:
@@ -106,7 +106,7 @@ class _Writing:
         owner = _query_of(messages) if app is not None else ""
         db = self._db
         done = db.publish(
-            self._table.name, parts, self._options.operation.value, app=app, owner=owner, keep=self._kept(), job=job
+            self._table.name, parts, self._options.operation.value, app=app, owner=owner, keep=self._kept()
         )
         wrote(db, done.ts)
         brought = sum(part.rows for part in parts)
@@ -124,8 +124,9 @@ class _Writing:
         """In the driver, after tasks that wrote by themselves."""
         wrote(self._db, max((m.upto for m in messages if isinstance(m, Staged)), default=MIN))
 
-    def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._db.drop_staged(_parts(messages))
+    def _drop(self, messages: Sequence[WriterCommitMessage | None], *jobs: bytes) -> None:
+        """In the driver: what was staged goes, of tasks that sent no message too where the name of their job is known."""
+        self._db.drop_staged([*_parts(messages), *(PartRef(job, 0, 0) for job in jobs)])
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
@@ -134,7 +135,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: Options, table: TableSchema, schema: StructType) -> None:
         super().__init__(options, table, schema)
         self._job = _new_job(self._db)
-        """One object writes in all tasks, so their rows are counted together. (A stream's serves batch after batch.)"""
+        """One object writes in all tasks, so what they stage is one job, and their rows are counted together."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]  # pyspark's own twist
         """In a task: stage."""
@@ -147,11 +148,11 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
             self._written(messages)
             return
         app, version = self._options.txn_app, self._options.txn_version
-        self._publish(messages, None if app is None or version is None else (app, version), self._job)
+        self._publish(messages, None if app is None or version is None else (app, version))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver, after a failure; perhaps one that came after the commit."""
-        self._drop(messages)
+        self._drop(messages, self._job)
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -161,7 +162,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         """In a task: stage."""
         if not _query():
             raise UsageError("Spark does not say which query this is; use foreachBatch with txnAppId and txnVersion")
-        return self._write(iterator)
+        return self._write(iterator, _batch_job())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """In the driver: publish under the name of the batch."""
@@ -182,6 +183,16 @@ def _new_job(db: Database) -> bytes:
     now = db.now()
     own = f"{os.environ.get(LOCAL_DIRECTORIES, '')} {os.getpid()} {now}"
     return part_id(us_of(now), hashlib.blake2b(own.encode(), digest_size=PART_BYTES - TIME_BYTES).digest())
+
+
+def _batch_job() -> StagingJob | None:
+    """The job that all tasks of one try at a stream's batch stage for; None where Spark does not say which batch it is."""
+    context = TaskContext.get()
+    batch = context.getLocalProperty(BATCH_ID) if context is not None else None
+    if context is None or not batch:
+        return None
+    tried = f"{_query()} {context.getLocalProperty(RUN_ID)} {batch} {context.stageId()}"
+    return StagingJob(hashlib.blake2b(tried.encode(), digest_size=PART_BYTES).digest(), context.partitionId())
 
 
 def _query() -> str:

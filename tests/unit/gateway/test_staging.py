@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,10 @@ from slackwater.codec.keys import escape
 from slackwater.codec.layout import SYSTEM, prefix_span, schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConditionFailed, SchemaChanged, SlackwaterError, UsageError
+from slackwater.gateway.staged_jobs import job_name
+from slackwater.jobs import transitions as to
 from slackwater.model import kinds
+from slackwater.model.jobs import Status
 from slackwater.protocol.client import calls as nt
 from slackwater.protocol.client import staging as ns
 from slackwater.protocol.client.staging import StagedKind
@@ -47,7 +51,20 @@ class World:
             pairs = sorted(self.codec.encode({"id": key, "v": value}) for key, value in chunk.items())
             encoded.append(ns.encode_chunk(ns.Chunk([k for k, _ in pairs], [v for _, v in pairs])))
         await self.call(ns.STAGE, ns.StageChunks(part, 0, encoded, sum(map(len, chunks)), job))
-        return ns.PartRef(part, len(chunks), sum(map(len, chunks)))
+        if age_s:
+            await self.age(part, age_s)
+        return ns.PartRef(part, len(chunks), sum(map(len, chunks)), job.job if job else b"")
+
+    async def age(self, name: bytes, age_s: float) -> None:
+        """Let a write look as if its client had been silent for so long."""
+        store = self.node.jobs.store
+
+        async def work(txn):
+            job = await store.named(txn, job_name(name))
+            await store.write(txn, to.renewed(job, job.claim_expires - dt.timedelta(seconds=age_s)), before=job)
+
+        await self.node.kv.run(work)
+        self.node.jobs.ring()
 
     async def publish(
         self,
@@ -265,7 +282,9 @@ def test_what_dead_jobs_left_is_swept_and_jobs_marks_too() -> None:
         job = (us_of(world.node.clock.now()) - 7_200_000_000).to_bytes(8, "big").hex() + "00" * 8
         await world.publish(await world.stage({5: "x"}), app=job, lasting=False)
         assert (await world.publish(await world.stage({5: "y"}), app="lasting")).rows == 1
-        assert await world.staged() == 1
+        async with asyncio.timeout(20):
+            while await world.staged() != 1:
+                await asyncio.sleep(0.01)
         assert not (await world.publish(recent, app=job, lasting=False)).already, "its mark was as old as its name says"
         with pytest.raises(UsageError, match="staged rows are gone"):
             await world.publish(old, app="late")
@@ -282,3 +301,65 @@ def test_a_chunk_that_is_none_is_refused() -> None:
             await world.publish(ns.PartRef(part, 1, 1))
 
     in_world(test)
+
+
+def test_a_staged_write_is_a_job_that_ends_with_its_rows_published_and_its_staged_rows_gone_at_one_timestamp() -> None:
+    async def test(world: World) -> None:
+        name = b"j" * 16
+        ref = await world.stage({1: "a"}, job=ns.StagingJob(name, 0))
+        await world.stage({1: "lost"}, job=ns.StagingJob(name, 0))
+        (job,) = await world.node.jobs.store.all()
+        assert (job.type, job.status, job.claimed_by) == ("staged write", Status.RUNNING, "client")
+        done = await world.publish(ref, app="00", lasting=False)
+        (ended,) = await world.node.jobs.store.all()
+        assert (ended.status, ended.progress, ended.owns) == (Status.SUCCEEDED, "1 rows published", ())
+        kv = world.node.kv
+        assert len((await kv.scan(STAGED.start, STAGED.end, ts=done.ts - 1)).keys) == 2
+        assert len((await kv.scan(STAGED.start, STAGED.end, ts=done.ts)).keys) == 0, "of the attempt that lost, too"
+        again = await world.publish(ref, app="00", lasting=False)
+        assert (again.already, again.rows) == (True, 1)
+        with pytest.raises(UsageError, match="staged rows are gone"):
+            await world.publish(ref, app="another")
+
+    in_world(test)
+
+
+def test_a_staged_write_that_is_cancelled_takes_no_more_rows_and_leaves_none() -> None:
+    async def test(world: World) -> None:
+        name, other = ns.StagingJob(b"j" * 16, 0), ns.StagingJob(b"k" * 16, 0)
+        ref = await world.stage({1: "a"}, job=name)
+        (job,) = await world.node.jobs.store.all()
+        with pytest.raises(UsageError, match="cannot be paused"):
+            await world.node.jobs.ask(job.id, to.pause)
+        await world.node.jobs.ask(job.id, to.cancel)
+        with pytest.raises(UsageError, match=r"staged rows are gone|is cancelling|is reverting"):
+            await world.publish(ref)
+        async with asyncio.timeout(20):
+            while await world.staged():
+                await asyncio.sleep(0.01)
+        known = world.node.gateway.staging.jobs._known
+        assert b"j" * 16 in known, "this gateway has not heard of the end"
+        with pytest.raises(UsageError, match="staged rows are gone"):
+            await world.stage({2: "late"}, job=name)
+        assert await world.staged() == 0, "what was staged late is removed at once"
+        with pytest.raises(UsageError, match="staged rows are gone"):
+            await world.stage({2: "later"}, job=name)
+        await world.stage({3: "c"}, job=other)
+        assert (await world.staged(), await world.rows()) == (1, {})
+
+    in_world(test)
+
+
+def test_a_lease_that_is_half_over_is_renewed_by_staging() -> None:
+    async def test(world: World) -> None:
+        task = ns.StagingJob(b"j" * 16, 0)
+        await world.stage({1: "a"}, job=task)
+        await world.age(task.job, 3000)
+        world.node.gateway.staging.jobs._known.clear()
+        (before,) = await world.node.jobs.store.all()
+        await world.stage({2: "b"}, job=task)
+        (after,) = await world.node.jobs.store.all()
+        assert after.claim_expires - before.claim_expires > dt.timedelta(seconds=2900)
+        assert after.claim_number == before.claim_number
+
+    in_world(test, staging__ttl=3600.0)

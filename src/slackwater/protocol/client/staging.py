@@ -2,16 +2,17 @@
 
     task 1 ── stage ──► part a ┐                     parts lie in the cluster, seen by nobody
     task 2 ── stage ──► part b ├─ publish(a, b) ──►  one transaction: every row, and the mark "app X has done version 7"
-    task 2'── stage ──► part c ┘  (c: an attempt that lost; never published, swept later)
+    task 2'── stage ──► part c ┘  (c: an attempt that lost; it goes with the job)
 
-A *part* is what one attempt of one task wrote; its id begins with the time it was made, so that old ones are found without
-a list. A part is a sequence of *chunks*: keys and values, encoded and sorted by the client. Staging changes nothing but
-the parts; publishing copies them, so that dropping parts afterwards, or instead, is always harmless.
+A *part* is what one attempt of one task wrote. All that is staged for one write belongs to a durable job, which holds it for as
+long as its client goes on and removes it when it ends; a part that is staged alone is a job by itself. A part is a sequence
+of *chunks*: keys and values, encoded and sorted by the client. Staging changes nothing but the parts; publishing copies them, so
+that dropping parts afterwards, or instead, is always harmless.
 
 A publish has a name: (application, version). A name counts within one operation on one table, and the table is meant by its
 id: another table, another operation, and a table that was dropped and made anew each begin without a past. Within these, a
 publish happens at most once: a second one of the same or a lower version answers `already` and does nothing, on whichever
-node, after whichever failure. A job without a name of its own is given one that is used only once.
+node, after whichever failure. Without a name of its own, a publish is known by the jobs of its parts.
 
 Whether a repeat brings the same rows is not looked at: a job that is run again may cut and compute them differently. One
 mistake can be told from a repeat, and is refused: a stream whose checkpoint was thrown away counts its batches from 0 again,
@@ -74,22 +75,32 @@ class StageChunks(msgspec.Struct, frozen=True):
     chunks: list[bytes]
     rows: int = 0
     job: StagingJob | None = None
+    """None: the part stands alone, and is a job by itself."""
+    table: str = ""
+    """What the rows are for, to be shown."""
 
 
 class PartRef(msgspec.Struct, frozen=True):
-    """A complete part: how many chunks it has, and how many rows."""
+    """A complete part: how many chunks it has, how many rows, and under which job's name it was staged."""
 
     part: bytes
     chunks: Small
     rows: Small
+    job: bytes = b""
+    """Empty for a part that stands alone."""
+
+    @property
+    def name(self) -> bytes:
+        """The job that owns the part."""
+        return self.job or self.part
 
 
 class Publish(msgspec.Struct, frozen=True):
     """Write the rows of these parts into a table at one timestamp, unless `app` has done `app_version` there already.
 
-    `lasting` names are kept for ever; others only for as long as staged parts are. `owner` is the query that counts the
-    versions, where there is one. `keep` are the ids of columns that an upsert does not bring: a row that is there keeps
-    what it has in them.
+    `lasting` names are kept for ever. Without one, a repeat is known by the jobs of its parts, which have succeeded. `owner` is
+    the query that counts the versions, where there is one. `keep` are the ids of columns that an upsert does not bring: a row
+    that is there keeps what it has in them.
     """
 
     table_id: Small
@@ -101,8 +112,6 @@ class Publish(msgspec.Struct, frozen=True):
     lasting: bool
     owner: str = ""
     keep: list[int] = []
-    job: bytes = b""
-    """Whose count of rows is not needed any more."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -114,7 +123,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class DropParts(msgspec.Struct, frozen=True):
-    """Forget parts. Rows that were published from them stay."""
+    """Forget what was staged under these names: of parts that stand alone, or of jobs. Rows that were published stay."""
 
     parts: list[bytes]
 
