@@ -132,6 +132,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("jobs.retry_pause_min", 1.0, "s", (0.01, 3600), (0.05, 2), "Pause before a job is tried again after an error; doubles with each attempt."),
     Setting("jobs.retry_pause_max", 300.0, "s", (0.1, 86400), (0.2, 10), "Longest pause before a job is tried again."),
     Setting("jobs.lease_duration", 60.0, "s", (1, 86400), (1, 20), "How long an application outside of the cluster keeps its claim on a job without renewing it."),
+    Setting("jobs.verify_rate", 100_000, "rows/s", (100, 100_000_000), (1_000, 100_000), "Rows a second that the verification of a table reads at most."),
     Setting("jobs.retention", 14 * 86400.0, "s", (60, 3650 * 86400), (2, 60), "How long jobs that ended are kept in system.jobs."),
     # closed timestamps
     Setting("closed_timestamp.target_duration", 3.0, "s", (0, 600), (0.01, 10), "How far behind now a range closes; 0 switches closing off."),

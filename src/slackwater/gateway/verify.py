@@ -2,7 +2,8 @@
 
     checkpoint {next, rows}: where to go on, and how many rows were good
 
-A page is read outside of transactions, at the job's timestamp; each page ends with a checkpoint. A row that does not decode fails
+A page is read outside of transactions, at the job's timestamp, by any replica that can, and at most `jobs.verify_rate` rows a
+second; each page ends with a checkpoint. A row that does not decode fails
 the job, and its error tells the key (`slackwater.errors:DamagedRow`).
 """
 
@@ -61,7 +62,9 @@ class Verify:
         total = self._rows_about(span)
         done = job.checkpoint(_Done)
         start: bytes | None = bytes.fromhex(done.next) or span.start
+        clock, rate = self._gateway.node.runtime.clock, self._gateway.node.settings["jobs.verify_rate"]
         while start is not None:
+            began_ns = clock.monotonic_ns()
             page = await kv.scan(
                 start, span.end, max_keys=ROWS_PER_STEP, max_bytes=BYTES_PER_STEP, ts=at, follower_ok=True
             )
@@ -75,6 +78,7 @@ class Verify:
             )
             if start is not None:
                 await job.said(said)
+                await clock.sleep(max(0.0, len(page.keys) / rate - (clock.monotonic_ns() - began_ns) / 1e9))
             else:
 
                 async def last(_: object, said: Progress = said) -> Progress:
