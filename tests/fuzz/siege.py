@@ -18,6 +18,7 @@ import msgspec
 from slackwater.runtime.framing import FrameParser
 from slackwater.runtime.rpc import wire
 from slackwater.runtime.rpc.method import StreamMethod
+from slackwater.runtime.rpc.versions import SUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -154,7 +155,7 @@ class _Line:
     async def open(cls, address: str, *, node_id: int) -> _Line:
         host, port = address.rsplit(":", 1)
         line = cls(*await asyncio.wait_for(asyncio.open_connection(host, int(port)), ANSWER_S))
-        line.send(wire.encode(wire.Hello(wire.MAGIC, wire.VERSION, "", node_id, 60_000)))
+        line.send(wire.encode(wire.Hello(wire.MAGIC, SUPPORTED.newest, "", node_id, 60_000)))
         return line
 
     def send(self, frame: bytes) -> None:

@@ -17,6 +17,7 @@ import pytest
 import slackwater
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.rpc import wire
+from slackwater.runtime.rpc.versions import SUPPORTED
 from tests.fuzz.judge import resident_mb
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.integration]
 
 DESCRIPTORS = 256
 SOCKETS = 600
-HELLO = wire.encode(wire.Hello(wire.MAGIC, wire.VERSION, "", 0, 6000))
+HELLO = wire.encode(wire.Hello(wire.MAGIC, SUPPORTED.newest, "", 0, 6000))
 
 
 @contextlib.contextmanager

@@ -14,9 +14,10 @@ from slackwater.errors import DecodeError
 from slackwater.runtime.framing import FrameParser
 from slackwater.runtime.rpc import wire
 from slackwater.runtime.rpc.faults import CLASSES, pack, unpack
+from slackwater.runtime.rpc.versions import SUPPORTED
 from tests.unit.runtime.world import ECHO, Answer, Ask, turns, world
 
-HELLO = wire.encode(wire.Hello(wire.MAGIC, wire.VERSION, "c1", 0, 6000))
+HELLO = wire.encode(wire.Hello(wire.MAGIC, SUPPORTED.newest, "c1", 0, 6000))
 
 small = st.integers(-2, 12)
 values = st.recursive(

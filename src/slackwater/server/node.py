@@ -25,6 +25,7 @@ from slackwater.protocol.node import services
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.rpc.server import RpcServer
+from slackwater.runtime.rpc.versions import SUPPORTED, Versions
 from slackwater.runtime.sync import Event
 from slackwater.server.addresses import AddressBook
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, FIRST_NODE, bootstrap_store
@@ -69,6 +70,7 @@ class Node:
         join: tuple[Address, ...] = (),
         locality: tuple[tuple[str, str], ...] = (),
         listener: ApplyListener | None = None,
+        versions: Versions = SUPPORTED,
     ) -> None:
         self.runtime = runtime
         self.scope = scope
@@ -86,7 +88,7 @@ class Node:
         self.steps = StepGuard(
             self.clock, wall_ns=wall_ns, monotonic_ns=monotonic_ns, max_offset_s=offset_s, steady=steady
         )
-        self.identity = Identity()
+        self.identity = Identity(versions=versions)
         self.ready = Event()
         """Set once the node belongs to a cluster and serves."""
         self.credentials: Credentials | None = None

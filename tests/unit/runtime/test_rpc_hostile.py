@@ -10,9 +10,10 @@ import pytest
 from slackwater.runtime import run
 from slackwater.runtime.framing import FrameParser
 from slackwater.runtime.rpc import wire
+from slackwater.runtime.rpc.versions import SUPPORTED
 from tests.unit.runtime.world import COUNT, ECHO, Answer, Ask, turns, world
 
-HELLO = wire.encode(wire.Hello(wire.MAGIC, wire.VERSION, "c1", 0, 6000))
+HELLO = wire.encode(wire.Hello(wire.MAGIC, SUPPORTED.newest, "c1", 0, 6000))
 DEEP = b"\x94\x04\x01" + b"\x91" * 100_000
 
 

@@ -6,7 +6,7 @@ from slackwater.clock import HybridClock, Timestamp
 from slackwater.errors import ClockError, ConnectionLost, Overloaded, ProtocolError
 from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
-from slackwater.runtime.rpc import Dialer, Identity, RpcServer, session, wire
+from slackwater.runtime.rpc import SUPPORTED, Dialer, Identity, RpcServer, session, wire
 from tests.unit.runtime.world import COUNT, DOUBLE, ECHO, HANG, NETS, Answer, Ask, turns, world
 
 both_nets = pytest.mark.parametrize("net", NETS)
@@ -64,7 +64,7 @@ def test_a_node_without_a_cluster_may_talk_and_join_later():
 
 @pytest.mark.parametrize("side", ["caller", "server"])
 @pytest.mark.parametrize(
-    ("field", "value", "match"), [("MAGIC", "http", "does not speak"), ("VERSION", 2, "another version")]
+    ("field", "value", "match"), [("MAGIC", "http", "does not speak"), ("VERSION", 2, "no protocol version in common")]
 )
 def test_magic_and_version_must_match(monkeypatch, side, field, value, match):
     """One side is made to speak differently in its greeting; the other refuses and tells it."""
@@ -79,7 +79,7 @@ def test_magic_and_version_must_match(monkeypatch, side, field, value, match):
                 if not mine:
                     return original(self)
                 magic = value if field == "MAGIC" else wire.MAGIC
-                version = value if field == "VERSION" else wire.VERSION
+                version = value if field == "VERSION" else SUPPORTED.newest
                 return wire.encode(wire.Hello(magic, version, "", 0, 1000))
 
             monkeypatch.setattr(session.RpcSession, "_hello", hello)

@@ -16,6 +16,7 @@ from slackwater.codec.layout import kv
 from slackwater.log.memory import MemoryLog
 from slackwater.replica.evaluation import Permit
 from slackwater.runtime import LocalNet, RealRuntime
+from slackwater.runtime.rpc import SUPPORTED, Versions
 from slackwater.server.node import Node
 from slackwater.settings import Settings
 from slackwater.storage.memory import MemoryDisk, MemoryEngine
@@ -57,12 +58,15 @@ class _UpToNow:
 class Cluster:
     """Nodes n1… in one process; queues are off unless a test turns them on."""
 
-    def __init__(self, size: int, *, locality: tuple[str, ...] = (), **settings: float) -> None:
+    def __init__(
+        self, size: int, *, locality: tuple[str, ...] = (), versions: tuple[Versions, ...] = (), **settings: float
+    ) -> None:
         values = {**FAST, **{name.replace("__", "."): value for name, value in settings.items()}}
         self.settings = Settings(values)
         self.net = LocalNet(self.settings)
         self._localities = [(("zone", z),) for z in locality] or [()] * size
         self.size = size
+        self.versions = versions
         self.nodes: list[Member] = []
 
     async def __aenter__(self) -> Cluster:
@@ -86,6 +90,7 @@ class Cluster:
             join=() if number == 0 else ("n1:7400",),
             locality=self._localities[number] if number < len(self._localities) else (),
             listener=listener,
+            versions=self.versions[number] if number < len(self.versions) else SUPPORTED,
         )
         await node.start()
         if number == 0 and not node.node_id:

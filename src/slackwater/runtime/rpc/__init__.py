@@ -16,7 +16,8 @@ What a user of this folder may rely on
     - A `ClockHook` sees every message in both directions, so the hybrid clocks of a cluster follow each other.
 
 Files: `wire` (frames), `faults` (errors on the wire), `method` (what both sides share), `session` (handshake, silence),
-`peer` and `stream` (calling), `serving` and `server` (answering), `dialer` (connections), `deadlines`.
+`peer` and `stream` (calling), `serving` and `server` (answering), `dialer` (connections), `deadlines`, `versions`
+(which protocol version a connection uses).
 """
 
 from slackwater.runtime.rpc.dialer import Dialer
@@ -24,8 +25,10 @@ from slackwater.runtime.rpc.method import ClockHook, Context, Identity, Measurem
 from slackwater.runtime.rpc.peer import Peer
 from slackwater.runtime.rpc.server import RpcServer
 from slackwater.runtime.rpc.stream import Stream
+from slackwater.runtime.rpc.versions import SUPPORTED, Versions
 
 __all__ = [
+    "SUPPORTED",
     "ClockHook",
     "Context",
     "Dialer",
@@ -36,4 +39,5 @@ __all__ = [
     "RpcServer",
     "Stream",
     "StreamMethod",
+    "Versions",
 ]

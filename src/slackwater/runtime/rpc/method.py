@@ -15,6 +15,7 @@ import msgspec
 
 from slackwater.errors import DecodeError, UsageError
 from slackwater.runtime.deadline import Deadline, for_callee
+from slackwater.runtime.rpc.versions import SUPPORTED, Versions
 
 if TYPE_CHECKING:
     from slackwater.runtime.access import Certificate, Role
@@ -72,14 +73,16 @@ class StreamMethod(_Signature[Req, Res]):
 class Identity:
     """Who speaks. Shared by a node's server and dialer; the cluster id is filled in when the node joins one.
 
-    `node_id` is 0 for a client that is no node. `cluster_id` is "" before bootstrap and then matches any cluster.
+    `node_id` is 0 for a client that is no node. `cluster_id` is "" before bootstrap and then matches any cluster. `versions` are
+    the protocol versions that this side announces.
     """
 
-    __slots__ = ("cluster_id", "node_id")
+    __slots__ = ("cluster_id", "node_id", "versions")
 
-    def __init__(self, *, cluster_id: str = "", node_id: int = 0) -> None:
+    def __init__(self, *, cluster_id: str = "", node_id: int = 0, versions: Versions = SUPPORTED) -> None:
         self.cluster_id = cluster_id
         self.node_id = node_id
+        self.versions = versions
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -116,6 +119,7 @@ class Caller(Protocol):
     node_id: int
     certificate: Certificate | None
     roles: Role
+    version: int
 
     @property
     def address(self) -> str:
@@ -156,6 +160,11 @@ class Context:
     def node_id(self) -> int:
         """The node that asks; 0 for a client."""
         return self._session.node_id
+
+    @property
+    def version(self) -> int:
+        """The protocol version that both ends of the connection use."""
+        return self._session.version
 
     @property
     def certificate(self) -> Certificate | None:

@@ -104,6 +104,8 @@ class PendingCall:
 class Peer(RpcSession):
     """A server at the other end of one connection. Made by `Dialer`."""
 
+    _own_name, _peer_name = "the caller", "the server"
+
     def __init__(
         self,
         runtime: Runtime,

@@ -74,6 +74,8 @@ SYNC, ASYNC, STREAM = "sync", "async", "stream"
 class ServerSession(RpcSession):
     """One accepted connection."""
 
+    _own_name, _peer_name = "the server", "the caller"
+
     def __init__(self, server: RpcServer, connection: Connection) -> None:
         super().__init__(
             server.runtime,

@@ -27,7 +27,8 @@ from slackwater.hooks import probe
 from slackwater.runtime import sync
 from slackwater.runtime.access import NOBODY, roles_of
 from slackwater.runtime.rpc.faults import goodbye
-from slackwater.runtime.rpc.wire import MAGIC, VERSION, Hello, encode
+from slackwater.runtime.rpc.versions import Versions, agree
+from slackwater.runtime.rpc.wire import MAGIC, Hello, encode
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import ClockHook, Identity
@@ -40,6 +41,9 @@ SILENCE_CHECKS = 3  # heartbeats per timeout: one may be lost or late without ha
 
 class RpcSession(abc.ABC):
     """One end of one connection."""
+
+    _own_name, _peer_name = "this side", "the other side"
+    """What the two ends are called in messages while they have no node id."""
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class RpcSession(abc.ABC):
         self._error: SlackwaterError | None = None
         self.node_id = 0  # the peer's, once greeted
         self.cluster_id = ""
+        self.version = 0  # of the protocol, agreed by the greetings
         self.certificate = connection.certificate
         self.roles = NOBODY  # the peer's, once greeted
         self._tick_s = self._timeout_s() / SILENCE_CHECKS
@@ -109,19 +114,20 @@ class RpcSession(abc.ABC):
     def _hello(self) -> bytes:
         identity = self._identity
         timeout_ms = max(1, round(self._timeout_s() * 1000))
-        return encode(Hello(MAGIC, VERSION, identity.cluster_id, identity.node_id, timeout_ms))
+        oldest, newest = identity.versions
+        return encode(Hello(MAGIC, newest, identity.cluster_id, identity.node_id, timeout_ms, oldest))
 
     def _check_hello(self, hello: Hello) -> None:
         """Raise `ProtocolError` or `AccessDenied` unless the two ends may talk."""
         ours = self._identity
         if hello.magic != MAGIC:
             raise ProtocolError("the peer does not speak Slackwater RPC; check the port", magic=hello.magic[:32])
-        if hello.version != VERSION:
-            raise ProtocolError(
-                "the peer speaks another version of the RPC protocol; upgrade the older side",
-                ours=VERSION,
-                theirs=hello.version,
-            )
+        self.version = agree(
+            ours.versions,
+            Versions(hello.oldest or hello.newest, hello.newest),
+            own_name=f"n{ours.node_id}" if ours.node_id else self._own_name,
+            peer_name=f"n{hello.node_id}" if hello.node_id else self._peer_name,
+        )
         if hello.cluster_id and ours.cluster_id and hello.cluster_id != ours.cluster_id:
             raise ProtocolError(
                 "the peer belongs to another cluster; check the address", ours=ours.cluster_id, theirs=hello.cluster_id

@@ -1,7 +1,7 @@
 """What travels in RPC frames: one msgpack array per frame, tagged by a small integer.
 
     caller                                   server
-      Hello(magic, version, cluster, node) ─────>
+      Hello(magic, versions, cluster, node) ────>
       <───────────────────────────────────── Hello        (or Goodbye with the reason)
       Request(7, "range.read", …, body) ───────>
       OpenStream(8, "range.feed", …, body) ────>
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAGIC: Final = "slackwater-rpc"
-VERSION: Final = 1
 WINDOW_MAX: Final = 4096  # the largest stream window a caller may ask for; the setting's safe range ends here
 
 
@@ -44,10 +43,11 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """The first frame of either side."""
 
     magic: str
-    version: int
+    newest: int  # the highest protocol version that the sender speaks
     cluster_id: str
     node_id: int
     heartbeat_timeout_ms: int  # the sender takes the connection for lost after this much silence
+    oldest: int = 0  # the lowest version that the sender speaks; 0: only `newest`
 
 
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag=1):
