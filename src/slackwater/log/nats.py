@@ -53,6 +53,7 @@ RECONNECT_SECONDS = 0.05
 CONNECT_SECONDS = 1.0
 PING_SECONDS = 1
 """A server that answers neither of two pings is left: it, or the way to it, is gone without a word."""
+assert RECONNECT_SECONDS < CONNECT_SECONDS, "a lost server is dialed again before a dial is given up"
 
 
 class NatsLog:
@@ -191,6 +192,7 @@ class NatsLog:
             else:
                 found, low = candidate, candidate.sequence + 1
             at = (low + high + 1) // 2
+        assert found is None or above < found.sequence, "only what is above the last trim"
         return found
 
     async def _record_trim(self, range_id: RangeId, trimmed: Position, *, expected: int) -> bool:
@@ -317,6 +319,7 @@ class _Hooks:
 
 def spread(servers: list[str], place: int) -> list[str]:
     """The servers in the order in which the process at `place` tries them."""
+    assert servers, "a log has servers"
     begin = place % len(servers)
     return servers[begin:] + servers[:begin]
 

@@ -57,10 +57,14 @@ BRIDGE_SECONDS = 0.02
 READ_MESSAGES_MAX = 256
 READ_BYTES_MAX = 32 << 20
 """Of one catch-up read. At least twice the largest message, or a read could stall."""
+assert READ_BYTES_MAX >= 2 * (8 << 20), "a read takes at least two of the largest messages"
 INACTIVE_SECONDS = 30.0
 PENDING_BYTES_MAX = 64 << 20
 _PAUSE_SECONDS = 0.05
 _READ_SECONDS = 5.0
+assert OWED_SECONDS < HEARTBEAT_SECONDS * HEARTBEATS_MISSED_MAX, (
+    "a message that is owed is missed sooner than heartbeats"
+)
 
 
 class LiveReader:
@@ -106,6 +110,7 @@ class LiveReader:
         if self._owed <= self._seen:
             self._owed_since = self._clock.monotonic_ns()
         self._owed = max(self._owed, sequence)
+        assert self._owed >= sequence, "what is owed only grows"
 
     async def run(self) -> None:
         """Keep a consumer running until cancelled."""
@@ -219,6 +224,7 @@ class LiveReader:
         if sequence != self._seen + 1:
             probe("log.nats_hole")  # tests/integration/test_log_nats.py
             self._hub.demote()
+        assert sequence > self._seen, "a reader only moves on"
         self._seen = sequence
         range_id = wire.range_of(self._api.stream, subject)
         if range_id is not None:
@@ -250,6 +256,7 @@ class RangeReader:
             raise LogTrimmed(
                 "the entries asked for were trimmed; restore from a snapshot", after=after, trimmed=trimmed
             )
+        assert all(entry.position > after for entry in found), "only what was asked for"
         reached = found[-1].position if found else after
         complete = reached >= target or target <= trimmed
         if not found and not complete:

@@ -26,6 +26,9 @@ INDEX_BITS = 10
 PAYLOADS_PER_MESSAGE_MAX = 1 << INDEX_BITS
 MESSAGE_OVERHEAD_BYTES = 4096
 """Room kept under the server's max_payload for headers and the block's own header."""
+assert 4 * PAYLOADS_PER_MESSAGE_MAX <= MESSAGE_OVERHEAD_BYTES, (
+    "the lengths of a full message fit the room kept for them"
+)
 DUPLICATE_WINDOW_NS = 120_000_000_000
 INCARNATION_KEY = "slackwater.incarnation"
 FORMAT_KEY = "slackwater.format"
@@ -64,6 +67,8 @@ def range_of(stream: str, subject: str) -> RangeId | None:
 
 def position(sequence: int, index: int) -> Position:
     """The position of payload `index` in the message `sequence`."""
+    assert sequence > 0, "JetStream counts from 1"
+    assert 0 <= index < PAYLOADS_PER_MESSAGE_MAX, "an index fits its bits"
     return Position(sequence << INDEX_BITS | index)
 
 

@@ -75,6 +75,7 @@ class DirectorySink:
 
     def finish(self) -> None:
         """Durable, then visible."""
+        assert not self._file.closed, "a file is finished once"
         try:
             os.fsync(self._file.fileno())
             self._file.close()
@@ -103,6 +104,8 @@ class DirectoryFile:
 
     def read(self, at: int, size: int) -> bytes:
         """The bytes from `at` on."""
+        assert at >= 0, "a part of the file"
+        assert size >= 0, "a part of the file"
         try:
             return os.pread(self._handle, size, at)
         except OSError as error:

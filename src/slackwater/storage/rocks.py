@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import EngineBatch, Files
 
 FAMILY_NAMES = {Family.DATA: "default", Family.LOCK: "lock", Family.LOCAL: "local"}
+assert set(FAMILY_NAMES) == set(FAMILIES), "every family has a name on disk"
 MEMTABLES_PER_FAMILY_MAX = 4
 FLUSH_POLL_SECONDS = 0.002
 BLOCK_BYTES = 16 << 10
@@ -82,6 +83,7 @@ class RocksSnapshot(RocksReader):
         for family in FAMILIES:
             if family not in self._shared:
                 self._shared.setdefault(family, self._sources[family].iter())
+        assert len(self._shared) == len(FAMILIES), "every family is pinned"
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """The value of one key, or None."""
@@ -276,6 +278,7 @@ class RocksEngine(RocksReader):
             if snapshot.live():
                 snapshot.pin()
         self.version += 1
+        assert self.guard.locked(), "the state changes under the guard"
         self._drop_shared()
 
     def forget(self, snapshot: RocksSnapshot) -> None:
@@ -308,6 +311,7 @@ class RocksEngine(RocksReader):
                 )
             await self._sleep(FLUSH_POLL_SECONDS)
             self.source(Family.DATA)  # closed meanwhile
+        assert covered >= 0, "writes are counted"
         self._unflushed = max(0, self._unflushed - covered)
 
     async def checkpoint(self, directory: Path) -> None:
@@ -343,6 +347,7 @@ class RocksEngine(RocksReader):
         self._flush_now()  # otherwise the file would survive a crash that earlier batches do not
         if not keys:
             return
+        assert len(keys) == len(values), "a value for every key"
         file = self.path / "ingest.tmp"
         try:
             writer = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))

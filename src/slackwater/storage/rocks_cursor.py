@@ -161,6 +161,8 @@ class RocksCursor:
         if short:
             prove_end(self._look)
             self._ended = True
+        assert len(keys) <= limit, "no more than was asked for"
+        assert not keys or self._last == keys[-1], "a cursor goes on behind the last key it gave"
         return keys
 
     def _look(self) -> bytes | None:
@@ -201,6 +203,7 @@ class RocksCursor:
             if with_values:
                 values.append(value_here())
             advance()
+        assert not with_values or len(keys) == len(values), "a value for every key"
         if keys:
             self._last = keys[-1]
         return keys, values
@@ -284,6 +287,7 @@ class RocksReader:
                 del self._owners[family]
             else:
                 self._owners[family] = cursor
+        assert cursor is None or self._owners.get(family) is cursor, "the shared iterator has one owner"
         return iterator
 
     def stream(

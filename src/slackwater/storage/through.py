@@ -48,6 +48,7 @@ _EXTENSIONS = (1, VERSION_BYTES, VERSION_BYTES + 1)
 LOCKS_AT_ONCE = 512
 AHEAD = 64
 """Versions and locks that are read at a time at least."""
+assert AHEAD <= LOCKS_AT_ONCE, "locks are read in blocks at least as long as what is read ahead"
 _first = itemgetter(0)
 
 
@@ -112,6 +113,7 @@ class Through:
         outcome = self._fate(decode_intent(raw))
         if outcome is not None and outcome.status is TxnStatus.PENDING and outcome.ts <= self._bound:
             outcome = None
+        assert outcome is None or outcome.txn_id == txn_id, "the outcome of the intent's own transaction"
         self._known[txn_id] = outcome
         return outcome
 
@@ -139,11 +141,14 @@ class Through:
                     values.append(intent.value)
             elif epoch < 0:
                 undecided += 1
+        assert len(stored) == len(values), "a value for every version that is shown"
+        assert len(stored) + undecided <= len(keys), "an intent is shown, in the way, or gone"
         self.shown += len(stored)
         return stored, values, undecided
 
     def passed(self, start: bytes, end: bytes) -> None:
         """Note that every intent in [start, end) is decided, so that it need not be looked at again."""
+        assert start <= end, "a span is passed from its start to its end"
         low, high = self._clean
         self._clean = (low, max(high, end)) if low <= start <= high and low < high else (start, end)
 
@@ -322,6 +327,7 @@ class _Forward(_Merged):
         if theirs.keys:
             upto.append(theirs.keys[-1])
         if not upto:
+            assert not theirs.keys, "nothing stored is passed over"
             low, high = len(mine.keys), 0
         else:
             low, high = bisect_right(mine.keys, min(upto)), bisect_right(theirs.keys, min(upto))

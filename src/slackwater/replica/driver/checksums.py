@@ -50,3 +50,4 @@ class Checksums:
         if len(self._found) >= CHECKSUMS_KEPT_MAX:
             self._found.pop(next(iter(self._found)))
         self._found[checksum_id] = found
+        assert len(self._found) <= CHECKSUMS_KEPT_MAX, "results are bounded"

@@ -104,6 +104,7 @@ class Closing:
         wanted = target(self.policy(), self._context.clock.physical(), terms_of(self._context.settings))
         if replica.state.frozen is not None or not (wanted or self._at):
             return MIN, MIN
+        assert replica.state.frozen is None, "a frozen range closes nothing (I-10)"
         return Timestamp(max(wanted or MIN, self._at)), self._upto()
 
     def _upto(self) -> Timestamp:
@@ -122,6 +123,7 @@ class Closing:
         """`ts` was promised on this range's behalf."""
         buffer = self._replica.pipeline.buffer
         if ts > buffer.assigned_closed:
+            assert ts > buffer.assigned_closed, "closing only moves up (I-09)"
             buffer.close(target=ts, limit=ts)
 
     def catch_up(self) -> None:

@@ -37,6 +37,7 @@ AGAIN_S_MAX = 60.0
 """The longest a range rests before it is fetched again: a file that stays in the way is not helped by fetching."""
 INCIDENTS_KEPT_MAX = 64
 HAND_OVER_S = 3.0
+assert HAND_OVER_S < AGAIN_S_MAX, "a lease is handed over before a range is fetched again"
 
 
 class Incident(NamedTuple):
@@ -70,6 +71,7 @@ class DamageLog:
         """How long to wait before a damaged range is fetched anew: not at all the first time. Counts this time."""
         before = self._met.get(range_id, 0)
         self._met[range_id] = before + 1
+        assert self._met[range_id] > 0, "damage is counted"
         return 0.0 if not before else min(AGAIN_S_MAX, 2.0 ** min(before - 1, 10))
 
 

@@ -63,6 +63,7 @@ class RangeHistory:
             raise self._incomplete("no entry of the log makes a range that begins where the lost one does")
         if state.frozen is not None:
             raise self._incomplete("it is frozen, and may have been merged into its left neighbor")
+        assert state.descriptor.contains(self._start), "the range that was lost"
         return state
 
     async def parts(self) -> AsyncIterator[SnapshotPart]:
@@ -102,6 +103,7 @@ class RangeHistory:
                 raise self._incomplete("it, or a range that it was split from, has absorbed another one by a merge")
             self._engine.write(applied.batch)
             self.state = applied.state
+            assert self.state.position == position, "the state is that of the last entry (I-06)"
             for event in applied.aftermath:
                 if isinstance(event, Created) and event.state.descriptor.contains(self._start):
                     probe("history.split")

@@ -37,6 +37,7 @@ _NAME = b"grave"
 _ID_BYTES = 8
 _HEAD = len(LOCAL) + 1
 _LOAD_CHUNK = 1_000
+assert _ID_BYTES == 8, "ids of ranges are stored in eight bytes"
 
 
 class MergedRanges:
@@ -72,6 +73,8 @@ class MergedRanges:
 
         A full disk does not stop what was applied already: then the note lives in memory only.
         """
+        assert right != into, "a range does not absorb itself"
+        assert at > 0, "a merge has a position in the log"
         batch = WriteBatch()
         notes = self._notes.setdefault(into, {})
         for older in self._notes.pop(right, {}):
@@ -85,6 +88,7 @@ class MergedRanges:
         for grave, position in notes.items():
             if position == at:
                 batch.put(Family.LOCAL, _key(into, grave), position.to_bytes(_ID_BYTES, "big"))
+        assert len(notes) <= MERGED_MAX, "notes are bounded"
         try:
             self._engine.write(batch)
         except StorageError:

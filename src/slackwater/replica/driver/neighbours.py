@@ -35,6 +35,8 @@ class Neighbours:
 
         In the batch that does it, so that after a crash either both are there or the entry is applied again. See `thaw`.
         """
+        assert after.generation > before.generation, "every change raises the generation"
+        assert after.range_id == before.range_id, "a range keeps its id"
         for replica in self._replicas.values():
             right = replica.state.descriptor
             if right.range_id == before.range_id or right.start not in (before.end, after.end):
@@ -48,6 +50,7 @@ class Neighbours:
                 self._saw(batch, replica, old.generation, after.generation)
 
     def _saw(self, batch: WriteBatch, replica: Replica, low: int, high: int) -> None:
+        assert low < high, "generations that were seen to end"
         range_id, frozen = replica.state.descriptor.range_id, replica.state.frozen
         known = self._seen(Overlay(self._engine, batch), range_id)
         if known[1] == low:

@@ -43,6 +43,7 @@ SEGMENT_ROWS = 1_000_000
 """Rows in one segment, about: a span with more has several."""
 INTENTS_MAX = 4096
 """A span with more intents than this is being written: it gets its segment later."""
+assert BATCH_ROWS <= SEGMENT_ROWS, "a segment holds at least one batch"
 
 
 class Shape(NamedTuple):
@@ -70,6 +71,7 @@ def anchor_of(reader: Reader, start: bytes, end: bytes, *, closed: Timestamp) ->
             return None
         intent = decode_intent(raw)
         lowest = min(lowest, Timestamp(intent.ts - 1))
+    assert lowest <= closed, "an anchor is closed"
     return lowest if lowest > MIN else None
 
 
@@ -114,6 +116,7 @@ def from_rows(
     if above > anchor:
         for found in in_window(reader, Window(start, upto, anchor, MAX), below=False):
             changed += found.keys
+    assert not keys, "every row was written"
     index = writer.finish(upto)
     return Built(index, changed, writer.size)
 
@@ -134,6 +137,7 @@ def _add_rows(
         count += 1
     if count == len(keys) and not last:  # there is room for more
         return 0
+    assert len(keys) == len(values), "a value for every key"
     some = keys[:count]
     marks = np.frombuffer(b"".join([key[-8:] for key in some]), ">u8").astype(np.uint64)
     begins = pa.array((~marks).astype(np.int64), pa.int64())

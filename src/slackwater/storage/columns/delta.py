@@ -40,12 +40,14 @@ class Delta:
 
     def ordered(self, count: int) -> list[bytes]:
         """The first `count` in the engine's order; may be called on any thread."""
+        assert 0 <= count <= len(self.stored), "a count of what was written"
         known, upto = self._ordered
         if upto == count:
             return known
         if upto > count:
             return sorted(self.stored[:count])
         found = sorted(known + self.stored[upto:count])  # two runs, which sorting merges
+        assert len(found) == count, "no change is lost"
         self._ordered = found, count
         return found
 
@@ -69,6 +71,7 @@ class Changes:
 
     def between(self, low: bytes, high: bytes) -> list[bytes]:
         """Those of keys with low <= key < high, in order, newest first within a key."""
+        assert low <= high, "a span"
         ordered = self._delta.ordered(self._count)
         if self._more:
             ordered = sorted([*ordered, *self._more])
@@ -98,4 +101,5 @@ def visible_changes(stored: Sequence[bytes], *, ts: Timestamp, bound: Timestamp)
         if key != last:
             picked.append(version)
             last = key
+    assert len(picked) <= len(stored), "one version of each key at most"
     return picked

@@ -36,6 +36,7 @@ _V5 = 4
 _HEAD = struct.Struct("<I 6H i I q h B x 6H i I q I I 2H i 4x")
 """Everything in front of the nodes: root, two tables with their vtables, and the empty table that means LZ4 frames."""
 _NODES_AT = 84
+assert _HEAD.size == _NODES_AT, "the nodes follow the head"
 _PAIR = struct.Struct("<2q")
 _COUNT = struct.Struct("<I")
 
@@ -101,6 +102,8 @@ def message(rows: int, columns: Sequence[Packed]) -> Message:
                 body.append(bytes(padding))
             at += size + padding
         places.append(begins)
+    assert at % ALIGNMENT == 0, "buffers are aligned"
+    assert len(nodes) == len(columns) == len(places), "a node for every column"
     head = _head(rows, nodes, pairs, at)
     return Message([head, *body], [[len(head) + begin for begin in begins] for begins in places])
 

@@ -45,6 +45,7 @@ pa: Any = pyarrow
 pc: Any = pac
 BATCH_ROWS = 32_768
 MAGIC = b"SWCOLS01"
+assert len(MAGIC) == 8, "the trailer has eight bytes for it"
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 BEGIN = pa.field("_begin", pa.int64(), nullable=False)
 KEY = pa.field("_key", pa.binary(), nullable=False)
@@ -135,16 +136,21 @@ class SegmentWriter:
             )
             for column, places in zip(packed, made.places, strict=True)
         ]
+        assert len(chunks) == len(columns) + 2, "a chunk for every column, the timestamps and the keys"
         self._note(columns)
         self._put(made.joined())
         self._batches.append(Stored(keys[0].as_py(), batch.num_rows, stored_bytes, chunks))
+        assert len(self._batches) < 2 or self._batches[-2].first < self._batches[-1].first, "batches are in key order"
         self.rows += batch.num_rows
+        assert self.rows == sum(batch.rows for batch in self._batches), "rows are counted once"
 
     def finish(self, end: bytes) -> Index:
         """Write what comes last; the segment ends before the key `end`."""
+        assert self._start < end, "a segment is of a span"
         self._put(END_OF_STREAM)
         statistics = self._statistics().to_pybytes()
         index = Index(self._schema, self._anchor, self._start, end, self.rows, self._batches, statistics)
+        assert not self._batches or self._start <= self._batches[0].first < end, "keys lie inside the span"
         raw = _encoder.encode(index)
         self._put(raw)
         self._put(_TRAILER.pack(len(raw), zlib.crc32(raw), MAGIC))
@@ -196,10 +202,12 @@ class Segment:
 
     def batch_of(self, key: bytes) -> int:
         """The number of the batch in which a key would lie."""
+        assert self.index.start <= key <= self.index.end, "a key of this segment's span"
         return max(0, bisect_right(self.firsts, key) - 1)
 
     def packed(self, number: int, places: Sequence[int]) -> list[Packed]:
         """Some columns of a batch as they are stored; `SegmentDamaged` unless they are what was written."""
+        assert 0 <= number < len(self.index.batches), "a batch of this segment"
         batch = self.index.batches[number]
         chunks = [batch.chunks[place] for place in places]
         held = self._read(sorted({extent for chunk in chunks if (extent := chunk.extent)}))
