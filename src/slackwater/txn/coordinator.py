@@ -391,9 +391,6 @@ class Transaction(Operations):
                 one_phase=bool(writes),
                 can_forward=not self._reads,
             )
-            assert self.state.write_ts <= self.state.read_ts or not self._reads, (
-                "reads are refreshed up to the commit timestamp (I-18)"
-            )
             requests = [*writes, end]
             header = self._header(self.state.take_sequences(len(requests)))
             try:
