@@ -26,7 +26,8 @@ from bench._load import disk
 from bench.harness import figure
 from bench.storage import SCHEMA, SPAN, _table
 from slackwater.clock.timestamp import MIN
-from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
+from slackwater.codec.bulk_arrow import plan_schema, unpack
+from slackwater.codec.changes_arrow import change_schema
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.log import open_log
 from slackwater.model.scan_plan import ScanPlan
@@ -127,7 +128,7 @@ async def _all(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
             "peer": peer,
             "here": lambda: _read(node.kv, SCAN, plan_schema(PLAN), ts),
             "there": lambda: _read(there, SCAN, plan_schema(PLAN), ts),
-            "changes": lambda: _read(node.kv, export, change_schema(PLAN), ts),
+            "changes": lambda: _read(node.kv, export, change_schema(PLAN.schema()), ts),
         }
         rates = await _contest(works, rows=rows, rounds=rounds)
     names = {"here": "scan, in process", "there": "scan, over loopback", "changes": "changes, in process"}

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.codec.bulk_arrow import change_schema, plan_schema, stream, unpack
+from slackwater.codec.bulk_arrow import plan_schema, stream, unpack
+from slackwater.codec.changes_arrow import change_schema
+from slackwater.codec.envelope import Enveloper, Timeline
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConflictError, DecodeError, ReadWithinUncertainty, UsageError
+from slackwater.model.changes import Changes
 from slackwater.model.kinds import ColumnKind, ColumnType
 from slackwater.model.predicates import Op, Predicate, predicate
 from slackwater.model.scan_plan import ScanPlan, decode_plan
@@ -89,17 +92,14 @@ def expected_changes(engine, codec, start, end, *, after, upto, before):
     out = []
     empty = dict.fromkeys(c.name for c in codec.schema.columns)
 
-    def row(values, kind, ts):
-        instant = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=ts >> 10)
-        return {**values, "_change_type": kind, "_commit_version": ts, "_commit_timestamp": instant}
-
     for key, ts, value, old in zip(found.keys, found.timestamps, found.values, found.befores, strict=True):
-        if value and old and before:
-            out.append(row(codec.decode(old), "update_preimage", ts))
-        if value:
-            out.append(row(codec.decode(value), "update_postimage" if old else "insert", ts))
-        elif old:
-            out.append(row(codec.decode(old) if before else {**empty, **codec.decode_key(key)}, "delete", ts))
+        if not value and not old:
+            continue
+        op = ("update" if old else "insert") if value else "delete"
+        facts = {"_op": op, "_commit_ts": ts, "_txn": None, "_version": codec.schema.version}
+        if before:
+            facts["_before"] = codec.decode(old) if old else None
+        out.append({**facts, **(codec.decode(value) if value else {**empty, **codec.decode_key(key)})})
     return out
 
 
@@ -123,7 +123,9 @@ def test_changes_are_those_of_the_version_scan(
     plan = ScanPlan(tuple(schemas), read)
     codec = RowCodec(schemas[read - 1], {s.version: s for s in schemas})
     request = ExportArrow(start, end, Timestamp(after), Timestamp(after + length), plan.encode(), before)
-    got = chunks(engine, request, ts=after + length, schema=change_schema(plan), limit=limit, size=size)
+    got = chunks(
+        engine, request, ts=after + length, schema=change_schema(plan.schema(), befores=before), limit=limit, size=size
+    )
     assert got == expected_changes(engine, codec, start, end, after=after, upto=after + length, before=before)
 
 
@@ -137,8 +139,27 @@ def test_long_histories_are_skipped_past_and_nothing_with_them(window, before):
     codec = RowCodec(schemas[0], {s.version: s for s in schemas})
     after, upto = window
     request = ExportArrow(span.start, span.end, Timestamp(after), Timestamp(upto), plan.encode(), before)
-    got = chunks(engine, request, ts=upto, schema=change_schema(plan))
+    got = chunks(engine, request, ts=upto, schema=change_schema(plan.schema(), befores=before))
     assert got == expected_changes(engine, codec, span.start, span.end, after=after, upto=upto, before=before)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1 << 30), deletions=st.sampled_from([0.0, 0.4]), before=st.booleans())
+def test_a_feed_and_a_read_of_an_interval_show_the_same_changes(seed, deletions, before):
+    schemas = versions_of(by_name=False)
+    engine = fill(schemas, seed, keys=40, depth=3, deletions=deletions)
+    span, plan, upto = schema_span(schemas[0]), ScanPlan(tuple(schemas), 3), Timestamp(420)
+    request = ExportArrow(span.start, span.end, MIN, upto, plan.encode(), before)
+    schema = change_schema(schemas[2], befores=before)
+    read = list(chunks(engine, request, ts=upto, schema=schema))
+    found = reads.scan_versions(engine, span.start, span.end, after=MIN, upto=upto, before_images=True)
+    pushed = Changes(found.keys, list(found.timestamps), found.values, found.befores)
+    pushed = pushed.pick([at for at in range(len(pushed)) if pushed.values[at] or found.befores[at]])
+    timeline = Timeline([(MIN, schemas[2])], older=schemas[:2])
+    fed = Enveloper(timeline, befores=True).batches(pushed)
+    assert all(made.batch.schema.remove(4) == change_schema(schemas[2]) for made in fed)
+    rows = [row for made in fed for row in made.batch.to_pylist()]
+    assert read == [row if before else {k: v for k, v in row.items() if k != "_before"} for row in rows]
 
 
 @settings(max_examples=30, deadline=None)
@@ -248,10 +269,10 @@ def test_an_intent_in_the_window_is_a_conflict_and_decimals_and_dates_are_keys_t
     engine.write(batch)
     plan = ScanPlan((schema,), 1)
     request = ExportArrow(span.start, span.end, Timestamp(10), Timestamp(30), plan.encode())
-    (gone,) = chunks(engine, request, ts=30, schema=change_schema(plan))
-    assert (gone["d"], gone["p"], gone["v"], gone["_change_type"]) == (row["d"], row["p"], None, "delete")
+    (gone,) = chunks(engine, request, ts=30, schema=change_schema(plan.schema()))
+    assert (gone["d"], gone["p"], gone["v"], gone["_op"]) == (row["d"], row["p"], None, "delete")
     batch, at = engine.batch(), Timestamp(30)
     writes.put(engine, batch, key, value, ts=at, txn=Txn(b"t" * 16, key, at, 0, at, at, MIN, 1))
     engine.write(batch)
     with pytest.raises(ConflictError):
-        chunks(engine, request, ts=30, schema=change_schema(plan))
+        chunks(engine, request, ts=30, schema=change_schema(plan.schema()))

@@ -31,7 +31,7 @@ def test_a_job_is_one_commit_and_operations_do_what_they_say(db, save, spark, ta
     part = db.partitions(table, 1)[0]
     upto = db.close_now(table)
     changes = pa.Table.from_batches(list(db.read_changes(part, after=1, upto=upto)))
-    assert len(changes["_commit_version"].unique()) == 1, "all tasks' rows have one commit version"
+    assert len(changes["_commit_ts"].unique()) == 1, "all tasks' rows have one commit version"
     assert changes.num_rows == 2000
     save(spark.createDataFrame([(1, "new"), (5000, "new")], "id bigint, v string"), table)
     assert [rows(db, table)[k] for k in (1, 2, 5000)] == ["new", "a", "new"]

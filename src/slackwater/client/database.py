@@ -345,7 +345,9 @@ class AsyncDatabase(TableOperations):
         read_from: str = "follower",
         wait: float | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Every change of a partition with after < commit <= upto, as record batches with the change columns.
+        """Every change of a partition with after < commit <= upto, as record batches with the columns of a feed.
+
+        Those are `_op` (insert, update, delete), `_commit_ts`, `_txn`, `_version` and, with `diff`, `_before`.
 
         The same call gives the same changes, in key order, oldest first within a key, for as long as history is kept.
         With `columns`, only those of the table's; with an empty list, none but the change columns.

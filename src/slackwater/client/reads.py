@@ -19,7 +19,8 @@ import msgspec
 
 from slackwater.client.arguments import duration_of, names_of
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
+from slackwater.codec.bulk_arrow import plan_schema, unpack
+from slackwater.codec.changes_arrow import change_schema
 from slackwater.codec.filters_arrow import bind
 from slackwater.codec.layout import schema_span
 from slackwater.codec.narrow import narrowed
@@ -180,7 +181,7 @@ def changes(
     read = history.readable_at(request.upto)
     names = columns_of(read.schema, columns) if columns is None or len(columns) else ()
     plan = ScanPlan(history.schemas(), read.version, names)
-    schema = change_schema(plan)
+    schema = change_schema(read.schema, names, befores=request.diff)
     asked = msgspec.structs.replace(request, plan=plan.encode())
 
     def at(start: bytes, _: Timestamp, *, waited: bool) -> calls.ReadChanges:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from slackwater.codec.arrow import arrow_fields, arrow_type
+from slackwater.codec.arrow import arrow_fields
 from slackwater.errors import DecodeError
-from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
     from slackwater.model.schema import Column
 
 pa: Any = pyarrow  # its stubs know neither buffers nor messages
-CHANGE_FIELDS: tuple[Any, ...] = (
-    pa.field(CHANGE_TYPE, pa.string(), nullable=False),
-    pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
-    pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC"), nullable=False),
-)
-"""What an export adds behind the columns of the table."""
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -42,13 +35,6 @@ def plan_columns(plan: ScanPlan) -> list[Column]:
 def plan_schema(plan: ScanPlan) -> Any:
     """The Arrow schema of the blocks of a `ScanArrow`."""
     return arrow_fields(plan_columns(plan))
-
-
-def change_schema(plan: ScanPlan) -> Any:
-    """The Arrow schema of the blocks of an `ExportArrow`: a deletion leaves all but the key NULL."""
-    keys = {column.id for column, _ in plan.schema().key_columns()}
-    rows = [pa.field(c.name, arrow_type(c.type), nullable=c.id not in keys) for c in plan_columns(plan)]
-    return pa.schema([*rows, *CHANGE_FIELDS])
 
 
 def pack(batch: Any) -> memoryview:

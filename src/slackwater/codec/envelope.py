@@ -1,22 +1,12 @@
-"""Versions as rows: Arrow record batches with the columns of the table and what happened to them.
+"""Changes of a feed by the schema of their time: which version of a table holds when, and batches of one version each.
 
-    _op         insert | update | delete with before-images; without them nobody knows whether a row was there: upsert | delete
-    _commit_ts  the commit timestamp, the 64-bit integer it is everywhere
-    _txn        the transaction, where the serving replica knew it
-    _version    the descriptor version in force at the commit timestamp
-    _before     with `befores`: the row before, NULL when there was none
-    id, name …  the row after; of a deletion only its primary key
-
-The schema as of the event. A table's descriptor changes while its feed runs. Every event is decoded with the version that
-was in force *at its commit timestamp* (`Timeline`), whatever version wrote the bytes: columns meet by id, as on every read
-path. A block that spans a schema change comes out as one batch per version:
+A table's descriptor changes while its feed runs. Every event is shown by the version that was in force *at its commit
+timestamp* (`Timeline`), whatever version wrote the bytes: columns meet by id, as on every read path. A block that spans a
+schema change comes out as one batch per version (`codec.changes_arrow` makes it, and says what its columns are):
 
     timeline      v1 from 0            v2 from 30 (column added)
     changes       a@10  b@40  a@50  c@20
     batches       v1: a@10 c@20        v2: b@40 a@50          each key's order is kept, because versions ascend with time
-
-There is no Python object per row on the way: values go through `codec.rows_arrow.BlockDecoder`, deletions become NULLs by one
-`take` with gaps, and their key columns are put in by mask.
 """
 
 from __future__ import annotations
@@ -24,17 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow
-import pyarrow.compute as pac
 
 from slackwater.clock.timestamp import Timestamp, show
-from slackwater.codec.arrow import arrow_type
+from slackwater.codec.changes_arrow import ChangeDecoder, change_schema, rows_of
 from slackwater.codec.damage import damaged_row, first_damaged
-from slackwater.codec.key_columns import key_columns
 from slackwater.codec.layout import split_table_key
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.reserved import BEFORE, COMMIT_TS, FEED_COLUMNS, OP, TXN, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,10 +30,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-pa: Any = pyarrow
-pc: Any = pac
-OPS = ("delete", "upsert", "insert", "update")
-_DELETE, _UPSERT, _INSERT, _UPDATE = range(4)
 TABLE_PREFIX_BYTES = 7
 VERSIONS_MAX = 10_000
 """Descriptor versions of one table that a feed keeps; older ones can be forgotten below its frontier."""
@@ -91,17 +73,6 @@ class Timeline:
         return found
 
 
-def check_followable(schema: TableSchema) -> None:
-    """Refuse a table that has columns of the names that a feed adds; made before such names were refused."""
-    taken = [column.name for column in schema.columns if column.name in FEED_COLUMNS]
-    if taken:
-        raise UsageError(
-            f"no change feed can follow table {schema.name}: it has {', '.join(taken)}, which every feed adds as its own"
-            f" ({', '.join(FEED_COLUMNS)}); create a table without such names, copy the rows there and follow that one",
-            table=schema.name,
-        )
-
-
 class Envelopes(NamedTuple):
     """Rows of one table under one schema."""
 
@@ -117,7 +88,7 @@ class Enveloper:
         self.timeline = timeline
         self._befores = befores
         self._txn_ids = txn_ids
-        self._decoders: dict[tuple[int, int], BlockDecoder] = {}
+        self._decoders: dict[tuple[int, int], ChangeDecoder] = {}
 
     def batches(self, changes: Changes) -> list[Envelopes]:
         """One batch per schema version in force, oldest version first."""
@@ -141,21 +112,12 @@ class Enveloper:
 
     def schema(self, schema: TableSchema) -> Any:
         """The Arrow schema of the batches of one version."""
-        check_followable(schema)
-        keys = {column.name for column, _ in schema.key_columns()}
-        rows = [pa.field(c.name, arrow_type(c.type), nullable=c.name not in keys) for c in schema.columns]
-        fields = [pa.field(OP, pa.string(), nullable=False), pa.field(COMMIT_TS, pa.int64(), nullable=False)]
-        if self._txn_ids:
-            fields.append(pa.field(TXN, pa.binary()))
-        fields.append(pa.field(VERSION, pa.int64(), nullable=False))
-        if self._befores:
-            fields.append(pa.field(BEFORE, _struct_type(schema)))
-        return pa.schema([*fields, *rows])
+        return change_schema(schema, befores=self._befores, txn_ids=self._txn_ids)
 
     def _batch(self, changes: Changes, schema: TableSchema) -> Any:
         """One batch; when a row cannot be decoded, the error with its key and commit."""
         try:
-            return self._decoded(changes, schema)
+            return self._decoder(schema).decode(rows_of(changes))
         except DecodeError as error:
             decode = BlockDecoder(schema, self.timeline.written).decode
             for values in (changes.values, changes.befores or []):
@@ -167,43 +129,14 @@ class Enveloper:
                     raise damaged_row(schema, changes.keys[at], why, committed=ts) from error
             raise
 
-    def _decoded(self, changes: Changes, schema: TableSchema) -> Any:
-        size = len(changes)
-        live = _present(changes.values)
-        columns = self._spread(changes.values, live, schema)
-        had = None
-        if self._befores:
-            if changes.befores is None:
-                raise UsageError("the range feed was not asked for before-images; register with befores")
-            had = _present(changes.befores)
-        if not live.all():
-            gone = np.flatnonzero(~live)
-            found = key_columns([changes.keys[i] for i in gone.tolist()], schema)
-            for name, array in found.items():
-                columns[name] = pc.replace_with_mask(columns[name], pa.array(~live), array)
-        arrays = [_ops(live, had), pa.array(changes.timestamps, pa.int64())]
-        if self._txn_ids:
-            arrays.append(_txns(changes.txn_ids, size))
-        arrays.append(pa.repeat(pa.scalar(schema.version, pa.int64()), size))
-        if self._befores and changes.befores is not None and had is not None:
-            before = self._spread(changes.befores, had, schema)
-            arrays.append(
-                pa.StructArray.from_arrays(list(before.values()), fields=_fields(schema), mask=pa.array(~had))
-            )
-        return pa.RecordBatch.from_arrays([*arrays, *columns.values()], schema=self.schema(schema))
-
-    def _spread(self, values: Sequence[bytes], present: Array, schema: TableSchema) -> dict[str, Any]:
-        """The columns of the present values, with NULLs in the place of the others."""
+    def _decoder(self, schema: TableSchema) -> ChangeDecoder:
         name = schema.version, len(self.timeline.written)  # a decoder knows the versions there were when it was made
-        decoder = self._decoders.get(name)
-        if decoder is None:
-            decoder = self._decoders[name] = BlockDecoder(schema, self.timeline.written)
-        if present.all():
-            batch = decoder.decode(values)
-            return dict(zip(batch.schema.names, batch.columns, strict=True))
-        batch = decoder.decode([value for value in values if value])
-        places = pa.array(np.cumsum(present) - 1, mask=~present)
-        return {name: column.take(places) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        found = self._decoders.get(name)
+        if found is None:
+            found = self._decoders[name] = ChangeDecoder(
+                schema, self.timeline.written, befores=self._befores, txn_ids=self._txn_ids
+            )
+        return found
 
 
 def by_table(changes: Changes) -> dict[tuple[int, int], Changes]:
@@ -228,27 +161,3 @@ def _is_table(key: bytes) -> bool:
     except DecodeError:
         return False
     return True
-
-
-def _present(values: Sequence[bytes]) -> Array:
-    return np.fromiter(map(len, values), np.int64, len(values)) > 0
-
-
-def _ops(live: Array, had: Array | None) -> Any:
-    codes = np.where(live, _UPSERT if had is None else np.where(had, _UPDATE, _INSERT), _DELETE)
-    return pa.array(OPS).take(pa.array(codes))
-
-
-def _txns(txn_ids: list[bytes] | None, size: int) -> Any:
-    if txn_ids is None:
-        return pa.nulls(size, pa.binary())
-    ids = pa.array(txn_ids, pa.binary())
-    return pc.if_else(pc.equal(pc.binary_length(ids), 0), pa.scalar(None, pa.binary()), ids)
-
-
-def _fields(schema: TableSchema) -> list[Any]:
-    return [pa.field(c.name, arrow_type(c.type)) for c in schema.columns]
-
-
-def _struct_type(schema: TableSchema) -> Any:
-    return pa.struct(_fields(schema))

@@ -110,7 +110,7 @@ def _stream(stage: Stage, spark: SparkSession, mirror: MirrorCheck, checkpoint: 
         .option("readChangeFeed", "true")
         .option("waitForTimestamp", f"{WAIT_S:g}s")
         .load(mirror.table)
-        .select("id", "balance", "_change_type", "_commit_version")
+        .selectExpr("id", "balance", "_change_type AS _op", "_commit_version AS _commit_ts")
     )
 
     def batch(frame: DataFrame, number: int) -> None:
@@ -120,7 +120,7 @@ def _stream(stage: Stage, spark: SparkSession, mirror: MirrorCheck, checkpoint: 
         if table.num_rows:
             mirror.apply(table)
             # Nothing else happened up to the end of the batch: the newest change is as good a moment to compare.
-            mirror.compare(max(table["_commit_version"].to_pylist()))
+            mirror.compare(max(table["_commit_ts"].to_pylist()))
 
     writer = changes.writeStream.foreachBatch(batch).option("checkpointLocation", str(checkpoint))
     return writer.trigger(processingTime=TRIGGER).start()

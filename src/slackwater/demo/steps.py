@@ -208,8 +208,8 @@ class MirrorCheck:
 
     def apply(self, batch: Any) -> None:
         """Changes in any order between keys, in order within one; pre-images are not asked for."""
-        order = batch.sort_by("_commit_version") if batch.num_rows else batch
-        kinds, ids = order["_change_type"].to_pylist(), order["id"].to_pylist()
+        order = batch.sort_by("_commit_ts") if batch.num_rows else batch
+        kinds, ids = order["_op"].to_pylist(), order["id"].to_pylist()
         for kind, key, balance in zip(kinds, ids, order["balance"].to_pylist(), strict=True):
             if kind == "delete":
                 self._rows.pop(key, None)

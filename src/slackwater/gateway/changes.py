@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, show
-from slackwater.codec.envelope import check_followable
+from slackwater.codec.changes_arrow import check_followable
 from slackwater.codec.layout import schema_span
 from slackwater.errors import Overloaded, UsageError
 from slackwater.feeds.client import Checkpoint, SpanFeed

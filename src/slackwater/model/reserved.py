@@ -1,7 +1,7 @@
 """Names of columns that a table may not have, because feeds, change reads, Spark and the archive add columns of those names.
 
-    _op _commit_ts _txn _version _before               rows of a change feed (`codec.envelope`)
-    _change_type _commit_version _commit_timestamp     reads of changes, Spark's streams and metadata (`codec.bulk_arrow`)
+    _op _commit_ts _txn _version _before               changes of rows (`codec.changes_arrow`)
+    _change_type _commit_version _commit_timestamp     the same in Spark's words, and metadata (`spark.change_rows`)
     _begin _end                                        the archive
 
 Reserved are also all names that begin with `_change_`, `_commit_`, `_from` or `_to`, and all of these in any case, because Spark

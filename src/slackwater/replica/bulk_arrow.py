@@ -18,7 +18,7 @@ from slackwater.codec.bulk_arrow import pack
 from slackwater.codec.changes_arrow import ChangeDecoder
 from slackwater.codec.damage import damaged_row, first_damaged
 from slackwater.codec.rows_arrow import BlockDecoder
-from slackwater.errors import ConflictError, DecodeError, SegmentDamaged
+from slackwater.errors import ConflictError, DecodeError, SegmentDamaged, UsageError
 from slackwater.hooks import probe
 from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range import requests as rq
@@ -61,8 +61,11 @@ def _plan_reader(plan: bytes) -> PlanReader:
 
 
 @lru_cache(maxsize=PLANS_KEPT_MAX)
-def _change_decoder(plan: bytes) -> ChangeDecoder:
-    return ChangeDecoder(decode_plan(plan))
+def _change_decoder(plan: bytes, *, befores: bool) -> ChangeDecoder:
+    found = decode_plan(plan)
+    if found.predicates:
+        raise UsageError("changes are read whole; filter them afterwards")
+    return ChangeDecoder(found.schema(), {s.version: s for s in found.schemas}, columns=found.columns, befores=befores)
 
 
 def read_all(bulk: BulkReads, reader: Reader) -> list[Result]:
@@ -229,7 +232,7 @@ def _blocks(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_
         request.end,
         after=request.after,
         upto=request.upto,
-        decoder=_change_decoder(request.plan),
+        decoder=_change_decoder(request.plan, befores=request.before),
         before=request.before,
         max_rows=max_rows,
         max_bytes=max_bytes,

@@ -27,6 +27,7 @@ import pyarrow
 import pyarrow.compute as pac
 
 from slackwater.model.reserved import CHANGE_TYPE
+from slackwater.spark.change_rows import DELETE, INSERT, POSTIMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 pa: Any = pyarrow
 pc: Any = pac
-
-INSERT, UPDATE, DELETE = "insert", "update_postimage", "delete"
 
 
 def newest_versions(changes: Iterable[Any], keys: Sequence[str]) -> Iterator[Any]:
@@ -51,7 +50,7 @@ def net_changes(changes: Iterable[Any], keys: Sequence[str]) -> Iterator[Any]:
 
 def _net(rows: Any, firsts: Any) -> Any:
     came, went = pc.equal(firsts, INSERT), pc.equal(rows[CHANGE_TYPE], DELETE)
-    kinds = pc.if_else(went, DELETE, pc.if_else(came, INSERT, UPDATE))
+    kinds = pc.if_else(went, DELETE, pc.if_else(came, INSERT, POSTIMAGE))
     at = rows.schema.get_field_index(CHANGE_TYPE)
     field = rows.schema.field(at)
     return rows.set_column(at, field, kinds.cast(field.type)).filter(pc.invert(pc.and_(came, went)))

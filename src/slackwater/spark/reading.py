@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from slackwater.errors import SlackwaterError
+from slackwater.spark.change_rows import change_rows
 from slackwater.spark.names import demand_exact, meant
 from slackwater.spark.newest import net_changes, newest_versions
 from slackwater.spark.options import Deduplication
@@ -127,7 +128,7 @@ def parts_of(plan: Plan, at: Timestamp) -> list[RangePart]:
 def changes_of(
     plan: Plan, partition: Partition, columns: list[str], *, after: Timestamp, upto: Timestamp
 ) -> Iterator[Any]:
-    """The changes of one part, as the client reads them: all, or the net change of each key."""
+    """The changes of one part in Spark's words: all, or the net change of each key."""
     net = plan.options.deduplication is Deduplication.NET_CHANGES
     read, keys = with_keys(plan.table, columns) if net else (columns, [])
     changes = plan.db.read_changes(
@@ -139,4 +140,5 @@ def changes_of(
         read_from=plan.options.read_from.value,
         wait=plan.options.wait,
     )
-    return net_changes(changes, keys) if net else changes
+    shown = map(change_rows, changes)
+    return net_changes(shown, keys) if net else shown

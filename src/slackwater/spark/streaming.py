@@ -24,13 +24,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from slackwater.clock.timestamp import MIN, Timestamp, us_of
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import UsageError
-from slackwater.model.reserved import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from slackwater.model.reserved import COMMIT_VERSION
+from slackwater.spark.change_rows import as_inserts
 from slackwater.spark.names import demand_exact
 from slackwater.spark.offsets import Offset, batch_end, check_table, decode, limited_end
 from slackwater.spark.plan import BEGINNING, resolved
@@ -40,6 +40,7 @@ from slackwater.spark.types import Asked
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from numpy.typing import NDArray
     from pyspark.sql.types import StructType
 
@@ -171,16 +172,3 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             batches = changes_of(self._plan, part.partition, [], after=after, upto=upto)
             found += [batch.column(COMMIT_VERSION).to_numpy() for batch in batches]
         return np.concatenate(found)
-
-
-def as_inserts(batch: Any, at: Timestamp) -> Any:
-    """Rows of a snapshot as changes: inserts, made when the snapshot is."""
-    size = batch.num_rows
-    moment: Any = pa.scalar(us_of(at), pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    extra: dict[str, Any] = {
-        CHANGE_TYPE: pa.repeat(pa.scalar("insert"), size),
-        COMMIT_VERSION: pa.repeat(pa.scalar(int(at), pa.int64()), size),
-        COMMIT_TIMESTAMP: pa.repeat(moment, size),
-    }
-    arrays = [*batch.columns, *extra.values()]
-    return pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, *extra])

@@ -1,17 +1,16 @@
 """What happened to the rows of a span in a window of time, block by block.
 
-    stored, newest first        window (10, 30]            out, oldest first
+    stored, newest first        window (10, 30]            out, oldest first     op       value   before
     a@40  a4                    after the window
-    a@25  a3                    update  a2 -> a3           a@20  insert            a2
-    a@20  a2                    insert                     a@25  update_preimage   a2      (with `before`)
-    a@08  (deleted)             before: there was no row   a@25  update_postimage  a3
-    b@15  (deleted)             delete of b1               b@15  delete            b1      (with `before`, else the key)
+    a@25  a3                    update  a2 -> a3           a@20                  insert   a2
+    a@20  a2                    insert                     a@25                  update   a3      a2
+    a@08  (deleted)             before: there was no row   b@15                  delete           b1
+    b@15  (deleted)             delete of b1
     b@05  b1
 
 The version right below a change says what it changed, so what is read is the versions of the window and those right below
 them, in blocks of *whole* keys (`storage.window`). Everything about a block is then a handful of numpy operations on the
-timestamps and sizes. A deletion of nothing changes nothing and is left out, so the same window always gives the same rows,
-whoever deleted twice.
+timestamps and sizes. A deletion of nothing changes nothing and is left out, so the same window always gives the same rows.
 
 The version below may itself lie below the window. It is still there: collection keeps the state *at* its threshold
 (`storage.gc`), and a window may not begin below that.
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slackwater.codec.changes_arrow import DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangeRows
+from slackwater.codec.changes_arrow import ChangeRows, present
 from slackwater.storage.arrow import BATCH_ROWS, BLOCK_FIRST, BLOCK_PAIRS, ArrowBlock, refuse_conflicts, stamps
 from slackwater.storage.versions import suffix
 from slackwater.storage.window import WholeKeys, Window, in_window
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.codec.changes_arrow import ChangeDecoder
     from slackwater.runtime.seam import Reader
-    from slackwater.storage.arrow import Array
 
 NOTHING = np.zeros(0, np.int64)
+NEVER = np.zeros(0, bool)
 
 
 def scan_changes(
@@ -57,7 +56,7 @@ def scan_changes(
     below `upto`, before it shows anything beyond that: it may yet commit there.
     """
     window = Window(start, end, after, upto)
-    pending = _PendingChange()
+    pending = _PendingChanges(before=before)
     rows = size = 0
     looked = start
     for whole in _gathered(in_window(reader, window, below=True)):
@@ -72,7 +71,7 @@ def scan_changes(
             yield pending.block(decoder, whole.resume)
             if full:
                 return
-            pending = _PendingChange()
+            pending = _PendingChanges(before=before)
     refuse_conflicts(reader, looked, end, bound=upto)
     if pending.rows:
         yield pending.block(decoder, None)
@@ -93,66 +92,59 @@ def _gathered(blocks: Iterator[WholeKeys]) -> Iterator[WholeKeys]:
         yield WholeKeys(keys, values, None)
 
 
-class _PendingChange:
+class _PendingChanges:
     """Changes on their way to the decoder."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, before: bool) -> None:
         self._values: list[bytes] = []
         self._gone: list[bytes] = []
-        self._kinds = [NOTHING]
+        self._befores: list[bytes] | None = [] if before else None
+        self._had = [NEVER]
         self._timestamps = [NOTHING]
         self.rows = 0
         self.size = 0
 
     def add(self, changes: ChangeRows) -> int:
         """Take a block; returns its bytes."""
+        assert changes.had is not None, "whether a row was there before is known of every change"
+        assert len(changes.values) == len(changes.timestamps) == len(changes.had), "of each: value, time, and that"
         self._values += changes.values
         self._gone += changes.gone
-        self._kinds.append(changes.kinds)
-        self._timestamps.append(changes.timestamps)
+        self._had.append(changes.had)
+        self._timestamps.append(np.asarray(changes.timestamps))
         self.rows += len(changes.values)
-        assert len(changes.values) == len(changes.kinds) == len(changes.timestamps), (
-            "a change has a value, a kind and a time"
-        )
         size = sum(map(len, changes.values)) + sum(map(len, changes.gone))
+        if self._befores is not None and changes.befores is not None:
+            self._befores += changes.befores
+            size += sum(map(len, changes.befores))
         self.size += size
         return size
 
     def block(self, decoder: ChangeDecoder, resume: bytes | None) -> ArrowBlock:
         """One record batch of all blocks."""
         assert self.rows == len(self._values), "rows are counted as they come"
-        changes = ChangeRows(self._values, np.concatenate(self._kinds), np.concatenate(self._timestamps), self._gone)
+        timestamps, had = np.concatenate(self._timestamps), np.concatenate(self._had)
+        changes = ChangeRows(self._values, timestamps, self._gone, had, self._befores)
         return ArrowBlock(decoder.decode(changes), resume, self.rows, self.size)
 
 
 def _changes(whole: WholeKeys, window: Window, *, before: bool) -> ChangeRows:
     """The changes among the versions of whole keys."""
     marks, same = stamps(whole.keys)
-    live = np.fromiter(map(len, whole.values), np.int64, len(whole.values)) > 0
+    live = present(whole.values)
     had = np.zeros(len(live), bool)  # a row was there before this version
     had[:-1] = same[1:] & live[1:]
     at = np.flatnonzero((marks < int.from_bytes(suffix(window.after), "big")) & (live | had))
     if not len(at):
-        return ChangeRows([], NOTHING, NOTHING, [])
+        return ChangeRows([], NOTHING, [], NEVER, [] if before else None)
     if same.any():  # oldest first within each key
         at = at[np.lexsort((-at, np.cumsum(~same)[at]))]
-    kinds = np.where(live[at], np.where(had[at], POSTIMAGE, INSERT), DELETE)
-    source = at
-    if before:
-        at, kinds, source = _with_before(at, kinds)
     timestamps = (~marks[at].astype(np.uint64)).view(np.int64)
-    values = [whole.values[i] for i in source.tolist()]
-    gone = [] if before else [whole.keys[i][:-8] for i in at[kinds == DELETE].tolist()]
-    assert len(values) == len(kinds) == len(timestamps), "a change has a value, a kind and a time"
-    return ChangeRows(values, kinds, timestamps, gone)
-
-
-def _with_before(at: Array, kinds: Array) -> tuple[Array, Array, Array]:
-    """(change, kind, version whose value is shown): updates twice, deletions with the row that was there."""
-    twice = np.where(kinds == POSTIMAGE, 2, 1)
-    at, kinds = np.repeat(at, twice), np.repeat(kinds, twice)
-    first = np.cumsum(twice) - twice
-    kinds[first[twice == 2]] = PREIMAGE
-    older = (kinds == PREIMAGE) | (kinds == DELETE)
-    assert len(at) == len(kinds), "a kind for every row"
-    return at, kinds, at + older
+    values = [whole.values[i] for i in at.tolist()]
+    gone = [whole.keys[i][:-8] for i in at[~live[at]].tolist()]
+    there = had[at]
+    befores = None
+    if before:
+        befores = [whole.values[i + 1] if was else b"" for i, was in zip(at.tolist(), there.tolist(), strict=True)]
+    assert befores is None or len(befores) == len(values), "a row before for every change"
+    return ChangeRows(values, timestamps, gone, there, befores)

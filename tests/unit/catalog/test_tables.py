@@ -17,12 +17,10 @@ from slackwater.catalog.records import (
     versions_span,
 )
 from slackwater.clock.timestamp import Timestamp
-from slackwater.codec.bulk_arrow import change_schema
 from slackwater.codec.envelope import Enveloper, Timeline
 from slackwater.errors import DecodeError, InvariantViolation, UsageError
 from slackwater.model.kinds import INT, STRING
 from slackwater.model.reserved import CHANGE_COLUMNS, FEED_COLUMNS, RESERVED_COLUMNS, is_reserved
-from slackwater.model.scan_plan import ScanPlan
 from slackwater.model.tables import TableDescriptor, TableHistory
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 
@@ -82,11 +80,10 @@ def test_other_names_are_not(name: str) -> None:
 def test_every_column_that_is_added_to_rows_is_on_the_one_list() -> None:
     schema = record().schema
     enveloped = Enveloper(Timeline([(Timestamp(0), schema)]), befores=True).schema(schema).names
-    exported = change_schema(ScanPlan((schema,), 1)).names
     spark_types: Any = pytest.importorskip("slackwater.spark.types")
     spark = [field.name for field in spark_types.CHANGE_FIELDS]
     own = {column.name for column in schema.columns}
-    added = {*enveloped, *exported, *spark} - own
+    added = {*enveloped, *spark} - own
     assert added == {*FEED_COLUMNS, *CHANGE_COLUMNS}
     assert all(map(is_reserved, added))
 

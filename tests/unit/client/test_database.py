@@ -359,7 +359,7 @@ def test_partitions_cover_the_table_across_splits_and_changes_are_complete() -> 
         kinds: dict[str, int] = {}
         for part in await snap.partitions("accounts", 4):
             async for batch in db.read_changes(part, after=start, upto=upto):
-                for kind in batch.column("_change_type").to_pylist():
+                for kind in batch.column("_op").to_pylist():
                     kinds[kind] = kinds.get(kind, 0) + 1
         assert kinds == {"insert": 300, "delete": 1}
         assert len(snap.reads) == 0
@@ -444,7 +444,7 @@ def test_a_write_whose_answer_is_lost_is_settled(when: str) -> None:
         versions = []
         for part in await db.partitions("accounts"):
             async for batch in db.read_changes(part, after=Timestamp(done.timestamp - 1), upto=db.now()):
-                versions += batch.column("_commit_version").to_pylist()
+                versions += batch.column("_commit_ts").to_pylist()
         assert versions == [done.timestamp]  # once
 
         async def add(tx: AsyncTransaction) -> None:

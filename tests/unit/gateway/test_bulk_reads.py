@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.codec.bulk_arrow import change_schema, plan_schema, unpack
+from slackwater.codec.bulk_arrow import plan_schema, unpack
+from slackwater.codec.changes_arrow import change_schema
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import BelowGcThreshold, ConflictError, UsageError
@@ -116,20 +117,19 @@ def test_changes_come_with_what_was_there_before():
             await fill(node, [1], "too late")
             await node.admin.split(key(4))
             request = ExportArrow(SPAN.start, SPAN.end, after, upto, PLAN.encode())
-            got, _ = await rows(node, request, schema=change_schema(PLAN), ts=upto)
-            assert [(r["id"], r["name"], r["_change_type"]) for r in got] == [
-                (3, "b", "update_postimage"),
+            got, _ = await rows(node, request, schema=change_schema(PLAN.schema()), ts=upto)
+            assert [(r["id"], r["name"], r["_op"]) for r in got] == [
+                (3, "b", "update"),
                 (5, None, "delete"),
                 (12, "b", "insert"),
             ]
-            assert all(after < r["_commit_version"] <= upto for r in got)
+            assert all(after < r["_commit_ts"] <= upto for r in got)
             request = ExportArrow(SPAN.start, SPAN.end, after, upto, PLAN.encode(), before=True)
-            got, _ = await rows(node, request, schema=change_schema(PLAN), ts=upto)
-            assert [(r["id"], r["name"], r["_change_type"]) for r in got] == [
-                (3, "a", "update_preimage"),
-                (3, "b", "update_postimage"),
-                (5, "a", "delete"),
-                (12, "b", "insert"),
+            got, _ = await rows(node, request, schema=change_schema(PLAN.schema(), befores=True), ts=upto)
+            assert [(r["id"], r["name"], r["_op"], r["_before"] and r["_before"]["name"]) for r in got] == [
+                (3, "b", "update", "a"),
+                (5, None, "delete", "a"),
+                (12, "b", "insert", None),
             ]
 
     run(test())

@@ -408,7 +408,7 @@ class PartitionsReply(msgspec.Struct, frozen=True):
 
 
 class ReadChanges(msgspec.Struct, frozen=True):
-    """Every change in `[start, end)` with after < commit timestamp <= upto, as Arrow with the change columns."""
+    """Every change in `[start, end)` with after < commit timestamp <= upto, as Arrow (`codec.changes_arrow`)."""
 
     table_id: Small
     plan: bytes

@@ -46,8 +46,8 @@ class ScanArrow(_BulkMessage, frozen=True):
 class ExportArrow(_BulkMessage, frozen=True):
     """Every change in `[start, end)` with after < ts <= upto as Arrow, in key order, oldest first within a key.
 
-    Each row says `_change_type`: insert, update_postimage or delete, by whether a row was there before. A delete has its
-    primary key only; with `before`, it has the row that was deleted, and each update is preceded by its update_preimage.
+    Each row has the columns of `codec.changes_arrow`; `_op` says insert, update or delete, by whether a row was there before.
+    A delete has its primary key only; with `before`, `_before` has the row that was deleted or replaced.
     """
 
     start: bytes
