@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MIN
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import FORMAT, HEADER_BYTES, check_sizes
-from slackwater.errors import AmbiguousResult, RetryableError, SlackwaterError, TransactionAborted, UsageError
+from slackwater.errors import AmbiguousResult, SlackwaterError, UsageError
 from slackwater.gateway.scans import range_reads
 from slackwater.model.system_tables import check_not_system
 from slackwater.model.txns import TXN_ID_BYTES
@@ -29,11 +29,10 @@ from slackwater.replica.driver.waiting import as_known
 from slackwater.routing import outcome
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.later import Later
-from slackwater.runtime.sync import CancelledError
 from slackwater.txn.at_once import begin_write, write_at_once
 from slackwater.txn.buffer import chunks
 from slackwater.txn.check import rows_ok
-from slackwater.txn.state import TxnPhase
+from slackwater.txn.kv import until_committed
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
@@ -209,35 +208,15 @@ class RowService:
 
     async def _as_transaction(self, request: nt.Write, context: Context) -> Timestamp:
         kv = self._gateway.node.kv
-        txn = kv.begin(until=self._gateway.deadline(context), txn_id=request.txn_id)
-        try:
-            return await self._until_done(txn, request)
-        except SlackwaterError:
-            if txn.phase is TxnPhase.OPEN:
-                await txn.rollback()
-            raise
-        except CancelledError:
-            txn.abandon()
-            raise
+        budget = kv.context.budget(self._gateway.deadline(context).remaining())
+        txn = kv.begin(until=budget, txn_id=request.txn_id)
 
-    async def _until_done(self, txn: Transaction, request: nt.Write) -> Timestamp:
-        txn_context = self._gateway.node.kv.context
-        backoff = txn_context.backoff()
-        left = int(txn_context.settings["txn.max_retries"])
-        while True:
-            try:
-                await write_intents(txn, request, block_bytes=self._block_bytes())
-                txn.deadline = await self._gateway.writable(request.table_id, request.version)
-                return await txn.commit()
-            except TransactionAborted:
-                raise
-            except RetryableError:
-                out_of_time = txn.until is not None and txn.until.passed
-                if txn.phase is not TxnPhase.OPEN or txn.spoiled is None or left <= 0 or out_of_time:
-                    raise
-            left -= 1
-            await txn_context.runtime.clock.sleep(backoff.next())
-            await txn.restart()
+        async def once() -> Timestamp:
+            await write_intents(txn, request, block_bytes=self._block_bytes())
+            txn.deadline = await self._gateway.writable(request.table_id, request.version)
+            return await txn.commit()
+
+        return await until_committed(txn, once, budget, same_id=True)
 
     def _block_bytes(self) -> int:
         return max(1, int(self._gateway.node.settings["log.entry_bytes_max"]) // 4)

@@ -12,7 +12,7 @@ from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.protocol.range.requests import Header, Number, ResolveIntents
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
-from slackwater.runtime.retry import Backoff
+from slackwater.runtime.retry import Backoff, RetryBudget, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
 
+UNBOUNDED_S = 7 * 86_400.0
+"""Longer than any transaction is tried."""
 BACKGROUND_TIMEOUT_S = 20.0
 """For work that no caller waits for: resolving, forgetting, rolling back."""
 FATES_MAX = 1024
@@ -84,6 +86,16 @@ class TxnContext:
         """When an operation that starts now must have ended."""
         seconds = self.settings["routing.send_timeout"] if timeout is None else timeout
         return Deadline(self.runtime.clock, seconds=seconds)
+
+    def budget(self, timeout: float | None) -> RetryBudget:
+        """The time and the tries of a transaction that starts now; without `timeout`, its tries alone bound it."""
+        policy = RetryPolicy(
+            tries_max=int(self.settings["txn.max_retries"]) + 1,
+            pause_s_min=self.settings["routing.backoff_min"],
+            pause_s_max=self.settings["routing.backoff_max"],
+        )
+        seconds = UNBOUNDED_S if timeout is None else timeout
+        return RetryBudget(self.runtime.clock, self.runtime.rng, policy, seconds=seconds)
 
     def backoff(self) -> Backoff:
         """Pauses between tries."""

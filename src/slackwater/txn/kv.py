@@ -27,6 +27,7 @@ from slackwater.errors import (
     ReadWithinUncertainty,
     RetryableError,
     SlackwaterError,
+    TransactionAborted,
     UsageError,
 )
 from slackwater.hooks import probe
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from slackwater.protocol.range.requests import Request, Result, Rows
     from slackwater.routing.sender import RangeSender
     from slackwater.runtime.deadline import Deadline
+    from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
 
@@ -269,31 +271,16 @@ class KV:
 
         `timeout` bounds all of it: every try, the commit, finding out what became of it, and undoing it.
         """
-        until = None if timeout is None else self.context.deadline(timeout)
-        txn = self.begin(until=until, nearest=nearest)
-        backoff = self.context.backoff()
-        left = int(self.context.settings["txn.max_retries"])
-        try:
-            while True:
-                try:
-                    value = await function(txn)
-                    if txn.phase is TxnPhase.OPEN:
-                        await txn.commit()
-                except RetryableError:
-                    if txn.phase is not TxnPhase.OPEN or txn.spoiled is None or left <= 0 or (until and until.passed):
-                        raise
-                else:
-                    return value
-                left -= 1
-                await self.context.runtime.clock.sleep(backoff.next() if until is None else until.pause(backoff.next()))
-                await txn.restart()
-        except SlackwaterError:
+        budget = self.context.budget(timeout)
+        txn = self.begin(until=None if timeout is None else budget, nearest=nearest)
+
+        async def once() -> T:
+            value = await function(txn)
             if txn.phase is TxnPhase.OPEN:
-                await txn.rollback()
-            raise
-        except (Exception, CancelledError):  # not GeneratorExit: a crashed process cleans up nothing
-            txn.abandon()
-            raise
+                await txn.commit()
+            return value
+
+        return await until_committed(txn, once, budget)
 
     def status(self) -> str:
         """One line for logs and scripts."""
@@ -362,6 +349,34 @@ class KV:
 
     def _block_bytes(self) -> int:
         return max(1, int(self.context.settings["log.entry_bytes_max"]) // 4)
+
+
+async def until_committed(
+    txn: Transaction, once: Callable[[], Awaitable[T]], budget: RetryBudget, *, same_id: bool = False
+) -> T:
+    """Try a transaction, which `once` commits, again and again until it succeeds, must not be repeated, or `budget` is used up.
+
+    The one loop that restarts transactions. With `same_id`, one that was aborted by a rival is not reborn: its caller knows it
+    by its id. Whatever goes wrong, it is rolled back.
+    """
+    try:
+        while True:
+            try:
+                return await once()
+            except RetryableError as error:
+                if same_id and isinstance(error, TransactionAborted):
+                    raise
+                if txn.phase is not TxnPhase.OPEN or txn.spoiled is None or not budget.spend() or budget.passed:
+                    raise
+            await budget.back_off()
+            await txn.restart()
+    except SlackwaterError:
+        if txn.phase is TxnPhase.OPEN:
+            await txn.rollback()
+        raise
+    except (Exception, CancelledError):  # not GeneratorExit: a crashed process cleans up nothing
+        txn.abandon()
+        raise
 
 
 def _scan_header(ts: Timestamp, max_keys: int, max_bytes: int, *, follower_ok: bool, wait_ms: int) -> Header:
