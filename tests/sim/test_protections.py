@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from slackwater.clock.timestamp import add_seconds
 from slackwater.codec.layout import kv
@@ -10,10 +11,13 @@ from slackwater.config.zones import zone_key
 from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
 from slackwater.server.protection import OWNED, FeedOwner
+from slackwater.sim.run import SimJob, run_job
+from slackwater.sim.scenario import PLANTED, load
 from tests.sim.cluster import Cluster, play
 
 A_F = Span(kv(b"a"), kv(b"f"))
 SETTINGS = {"protected_timestamp.reconcile_interval": 1.0}
+load()
 
 
 def test_what_lost_its_owner_is_released_and_what_nobody_knows_is_not() -> None:
@@ -83,3 +87,21 @@ def test_a_table_is_protected_with_all_that_it_takes_to_read_it() -> None:
             assert any(key in span for span in record.spans), key
 
     play(story)
+
+
+def test_travelers_find_what_was_protected_and_what_they_forget_expires() -> None:
+    result = run_job(SimJob(seed=0, play="collecting"))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+    for site in ("travel.protected", "travel.looked_back", "travel.too_late", "gc.raised"):
+        assert result.probes.get(site, 0) >= 1, f"{site} was never reached"
+
+
+@pytest.mark.parametrize(("name", "first"), [("M21", 3), ("M22", 1), ("X-FORGOTTEN-PROTECTIONS", 2)])
+def test_a_planted_bug_is_killed_by_its_oracle(name: str, first: int) -> None:
+    bug = PLANTED[name]
+    for seed in range(first, first + 8):
+        result = run_job(SimJob(seed=seed, play=bug.play, planted=(name,)))
+        if not result.passed:
+            assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
+            return
+    pytest.fail("it survived")

@@ -11,6 +11,7 @@ in whichever process runs it, and nothing in production code knows of them.
     feeds         resolved timestamps, resuming, sinks
     jobs          claims that do not fence, things that outlive their job
     clients       timeouts and session floors
+    protections   timestamps protected too late, or without what it takes to decode them
     kernel        bugs of the small `kernel` play, which tests the simulator itself
 
 Where an assertion would stop the code before an oracle can see anything, the bug switches the assertion off as well: what is to

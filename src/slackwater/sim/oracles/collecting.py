@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, from_us
+from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, from_us, seconds_between
 from slackwater.codec.layout import KV, split_version
 from slackwater.model.retention import clip, readable, stretches
 from slackwater.model.spans import Span
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 SLACK_S = 5.0
 """For a run that was refused and comes again, a walk, and the log."""
 SWEEPS = 4
+OUTLIVE_S = 60.0
+"""How long after its expiry a protection may be there: rounds that failed, a lease that moved, a copy that is polled."""
 
 
 class Acknowledged(NamedTuple):
@@ -46,11 +48,16 @@ class Acknowledged(NamedTuple):
 
     record_id: bytes
     kept: Kept
+    until: Timestamp = MAX
+    """Shortly before it expires: from then on it binds nobody."""
 
 
 def acknowledged(world: World) -> dict[bytes, Acknowledged]:
-    """The protections that clients have been told of and have not begun to release."""
+    """The protections that clients have been told of, have not begun to release, and that have not expired."""
     found: dict[bytes, Acknowledged] = world.facts.setdefault("protections", {})
+    now = from_us((EPOCH_NS + world.loop.now_ns) // 1000)
+    for record_id in [record_id for record_id, one in found.items() if one.until <= now]:
+        del found[record_id]  # its client lost power, or forgot it
     return found
 
 
@@ -194,3 +201,30 @@ def _garbage(world: World, engine: MemoryEngine, state: RangeState, target: Time
         if garbage(versions, rules[at].floor, rules[at].instants):
             return key
     return None
+
+
+class NothingOutlivesItsOwner:
+    """The protections' half of I-28: what has expired is gone within a bound, on every node's copy."""
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """Nothing to prepare."""
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """Judged while waiting."""
+        return ()
+
+    def unsettled(self, world: World) -> str | None:
+        """A protection that is there for too long, if there is one."""
+        now = from_us((EPOCH_NS + world.loop.now_ns) // 1000)
+        rounds_s = (
+            world.settings["protected_timestamp.refresh_interval"]
+            + world.settings["protected_timestamp.reconcile_interval"]
+        )
+        for name, node in cluster_of(world).up():
+            if node.member is None:
+                continue
+            for record in node.member.protections.tracker.state.records:
+                late_s = seconds_between(record.expires, now)
+                if record.expires != MIN and late_s > OUTLIVE_S + 2 * rounds_s:
+                    return f"I-28 {name} knows of {record.id.hex()}, which expired {late_s:.0f} s ago"
+        return None

@@ -21,7 +21,7 @@ from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following, leases, replication, settled
 from slackwater.sim.oracles.bounded import Bounded
-from slackwater.sim.oracles.collecting import GarbageGoes, OnlyGarbageGoes
+from slackwater.sim.oracles.collecting import GarbageGoes, NothingOutlivesItsOwner, OnlyGarbageGoes
 from slackwater.sim.oracles.history import Told
 from slackwater.sim.oracles.recovered import Recovered
 from slackwater.sim.oracles.stopping import Stops
@@ -219,7 +219,7 @@ def _oracles() -> list[Oracle]:
 
 
 def _workloads(plan: Callable[..., ClusterPlan]) -> Callable[[], list[Workload]]:
-    return lambda: [Traffic(plan), following.Advances(), GarbageGoes()]
+    return lambda: [Traffic(plan), following.Advances(), GarbageGoes(), NothingOutlivesItsOwner()]
 
 
 for _name, _summary, _drawn, _plan in (

@@ -1,10 +1,10 @@
 """Garbage collection under fire: short times to live that change, protections that come and go, spans that are emptied.
 
     pest      writes, deletes and rewrites a span of its own; asks ranges for more than their rules allow; changes zones
-    traveler  protects an instant of everything, reads it until it releases it: the same bytes each time (I-27)
+    traveler  protects an instant of a table, and reads it until it lets go of it: the same each time (I-27, `travelers`)
 
 Everything else is the cluster play: transactions, splits, merges, lease transfers, moves, restarts, all faults. Protections
-of the traveler stay when its machine loses power; what is left of them in the end is still obeyed (I-28: the rest goes).
+that the traveler forgets, or whose answer it lost, expire (I-28).
 """
 
 from __future__ import annotations
@@ -15,23 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.clock.timestamp import MAX, add_seconds
 from slackwater.codec.layout import kv
-from slackwater.errors import AmbiguousResult, BelowGcThreshold, RetryableError, SlackwaterError, UsageError
+from slackwater.errors import AmbiguousResult, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import probe
-from slackwater.model.protection import Kept, Mode
 from slackwater.model.spans import Span
-from slackwater.protect.protections import Protections
-from slackwater.protect.store import ProtectionCatalog, ProtectionStore
 from slackwater.protect.zone_changes import change_zone
 from slackwater.protocol.range import requests as rq
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
-from slackwater.sim.oracles.collecting import Acknowledged, GarbageGoes, acknowledged
+from slackwater.sim.oracles.collecting import GarbageGoes, NothingOutlivesItsOwner
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
-from slackwater.sim.scenarios.cluster_plan import KV_SPAN, cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
 from slackwater.sim.scenarios.cluster_programs import Client
+from slackwater.sim.scenarios.travelers import Traveler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +47,7 @@ SETTINGS = {
     "range.min_bytes": 0,
     "closed_timestamp.target_duration": 0.5,
     "protected_timestamp.refresh_interval": 5.0,
+    "protected_timestamp.reconcile_interval": 2.0,
     "span_config.poll_interval": 2.0,
 }
 PEST = Span(kv(b"pest/"), kv(b"pest0"))
@@ -139,40 +138,6 @@ class Pest:
         except (UsageError, RetryableError):
             probe("gc.pest_refused")
 
-    async def travel(self) -> None:
-        """Protect an instant of a part of the keys, read it for a while, and release it; or leave it."""
-        context = self._kv.context
-        store = ProtectionStore(
-            clock=self._client.clock,
-            settings=self._client.runtime.settings,
-            rng=context.runtime.rng,
-            decoding=lambda _: [],
-        )
-        protections = Protections(self._kv, store, ProtectionCatalog(self._client.runtime.settings), None)  # type: ignore[arg-type]
-        world, draw = self._cluster.world, self._draw
-        low, high = sorted(draw.shuffled([KV_SPAN[0], PEST.start, *PEST_KEYS[2::4], PEST.end])[:2])
-        span = Span(low, high)
-        ts = add_seconds(self._client.clock.now(), -draw.below(1500) / 1000)
-        mode = draw.pick((Mode.AT, Mode.AT, Mode.AFTER))
-        first = await self._kv.scan(span.start, span.end, ts=ts, timeout=TIMEOUT_S)
-        record = await protections.protect(ts, mode, "sim", b"", spans=[span], timeout=TIMEOUT_S)
-        acknowledged(world)[record] = Acknowledged(record, Kept(span.start, span.end, ts, after=mode is Mode.AFTER))
-        probe("gc.protected")
-        for _ in range(draw.between(1, 6)):
-            await self._client.runtime.clock.sleep(draw.between(200, 4000) / 1000)
-            try:
-                again = await self._kv.scan(span.start, span.end, ts=ts, timeout=TIMEOUT_S)
-            except BelowGcThreshold as error:
-                world.violated("I-27", "protected-refused", f"a read at the protected {ts} was refused: {error}")
-                return
-            if (again.keys, again.values) != (first.keys, first.values):
-                world.violated("I-27", "protected-changed", f"a read at the protected {ts} is not what it was")
-            probe("gc.traveled")
-        if draw.chance(3, 4):
-            acknowledged(world).pop(record)
-            with suppress(AmbiguousResult):
-                await protections.release(record, timeout=TIMEOUT_S)
-
 
 class Collecting:
     """The cluster's traffic, with a pest and a traveler."""
@@ -189,11 +154,10 @@ class Collecting:
     def _boot(self, world: World, name: str) -> Any:
         async def boot(runtime: SimRuntime) -> None:
             cluster = cluster_of(world)
-            pest = Pest(Client(runtime, cluster), cluster, world.tape.stream(f"workload/{name}"))
-            if name == "pest":
-                await pest.main(name, pest.pester, NS // 2)
-            else:
-                await pest.main(name, pest.travel, NS)
+            client, draw = Client(runtime, cluster), world.tape.stream(f"workload/{name}")
+            pest = Pest(client, cluster, draw)
+            act = pest.pester if name == "pest" else Traveler(client, cluster, draw).act
+            await pest.main(name, act, NS // 2)
 
         return boot
 
@@ -221,7 +185,7 @@ def _oracles() -> list[Oracle]:
 
 
 def _workloads() -> list[Workload]:
-    return [Collecting(), following.Advances(), GarbageGoes()]
+    return [Collecting(), following.Advances(), GarbageGoes(), NothingOutlivesItsOwner()]
 
 
 register(
