@@ -167,7 +167,7 @@ def boundaries(*, after: Timestamp, upto: Timestamp, step: int) -> Iterator[Time
 
 
 class FeedFiles:
-    """Turns what a feed delivers into files. Pure: somebody else writes them."""
+    """Turns what a feed delivers into files. Pure: `follow` writes them."""
 
     def __init__(self, config: FeedConfig, timelines: Mapping[int, Timeline], *, done: Timestamp | None = None) -> None:
         """`timelines` by table id; `done`: what `resolved_upto` found in the directory."""
@@ -185,7 +185,7 @@ class FeedFiles:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to be resolved that whoever is ahead should pause."""
+        """Whether so much waits to be resolved that the feed should pause."""
         return self._settling.full
 
     def scan(self, rows: Changes) -> list[File]:

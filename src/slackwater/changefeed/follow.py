@@ -6,7 +6,7 @@ Names and bytes follow from history, the start and the interval alone (`changefe
 writer is killed, the directory ends up the same. An initial scan that was broken off starts again at the same timestamp; its
 pages come in key order, and one that was handed over does not come again, because each has its own token.
 
-Files are written in order, each durable before the next, markers last. Nothing is acknowledged to anybody: the directory is
+Files are written in order, each durable before the next, markers last. Nothing is acknowledged: the directory is
 the token.
 """
 

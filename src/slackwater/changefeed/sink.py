@@ -4,11 +4,11 @@
 
 Rules
     I-24  A block that failed is tried again before anything put after it: a retry never overtakes (pitfall 31).
-    I-25  `flush` returns only when the receiver has taken everything; whoever reports "done" or saves a token flushes
+    I-25  `flush` returns only when the receiver has taken everything; code that reports "done" or saves a token flushes
           first (pitfall 30).
 
-What waits is bounded by `blocks_max`: `put` waits for room. An error that is not worth repeating goes to whoever flushes or
-puts next, and nothing is emitted after it.
+What waits is bounded by `blocks_max`: `put` waits for room. An error that is not worth repeating goes to the next caller of
+`flush` or `put`, and nothing is emitted after it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
         def transfer(tx):
             row = tx.get("accounts", 1)
             tx.upsert("accounts", [{**row, "balance": row["balance"] - 10}])
-        db.run(transfer)                                     # again and again until nobody was in the way
+        db.run(transfer)                                     # again, as long as others are in the way
 
         snap = db.snapshot(max_staleness=5, tables=["accounts"])
         snap.scan("accounts", where=[("balance", ">", 50)])  # a pyarrow.Table, from the nearest replicas
@@ -26,8 +26,8 @@ A client runs no part of the protocols between ranges: it talks to a *gateway*, 
 reach only one node, is not slowed down by a network further away than that, and may be old. It sees `model`, `clock`,
 `errors` and `runtime`, and nothing of the server (import-linter holds it to that).
 
-What an application may rely on: a call returns, or raises one error that says what to do, or `AmbiguousResult` when nobody
-can tell what happened. Bad input writes nothing. A gateway that dies is replaced by another one within the call's timeout.
+What an application may rely on: a call returns, or raises one error that says what to do, or `AmbiguousResult` when no
+gateway can tell what happened. Bad input writes nothing. A gateway that dies is replaced by another within the call's timeout.
 """
 
 from slackwater.client.changes import ChangeBatch

@@ -393,7 +393,7 @@ class AsyncDatabase(TableOperations):
             resolved: how often, in seconds, a resolved timestamp comes.
             atomic: hold rows back until they are resolved: whole transactions, in order, each row once.
             on_schema_change: "continue", "backfill" (the table again under its new schema), "stop" (end behind it).
-            expires_after: fail with `FeedExpired` rather than keep history when nobody has read for so many seconds.
+            expires_after: fail with `FeedExpired` rather than keep history for a feed that was not read for so many seconds.
         """
         request = changes.request_of(
             tables,
@@ -454,7 +454,7 @@ class AsyncDatabase(TableOperations):
     # --- one commit from many processes
 
     async def staging(self, table: str, operation: str = "upsert", *, job: StagingJob | None = None) -> AsyncPart:
-        """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""
+        """A part of a commit to be: rows that this process brings, invisible before `publish` (`client.staging`)."""
         history = await self.history(table)
         return AsyncPart(self._gateways, self._tables.codec(history), staged_kind(operation), job)
 

@@ -98,7 +98,7 @@ class FollowClock:
         self.update = clock.update  # type: ignore[assignment]  # a timestamp is an integer, whichever message brought it
 
     def measured(self, peer: str, measurement: Measurement) -> None:
-        """A client judges nobody's clock."""
+        """Does nothing: a client judges no clock."""
 
 
 class Gateways:
@@ -170,7 +170,7 @@ class Gateways:
         return self._addresses[self._at]
 
     def move_on(self, failed: Address) -> None:
-        """Use the next gateway, unless somebody has moved on already."""
+        """Use the next gateway, unless another call has moved on already."""
         if self.current == failed:
             self._at = (self._at + 1) % len(self._addresses)
 
@@ -242,7 +242,7 @@ class Gateways:
         await self._dialer.close()
 
     async def refresh(self) -> None:
-        """Learn nodes that have joined; whoever does not answer is no reason to worry."""
+        """Learn nodes that have joined; a gateway that does not answer changes nothing."""
         with suppress(SlackwaterError):
             reply = await self.call(calls.CLUSTER, calls.AskCluster(), deadline=self.deadline(GREET_TIMEOUT_S))
             self.learn(reply.nodes)

@@ -2,13 +2,13 @@
 
     await asyncio.gather(tx.get("wallets", 1), tx.get("tills", 2))
 
-      get ─┐ the first one leads: it lets everybody else who is about to read do so (one turn of the loop) …
+      get ─┐ the first one leads: it lets the others that are about to read join (one turn of the loop) …
       get ─┼────────► … and sends all of them; the others wait for what it brings
       get ─┘
 
 A message costs far more than a row in it, on both sides, so this is most of what a transaction of a few reads costs. A
 single read pays one turn of the loop for it. At most `POINT_READS_MAX` go together; the next one leads again. An error of the
-message is everybody's error. If the leader is cancelled, the others start over without it.
+message is the error of all of them. If the leader is cancelled, the others start over without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POINT_READS_MAX = 256
 
 
 class _LeaderGone(Exception):
-    """Whoever was to bring the answer was cancelled."""
+    """The read that led, and was to bring the answer, was cancelled."""
 
 
 class PointReadBatcher:

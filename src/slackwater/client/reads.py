@@ -7,7 +7,7 @@
 A scan at a timestamp that breaks goes on elsewhere, after the last page that came, at the same timestamp: no row is missing
 and none comes twice. A scan of the present that breaks, or cannot move up, must begin again: `RetryableError`.
 
-Whoever collects all rows gives a scan its one deadline. A scan that is handed out batch by batch goes on for as long as its
+A scan whose rows are collected has one deadline. A scan that is handed out batch by batch goes on for as long as its
 reader likes; there the session's timeout bounds each wait for the next page.
 """
 

@@ -3,7 +3,7 @@
     snap = await db.snapshot(max_staleness=5)
     snap.timestamp                              when
     await snap.scan("orders"); await snap.get("customers", 7)
-    snap.reads                                  who answered: node, by a follower or not, how old, and why not a follower
+    snap.reads                                  which node answered, as a follower or not, how old, and why not a follower
 
 A snapshot holds nothing open: it is a timestamp. Reading it again, here or in another process, gives the same rows, for as
 long as the history of that time is kept: for the ttl of the tables' zones, or, with `protect=True`, until `release`.

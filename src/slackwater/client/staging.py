@@ -131,8 +131,8 @@ async def publish(
 ) -> Published:
     """Make staged rows visible, once; without a name of its own the job gets one for this call.
 
-    A version of `app` at or below its newest is a success that does nothing, unless `owner`, which says who counts the
-    versions, is not who counted them before: then it is refused.
+    A version of `app` at or below its newest is a success that does nothing, unless `owner`, the name of the
+    job that counts the versions, is not the one that counted them before: then it is refused.
     """
     name, version = app or (new_job(gateways), 0)
     request = Publish(

@@ -449,7 +449,7 @@ class Database(Session):
             resolved: how often, in seconds, a resolved timestamp comes.
             atomic: hold rows back until they are resolved: whole transactions, in order, each row once.
             on_schema_change: "continue", "backfill" (the table again under its new schema), "stop" (end behind it).
-            expires_after: fail with `FeedExpired` rather than keep history when nobody has read for so many seconds.
+            expires_after: fail with `FeedExpired` rather than keep history for a feed that was not read for so many seconds.
         """
         return self._loop.iterate(
             self._twin.changes(
@@ -500,7 +500,7 @@ class Database(Session):
         return self._loop.run(self._twin.protections())
 
     def staging(self, table: str, operation: str = "upsert", *, job: StagingJob | None = None) -> Part:
-        """A part of a commit to be: rows that this process brings, seen by nobody before `publish` (`client.staging`)."""
+        """A part of a commit to be: rows that this process brings, invisible before `publish` (`client.staging`)."""
         return Part(self._loop, self._loop.run(self._twin.staging(table, operation, job=job)))
 
     def publish(

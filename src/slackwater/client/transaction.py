@@ -1,4 +1,4 @@
-"""A transaction, as an application holds it: serializable, on one gateway, retried by whoever can.
+"""A transaction, as an application holds it: serializable, on one gateway, retried by the client where that is safe.
 
     async with db.transaction() as tx:          commit at the end of the block; roll back if it raises
         row = await tx.get("accounts", 7)
@@ -6,7 +6,7 @@
 
     await db.run(transfer)                      the same, run again as long as others are in the way
 
-Writes are seen by the transaction's own reads at once and by nobody else before the commit. An error that makes it
+Writes are seen by the transaction's own reads at once and by no other before the commit. An error that makes it
 impossible to go on is a `RetryableError`: run the whole block again, or use `run`.
 
 It costs as few messages as its work allows. There is none to begin with: the first one opens the transaction on the gateway
@@ -15,8 +15,8 @@ answer to wait for: a few are held back here and travel with the next message, w
 
     transfer: gather(get, get) ─ upsert ─ upsert ─ commit        two messages: GetRows(opens), EndTxn(before = both upserts)
 
-The gateway takes held writes first, so every read sees them, and nobody overtakes a message that has some on board, or that
-is the first. When a message with writes fails, the transaction cannot go on: nobody knows whether they got there.
+The gateway takes held writes first, so every read sees them, and no message overtakes one that has some on board, or that
+is the first. When a message with writes fails, the transaction cannot go on: whether they got there is not known.
 
 When the answer to a commit is lost, another gateway is asked what became of it; the caller gets a definite answer, or
 `AmbiguousResult` when no gateway can tell.

@@ -6,11 +6,11 @@
 
 A small write is known by an id that the client chose. When its answer is lost (the gateway died, the connection broke), the
 client asks another gateway what became of that id: committed, and then the write is done; or not, and then it never will be
-and is made again. So a write returns, or fails with nothing written, or says that nobody can tell (`AmbiguousResult`). All of it
-happens within the timeout: a write that runs out of time before it was sent is `DeadlineExceeded`, one that may have been
+and is made again. So a write returns, or fails with nothing written, or says that no gateway can tell (`AmbiguousResult`). All of
+it happens within the timeout: a write that runs out of time before it was sent is `DeadlineExceeded`, one that may have been
 executed, and that no gateway could tell of in what was left, is `AmbiguousResult`.
 
-A block of a bulk upsert whose answer is lost is sent again: writing a row twice leaves the same row, unless somebody else
+A block of a bulk upsert whose answer is lost is sent again: writing a row twice leaves the same row, unless another client
 wrote it in between. That is what "bulk load" means; use a transaction where it matters. How long a load takes is up to how much
 there is, so each of its blocks is an operation of its own: the timeout bounds the time until the next block has landed.
 """

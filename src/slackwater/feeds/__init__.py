@@ -3,7 +3,7 @@
 Feeds attach to the *apply stream* of any replica, so they need no lease and put nothing into the log. What makes them worth
 having is the resolved timestamp: a consumer that has seen `Resolved(r)` holds exactly the table as of r, and can say so.
 
-    range feed (one per range and replica, while somebody listens)
+    range feed (one per range and replica, while it has consumers)
         replica applies an entry ─► effects ─► LockMap ─► UnresolvedQueue ──► ResolvedTimestamp
                                        │                                            │
                                        └───────────► Registration ◄─────────────────┘
@@ -22,7 +22,7 @@ having is the resolved timestamp: a consumer that has seen `Resolved(r)` holds e
     registration   one consumer: history, then live, through one bounded buffer
     rangefeed      all consumers of one range
     attached       between the apply path, which only hands over, and the range's feed
-    recent, index  what was committed lately, in memory and on disk, for who comes back; `coverage`: how far they reach
+    recent, index  what was committed lately, in memory and on disk, for consumers that come back; `coverage`: how far they reach
     history        reading what a consumer has missed
     slots          whose catch-up scan runs next
     frontier       many spans, one minimum; resume tokens

@@ -1,24 +1,24 @@
-"""A replica somebody listens to: where the apply path hands over what it did, and goes on at once.
+"""A replica with consumers: where the apply path hands over what it did, and goes on at once.
 
     apply path    applied(run, batch) ── its versions are kept ─► waiting: ▓▓▓▓▓
-    everybody else                       `feed` ── settle() ────► one pass over all that waits ─► RangeFeed (pure)
+    all other callers                    `feed` ── settle() ────► one pass over all that waits ─► RangeFeed (pure)
 
 Writers should hardly notice a listener. So the step in which something is applied does no more than put its versions behind
-those that wait, and say, for the first of them, that there is something to take. Who then comes to take it (a session, after
+those that wait, and say, for the first of them, that there is something to take. The consumer that takes it (a session, after
 it has waited `feed.linger`), to publish, to register, to push: they all go through `feed`, which settles first. What was
 applied meanwhile is read as one block, not as one block per log entry: for entries of one row a third of the work, of eight
 rows half. Nothing else of a run that only commits is kept, neither its entries nor their states: a few hundred objects that
 live for `feed.linger` instead of for a moment are looked at by Python's collector again and again.
 
 Rules
-    1  Nobody sees a feed that is behind its replica: `feed` is the only way to it, and it settles. In particular a barrier is
+    1  No caller sees a feed that is behind its replica: `feed` is the only way to it, and it settles. In particular a barrier is
        believed, a snapshot joined and a resolved timestamp worked out only with everything applied up to then in it.
     2  Runs are settled in the order in which they were applied. Those that only commit versions are joined; one that touches
        locks, the bounds of the range or the GC threshold is settled alone, and if it has locks, entry by entry.
-    3  What waits is bounded: by `WAITING_RUNS_MAX`, a run of `WAITING_ROWS_MAX` rows does not wait at all, and whoever
+    3  What waits is bounded: by `WAITING_RUNS_MAX`, a run of `WAITING_ROWS_MAX` rows does not wait at all, and the caller that
        publishes comes by every `feed.publish_interval`. A consumer that takes nothing is found out then (I-22).
     4  What is remembered beyond a restart (`index.py`) is written right before the store flushes, with everything settled.
-    5  Before-images are read from the engine, which may collect them; while anybody wants some, nothing waits.
+    5  Before-images are read from the engine, which may collect them; while a consumer wants some, nothing waits.
 
 A joined block is checked against what was resolved *before* it (I-23), which is all that any consumer has been told.
 
@@ -92,7 +92,7 @@ class _Waiting:
 
 
 class Attached:
-    """A replica somebody listens to. Implements `ApplySubscriber` and `session.EventSource`."""
+    """A replica with consumers. Implements `ApplySubscriber` and `session.EventSource`."""
 
     def __init__(self, owner: NodeFeeds, replica: Replica) -> None:
         state, settings = replica.state, replica.context.settings
@@ -212,7 +212,7 @@ class Attached:
                 self._engine.write(batch)
 
     def end(self, reason: EndReason, detail: str) -> None:
-        """Everybody's last word."""
+        """Ends every consumer, with the reason."""
         self._owner.follow(self, self.feed.end_all(reason, detail))
         self._let_go()
 

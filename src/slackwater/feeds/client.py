@@ -14,7 +14,7 @@ Each piece of a range has a registration of its own, with the timestamp up to wh
 it ends, for whatever reason, the piece is placed again from exactly there. The frontier, and so the token, follows what
 the reader has *taken*: it moves when a checkpoint is handed out, behind all changes that came before it.
 
-Who serves: the nearest replica, leader or follower. One that cannot be reached, does not have the range or has been silent
+The nearest replica serves, leader or follower. One that cannot be reached, does not have the range or has been silent
 for `feed.stall_timeout` is passed over for a while. What a node refuses teaches the sender's range cache, as for any request.
 
 Flow: a reader that is slow fills the queue up to `feed.client_bytes_max`; then nothing more is read from the nodes, their
@@ -210,7 +210,7 @@ class SpanFeed:
     def status(self) -> str:
         """One line for logs, scripts, console and simulator."""
         served = " ".join(f"n{n}:{count}" for n, count in sorted(self.serving().items()))
-        return f"{self.name} {self.frontier.status()} queued={self._bytes} {served or 'served by nobody'}"
+        return f"{self.name} {self.frontier.status()} queued={self._bytes} {served or 'not served'}"
 
     def _take(self) -> Changes | Checkpoint:
         event, size = self._queue.popleft()
@@ -246,7 +246,7 @@ class SpanFeed:
                 rest = Span(placed, rest.end) if placed < rest.end else None
 
     async def _place_first(self, span: Span, after: Timestamp, avoid: NodeId | None, stalls: int) -> bytes | None:
-        """Register the part of a span that lies in its first range; returns its end, or None when nobody took it."""
+        """Register the part of a span that lies in its first range; returns its end, or None when no replica took it."""
         try:
             descriptor = await self._sender.range_of(span.start)
         except SlackwaterError:
@@ -268,7 +268,7 @@ class SpanFeed:
                 self._sender.nodes.failed(node_id, now_ns=self._runtime.clock.monotonic_ns())
             else:
                 return end
-        self._sender.directory.learn(descriptor, [])  # nobody has it: look it up again
+        self._sender.directory.learn(descriptor, [])  # no replica has it: look it up again
         return None
 
     async def _register(
@@ -287,7 +287,7 @@ class SpanFeed:
             await self._client.links.register(node_id, request)
         except (SlackwaterError, CancelledError):
             if self._registrations.pop(number, None) is None:
-                return  # its stream has ended meanwhile, and whoever saw that has placed the span again
+                return  # its stream has ended meanwhile, and the task that saw it has placed the span again
             self._drop_soon(link, number)
             raise
 
@@ -403,7 +403,7 @@ class SpanFeed:
             for number, registration in list(self._registrations.items()):
                 patience_s = self._settings["feed.stall_timeout"] * 2 ** min(registration.stalls, STALLS_DOUBLED_MAX)
                 if not self._room.is_set():
-                    registration.heard_ns = now_ns  # nobody has listened
+                    registration.heard_ns = now_ns  # it was not listened to
                 elif now_ns - registration.heard_ns > patience_s * 1e9:
                     probe("feeds.client_stalled")
                     del self._registrations[number]

@@ -1,4 +1,4 @@
-"""The change feeds of one node, alive: replicas that somebody listens to, sessions, catch-up scans, pushes.
+"""The change feeds of one node, alive: replicas with consumers, sessions, catch-up scans, pushes.
 
     Replica.apply_subscriber ─► Attached ── RangeFeed (pure) ── effects ─► ScanLocks   a snapshot, read off the loop
                             ▲                                      WantSlot    CatchUpSlots ─► a snapshot, read off the loop
@@ -8,7 +8,7 @@
 A replica is attached while at least one consumer is registered, and for `feed.keep_attached` after the last has gone: it
 may come back, and what is recent is then at hand (`recent.py`, `index.py`); after a restart, too, where the store remembers.
 Before and after that nothing of this runs, and a write costs nothing more than a test for None. What an attached replica
-applies is handed over in the step in which it was applied, and read when somebody wants it (`attached.py`).
+applies is handed over in the step in which it was applied, and read when a consumer wants it (`attached.py`).
 
 Two loops run while anything is attached: one publishes resolved timestamps (woken by the side transport, and every
 `feed.publish_interval` in any case), one pushes old transactions (`pushing.py`).
@@ -220,7 +220,7 @@ class NodeFeeds:
         self._grant()
         if attached.feed.idle:
             attached.idle_since_ns = self._runtime.clock.monotonic_ns()
-            # One that knows all that is recent waits a while for who comes back.
+            # One that knows all that is recent waits a while for consumers that come back.
             if attached.feed.over or not attached.feed.remembers or not self._settings["feed.keep_attached"]:
                 self._detach(attached)
 

@@ -11,7 +11,7 @@ this file. What the batch of one log entry says:
 A LOCK delete does not say *whose* lock went, and the listener is called when the engine already holds the new state. So
 `LockMap` remembers key -> (transaction, ts) of every lock of the span while a feed is attached. It is filled by one scan of
 the LOCK family, which may run beside the live stream, on a snapshot taken at or after the moment the live stream was
-joined. Live news are always newer than what the scan brings, so whoever touched a key first while scanning is right:
+joined. Live news are always newer than what the scan brings, so what touched a key first while scanning is right:
 
     live    put k (T2)        delete m (not known yet)         put n (T3)
     scan                 k (T1): passed over            m (T1): passed over      p (T1): taken
@@ -83,7 +83,7 @@ def lock_of(key: bytes, raw: bytes) -> Intent:
 
 
 class Lock(NamedTuple):
-    """Who holds a key."""
+    """The transaction that holds a key."""
 
     txn_id: bytes
     ts: Timestamp

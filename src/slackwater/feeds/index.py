@@ -1,4 +1,4 @@
-"""Which keys a range has changed lately, by time, on disk: who comes back after a restart need not pass every key either.
+"""Which keys a range has changed lately, by time, on disk; lets a consumer resume after a restart without a full scan.
 
 History is stored by key. A consumer that comes back wants it by time; to find what is new a scan passes all that is old
 (measured: finding one per cent of 300 000 versions costs an eleventh of reading everything). So while a range
@@ -77,7 +77,7 @@ _chunks = msgspec.msgpack.Decoder(_IndexRows)
 
 
 class TimeIndex:
-    """The recent keys of one range. Pure: whoever drives it writes its batches."""
+    """The recent keys of one range. Pure: its driver writes its batches."""
 
     def __init__(self, range_id: RangeId, *, limit: int) -> None:
         self.coverage = Coverage()

@@ -94,7 +94,7 @@ class FeedProtection:
 
     @property
     def alarming(self) -> bool:
-        """Whether somebody should look at this feed before it expires, or before what it keeps hurts."""
+        """Whether an operator should look at this feed before it expires, or before what it keeps hurts."""
         return bool(self._expires_after_s) and self.lag_s > self._expires_after_s * ALARM_SHARE
 
     async def begin(self, ts: Timestamp) -> None:

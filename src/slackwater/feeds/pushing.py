@@ -5,9 +5,9 @@
                                                                       COMMITTED    resolve its intents: the event comes
                                                                       ABORTED      resolve its intents
                                                                       ABORTED, ambiguous ─► Barrier ─► see `resolved.py`
-        closed lags far behind ── LeaseInfo(by_holder) ──► somebody takes the lease, and closes again (pitfall 12)
+        closed lags far behind ── LeaseInfo(by_holder) ──► a replica takes the lease, and closes again (pitfall 12)
 
-A push on behalf of a feed wins over everybody (it counts as older than all) and never aborts a transaction that lives: it
+A push on behalf of a feed wins over all others (it counts as older than all) and never aborts a transaction that lives: it
 only moves it up, and the transaction refreshes its reads (pitfall 14). Each transaction is pushed again only after it has
 been holding things back for as long once more.
 
@@ -71,7 +71,7 @@ class FeedPusher:
         known[1].append(txn_id)
 
     async def run(self) -> None:
-        """Push for as long as the node lives, while somebody listens."""
+        """Push for as long as the node lives, while there are consumers."""
         txn_context = self._txn_context
         while True:
             await self._feeds.until_busy()
@@ -147,7 +147,7 @@ class FeedPusher:
                 return
 
     async def _nudge(self, attached: Attached) -> None:
-        """Nobody closes: perhaps nobody has the lease. Whoever is asked as its holder takes it."""
+        """Nothing closes: perhaps no replica has the lease. The one that is asked as its holder takes it."""
         probe("feeds.nudged")
         try:
             await self._txn_context.ask(

@@ -6,7 +6,7 @@
                                    ▼                                             ▼
                               Registration  Registration  …   each: history, then live, then resolved, then the end
 
-It exists only while somebody listens. The first registration starts it with one scan of the range's locks; when the last one
+It exists only while it has consumers. The first registration starts it with one scan of the range's locks; when the last one
 goes, so does it. In between it holds the locks of the range in memory and the consumers' buffers, all of them bounded.
 
 What the driver does, and in which order
@@ -24,9 +24,9 @@ never earlier (then some would be missing).
 
 Changes of the range
     split          consumers inside the left part go on, the others end: their keys live in another range now
-    merge          everybody ends: the range is wider now, and the scan of locks was of the narrower one
+    merge          every consumer ends: the range is wider now, and the scan of locks was of the narrower one
     lease moves    nothing happens: a feed needs no lease
-    removed, quarantined, replaced by a snapshot        everybody ends; what was skipped is in history
+    removed, quarantined, replaced by a snapshot        every consumer ends; what was skipped is in history
 
 Rules: I-22, I-23, I-24 (`docs/invariants.md`). Worked examples: `tests/scripts/feeds/`.
 """
@@ -135,7 +135,7 @@ class RangeFeed:
         self.resolved = ResolvedTimestamp(self.queue, closed=closed)
         self.registrations: dict[int, Registration] = {}
         self.over = False
-        """Whether this feed has ended for everybody: the driver forgets it and makes another for whoever comes."""
+        """Whether this feed has ended for all consumers: the driver forgets it and makes another for the next one."""
         self._scan_asked = False
         self.wants_befores = False
         """Whether any consumer ever wanted before-images."""
@@ -203,7 +203,7 @@ class RangeFeed:
         return CatchUpScan(found.span, found.after, found.befores, found.budget_bytes)
 
     def wants_history(self, registration: int) -> bool:
-        """Whether the next block of history may be read; False also when nobody waits for it any more."""
+        """Whether the next block of history may be read; False also when no consumer waits for it any more."""
         found = self.registrations.get(registration)
         return found is not None and found.wants_history()
 
@@ -242,13 +242,13 @@ class RangeFeed:
 
     @property
     def remembers(self) -> bool:
-        """Whether somebody who comes back might need no scan."""
+        """Whether a consumer that comes back might need no scan."""
         known = self.recent.coverage.floors or (self.index is not None and self.index.coverage.floors)
         return bool(known)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody listens: the driver then forgets this feed."""
+        """Whether there is no consumer: the driver then forgets this feed."""
         return not self.registrations
 
     # --- locks -----------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class RangeFeed:
     def applied(
         self, batch: WriteBatch, *, closed: Timestamp, lai: LeaseAppliedIndex, reader: Reader | None = None
     ) -> list[Effect]:
-        """One log entry was applied, and left this closed timestamp. `reader` is for those who want before-images."""
+        """One log entry was applied, and left this closed timestamp. `reader` is for consumers that want before-images."""
         changes, locked, unlocked, cleared = effects = read_effects(batch)
         resolved, went, moved = self.resolved, _NOBODY, False
         resolved.check_new(changes.timestamps, what="version")
@@ -300,7 +300,7 @@ class RangeFeed:
         self.resolved.advance()
 
     def publish(self, *, quiet: bool = True) -> list[Effect]:
-        """Tell every live consumer how far it has everything; those who hardly want to know only with `quiet`."""
+        """Tell every live consumer how far it has everything; those that asked for few checkpoints only with `quiet`."""
         value = self.resolved.value
         woken = []
         for id_, registration in self.registrations.items():
@@ -356,7 +356,7 @@ class RangeFeed:
         return self._wakes(ended)
 
     def end_all(self, reason: EndReason, detail: str = "") -> list[Effect]:
-        """Everybody ends: the range merged, the replica went, a snapshot replaced it."""
+        """End every consumer: the range merged, the replica went, a snapshot replaced it."""
         self.over = True
         for registration in self.registrations.values():
             registration.resolve(self.resolved.value)
@@ -374,7 +374,7 @@ class RangeFeed:
     # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _completed(self, changes: Changes, went: dict[bytes, bytes], reader: Reader | None) -> Changes:
-        """With transaction ids where locks told them, and with before-images where somebody wants them."""
+        """With transaction ids where locks told them, and with before-images where a consumer wants them."""
         if went:
             ids = [went.get(key, b"") for key in changes.keys]
             changes = msgspec.structs.replace(changes, txn_ids=ids)
@@ -401,7 +401,7 @@ class RangeFeed:
         return woken
 
     def _clean_up(self, dead: list[bytes]) -> list[Effect]:
-        """The intents of transactions that turned out to be dead: nobody else may come by to remove them."""
+        """The intents of transactions that turned out to be dead: no other request may come by to remove them."""
         if not dead:
             return []
         outcomes = [Resolution(txn_id, 0, TxnStatus.ABORTED) for txn_id in dead]

@@ -1,7 +1,7 @@
-"""What a range has committed lately, kept while its feed is attached: most who come back need nothing older.
+"""What a range has committed lately, kept while its feed is attached: most consumers that come back need nothing older.
 
 A catch-up scan walks over all of a range's history to find what is new. Measured on 300 000 versions: finding one per cent of
-them costs an eleventh of reading everything, because every key has to be passed. But whoever resumes a feed mostly was here a
+them costs an eleventh of reading everything, because every key has to be passed. But a consumer that resumes mostly was here a
 moment ago. So the feed of a range keeps references to the blocks it delivered last:
 
     applied   ░░░░░░░░░░░░│▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓        ▓ blocks kept, up to `limit` bytes

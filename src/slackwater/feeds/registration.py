@@ -24,7 +24,7 @@ The buffer
 
 What a busy range commits in small entries is taken as large blocks: entries that wait together are sent together.
 Resolved timestamps stand in the buffer behind the events they cover, and a newer one takes the place of an older one that
-nobody has taken yet.
+have not been taken yet.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _SILENT = (FeedPhase.WAITING, FeedPhase.ENDED)
 
 
 class Registration:
-    """The state machine of one consumer. Pure: whoever drives it moves bytes."""
+    """The state machine of one consumer. Pure: its driver moves bytes."""
 
     def __init__(
         self,

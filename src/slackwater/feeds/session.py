@@ -72,7 +72,7 @@ class FeedSession:
             self._event.set()
 
     async def items(self) -> AsyncGenerator[FeedItems, None]:
-        """Everything, for as long as somebody listens; first an empty message: the session is open."""
+        """Everything, for as long as the consumer listens; first an empty message: the session is open."""
         yield FeedItems([])
         while True:
             if not self._ready:

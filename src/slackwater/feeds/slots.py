@@ -5,7 +5,7 @@
     grant()                        which tickets may start now
 
     slots 4, share 3/4      consumer A: ●●● ○○○○○○○      three run, however long its line
-                            consumer B: ● ○             the fourth is there for whoever else comes (pitfall 33)
+                            consumer B: ● ○             the fourth is kept free for other consumers (pitfall 33)
 
 The next slot goes to the consumer that has the fewest running, and among equals to the one that was served the longest
 ago; inside a line it is first come, first served. So a consumer with a thousand ranges and one with a single range make
@@ -27,7 +27,7 @@ TICKETS_MAX = 1 << 16
 
 
 class CatchUpSlots(Generic[T]):
-    """Decides who scans next. Tickets are any hashable names of registrations."""
+    """Decides which registration scans next. Tickets are any hashable names of registrations."""
 
     def __init__(self, slots: int, *, share: float = 0.75) -> None:
         invariant(slots >= 1 and 0 < share <= 1, "A-feed-slots", slots=slots, share=share)

@@ -163,7 +163,7 @@ class UnresolvedQueue:
             entry = self._entries.get(txn_id)
             if entry is not None and entry.ts == ts and entry.holds:
                 return ts
-            heapq.heappop(self._heap)  # whoever takes a first reference (again) is pushed (again)
+            heapq.heappop(self._heap)  # a transaction that takes a first reference again is pushed again
         return None
 
     def to_push(self, *, now: Timestamp, older_than_s: float, limit: int = PUSHES_MAX) -> list[Intent]:

@@ -220,7 +220,7 @@ class Fingerprints(_Base):
         self._holds = holds
         self._table_at = table_at
         self.digests: dict[Timestamp, str] = {}
-        """By resolved timestamp of the whole feed: for those who compare later."""
+        """By resolved timestamp of the whole feed: for comparing later."""
 
     def resolved(self, ts: Timestamp, span: Span) -> None:
         """Compare whenever the whole feed has come further."""

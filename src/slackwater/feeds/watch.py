@@ -1,9 +1,9 @@
-"""Small records that somebody must hear of soon: announced by a feed, repaired by reading.
+"""Small records that the node must hear of soon: announced by a feed, repaired by reading.
 
     system records ── feed (any replica) ──► heard at once, as soon as they are committed
                   └── read every `feed.poll_interval` ──► what an announcement missed (pitfall 44)
 
-A `Topic` is a span of records and who wants to hear of them. All topics of a node share one feed: one stream to each node
+A `Topic` is a span of records and a function to be told of them. All topics of a node share one feed: one stream to each node
 that serves a part of it. Records are heard when they are committed, not when they are resolved: a listener takes the newest
 version of a record, whatever order versions of *different* records come in.
 
@@ -41,7 +41,7 @@ READ_TIMEOUT_S = 4.0
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """Records, and who wants to hear of them: `heard(key, value)`, with an empty value for one that is gone."""
+    """Records, and the function to be told of them: `heard(key, value)`, with an empty value for one that is gone."""
 
     name: str
     span: Span
@@ -50,7 +50,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class CatalogBell:
-    """Rings when something may have changed; for whoever reads by himself (`catalog.Watch`)."""
+    """Rings when something may have changed; for a consumer that reads by itself (`catalog.Watch`)."""
 
     def __init__(self) -> None:
         self._event = Event()

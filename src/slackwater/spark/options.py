@@ -18,7 +18,7 @@ misspelled `versionAsOf` would read another time than the one meant.
     writing      operation, missingColumns, txnAppId, txnVersion, atomic, schemaMode
 
 Names that other sources have, or that ours will have, and that mean nothing yet are refused with what to do instead; so are
-values of that sort (`schemaEvolution=additive`). Whoever wrote them expected something.
+values of that sort (`schemaEvolution=additive`). An option that was written was meant to do something.
 
 Pure: no Spark, no network.
 """

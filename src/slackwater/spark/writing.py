@@ -1,6 +1,6 @@
 """Writes from Spark: every task stages its rows in the cluster, the driver publishes all of them in one commit.
 
-    task      write(rows)  ──► part in the cluster (seen by nobody) ──► message: which part
+    task      write(rows)  ──► part in the cluster (invisible) ──► message: which part
     driver    commit(messages) ──► publish: one transaction, one timestamp, and the mark (table, operation, txnAppId, txnVersion)
               abort(messages)  ──► drop the parts; what was published stays
 
