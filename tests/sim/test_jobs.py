@@ -10,14 +10,14 @@ from slackwater.sim.scenario import find_planted
 DURATION_S = 40.0
 SEEDS = {
     "X-JOB-UNFENCED": range(4),
-    "X-JOB-CHECKED-BEFORE": range(6, 10),
+    "X-JOB-CHECKED-BEFORE": range(3, 7),
     "X-JOB-KEEPS": range(2),
     "X-JOB-RELEASES-APART": range(2),
 }
 
 
 def test_jobs_are_taken_over_and_those_who_come_back_change_nothing() -> None:
-    result = run_job(SimJob(seed=100, play="jobs"))
+    result = run_job(SimJob(seed=101, play="jobs"))
     assert result.passed, result.summary
     for site in (
         "jobs.taken_over",
@@ -28,6 +28,11 @@ def test_jobs_are_taken_over_and_those_who_come_back_change_nothing() -> None:
         "jobs.play_lost",
     ):
         assert result.probes.get(site), f"{site} was never reached: the play does not show what it is for"
+
+
+def test_a_job_may_end_by_itself_while_another_one_is_being_stopped() -> None:
+    result = run_job(SimJob(seed=103, play="jobs"))
+    assert result.passed, result.summary
 
 
 @pytest.mark.parametrize("name", SEEDS)

@@ -17,7 +17,8 @@ from slackwater.gateway.tables import owner_of
 from slackwater.gateway.verify import VERIFY_TYPE, Verify, payload_of
 from slackwater.jobs import JobType
 from slackwater.jobs import transitions as to
-from slackwater.model.jobs import Job, Status
+from slackwater.model.jobs import Job, Owned, Progress, Status
+from slackwater.model.protection import OWNED, OWNED_BY_JOB, Mode
 from slackwater.protocol.client import jobs as calls
 
 if TYPE_CHECKING:
@@ -92,22 +93,35 @@ class JobService:
         return calls.JobReply(await self._jobs.ask(request.id, how, by=by, timeout=context.remaining()))
 
     async def verify(self, request: calls.VerifyTable, context: Context) -> calls.JobReply:
-        """Start the verification of a table."""
+        """Start the verification of a table, with what it reads protected from collection for as long as the job lasts."""
         history = await self._gateway.catalog.find(request.table)
         now = self._gateway.node.clock.now()
         at = request.at or now
         if at > now:
             raise UsageError(f"{show(at)} is in the future; verify a table as of now or of the past", at=at)
         history.readable_at(at)
-        job = await self._jobs.create(
-            VERIFY_TYPE,
-            description=f"read and decode every row of table {request.table}",
-            payload=payload_of(history.latest.table_id, at),
-            creator=owner_of(context) or "",
-            name=request.name,
-            timeout=context.remaining(),
-        )
-        return calls.JobReply(job)
+        jobs, table_id = self._jobs, history.latest.table_id
+        protections = self._gateway.node.protections.store
+
+        async def work(txn: Transaction) -> Job:
+            job = await jobs.store.create(
+                txn,
+                VERIFY_TYPE,
+                description=f"read and decode every row of table {request.table}",
+                payload=payload_of(table_id, at),
+                creator=owner_of(context) or "",
+                name=request.name,
+            )
+            if job.owns or job.attempts or job.status is not Status.PENDING:
+                return job  # it was made before, under the same name
+            record = await protections.protect(txn, at, Mode.AT, OWNED_BY_JOB, str(job.id).encode(), tables=[table_id])
+            kept = to.checkpointed(job, Progress(owns=(Owned(OWNED, record.hex()),)))
+            await jobs.store.write(txn, kept, before=job)
+            return kept
+
+        made = await jobs.store.run(work, timeout=context.remaining())
+        jobs.ring()
+        return calls.JobReply(made)
 
     # --- applications
 

@@ -3,8 +3,8 @@
     checkpoint {next, rows}: where to go on, and how many rows were good
 
 A page is read outside of transactions, at the job's timestamp, by any replica that can, and at most `jobs.verify_rate` rows a
-second; each page ends with a checkpoint. A row that does not decode fails
-the job, and its error tells the key (`slackwater.errors:DamagedRow`).
+second; each page ends with a checkpoint. The job owns a protection of that time, so nothing of it is collected meanwhile. A row
+that does not decode fails the job, and its error tells the key (`slackwater.errors:DamagedRow`).
 """
 
 from __future__ import annotations

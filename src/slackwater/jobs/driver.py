@@ -235,7 +235,9 @@ class Jobs:
 
     async def _stop(self, job_id: int, *, say: bool) -> None:
         """Stop working on a job; with `say`, write that it is paused, may be reverted, or is free."""
-        run = self._running.pop(job_id)
+        run = self._running.pop(job_id, None)
+        if run is None:
+            return  # it has ended by itself while another one was being stopped
         await run.scope.close()
         if say:
             with suppress(ClaimLost):

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RECORD_ID_BYTES = 16
+OWNED = "protection"
+"""The kind under which a job owns a protection; its `ref` is the id in hexadecimal digits."""
+OWNED_BY_JOB = "job"
+"""The `meta_type` of a job's protection; its `meta` is the job's number."""
 
 
 class Mode(enum.Enum):

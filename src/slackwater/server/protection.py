@@ -25,7 +25,7 @@ from slackwater.config.zones import zone_key
 from slackwater.errors import NotFound, SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.ids import NodeId
-from slackwater.model.protection import Mode
+from slackwater.model.protection import OWNED, OWNED_BY_JOB, Mode
 from slackwater.model.spans import Span
 from slackwater.model.system_tables import PROTECTED_TS_META
 from slackwater.protect import ProtectionCatalog, Protections, ProtectionStore
@@ -46,10 +46,7 @@ if TYPE_CHECKING:
 ASKED_AT_ONCE_MAX = 16
 ABOUT_CHARS_MAX = 200
 RELEASE_TIMEOUT_S = 10.0
-OWNED = "protection"
-"""The kind under which a job owns a protection; its `ref` is the id in hexadecimal digits."""
-OWNED_BY_JOB, OWNED_BY_FEED = "job", "feed"
-"""Types of owners that are reconciled; a job's protection has the job's number as its `meta`."""
+OWNED_BY_FEED = "feed"
 
 
 def node_protections(member: Member) -> Protections:

@@ -76,15 +76,19 @@ def test_a_table_is_verified_row_by_row_and_a_damaged_row_is_named() -> None:
         made = await db.create_table("accounts", ACCOUNTS, primary_key="id")
         await db.upsert("accounts", accounts(5_000))
         good = await db.jobs.verify("accounts", name="once")
+        (owned,) = good.owns
+        assert owned.kind == "protection"
         assert (await db.jobs.verify("accounts", name="once")).id == good.id
         done = await db.jobs.wait(good.id)
         assert (done.status, done.progress) == (Status.SUCCEEDED, "5000 rows read")
+        assert (await db.scan("system.protected_ts_timestamps")).num_rows == 0, "released with the end"
         span = schema_span(made)
         rows = await cluster.nodes[0].kv.scan(span.start, span.end, max_keys=1)
         await cluster.nodes[0].kv.put(rows.keys[0], rows.values[0][:-3])
         failed = await db.jobs.wait((await db.jobs.verify("accounts")).id)
         assert failed.status is Status.FAILED
         assert "cannot be decoded" in failed.error
+        assert (await db.scan("system.protected_ts_timestamps")).num_rows == 0
         with pytest.raises(UsageError, match="in the future"):
             await db.jobs.verify("accounts", at=db.now() + (10**9 << 10))
 

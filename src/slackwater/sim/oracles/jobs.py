@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.codec.layout import split_version, table_prefix, table_span
+from slackwater.codec.keys import escape
+from slackwater.codec.layout import SYSTEM, prefix_span, split_version, table_prefix, table_span
+from slackwater.gateway.staged_jobs import STAGED
 from slackwater.jobs.record import job_of
 from slackwater.model.jobs import Job, Status
 from slackwater.model.system_tables import JOBS
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 EFFECTS = table_prefix(99, 1)
 OWNED = table_prefix(99, 2)
 _ROWS = table_span(JOBS.table_id, JOBS.index_id)
+_STAGING = prefix_span(SYSTEM + escape(b"staging"))
 _ID_BYTES = 8
 
 Versions = list[tuple[int, Job | None]]
@@ -41,7 +44,7 @@ Versions = list[tuple[int, Job | None]]
 
 
 class ClaimSaid(msgspec.Struct, frozen=True):
-    """What every checkpoint of the play says: which claim wrote it."""
+    """What every checkpoint of the play's own jobs says: which claim wrote it."""
 
     claim: int = 0
 
@@ -65,6 +68,7 @@ class FencedJobs(_Watcher):
         self._versions = versions
         self._codec = SystemRows(JOBS).codec
         self._last: dict[bytes, tuple[int, Job | None]] = {}
+        self._staged: dict[bytes, tuple[int, bytes]] = {}
 
     def attach(self, world: World) -> None:
         """The workload asks for jobs that are open."""
@@ -74,6 +78,9 @@ class FencedJobs(_Watcher):
     def applied(self, event: ApplyEvent) -> None:
         """Compare each new version of a row with the one before it."""
         for stored, value in event.batch.writes[Family.DATA].items() if event.first else ():
+            if value is not None and _STAGING.start <= stored < _STAGING.end:
+                chunk, at = split_version(stored)
+                self._staged[chunk] = max(self._staged.get(chunk, (-1, b"")), (at, value))
             if value is None or not _ROWS.start <= stored < _ROWS.end:
                 continue
             key, ts = split_version(stored)
@@ -102,6 +109,10 @@ class FencedJobs(_Watcher):
                 rows = [(ts, job_of(self._codec.decode(v)) if v else None) for ts, v in sorted(versions.items())]
                 found[job_id] = rows
         return found
+
+    def staged(self) -> int:
+        """Chunks that are staged now."""
+        return sum(1 for _, value in self._staged.values() if value)
 
     def open_jobs(self) -> list[Job]:
         """Jobs that have not ended although a node should work on them."""
@@ -152,7 +163,7 @@ def _wrong(before: Job | None, job: Job | None, ts: int) -> Iterator[tuple[str, 
     if job.claim_number < before.claim_number:
         yield "claim-went-back", f"job {job.id} has claim {job.claim_number} at {ts}, after {before.claim_number}"
     if job.checkpoint != before.checkpoint:
-        said = msgspec.json.decode(job.checkpoint, type=ClaimSaid).claim
+        said = before.claim_number if job.type == STAGED else msgspec.json.decode(job.checkpoint, type=ClaimSaid).claim
         if said != before.claim_number or not before.claimed_by:
             yield "fenced-checkpoint", f"claim {said} wrote a checkpoint of job {job.id} at {ts}: {_shown(before)}"
     if _undone(before, job):

@@ -1,7 +1,8 @@
 """A play for durable jobs: nodes that die, stop and are paused while they hold claims, and users who pause, resume and cancel.
 
     nodes     run jobs of type `steps`: each step leaves an effect that names the claim; the first makes a thing that the job owns
-    clients   make such jobs, steer them at any moment, and work on jobs of their own with a lease (type `application`)
+    clients   make such jobs, steer them at any moment, and work on jobs of their own with a lease (type `application`); they
+              stage rows, publish them, drop them, or leave them to their fate (type `staged write`)
 
 Pauses are what this play is for: a node that stands still for longer than its liveness record lasts loses its claims, and comes
 back in the middle of a step. Judged by I-36.
@@ -9,6 +10,7 @@ back in the middle of a step. Judged by I-36.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,6 +62,7 @@ SETTINGS = {
     "jobs.retry_pause_max": 2.0,
     "jobs.lease_duration": 2.0,
     "jobs.running_max": 4,
+    "staging.ttl": 4.0,
 }
 STALLS = frozenset({FaultKind.PAUSE, FaultKind.KILL, FaultKind.STOP, FaultKind.CLIENT_PAUSE})
 STEPS_MAX = 6
@@ -67,6 +70,7 @@ UNDO = 1_000
 END = 1_001
 RANGES = 4
 THING = "thing"
+STAGED_TABLE = "staged"
 TYPE = "steps"
 
 
@@ -159,12 +163,13 @@ class Jobbing:
         cluster_of(world).on_node.append(know)
 
     def unsettled(self, world: World) -> str | None:
-        """Jobs that should go on and have not ended."""
+        """Jobs that should go on and have not ended, and rows that were staged for one that has."""
         for job in fenced_jobs(world).open_jobs():
             return (
                 f"job {job.id} ({job.type}) is {job.status.value}, claimed by {job.claimed_by or 'nobody'}: {job.error}"
             )
-        return None
+        left = fenced_jobs(world).staged()
+        return f"{left} staged chunks were left behind" if left else None
 
     def check(self, world: World) -> Iterable[Violation]:
         """All is judged by oracles."""
@@ -215,6 +220,28 @@ async def _apply(me: Worker, timeout: float) -> None:
     me.client.claim = None
 
 
+@operation("stage")
+async def _stage(me: Worker, timeout: float) -> None:
+    db, row = session(me.client, me.cluster, timeout_s=timeout), {"id": me.draw.below(8), "v": me.unique().decode()}
+    facts = me.cluster.world.facts
+    if not facts.get("staged table"):
+        with suppress(UsageError):  # somebody was quicker, or an answer was lost
+            await db.create_table(STAGED_TABLE, {"id": "int8", "v": "text"}, primary_key="id")
+        facts["staged table"] = True
+        return
+    deadline = db._gateways.deadline()
+    part = await db.staging(STAGED_TABLE)
+    await part.add([row])
+    ref, fate = await part.finish(), me.draw.below(4)
+    if fate == 0:
+        probe("jobs.play_left_staged")  # its lease runs out
+    elif fate == 1:
+        await db.drop_staged([ref])
+    else:
+        await db.publish(STAGED_TABLE, [ref], timeout=deadline.remaining())
+        probe("jobs.play_published")
+
+
 async def _claim(me: Worker, db: AsyncDatabase) -> None:
     name = me.client.runtime.name
     waiting = await db.jobs.list(status=("pending", "running"), kind="application")
@@ -231,7 +258,7 @@ def _plan(tape: Tape, *, nodes: int) -> ClusterPlan:
         ranges=RANGES,
         copies=min(COPIES_MAX, nodes),
         splits=_splits(draw, RANGES),
-        workloads=("job", "steer", "apply", "apply", "bank"),
+        workloads=("job", "steer", "apply", "apply", "stage", "bank"),
         think_mean_ns=NS // 4,
         operator_mean_ns=draw.between(NS, 4 * NS),
         merges=False,
