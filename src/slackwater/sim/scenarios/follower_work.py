@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 PAST_S = (0.0, 0.1, 0.5, 2.0, 4.0, 8.0)
 STALENESS_S = (0.0, 0.2, 1.0, 4.0, 10.0)
 WAITS_MS = (0, 0, 50, 500, 3_000)
-COLLECTED_S = (2.0, 6.0, 15.0)
-"""How much history a collection leaves."""
 PIECE_KEYS_MAX = 12
 BANK_SPAN = (account_keys()[0], prefix_end(account_keys()[-1]))
 
