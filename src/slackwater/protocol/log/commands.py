@@ -154,6 +154,7 @@ _decoder = msgspec.msgpack.Decoder(Packet)
 
 def encode_packet(packet: Packet) -> bytes:
     """The log entry's payload."""
+    assert 0 < len(packet.commands) <= COMMANDS_PER_PACKET_MAX, "a decoder accepts what is encoded"
     body = _encoder.encode(packet)
     return crc32(body).to_bytes(4, "big") + body
 

@@ -108,6 +108,16 @@ self._installing.pop(state.descriptor.range_id, None)
 await self.context.engine.flush()
 """,
             ),
+            Patch(
+                "slackwater.replica.driver.store:Store.install_snapshot",
+                'assert state.descriptor.range_id not in self.replicas, "room was made for it"',
+                "pass",
+            ),
+            Patch(
+                "slackwater.replica.driver.store:Store._add",
+                'assert range_id not in self.replicas, "a store has one replica of a range"',
+                "pass",
+            ),
         ),
     )
 )
