@@ -18,6 +18,7 @@ from slackwater.sim.faults import FaultKind, InjectedFault
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
+    from slackwater.server.node import Node
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.tape import TapeStream
 
@@ -65,9 +66,7 @@ def _cut(cluster: Cluster, draw: TapeStream, name: str) -> InjectedFault | None:
     return fault
 
 
-def _holds_leases(node: object) -> bool:
-    store = node.member.store  # type: ignore[attr-defined]
-    return store is not None and any(
-        replica.state.lease.holder == node.node_id  # type: ignore[attr-defined]
-        for replica in store.replicas.values()
-    )
+def _holds_leases(node: Node) -> bool:
+    """Whether a node leads a range; one that has not joined yet leads none."""
+    held = node.member.store.replicas.values() if node.member is not None else ()
+    return any(replica.state.lease.holder == node.node_id for replica in held)
