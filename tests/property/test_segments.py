@@ -1,4 +1,4 @@
-"""A read of a segment and its changes gives what a read of rows gives: any time, keys, columns, predicates and versions."""
+"""A read of a segment and its changes gives what rows give: any time, keys, columns, predicates and versions (I-38)."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Reads that take segments where they can give what reads of rows give, whatever is written, made, cleared or lost between."""
+"""Reads that take segments where they can give what rows give, whatever is written, made, cleared or lost between (I-38)."""
 
 from itertools import pairwise
 
@@ -164,8 +164,6 @@ class Store:
             damaged = bytearray(data or b"\x00")
             damaged[at % len(damaged)] ^= 1
             self.engine.files.held[name] = b"" if whole else bytes(damaged)
-        for kept in self.shelf:
-            kept._segment = None
 
     def read(self, step, meanwhile=None):
         """Page by page; each page is compared with a read of just its span from rows."""

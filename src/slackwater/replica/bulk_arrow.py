@@ -19,7 +19,7 @@ from slackwater.codec.changes_arrow import ChangeDecoder
 from slackwater.codec.damage import damaged_row, first_damaged
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import ConflictError, DecodeError, SegmentDamaged, UsageError
-from slackwater.hooks import probe
+from slackwater.hooks import probe, tap
 from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range import requests as rq
 from slackwater.protocol.range.bulk import Blocks
@@ -103,6 +103,7 @@ def _answer(
         answer = _from_segment(read, part, seen, shown, max_rows=max_rows, max_bytes=max_bytes)
         if answer is not None:
             bulk.segment_pages.append(part.kept)
+            tap("columns.read", read, seen, answer)
             return answer
         break
     answer = _read(read, until, seen, max_rows=max_rows, max_bytes=max_bytes)

@@ -134,7 +134,7 @@ class MemoryFiles:
         """A finished file."""
         if name not in self.held:
             raise StorageError("there is no file of this name", name=name)
-        return MemoryFile(self.held[name])
+        return MemoryFile(self.held[name], self, name)
 
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
@@ -163,14 +163,18 @@ class MemorySink:
 
 
 class MemoryFile:
-    """`seam.StoredFile` in memory."""
+    """`seam.StoredFile` in memory. It shows what has become of the file's bytes; one that was removed is read on."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, files: MemoryFiles | None = None, name: str = "") -> None:
         self._data = data
+        self._files = files
+        self._name = name
         self.size = len(data)
 
     def read(self, at: int, size: int) -> bytes:
         """The bytes from `at` on."""
+        if self._files is not None:
+            self._data = self._files.held.get(self._name, self._data)
         return self._data[at : at + size]
 
 

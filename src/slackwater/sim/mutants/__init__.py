@@ -12,6 +12,7 @@ in whichever process runs it, and nothing in production code knows of them.
     jobs          claims that do not fence, things that outlive their job
     clients       timeouts and session floors
     protections   timestamps protected too late, or without what it takes to decode them
+    columns       segments that show what rows do not
     kernel        bugs of the small `kernel` play, which tests the simulator itself
 
 Where an assertion would stop the code before an oracle can see anything, the bug switches the assertion off as well: what is to

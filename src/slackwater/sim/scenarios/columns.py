@@ -1,0 +1,197 @@
+"""Bulk reads of a table whose columns are made, changed, damaged and lost all the time (I-38).
+
+    w1 w2     write, replace and delete rows of one table, some of them many at once
+    r1 r2     scan and take snapshots, of the present and of the past, with any choice of columns and predicates
+    rot       now and then a bit of a file of columns is flipped, or a file is gone
+
+beside the cluster's traffic, operator and faults: splits, merges and moves of replicas, crashes that lose what was not flushed.
+Every page that comes from columns is compared with rows by the oracle.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from slackwater.client.database import AsyncDatabase
+from slackwater.client.gateways import Gateways
+from slackwater.codec.arrow import settle_pandas
+from slackwater.errors import SegmentDamaged, SlackwaterError
+from slackwater.hooks import probe
+from slackwater.sim.handles import NS
+from slackwater.sim.oracles.columns import Columns
+from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
+from slackwater.sim.scenarios import cluster as base
+from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
+from slackwater.storage.columns.segment import Segment
+from slackwater.storage.files import MemoryFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackwater.sim.checkers.violation import Violation
+    from slackwater.sim.scenarios.cluster_plan import Cluster
+    from slackwater.sim.tape import Tape, TapeStream
+    from slackwater.sim.world import SimRuntime, World
+
+TABLE = "things"
+KEYS = 60
+THINK_MEAN_NS = NS // 3
+TIMEOUT_S = 8.0
+BACK_S_MAX = 6
+ROT_ONE_IN = 12
+SETTINGS = {
+    "closed_timestamp.target_duration": 1.0,
+    "clock.max_offset": 0.25,
+    "queue.interval": 0.5,
+    "columns.rows_min": 1,
+    "columns.quiet_period": 0.3,
+    "columns.disk_bytes": 1 << 30,
+    "columns.build_bytes": 1 << 16,
+}
+
+
+class Worker:
+    """One client: a writer or a reader."""
+
+    def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: TapeStream) -> None:
+        self.name = runtime.name
+        self._runtime = runtime
+        self._cluster = cluster
+        self._draw = draw
+        self._count = 0
+        scope = runtime.scope(f"{runtime.name}/columns")
+        addresses = draw.shuffled(list(cluster.addresses.values()))
+        gateways = Gateways(runtime, scope.child("gateways"), addresses, settings=runtime.settings, timeout_s=TIMEOUT_S)
+        self._gateways = gateways
+        self.db = AsyncDatabase(gateways, scope.child("client"))
+
+    async def main(self) -> None:
+        """Write or read until the traffic ends."""
+        cluster = self._cluster
+        cluster.busy[self.name] = "waiting for the cluster"
+        while not cluster.ready:
+            await self._runtime.clock.sleep(0.1)
+        while cluster.traffic and not await self._began():
+            await self._runtime.clock.sleep(0.5)
+        while cluster.traffic:
+            cluster.busy[self.name] = "reading and writing"
+            await self._runtime.clock.sleep(self._draw.decay(THINK_MEAN_NS) / NS)
+            with suppress(SlackwaterError):
+                await (self._write() if self.name.startswith("w") else self._read())
+            if self.name == "r1" and self._draw.chance(1, ROT_ONE_IN):
+                self._rot()
+        cluster.busy[self.name] = ""
+
+    async def _began(self) -> bool:
+        try:
+            await self._gateways.greet()
+            if self.name == "w1" and not [t for t in await self.db.tables() if t.name == TABLE]:
+                columns = {"id": "int8", "n": "int8", "text": "string"}
+                await self.db.create_table(TABLE, columns, primary_key="id")
+            await self.db.table(TABLE)
+        except SlackwaterError:
+            return False
+        return True
+
+    async def _write(self) -> None:
+        draw = self._draw
+        self._count += 1
+        many = draw.pick([1, 2, 20, KEYS])
+        if draw.chance(1, 4):
+            await self.db.delete(TABLE, [{"id": draw.below(KEYS)} for _ in range(min(many, 3))])
+        else:
+            first = draw.below(KEYS)
+            rows = [{"id": (first + n) % KEYS, "n": self._count, "text": self.name * (n % 3)} for n in range(many)]
+            await self.db.upsert(TABLE, rows)
+        probe("columns.wrote")
+
+    async def _read(self) -> None:
+        draw = self._draw
+        how: dict[str, Any] = {}
+        if draw.chance(1, 3):
+            how["columns"] = draw.pick([["id"], ["text", "id"], ["n"]])
+        if draw.chance(1, 3):
+            how["where"] = [draw.pick([("id", "<", KEYS // 2), ("n", ">=", 2), ("text", "=", "w1")])]
+        if draw.chance(1, 3):
+            await self.db.scan(TABLE, nearest=draw.chance(1, 2), **how)
+        else:
+            back_s = draw.below(BACK_S_MAX + 1)
+            source, past = draw.pick(["any", "leader", "follower"]), f"-{back_s}s" if back_s else None
+            snap = await self.db.snapshot(tables=[TABLE], read_from=source, as_of=past)
+            await snap.scan(TABLE, **how)
+        probe("columns.scanned")
+
+    def _rot(self) -> None:
+        """Flip a bit of a file, or take it away, on one machine."""
+        machines = [m for _, m in sorted(self._cluster.world.machines.items()) if m.disk.engines]
+        for engine in self._draw.pick(machines).disk.engines.values() if machines else ():
+            files = engine.engine.files
+            assert isinstance(files, MemoryFiles)
+            for name in files.names():
+                probe("columns.rot")
+                data = bytearray(files.held[name] or b"\x00")
+                data[self._place(files, name)] ^= 1 << self._draw.below(8)
+                files.held[name] = bytes(data) if self._draw.chance(7, 8) else b""
+
+    def _place(self, files: MemoryFiles, name: str) -> int:
+        """A byte of a column, mostly, of which a file of so few rows has few; or any other."""
+        try:
+            batches = Segment(files.open(name)).index.batches
+        except SegmentDamaged:
+            return 0
+        held = [place for batch in batches for chunk in batch.chunks for place in chunk.buffers if place[1]]
+        if not held or self._draw.chance(1, 8):
+            return self._draw.below(len(files.held[name]))
+        at, size = self._draw.pick(held)
+        return int(at) + self._draw.below(size)
+
+
+class Work:
+    """Writers and readers as a workload."""
+
+    def setup(self, world: World, scenario: Scenario) -> None:
+        """A machine for each."""
+        for name in ("w1", "w2", "r1", "r2"):
+            world.add_client(name, self._boot(world, name))
+
+    def _boot(self, world: World, name: str) -> Any:
+        async def boot(runtime: SimRuntime) -> None:
+            await Worker(runtime, cluster_of(world), world.tape.stream(f"workload/{name}")).main()
+
+        return boot
+
+    def unsettled(self, world: World) -> str | None:
+        """They count among the cluster's clients."""
+        return None
+
+    def check(self, world: World) -> Iterable[Violation]:
+        """All is judged as it is read."""
+        return ()
+
+
+def _draw(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(1, 4), clients=(1, 2), duration_s=duration_s)
+    return replace(drawn, settings={**drawn.settings, **SETTINGS})
+
+
+def _workloads() -> list[Workload]:
+    return [base.Traffic(draw_plan), Work()]
+
+
+def _oracles() -> list[Oracle]:
+    return [*base._oracles(), Columns()]
+
+
+settle_pandas()  # imports something that asks for entropy: not during a run
+register(
+    Play(
+        name="columns",
+        summary="a table whose columns are made, changed, damaged and lost: every page of them is what rows are",
+        draw=_draw,
+        workloads=_workloads,
+        oracles=_oracles,
+        settle_s=base.SETTLE_S,
+    )
+)

@@ -1,0 +1,37 @@
+"""Columns that are made, changed, damaged and lost in a simulated cluster: every page of them is what rows are."""
+
+from collections import Counter
+
+import pytest
+
+from slackwater.sim.run import SimJob, run_job
+from slackwater.sim.scenario import PLANTED
+
+DONE = (
+    "columns.wrote",
+    "columns.scanned",
+    "columns.oracle_read",
+    "queues.columns_new",
+    "queues.columns_changed",
+    "columns.rot",
+)
+
+
+def test_columns_are_what_rows_are() -> None:
+    done: Counter[str] = Counter()
+    for seed in (101, 102, 103):
+        result = run_job(SimJob(seed=seed, play="columns", duration_s=25.0))
+        assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+        done.update(result.probes)
+    for what in DONE:
+        assert done[what] >= 1, f"{what} must have happened, or nothing was tested"
+
+
+@pytest.mark.parametrize("bug", ["X-COLUMNS-UNNOTED", "X-COLUMNS-UNCHECKED"])
+def test_columns_that_show_something_else_are_found_out(bug: str) -> None:
+    for seed in range(101, 109):
+        result = run_job(SimJob(seed=seed, play="columns", planted=(bug,), duration_s=25.0))
+        if not result.passed:
+            assert result.oracle in PLANTED[bug].expected, result.summary
+            return
+    pytest.fail("it survived")
