@@ -21,7 +21,6 @@ from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.model.scan_plan import ScanPlan
 from slackwater.storage.arrow import visible_blocks
-from slackwater.storage.columns.delta import visible_changes
 from slackwater.storage.columns.reading import Merge, PlanReader
 from slackwater.storage.columns.segment import BATCH_ROWS, SegmentWriter
 from slackwater.storage.intents import decode_intent, intents_in
@@ -184,8 +183,9 @@ def _merged_batches(
         behind = firsts[number + 1] if number + 1 < len(firsts) else segment.index.end
         low = max(window.start, firsts[number]) if number else window.start
         high = min(behind, window.end)
-        picked = visible_changes(changes.between(low, high), ts=anchor, bound=anchor)
-        merge = Merge(segment, number if firsts else None, picked, reader, low=low, end=high)
+        picked = changes.visible(low, high, ts=anchor, bound=anchor)
+        values = changes.values(reader, picked)
+        merge = Merge(segment, number if firsts else None, picked, values, low=low, end=high)
         size = segment.index.batches[number].stored_bytes if firsts else 0
         columns, begins, keys = merge.columns(plan, places), merge.begins(), merge.keys()
         parts = max(1, -(-merge.rows // shape.batch_rows), -(-size // (2 * shape.batch_bytes)))

@@ -29,8 +29,6 @@ from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import SegmentDamaged
 from slackwater.model.predicates import Op, Predicate, literals
 from slackwater.model.schema import can_retype
-from slackwater.runtime.seam import Family
-from slackwater.storage.columns.delta import visible_changes
 from slackwater.storage.columns.ipc import message
 
 if TYPE_CHECKING:
@@ -48,6 +46,8 @@ pc: Any = pac
 KEY_BYTES_TOGETHER = 256
 """Keys up to this long are searched for together; longer ones one by one."""
 IN_LIST_PRUNED_MAX = 64
+KNOWN_MAX = 1 << 16
+"""Changed keys whose place in a segment is remembered."""
 
 Array = np.ndarray[Any, Any]
 
@@ -173,13 +173,14 @@ def read_segment(
         low = max(start, firsts[number]) if number else start
         inside = low <= (firsts[number] if firsts else upto) and upto <= end
         upto = min(upto, end)
-        picked = visible_changes(changes.between(low, upto), ts=ts, bound=bound)
+        picked = changes.visible(low, upto, ts=ts, bound=bound)
         if not picked and inside and whole is not None and firsts:
             rows = segment.index.batches[number].rows
             made = message(rows, segment.packed(number, whole)).joined()
             yield Piece(memoryview(made), rows, rows, len(made), upto)
         else:
-            merge = Merge(segment, number if firsts and possible[number] else None, picked, reader, low=low, end=upto)
+            values = changes.values(reader, picked)
+            merge = Merge(segment, number if firsts and possible[number] else None, picked, values, low=low, end=upto)
             batch = _filtered(plan, merge.columns(plan, places), merge.rows)
             packed = pack(batch)
             yield Piece(packed, batch.num_rows, merge.rows, len(packed), upto)
@@ -208,18 +209,27 @@ class Merge:
     """The rows of one batch with keys in [low, end), and what has become of them."""
 
     def __init__(
-        self, segment: Segment, number: int | None, picked: Sequence[bytes], reader: Reader, *, low: bytes, end: bytes
+        self,
+        segment: Segment,
+        number: int | None,
+        picked: Sequence[bytes],
+        found: Sequence[bytes | None],
+        *,
+        low: bytes,
+        end: bytes,
     ) -> None:
-        """`number` None: of the batch itself nothing is wanted. `picked`: the changes that are visible, in key order."""
+        """`number` None: of the batch itself nothing is wanted. `picked`: the visible changes and their values, in order."""
         self._segment = segment
         self._number = number
         self._slice = (0, 0)
         self._keys: Any = None
-        values = _values(reader, picked)
+        values = [value for value in found if value is not None]
+        if len(values) < len(picked):
+            raise SegmentDamaged("a version that was written is not there", versions=len(picked) - len(values))
         self._live = [value for value in values if value]
         self._written = [stored for stored, value in zip(picked, values, strict=True) if value]
         if number is not None:
-            self._slice = self._rows_between(number, low, end, changed=bool(picked))
+            self._slice = self._rows_between(number, low, end)
         size = self._slice[1] - self._slice[0]
         self._order = self._placed(size, picked, values) if picked else None
         self.rows = size if self._order is None else len(self._order)
@@ -266,10 +276,10 @@ class Merge:
             return next(self._stored([len(self._segment.places) + 1]))
         return self._keys.slice(low, high - low)
 
-    def _rows_between(self, number: int, low: bytes, end: bytes, *, changed: bool) -> tuple[int, int]:
+    def _rows_between(self, number: int, low: bytes, end: bytes) -> tuple[int, int]:
         segment, rows = self._segment, self._segment.index.batches[number].rows
         behind = segment.firsts[number + 1] if number + 1 < len(segment.firsts) else segment.index.end
-        if low <= segment.firsts[number] and behind <= end and not changed:
+        if low <= segment.firsts[number] and behind <= end:
             return 0, rows
         self._keys = keys = segment.keys(number)
         ordered = _Ordered(keys)
@@ -279,7 +289,7 @@ class Merge:
     def _placed(self, size: int, picked: Sequence[bytes], values: Sequence[bytes]) -> Array:
         """Which rows there are, in order: of the batch by their number, of what was written behind those."""
         alive = np.fromiter(map(bool, values), bool, len(values))
-        at, there = _positions(self._base_keys() if size else None, [stored[:-8] for stored in picked])
+        at, there = self._found([stored[:-8] for stored in picked])
         fresh = size + np.arange(len(self._live))
         if there.all() and alive.all():  # rows were replaced, and nothing else
             order = np.arange(size)
@@ -289,6 +299,28 @@ class Merge:
         keep[at[there]] = False
         kept = np.flatnonzero(keep)
         return np.insert(kept, np.searchsorted(kept, at[alive]), fresh)
+
+    def _found(self, wanted: list[bytes]) -> tuple[Array, Array]:
+        """Where keys are, or would be, among the rows that are wanted, and whether they are there; looked up once each."""
+        low, high = self._slice
+        if self._number is None or low == high:
+            return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
+        known = self._segment.known
+        found = list(map(known.get, wanted))
+        missing = [number for number, place in enumerate(found) if place is None]
+        if missing:
+            if self._keys is None:
+                self._keys = self._segment.keys(self._number)
+            keys = [wanted[number] for number in missing]
+            at, there = _positions(self._keys, keys)
+            fresh = np.where(there, at, ~at).tolist()
+            for number, place in zip(missing, fresh, strict=True):
+                found[number] = place
+            if len(known) + len(keys) <= KNOWN_MAX:
+                known.update(zip(keys, fresh, strict=True))
+        places = np.array(found, np.int64)
+        there = places >= 0
+        return np.where(there, places, ~places) - low, there
 
     def _merged(self, base: Any, fresh: Any) -> Any:
         if self._order is None:
@@ -311,18 +343,8 @@ class _Ordered:
         return key
 
 
-def _values(reader: Reader, picked: Sequence[bytes]) -> list[bytes]:
-    found = reader.multi_get(Family.DATA, picked) if picked else []
-    values = [value for value in found if value is not None]
-    if len(values) < len(picked):
-        raise SegmentDamaged("a version that was written is not there", versions=len(picked) - len(values))
-    return values
-
-
-def _positions(keys: Any, wanted: list[bytes]) -> tuple[Array, Array]:
+def _positions(keys: Any, wanted: Sequence[bytes]) -> tuple[Array, Array]:
     """For each wanted key, which are in order: the first row at or above it, and whether that is of the same key."""
-    if keys is None:
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
     longest = max(map(len, wanted))
     offsets = binary_offsets(keys)
     widths = np.diff(offsets)

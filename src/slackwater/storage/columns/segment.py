@@ -194,6 +194,8 @@ class Segment:
         self.firsts = [batch.first for batch in self.index.batches]
         self.places = {column.id: at for at, column in enumerate(self.index.schema.columns)}
         self._statistics: Any = None
+        self.known: dict[bytes, int] = {}
+        """Of changed keys that were looked up: their row in its batch; where it would be, complemented, if it is not there."""
 
     @property
     def size(self) -> int:
