@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from slackwater.codec.bulk_arrow import plan_schema, unpack
 from slackwater.errors import SlackwaterError, StorageError
 from slackwater.hooks import probe
-from slackwater.protocol.range.bulk import Blocks, ScanArrow, decode_plan
+from slackwater.model.scan_plan import decode_plan
+from slackwater.protocol.range.bulk import Blocks, ScanArrow
 from slackwater.replica.evaluate_bulk import BulkReads
 
 if TYPE_CHECKING:
