@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from bench._cluster import one_node
 from bench._load import disk
 from bench.harness import figure
-from bench.storage import SCHEMA, SPAN, _table
+from bench.storage import SCHEMA, SPAN, table
 from slackwater.clock.timestamp import MIN
 from slackwater.codec.bulk_arrow import plan_schema, unpack
 from slackwater.codec.changes_arrow import change_schema
@@ -111,7 +111,7 @@ async def _contest(works: dict[str, Callable[[], Awaitable[int]]], *, rows: int,
 
 
 async def _all(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
-    keys, values = _table(rows)
+    keys, values = table(rows)
     for name in ("here", "there"):
         (directory / name).mkdir()
     async with node_here(directory / "here") as node, one_node(directory / "there", columns=False) as there:

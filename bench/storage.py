@@ -61,7 +61,7 @@ RECENT = Timestamp(1 << 50)
 PUT_ROWS = 500
 
 
-def _table(count: int) -> tuple[list[bytes], list[bytes]]:
+def table(count: int) -> tuple[list[bytes], list[bytes]]:
     draw = random.Random(1)
     columns: list[Any] = [
         pa.array(range(count), pa.int64()),
@@ -77,7 +77,7 @@ def _table(count: int) -> tuple[list[bytes], list[bytes]]:
     return RowCodec(SCHEMA, {1: SCHEMA}).encode_batch(batch)
 
 
-def _fill(engine: RocksEngine, keys: list[bytes], values: list[bytes], depth: int) -> None:
+def fill(engine: RocksEngine, keys: list[bytes], values: list[bytes], depth: int) -> None:
     """`depth` versions of every key, at 1000, 2000, …; written version by version, as updates come."""
     for version in range(1, depth + 1):
         end = suffix(Timestamp(1000 * version))
@@ -108,8 +108,8 @@ def _scans(open_engine: Callable[[str], RocksEngine], *, quick: bool) -> Iterato
     for depth in (1, 10, 100):
         count = rows if depth == 1 else max(1000, rows // (4 * depth) * 4)
         engine = open_engine(f"depth{depth}")
-        keys, values = _table(count)
-        _fill(engine, keys, values, depth)
+        keys, values = table(count)
+        fill(engine, keys, values, depth)
         works: dict[str, Callable[[], int]] = {
             "raw": partial(_raw, engine),
             "recent": partial(_arrow, engine, RECENT),
@@ -132,7 +132,7 @@ def _scans(open_engine: Callable[[str], RocksEngine], *, quick: bool) -> Iterato
 
 
 def _puts(open_engine: Callable[[str], RocksEngine], *, quick: bool) -> Iterator[Figure]:
-    keys, values = _table(20_000 if quick else 60_000)
+    keys, values = table(20_000 if quick else 60_000)
     engine = open_engine("puts")
     clock = [0]
 
@@ -176,9 +176,9 @@ def _puts(open_engine: Callable[[str], RocksEngine], *, quick: bool) -> Iterator
 
 
 def _gets(open_engine: Callable[[str], RocksEngine], *, quick: bool) -> Iterator[Figure]:
-    keys, values = _table(10_000)
+    keys, values = table(10_000)
     engine = open_engine("gets")
-    _fill(engine, keys, values, 10)
+    fill(engine, keys, values, 10)
     asked = random.Random(2).sample(keys, 2000 if quick else 8000)
     stored = [key + suffix(Timestamp(5000)) for key in asked]
     database = engine.source(Family.DATA)

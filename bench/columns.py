@@ -1,0 +1,274 @@
+"""Columns on disk: rows to Arrow from segments, beside pyarrow reading the same rows from Parquet in the same run.
+
+whole      all columns of 8, and one of them, read and decoded          / pyarrow from Parquet with its defaults, one thread
+changed    the same with 1 % and 5 % of the rows written since          / with none
+restart    after the engine was closed and opened again                 / before
+versions   10 and 100 versions of each key                              / one version
+growth     1, 2 and 4 times as many rows, per row                       / the fewest
+making     processor time of making a segment, from rows and anew       / of writing these rows into RocksDB; from rows
+noting     a batch of one row into the span of a segment                / into one without
+disk       bytes of the segment                                         / bytes of the rows' files in RocksDB
+
+Processor time throughout: the machine may be busy. A read of ours is what a node does for a page and what its client does to
+decode it, through the files that a store has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet
+
+from bench._load import disk
+from bench.harness import figure
+from bench.storage import RECENT, SCHEMA, SPAN, fill, table
+from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.bulk_arrow import plan_schema, unpack
+from slackwater.model.scan_plan import ScanPlan
+from slackwater.runtime.seam import Family
+from slackwater.storage.batch import WriteBatch
+from slackwater.storage.columns.build import Shape, from_columns, from_rows
+from slackwater.storage.columns.reading import PlanReader, read_segment
+from slackwater.storage.columns.shelf import Shelf, file_name
+from slackwater.storage.rocks import RocksDisk
+from slackwater.storage.versions import suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from bench.harness import Figure
+    from slackwater.storage.columns.build import Built
+    from slackwater.storage.rocks import RocksEngine
+
+pq: Any = pyarrow.parquet
+PLAN = ScanPlan((SCHEMA,), 1)
+ONE = ScanPlan((SCHEMA,), 1, ("c1",))
+ANCHOR = Timestamp(1 << 40)
+PARQUET = "pyarrow from Parquet, rows per second of processor time"
+ROUNDS = 5
+
+
+class Store:
+    """An engine with its shelf."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.disk = RocksDisk(directory, sleep=asyncio.sleep)
+        self.name = name
+        self.open()
+
+    def open(self) -> None:
+        """Open, or open again."""
+        self.engine: RocksEngine = self.disk.open(self.name)
+        self.shelf = Shelf(self.engine.files)
+        self.shelf.load(self.engine, WriteBatch())
+
+    def write(self, batch: WriteBatch) -> None:
+        """As a store writes."""
+        noted = self.shelf.note(batch)
+        self.engine.write(batch)
+        self.shelf.noted(noted)
+
+    def make(self) -> float:
+        """Make a segment of everything; how long that took."""
+        began = time.process_time()
+        making = self.shelf.begin(SPAN.start, SPAN.end)
+        sink = self.engine.files.create(file_name(making.number))
+        old = next(iter(self.shelf), None)
+        shape = Shape(segment_rows=1 << 40)
+        anchor = Timestamp(ANCHOR + 1_000_000) if old else ANCHOR
+        with self.engine.snapshot() as frozen:
+            steps = None
+            if old is not None:
+                steps = from_columns(
+                    old.opened(),
+                    old.delta.frozen(),
+                    frozen,
+                    [SCHEMA],
+                    start=SPAN.start,
+                    end=SPAN.end,
+                    anchor=anchor,
+                    write=sink.write,
+                    shape=shape,
+                )
+            if steps is None:
+                steps = from_rows(
+                    frozen, [SCHEMA], start=SPAN.start, end=SPAN.end, anchor=anchor, write=sink.write, shape=shape
+                )
+            built = _finished(steps)
+        sink.finish()
+        self.shelf.end(making)
+        batch = WriteBatch()
+        kept, replaced = self.shelf.install(making, built, batch)
+        self.engine.write(batch)
+        self.shelf.installed(kept, replaced)
+        return time.process_time() - began
+
+    def read(self, plan: ScanPlan) -> int:
+        """Everything, as a node and its client do."""
+        reader, schema, rows = PlanReader(plan), plan_schema(plan), 0
+        with self.engine.snapshot() as frozen:
+            (part,) = self.shelf.find(SPAN.start, SPAN.end, ts=RECENT, threshold=Timestamp(0))
+            segment = part.kept.opened()
+            places = reader.fit(segment)
+            assert places is not None
+            for piece in read_segment(
+                segment, part.changes, frozen, reader, places, start=SPAN.start, end=SPAN.end, ts=RECENT, bound=RECENT
+            ):
+                rows += sum(batch.num_rows for batch in unpack([piece.message], schema))
+        return rows
+
+
+def _finished(steps: Generator[int, None, Built]) -> Built:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            built: Built = done.value
+            return built
+
+
+def _rates(works: dict[str, Callable[[], int]]) -> dict[str, float]:
+    """Rows per second of processor time, the best of some rounds in turns."""
+    best = dict.fromkeys(works, 0.0)
+    for _ in range(ROUNDS):
+        for name, work in works.items():
+            began = time.process_time()
+            rows = work()
+            best[name] = max(best[name], rows / (time.process_time() - began))
+    return best
+
+
+def _parquet(file: Path, columns: list[str] | None) -> int:
+    rows: int = pq.read_table(file, columns=columns, use_threads=False).num_rows
+    return rows
+
+
+def _change(store: Store, keys: list[bytes], values: list[bytes], *, share: float, at: int) -> None:
+    """Write some rows anew, in batches, as updates come."""
+    chosen = random.Random(at).sample(range(len(keys)), int(len(keys) * share))
+    for low in range(0, len(chosen), 500):
+        batch = WriteBatch()
+        for number in chosen[low : low + 500]:
+            batch.put(Family.DATA, keys[number] + suffix(Timestamp(ANCHOR + at)), values[number])
+        store.write(batch)
+
+
+def run(*, quick: bool) -> Iterator[Figure]:
+    """All figures of this benchmark."""
+    directory = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=disk()))
+    try:
+        yield from _reads(directory, rows=100_000 if quick else 1_000_000)
+        yield from _versions(directory, rows=10_000 if quick else 50_000)
+        yield from _growth(directory, rows=50_000 if quick else 500_000)
+    finally:
+        shutil.rmtree(directory)
+
+
+def _reads(directory: Path, *, rows: int) -> Iterator[Figure]:
+    store = Store(directory, "reads")
+    keys, values = table(rows)
+    began = time.process_time()
+    fill(store.engine, keys, values, 1)
+    load_s = time.process_time() - began
+    make_s = store.make()
+    (kept,) = store.shelf
+    file = directory / "rows.parquet"
+    (segment,) = (
+        part.kept.opened() for part in store.shelf.find(SPAN.start, SPAN.end, ts=RECENT, threshold=Timestamp(0))
+    )
+    arrays = [segment.arrays(number, range(8)) for number in range(len(segment.firsts))]
+    batches = [pyarrow.RecordBatch.from_arrays(one, names=[c.name for c in SCHEMA.columns]) for one in arrays]
+    pq.write_table(pyarrow.Table.from_batches(batches), file)
+    del batches, arrays
+    rates = _rates(
+        {
+            "all": lambda: store.read(PLAN),
+            "peer all": lambda: _parquet(file, None),
+            "one": lambda: store.read(ONE),
+            "peer one": lambda: _parquet(file, ["c1"]),
+        }
+    )
+    unit, peer = "rows/cpu s", PARQUET
+    yield figure("columns", "all columns", rates["all"], unit, peer=peer, peer_value=rates["peer all"], goal=2.0)
+    yield figure("columns", "one column", rates["one"], unit, peer=peer, peer_value=rates["peer one"], goal=2.0)
+    yield figure("columns", "making, from rows", make_s / rows * 1e9, "ns/row", peer="writing them into RocksDB, ns a row",
+                 peer_value=load_s / rows * 1e9, better="lower")  # fmt: skip
+    live = store.engine.approximate_bytes(Family.DATA, SPAN.start, SPAN.end)
+    yield figure("columns", "bytes on disk", kept.record.size / rows, "bytes/row", peer="files of RocksDB",
+                 peer_value=max(live, 1) / rows, better="lower")  # fmt: skip
+    store.engine.close()
+    store.open()
+    again = _rates({"all": lambda: store.read(PLAN)})["all"]
+    yield figure("columns", "after a restart", again, unit, peer="before", peer_value=rates["all"], goal=0.9)
+    for at, (share, goal) in enumerate(((0.01, 0.8), (0.04, 0.5)), start=1):
+        _change(store, keys, values, share=share, at=at)
+        changed = _rates({"all": lambda: store.read(PLAN), "one": lambda: store.read(ONE)})
+        name = "1 % changed" if at == 1 else "5 % changed"
+        for which in ("all", "one"):
+            yield figure(
+                "columns",
+                f"{name}, {which} column{'s' * (which == 'all')}",
+                changed[which],
+                unit,
+                peer="none changed",
+                peer_value=rates[which],
+                goal=goal,
+            )
+    anew_s = store.make()
+    yield figure("columns", "making anew with 5 % changed", anew_s / rows * 1e9, "ns/row", peer="from rows, ns a row",
+                 peer_value=make_s / rows * 1e9, better="lower")  # fmt: skip
+    yield from _noting(store, keys, values)
+    store.engine.close()
+
+
+def _noting(store: Store, keys: list[bytes], values: list[bytes]) -> Iterator[Figure]:
+    """What a write pays for the segment beside it: batches of one row, through the shelf and straight to the engine."""
+    counts = iter(range(10, 1000))
+
+    def written(write: Callable[[WriteBatch], None]) -> int:
+        at = suffix(Timestamp(ANCHOR + 2_000_000 + next(counts)))
+        for number in range(2000):
+            batch = WriteBatch()
+            batch.put(Family.DATA, keys[number * 7 % len(keys)] + at, values[number])
+            write(batch)
+        return 2000
+
+    rates = _rates({"noted": lambda: written(store.write), "plain": lambda: written(store.engine.write)})
+    yield figure("columns", "a batch of one row beside a segment", 1e6 / rates["noted"], "us", peer="without, us",
+                 peer_value=1e6 / rates["plain"], better="lower")  # fmt: skip
+
+
+def _versions(directory: Path, *, rows: int) -> Iterator[Figure]:
+    first = 0.0
+    for depth in (1, 10, 100):
+        store = Store(directory, f"depth{depth}")
+        keys, values = table(rows)
+        fill(store.engine, keys, values, depth)
+        store.make()
+        rate = _rates({"all": lambda store=store: store.read(PLAN)})["all"]  # type: ignore[misc]
+        first = first or rate
+        if depth > 1:
+            yield figure("columns", f"{depth} versions per key, cost per row", first / rate, "x", peer="one version",
+                         peer_value=1.0, goal=1.3, better="lower")  # fmt: skip
+        store.engine.close()
+
+
+def _growth(directory: Path, *, rows: int) -> Iterator[Figure]:
+    first = 0.0
+    for factor in (1, 2, 4):
+        store = Store(directory, f"growth{factor}")
+        keys, values = table(rows * factor)
+        fill(store.engine, keys, values, 1)
+        store.make()
+        rate = _rates({"all": lambda store=store: store.read(PLAN)})["all"]  # type: ignore[misc]
+        first = first or rate
+        if factor > 1:
+            yield figure("columns", f"{factor * rows:,} rows, cost per row", first / rate, "x", peer=f"{rows:,} rows",
+                         peer_value=1.0, goal=1.3, better="lower")  # fmt: skip
+        store.engine.close()
