@@ -27,8 +27,8 @@ def test_columns_are_what_rows_are() -> None:
         assert done[what] >= 1, f"{what} must have happened, or nothing was tested"
 
 
-@pytest.mark.parametrize("bug", ["X-COLUMNS-UNNOTED", "X-COLUMNS-UNCHECKED"])
-def test_columns_that_show_something_else_are_found_out(bug: str) -> None:
+def test_columns_that_show_something_else_are_found_out() -> None:
+    bug = "X-COLUMNS-UNNOTED"
     for seed in range(5100, 5108):
         result = run_job(SimJob(seed=seed, play="columns", planted=(bug,), duration_s=25.0))
         if not result.passed:

@@ -29,17 +29,6 @@ plant(
 )
 plant(
     PlantedBug(
-        "X-COLUMNS-UNCHECKED",
-        "columns are believed without their checksums",
-        play="columns",
-        expected=("I-38", "I-31"),
-        patches=(
-            Patch("slackwater.storage.columns.segment:Segment.packed", "checksum(buffers) != chunk.checksum", "False"),
-        ),
-    )
-)
-plant(
-    PlantedBug(
         "X-COLUMNS-OUTLIVE",
         "a segment outlives the rows that it was made of",
         play="columns",
