@@ -215,6 +215,12 @@ def test_three_nodes_under_tls(shell):
     ):
         done = shell.inside(*words, "--host", addresses[0], *certs, "--user", "ann")
         refused(done, "operators, not for client 'ann'", "create-operator")
+    with slackwater.connect(f"slackwater://{addresses[1]}", certs=shell.directory / "certs", user="root") as db:
+        db.create_table("orders", {"id": "int8"}, primary_key="id")
+        mine = db.protect("orders", at=db.now())
+    done = shell.inside("release", mine.id, "--host", addresses[1], *certs, "--user", "ann")
+    refused(done, "belongs to the operators; its owner or an operator may change it")
+    assert shell.inside("release", mine.id, "--host", addresses[1], *certs).returncode == 0
     changed = shell.inside("settings", "set", "range.max_bytes", "1e9", "--host", addresses[1], *certs)
     assert changed.stdout == "range.max_bytes = 1e+09 bytes\n", changed
     assert shell.inside("zone", "set", "--rest", "--replicas", "3", "--host", addresses[1], *certs).returncode == 0
@@ -264,6 +270,15 @@ def running(tmp_path_factory):
         ("zone set --rest --policy lag --duration-ms -5", "a duration of 1 to"),
         ("zone set --rest --replicas 99", "a range has 1 to"),
         ("zone unset orders", "has no configuration of its own"),
+        ("zone set orders --gc-ttl soon", "cannot read 'soon' as a duration"),
+        ("zone set orders --gc-ttl 10ms", "history is kept from 1 second to 366 days"),
+        ("protect nope --at -0s", "there is no table 'nope'"),
+        ("protect orders --at 2200-01-01", "future"),
+        ("protect orders --after -1d", "did not exist yet"),
+        ("protect orders --at then", "cannot read 'then'"),
+        ("protect orders --at -0s --expires 400d", "expires within 366 days"),
+        ("release 12", "named by its id"),
+        ("release 00112233445566778899aabbccddeeff", "no protection has this id"),
         ("changefeed nope --into out", "there is no table 'nope'"),
         ("changefeed orders orders --into out", "a table is named twice"),
         ("changefeed orders --into out --resolved 0s", "from 1ms to 1d"),
@@ -283,6 +298,31 @@ def test_what_commands_refuse(running, command, said):
     assert not (shell.directory / "out").exists(), "nothing is left of a feed that cannot be"
 
 
+def test_history_is_kept_as_long_as_people_say(running):
+    shell, here = running
+    where = ("--host", here)
+    assert "history is kept for the gc ttl" in shell.inside("protections", *where).stdout
+    assert shell.inside("zone", "set", "orders", "--gc-ttl", "10m", *where).returncode == 0
+    shown = shell.inside("zone", "show", "orders", *where).stdout.splitlines()
+    assert [line.split() for line in shown[:2]] == [
+        ["gc", "ttl", "600", "s", "from", "this", "zone"],
+        ["policy", "lag", "from", "default"],
+    ]
+    as_json = json.loads(shell.inside("zone", "show", "--system", "--json", *where).stdout)
+    assert as_json["gc_ttl_s"] == {"value": 14400.0, "source": "default"}
+    told = shell.inside("protect", "orders", "--at", "-0s", "--reason", "an audit", "--expires", "2d", *where)
+    assert told.stdout.startswith("orders protected at "), told
+    made = told.stdout.split()[-1]
+    (listed,) = shell.inside("protections", *where).stdout.splitlines()
+    assert listed.startswith(made)
+    assert all(word in listed for word in ("orders", "0 B pinned", "user (an audit)", "expires in 48h"))
+    (as_json,) = json.loads(shell.inside("protections", "--json", *where).stdout)
+    assert (as_json["mode"], as_json["tables"]) == ("at", ["orders"])
+    assert shell.inside("release", made[:6], *where).stdout == f"released {made}\n"
+    refused(shell.inside("release", made, *where), "no protection has this id")
+    assert shell.inside("zone", "unset", "orders", *where).returncode == 0
+
+
 def test_what_commands_refuse_without_a_node(shell):
     for command in ("status", "ranges", "frontier", "drain", "init --wait 0", "kv get a", "changefeed t --into x"):
         refused(shell.inside(*command.split(), "--host", address()), "nobody listens there; is the node running?")
@@ -290,7 +330,7 @@ def test_what_commands_refuse_without_a_node(shell):
         refused(shell.inside(*command.split(), "--host", "db.example:7400"), "with")
     refused(shell.inside("settings", "nope"), "no setting has 'nope' in its name")
     refused(shell.inside("bench", "nope"), "there is no benchmark nope")
-    refused(shell.inside("demo", "--view", "no/where.svg"), "no directory no")
+    refused(shell.inside("demo", "--picture", "no/where.svg"), "no directory no")
     refused(
         shell.inside("cert", "create-node", "--certs", "certs", "localhost"),
         "ca.key is missing; run `slackwater cert create-ca` first",

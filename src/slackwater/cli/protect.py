@@ -12,7 +12,7 @@ from slackwater.client.url import SCHEME
 from slackwater.clock.timestamp import MIN, Timestamp, parse, parse_seconds, seconds_between, show
 from slackwater.errors import UsageError
 from slackwater.runtime.real import run
-from slackwater.server.arguments import add_client_arguments, addresses_of
+from slackwater.server.arguments import add_client_arguments, addresses_of, joined
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -45,7 +45,7 @@ def protect_main(argv: list[str]) -> int:
         "--expires", metavar="TIME", help="release it by itself after this long, such as 2d; default never"
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="for people who wonder why it is there")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(joined(argv, "--at", "--after"))
 
     async def work() -> Protection:
         async with _session(options) as db:
