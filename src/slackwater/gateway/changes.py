@@ -45,9 +45,10 @@ from slackwater.runtime.sync import timeout
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.model.tables import TableDescriptor, TableHistory
-    from slackwater.runtime.rpc.method import Context
+    from slackwater.runtime.rpc.server import RpcServer
 
 GATHER_BYTES = 256 << 10
 """About how much goes into one message; a consumer that stops taking has `rpc.stream_window` of them before it."""
@@ -70,11 +71,11 @@ class ChangeFeeds:
         self._gateway = gateway
         self._made = 0
 
-    def serve(self) -> None:
+    def serve(self, server: RpcServer) -> None:
         """Offer the method."""
-        self._gateway.node.server.handle_stream(CHANGES, self.changes)
+        server.handle_stream(CHANGES, self.changes)
 
-    async def changes(self, request: OpenChanges, context: Context) -> AsyncGenerator[ChangesItem, None]:
+    async def changes(self, request: OpenChanges, context: CallContext) -> AsyncGenerator[ChangesItem, None]:
         """Follow tables until the client goes away or everything asked for is there."""
         _check(request)
         known = self._gateway.node.feed_client.protections
@@ -109,7 +110,7 @@ class ChangeFeeds:
             check_followable(history.latest.schema)
         return found
 
-    def _protection(self, request: OpenChanges, feed: TableFeed, context: Context) -> FeedProtection:
+    def _protection(self, request: OpenChanges, feed: TableFeed, context: CallContext) -> FeedProtection:
         policy = ProtectionPolicy.FAIL if request.expires_after_s else ProtectionPolicy.KEEP
         return FeedProtection(
             self._gateway.node.feed_protector,

@@ -17,12 +17,12 @@ from slackwater.errors import NotClosing
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from slackwater.gateway.node import GatewayNode
     from slackwater.model.spans import Span
     from slackwater.model.tables import TableHistory
-    from slackwater.server.member import Member
 
 
-async def check_closing(node: Member, tables: Iterable[TableHistory]) -> None:
+async def check_closing(node: GatewayNode, tables: Iterable[TableHistory]) -> None:
     """Raise `NotClosing` when one of the tables, or a part of it, closes nothing."""
     listed = list(tables)
     if not any(_is_off(node, schema_span(history.latest.schema)) for history in listed):
@@ -40,7 +40,7 @@ async def check_closing(node: Member, tables: Iterable[TableHistory]) -> None:
             )
 
 
-def _is_off(node: Member, span: Span) -> bool:
+def _is_off(node: GatewayNode, span: Span) -> bool:
     terms = terms_of(node.settings)
     return _closes_nothing(node.policies.spans.of(span.start, span.end, terms), terms.target_duration_s)
 
@@ -50,7 +50,7 @@ def _closes_nothing(policy: ClosingPolicy, target_duration_s: float) -> bool:
     return policy.kind is PolicyKind.OFF or (lags and target_duration_s <= 0)
 
 
-def _why(node: Member, name: str, span: Span) -> tuple[str, str]:
+def _why(node: GatewayNode, name: str, span: Span) -> tuple[str, str]:
     """What switched it off, and what switches it on again."""
     remedy = f"have it closed with `slackwater zone set {name} --policy lag`"
     configs = node.span_watch.configs

@@ -22,9 +22,10 @@ from slackwater.model.protection import OWNED, OWNED_BY_JOB, Mode
 from slackwater.protocol.client import jobs as calls
 
 if TYPE_CHECKING:
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.jobs import Jobs, RunningJob
-    from slackwater.runtime.rpc.method import Context
+    from slackwater.runtime.rpc.server import RpcServer
     from slackwater.txn import Transaction
 
 APPLICATION = "application"
@@ -54,9 +55,8 @@ class JobService:
         types.add(JobType(APPLICATION, Application(), external=True))
         types.add(JobType(VERIFY_TYPE, Verify(gateway)))
 
-    def serve(self) -> None:
+    def serve(self, server: RpcServer) -> None:
         """Answer clients."""
-        server = self._gateway.node.server
         server.handle(calls.LIST_JOBS, self.list)
         server.handle(calls.GET_JOB, self.get)
         server.handle(calls.CHANGE_JOB, self.change)
@@ -69,7 +69,7 @@ class JobService:
     def _jobs(self) -> Jobs:
         return self._gateway.node.jobs
 
-    async def list(self, request: calls.ListJobs, context: Context) -> calls.JobsReply:
+    async def list(self, request: calls.ListJobs, context: CallContext) -> calls.JobsReply:
         """Jobs by id; of too many, the newest."""
         known = {status.value for status in Status}
         if unknown := sorted(set(request.statuses) - known):
@@ -83,16 +83,16 @@ class JobService:
         ]
         return calls.JobsReply(wanted[-calls.LISTED_MAX :])
 
-    async def get(self, request: calls.GetJob, context: Context) -> calls.JobReply:
+    async def get(self, request: calls.GetJob, context: CallContext) -> calls.JobReply:
         """One job."""
         return calls.JobReply(await self._jobs.store.get(self._gateway.kv, request.id))
 
-    async def change(self, request: calls.ChangeJob, context: Context) -> calls.JobReply:
+    async def change(self, request: calls.ChangeJob, context: CallContext) -> calls.JobReply:
         """Pause, resume or cancel."""
         how, by = _CHANGES[request.what], owner_of(context)
         return calls.JobReply(await self._jobs.ask(request.id, how, by=by, timeout=context.remaining()))
 
-    async def verify(self, request: calls.VerifyTable, context: Context) -> calls.JobReply:
+    async def verify(self, request: calls.VerifyTable, context: CallContext) -> calls.JobReply:
         """Start the verification of a table, with what it reads protected from collection for as long as the job lasts."""
         history = await self._gateway.catalog.find(request.table)
         now = self._gateway.node.clock.now()
@@ -125,7 +125,7 @@ class JobService:
 
     # --- applications
 
-    async def start(self, request: calls.StartJob, context: Context) -> calls.JobReply:
+    async def start(self, request: calls.StartJob, context: CallContext) -> calls.JobReply:
         """Make a job for applications."""
         jobs = self._jobs
         claimant = self._claimant(request.application) if request.application else None
@@ -144,7 +144,7 @@ class JobService:
 
         return calls.JobReply(await jobs.store.run(work, timeout=context.remaining()))
 
-    async def claim(self, request: calls.ClaimJob, context: Context) -> calls.JobReply:
+    async def claim(self, request: calls.ClaimJob, context: CallContext) -> calls.JobReply:
         """Claim a job that waits for an application, or whose application has fallen silent."""
         jobs, claimant = self._jobs, self._claimant(request.application)
         attempts_max = int(self._gateway.node.settings["jobs.attempts_max"])
@@ -166,7 +166,7 @@ class JobService:
             raise UsageError(f"job {claimed.id} cannot be claimed: {claimed.error}")
         return calls.JobReply(claimed)
 
-    async def work(self, request: calls.WorkOnJob, context: Context) -> calls.JobReply:
+    async def work(self, request: calls.WorkOnJob, context: CallContext) -> calls.JobReply:
         """Renew, write progress, end. A job that is to be paused or cancelled is given up instead, and the answer tells."""
         jobs, ticket = self._jobs, to.Ticket(request.id, request.claim)
         if request.said.checkpoint is not None:
@@ -192,7 +192,7 @@ class JobService:
         jobs.ring()
         return calls.JobReply(done)
 
-    async def _mine(self, txn: Transaction, job_id: int, context: Context) -> Job:
+    async def _mine(self, txn: Transaction, job_id: int, context: CallContext) -> Job:
         """A job of applications that the caller may work on."""
         job, by = await self._jobs.store.get(txn, job_id), owner_of(context)
         if job.type != APPLICATION:

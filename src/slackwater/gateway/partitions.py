@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.spans import Span
-    from slackwater.runtime.rpc.method import Context
 
 PARTITIONS_MAX = 10_000
 DIGITS = 8
@@ -50,7 +50,7 @@ class Partitions:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def partitions(self, request: nt.GetPartitions, context: Context) -> nt.PartitionsReply:
+    async def partitions(self, request: nt.GetPartitions, context: CallContext) -> nt.PartitionsReply:
         """Parts of a table, in key order, without gaps."""
         if not 0 <= request.count <= PARTITIONS_MAX:
             raise UsageError(f"a table is read in 1 to {PARTITIONS_MAX} partitions", count=request.count)

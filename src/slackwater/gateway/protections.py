@@ -20,9 +20,10 @@ from slackwater.model.system_tables import is_system
 from slackwater.protocol.client import protections as pr
 
 if TYPE_CHECKING:
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.model.protection import Record
-    from slackwater.runtime.rpc.method import Context
+    from slackwater.runtime.rpc.server import RpcServer
 
 TABLES_MAX = 256
 EXPIRES_S_MAX = 366 * 86400.0
@@ -53,15 +54,14 @@ class ProtectionService:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def serve(self) -> None:
+    def serve(self, server: RpcServer) -> None:
         """Offer the methods."""
-        server = self._gateway.node.server
         server.handle(pr.PROTECT, self.protect)
         server.handle(pr.RENEW, self.renew)
         server.handle(pr.RELEASE, self.release)
         server.handle(pr.PROTECTIONS, self.all)
 
-    async def protect(self, request: pr.ProtectTables, context: Context) -> pr.ProtectionsReply:
+    async def protect(self, request: pr.ProtectTables, context: CallContext) -> pr.ProtectionsReply:
         """Protect tables as they were named at that time."""
         catalog, node = self._gateway.catalog, self._gateway.node
         if not 1 <= len(request.tables) <= TABLES_MAX:
@@ -86,20 +86,20 @@ class ProtectionService:
         )
         return await self._one(record_id, context)
 
-    async def renew(self, request: pr.RenewProtection, context: Context) -> pr.ProtectionsReply:
+    async def renew(self, request: pr.RenewProtection, context: CallContext) -> pr.ProtectionsReply:
         """Let a protection expire later."""
         protections, expires = self._gateway.node.protections, self._expires(request.expires_s)
         await protections.renew(request.id, expires=expires, by=owner_of(context), timeout=context.remaining())
         return await self._one(request.id, context)
 
-    async def release(self, request: pr.ReleaseProtection, context: Context) -> pr.ProtectionsReply:
+    async def release(self, request: pr.ReleaseProtection, context: CallContext) -> pr.ProtectionsReply:
         """Let one go; what it was is the answer."""
         gone = await self._gateway.node.protections.release(
             request.id[:RECORD_ID_BYTES], by=owner_of(context), timeout=context.remaining()
         )
         return pr.ProtectionsReply([self._shown(gone, 0)])
 
-    async def all(self, request: pr.ListProtections, context: Context) -> pr.ProtectionsReply:
+    async def all(self, request: pr.ListProtections, context: CallContext) -> pr.ProtectionsReply:
         """All of them, with how much history each pins."""
         await self._gateway.catalog.refresh()
         records = (await self._gateway.node.protections.list(timeout=context.remaining())).records
@@ -107,7 +107,7 @@ class ProtectionService:
         shown = [self._shown(record, pinned.get(record.id, 0)) for record in records]
         return pr.ProtectionsReply(sorted(shown, key=lambda p: (p.timestamp, p.id)))
 
-    async def _one(self, record_id: bytes, context: Context) -> pr.ProtectionsReply:
+    async def _one(self, record_id: bytes, context: CallContext) -> pr.ProtectionsReply:
         store, kv = self._gateway.node.protections.store, self._gateway.kv
         record = await kv.run(lambda txn: store.get(txn, record_id), timeout=context.remaining())
         return pr.ProtectionsReply([self._shown(record, 0)])

@@ -37,11 +37,11 @@ from slackwater.txn.kv import until_committed
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.codec.row_checks import RowCheckers
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.gateway.txns import OpenTxn
     from slackwater.model.tables import TableDescriptor
     from slackwater.protocol.range.requests import BatchResult, Request
-    from slackwater.runtime.rpc.method import Context
     from slackwater.txn import Transaction
 
 KEYS_PER_GET_MAX = 10_000
@@ -57,7 +57,7 @@ class RowService:
 
     # --- in the step in which the request arrives
 
-    def write_at_once(self, request: nt.Write, context: Context) -> Later[nt.WriteReply] | None:
+    def write_at_once(self, request: nt.Write, context: CallContext) -> Later[nt.WriteReply] | None:
         """Begin a write of rows that are a transaction of their own, where the table is known and one range here has them."""
         if (
             request.txn
@@ -83,7 +83,7 @@ class RowService:
     def _begun_ended(
         self,
         request: nt.Write,
-        context: Context,
+        context: CallContext,
         answer: Later[nt.WriteReply],
         ts: Timestamp | None,
         error: SlackwaterError | None,
@@ -100,7 +100,7 @@ class RowService:
                 answer.settle(None, AmbiguousResult("this node is shutting down; ask another what became of the write"))
 
     async def _go_on(
-        self, request: nt.Write, context: Context, answer: Later[nt.WriteReply], ts: Timestamp | None
+        self, request: nt.Write, context: CallContext, answer: Later[nt.WriteReply], ts: Timestamp | None
     ) -> None:
         """Acknowledge a commit in the future once that time has come; or write the long way what was not written."""
         txns = self._gateway.node.kv.context
@@ -110,7 +110,7 @@ class RowService:
         except Exception as failed:
             answer.settle(None, as_known(failed, doing="going on with a write"))
 
-    def get_at_once(self, request: nt.GetRows, context: Context) -> nt.RowsReply | None:
+    def get_at_once(self, request: nt.GetRows, context: CallContext) -> nt.RowsReply | None:
         """Read the latest values of a few keys, where one range led here has them."""
         gateway, policy, keys = self._gateway, request.policy, request.keys
         if request.txn or policy.at != MIN or policy.follower_ok or not 0 < len(keys) <= KEYS_PER_GET_MAX:
@@ -123,7 +123,7 @@ class RowService:
 
     # --- the long way
 
-    async def write(self, request: nt.Write, context: Context) -> nt.WriteReply:
+    async def write(self, request: nt.Write, context: CallContext) -> nt.WriteReply:
         """Write rows of one table."""
         if request.txn:
             return await self._in_txn(request, context)
@@ -132,7 +132,7 @@ class RowService:
             return nt.WriteReply(len(request.keys), await self._bulk(request, context))
         return nt.WriteReply(len(request.keys), await self._alone(request, context))
 
-    async def get(self, request: nt.GetRows, context: Context) -> nt.RowsReply:
+    async def get(self, request: nt.GetRows, context: CallContext) -> nt.RowsReply:
         """Values by key."""
         if not 0 < len(request.keys) <= KEYS_PER_GET_MAX:
             raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(request.keys))
@@ -155,7 +155,7 @@ class RowService:
             )
         return _rows_reply(await kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN))
 
-    async def _get_in_txn(self, request: nt.GetRows, gets: list[Request], context: Context) -> nt.RowsReply:
+    async def _get_in_txn(self, request: nt.GetRows, gets: list[Request], context: CallContext) -> nt.RowsReply:
         for other in request.also:
             if not 0 < len(other.keys) <= KEYS_PER_GET_MAX - len(gets):
                 raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(other.keys))
@@ -168,7 +168,7 @@ class RowService:
 
     # --- writes
 
-    async def _in_txn(self, request: nt.Write, context: Context) -> nt.WriteReply:
+    async def _in_txn(self, request: nt.Write, context: CallContext) -> nt.WriteReply:
         async with self._gateway.txns.using(request, context) as open_txn:
             await self.take(open_txn, request)
             return nt.WriteReply(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
@@ -183,7 +183,7 @@ class RowService:
         history = await self._gateway.current(request.table_id, request.version)
         check_rows(history.latest, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
 
-    async def _bulk(self, request: nt.Write, context: Context) -> Timestamp:
+    async def _bulk(self, request: nt.Write, context: CallContext) -> Timestamp:
         node = self._gateway.node
         if request.kind is nt.WriteKind.UPSERT:
             below = await self._gateway.writable(request.table_id, request.version)
@@ -192,7 +192,7 @@ class RowService:
             await self._alone(request, context)
         return node.clock.now()
 
-    async def _alone(self, request: nt.Write, context: Context) -> Timestamp:
+    async def _alone(self, request: nt.Write, context: CallContext) -> Timestamp:
         kv = self._gateway.node.kv
         if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
             raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
@@ -206,7 +206,7 @@ class RowService:
                 return written
         return await self._as_transaction(request, context)
 
-    async def _as_transaction(self, request: nt.Write, context: Context) -> Timestamp:
+    async def _as_transaction(self, request: nt.Write, context: CallContext) -> Timestamp:
         kv = self._gateway.node.kv
         budget = kv.context.budget(self._gateway.deadline(context).remaining())
         txn = kv.begin(until=budget, txn_id=request.txn_id)

@@ -30,9 +30,9 @@ from slackwater.routing.sender import NO_RANGE
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.protocol.range.requests import BatchResult, Request
-    from slackwater.runtime.rpc.method import Context
     from slackwater.runtime.seam import TaskHandle
 
 MOVES_MAX = 100
@@ -45,7 +45,7 @@ class Scans:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def scan(self, request: nt.ScanTable, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+    def scan(self, request: nt.ScanTable, context: CallContext) -> AsyncGenerator[nt.ScanPage, None]:
         """Rows of a span. At a timestamp, the plan says all there is to know of the table: no catalog is asked."""
         self._gateway.check_inside(request.table_id, request.start, request.end)
         policy = request.policy
@@ -54,7 +54,7 @@ class Scans:
         self.check_past(policy.at)
         return self._rows(request, _header(policy, policy.at)).run(context)
 
-    async def _scan_now(self, request: nt.ScanTable, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+    async def _scan_now(self, request: nt.ScanTable, context: CallContext) -> AsyncGenerator[nt.ScanPage, None]:
         node, policy = self._gateway.node, request.policy
         await self._gateway.reach(policy.floor)
         await self._gateway.current(request.table_id, request.version)
@@ -70,7 +70,7 @@ class Scans:
 
         return Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
 
-    def changes(self, request: nt.ReadChanges, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+    def changes(self, request: nt.ReadChanges, context: CallContext) -> AsyncGenerator[nt.ScanPage, None]:
         """Changes in a span."""
         self._gateway.check_inside(request.table_id, request.start, request.end)
         if request.after > request.upto:
@@ -110,7 +110,7 @@ class Pages:
         self._end = end
         self._limit = limit
 
-    async def run(self, context: Context) -> AsyncGenerator[nt.ScanPage, None]:
+    async def run(self, context: CallContext) -> AsyncGenerator[nt.ScanPage, None]:
         """Every page, in key order; the next one is made while one is being sent."""
         work: TaskHandle[nt.ScanPage | SlackwaterError] | None = None
         page = await self._page(self._start, context)
@@ -132,14 +132,14 @@ class Pages:
             if work is not None:
                 work.cancel()
 
-    async def _page_or_error(self, start: bytes, context: Context) -> nt.ScanPage | SlackwaterError:
+    async def _page_or_error(self, start: bytes, context: CallContext) -> nt.ScanPage | SlackwaterError:
         """A failed page fails the scan, not the node that owns the task."""
         try:
             return await self._page(start, context)
         except SlackwaterError as error:
             return error
 
-    async def _page(self, start: bytes, context: Context) -> nt.ScanPage:
+    async def _page(self, start: bytes, context: CallContext) -> nt.ScanPage:
         node = self._gateway.node
         for _ in range(MOVES_MAX):
             descriptor = await self._gateway.node.sender.range_of(start, timeout=context.remaining())
@@ -160,7 +160,7 @@ class Pages:
         probe("gateway.scan_waited_in_vain")
         self._header = structs.replace(self._header, wait_ms=max(0, self._header.wait_ms - ms))
 
-    async def _move(self, upto: Timestamp, start: bytes, context: Context) -> None:
+    async def _move(self, upto: Timestamp, start: bytes, context: CallContext) -> None:
         """Go on at `upto`, if what has been sent is still the same there."""
         probe("gateway.scan_moved")
         if start > self._start:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.catalog import TableCatalog
 from slackwater.clock.timestamp import Timestamp, show, us_of
 from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.row_checks import RowCheckers
@@ -24,32 +23,23 @@ from slackwater.hooks import probe
 from slackwater.protocol.client import calls as nt
 
 if TYPE_CHECKING:
+    from slackwater.catalog import TableCatalog
+    from slackwater.gateway.context import CallContext
+    from slackwater.gateway.node import GatewayNode
     from slackwater.model.spans import Span
     from slackwater.model.tables import TableDescriptor, TableHistory
     from slackwater.runtime.deadline import Deadline
-    from slackwater.runtime.rpc.method import Context
-    from slackwater.server.member import Member
+    from slackwater.runtime.rpc.server import RpcServer
     from slackwater.txn.kv import KV
 
 FLOOR_WAIT_S_MAX = 5.0
 """How far the floor of a session may lie beyond what this node's clock may follow at once."""
 
 
-def table_catalog(node: Member) -> TableCatalog:
-    """The catalog of a node that belongs to a cluster."""
-    return TableCatalog(
-        node.kv,
-        clock=node.clock,
-        runtime=node.runtime,
-        settings=node.settings,
-        scope=node.scope.child("catalog"),
-    )
-
-
 class Gateway:
     """Serves clients on one node. What every topic needs is here."""
 
-    def __init__(self, node: Member) -> None:
+    def __init__(self, node: GatewayNode) -> None:
         self.node = node
         self.checkers = RowCheckers()
         self.tables = TableService(self)
@@ -62,10 +52,9 @@ class Gateway:
         self.change_feeds = ChangeFeeds(self)
         self.jobs = JobService(self)
         self.protections = ProtectionService(self)
-        self._serve()
 
-    def _serve(self) -> None:
-        server = self.node.server
+    def serve(self, server: RpcServer) -> None:
+        """Answer clients that come by a connection."""
         server.handle(nt.CREATE_TABLE, self.tables.create)
         server.handle(nt.DROP_TABLE, self.tables.drop)
         server.handle(nt.FIND_TABLE, self.tables.find)
@@ -86,12 +75,12 @@ class Gateway:
         server.handle(nt.FRONTIER, self.times.frontier)
         server.handle(nt.PARTITIONS, self.partitions.partitions)
         server.handle_sync(nt.CLUSTER, self._on_cluster)
-        self.staging.serve()
-        self.change_feeds.serve()
-        self.jobs.serve()
-        self.protections.serve()
+        self.staging.serve(server)
+        self.change_feeds.serve(server)
+        self.jobs.serve(server)
+        self.protections.serve(server)
 
-    def _on_cluster(self, request: nt.AskCluster, context: Context) -> nt.ClusterReply:
+    def _on_cluster(self, request: nt.AskCluster, context: CallContext) -> nt.ClusterReply:
         node = self.node
         own = node.book.own or node.descriptor
         nodes = list(node.book.nodes.values())
@@ -137,7 +126,7 @@ class Gateway:
             excess_s = (us_of(floor) - us_of(clock.physical()) - clock.max_offset_us) / 1e6
         clock.update(floor)
 
-    def deadline(self, context: Context) -> Deadline:
+    def deadline(self, context: CallContext) -> Deadline:
         """When everything done for a client's request must have ended."""
         return context.deadline(default_s=self.node.settings["routing.send_timeout"])
 

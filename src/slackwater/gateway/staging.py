@@ -39,10 +39,11 @@ from slackwater.protocol.range.requests import Get, Value
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.range.requests import Request
-    from slackwater.runtime.rpc.method import Context
+    from slackwater.runtime.rpc.server import RpcServer
     from slackwater.txn.coordinator import Transaction
 
 CHUNKS_READ_AT_ONCE = 16
@@ -81,14 +82,13 @@ class Staging:
         """Bytes of the key and the value of one row."""
         return self._gateway.row_bytes_max
 
-    def serve(self) -> None:
+    def serve(self, server: RpcServer) -> None:
         """Answer clients."""
-        server = self._gateway.node.server
         server.handle(ns.STAGE, self.stage)
         server.handle(ns.PUBLISH, self.publish)
         server.handle(ns.DROP_PARTS, self.drop)
 
-    async def stage(self, request: ns.StageChunks, context: Context) -> nt.NativeOk:
+    async def stage(self, request: ns.StageChunks, context: CallContext) -> nt.NativeOk:
         """Keep chunks of a part."""
         _check_part(request.part)
         limit = max(2 * ns.CHUNK_BYTES_MAX, self.row_bytes_max + ROW_OVERHEAD_BYTES)
@@ -109,7 +109,7 @@ class Staging:
         await self.jobs.confirm(task.job, job, timeout=context.remaining())
         return nt.NativeOk()
 
-    async def _count(self, job: ns.StagingJob, rows: int, context: Context) -> None:
+    async def _count(self, job: ns.StagingJob, rows: int, context: CallContext) -> None:
         """Count the rows of a job's tasks together; a job that was over the bound once stays refused.
 
         An attempt of a task replaces the count of an earlier one. So a retry would lower the sum and go on for a while; the
@@ -128,7 +128,7 @@ class Staging:
             await kv.put(count_key(job.job, TASKS_MAX), over.to_bytes(COUNT_BYTES, "big"), timeout=context.remaining())
             raise
 
-    async def publish(self, request: ns.Publish, context: Context) -> ns.Published:
+    async def publish(self, request: ns.Publish, context: CallContext) -> ns.Published:
         """Make staged rows visible, once."""
         node = self._gateway.node
         history = await self._gateway.current(request.table_id, request.version)
@@ -148,7 +148,7 @@ class Staging:
         """The timestamp below which a publish may commit."""
         return await self._gateway.writable(request.table_id, request.version)
 
-    async def drop(self, request: ns.DropParts, context: Context) -> nt.NativeOk:
+    async def drop(self, request: ns.DropParts, context: CallContext) -> nt.NativeOk:
         """Forget parts."""
         if len(request.parts) > PARTS_PER_CALL_MAX:
             raise UsageError(f"drop at most {PARTS_PER_CALL_MAX} parts at a time", parts=len(request.parts))
@@ -159,7 +159,7 @@ class Staging:
             await self._gateway.kv.run(work, timeout=context.remaining())
         return nt.NativeOk()
 
-    async def chunks(self, ref: ns.PartRef, context: Context) -> AsyncIterator[ns.Chunk]:
+    async def chunks(self, ref: ns.PartRef, context: CallContext) -> AsyncIterator[ns.Chunk]:
         """The chunks of a part, in order; an error if one is missing."""
         kv, done, rows = self._gateway.node.kv, 0, 0
         start, end = chunk_key(ref.name, ref.part, 0), chunk_key(ref.name, ref.part, ref.chunks)
@@ -203,7 +203,7 @@ class Staging:
 class _Publish:
     """One publish on its way; `run` may be called again with another transaction."""
 
-    def __init__(self, staging: Staging, request: ns.Publish, history: TableHistory, context: Context) -> None:
+    def __init__(self, staging: Staging, request: ns.Publish, history: TableHistory, context: CallContext) -> None:
         self._staging = staging
         self._request = request
         self._table = history.latest

@@ -13,8 +13,8 @@ from slackwater.protocol.client import calls as nt
 from slackwater.runtime.access import Role
 
 if TYPE_CHECKING:
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
-    from slackwater.runtime.rpc.method import Context
 
 
 class TableService:
@@ -23,20 +23,20 @@ class TableService:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def create(self, request: nt.CreateTable, context: Context) -> nt.TableReply:
+    async def create(self, request: nt.CreateTable, context: CallContext) -> nt.TableReply:
         """Make a table."""
         catalog = self._gateway.catalog
         owner, timeout = owner_of(context) or "", context.remaining()
         made = await catalog.create(request.name, request.columns, request.primary_key, owner=owner, timeout=timeout)
         return nt.TableReply(await catalog.find_id(made.table_id))
 
-    async def drop(self, request: nt.DropTable, context: Context) -> nt.TableReply:
+    async def drop(self, request: nt.DropTable, context: CallContext) -> nt.TableReply:
         """Drop a table."""
         catalog = self._gateway.catalog
         gone = await catalog.drop(request.name, by=owner_of(context), timeout=context.remaining())
         return nt.TableReply(await catalog.find_id(gone.table_id))
 
-    async def find(self, request: nt.FindTable, context: Context) -> nt.TableReply:
+    async def find(self, request: nt.FindTable, context: CallContext) -> nt.TableReply:
         """A table by id, or by name at a time. Asked for by name, the answer is of now: what is new is read first."""
         catalog = self._gateway.catalog
         await self._gateway.reach(request.floor)
@@ -47,13 +47,13 @@ class TableService:
             await catalog.refresh()
         return nt.TableReply(await catalog.find(request.name, at=None if request.at == MIN else request.at))
 
-    async def all(self, request: nt.ListTables, context: Context) -> nt.TablesReply:
+    async def all(self, request: nt.ListTables, context: CallContext) -> nt.TablesReply:
         """Every table."""
         at = None if request.at == MIN else request.at
         await self._gateway.reach(request.floor)
         return nt.TablesReply(await self._gateway.catalog.names(at=at))
 
 
-def owner_of(context: Context) -> str | None:
+def owner_of(context: CallContext) -> str | None:
     """The client that asks; None for an operator, who may do everything."""
     return None if Role.OPERATOR in context.roles else context.user

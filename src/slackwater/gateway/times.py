@@ -26,13 +26,13 @@ from slackwater.txn.staleness import Staleness
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.model.spans import Span
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.closedts.frontier import ReplicaFrontier
-    from slackwater.runtime.rpc.method import Context
 
 ASK_TIMEOUT_S = 3.0
 ASKED_AT_ONCE_MAX = 16
@@ -46,7 +46,7 @@ class Times:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def snapshot(self, request: nt.ChooseSnapshot, context: Context) -> nt.SnapshotReply:
+    async def snapshot(self, request: nt.ChooseSnapshot, context: CallContext) -> nt.SnapshotReply:
         """Choose a timestamp."""
         node = self._gateway.node
         forms = (request.at != MIN, request.max_staleness is not None, request.min_timestamp != MIN)
@@ -77,14 +77,14 @@ class Times:
         )
         return nt.SnapshotReply(chosen.ts, chosen.by_followers, node.clock.now(), tables)
 
-    async def follower_read_timestamp(self, request: nt.OfTables, context: Context) -> nt.TimestampReply:
+    async def follower_read_timestamp(self, request: nt.OfTables, context: CallContext) -> nt.TimestampReply:
         """What followers of these tables have very likely closed; without tables, by the cluster's setting."""
         tables = await self._tables(request.tables, at=None) if request.tables else []
         spans = [_bounds(schema_span(h.latest.schema)) for h in tables]
         made = max((h.versions[0].modified for h in tables), default=MIN)
         return nt.TimestampReply(Timestamp(max(made, self._staleness(MIN).follower_read_timestamp(spans))))
 
-    async def resolved(self, request: nt.OfTables, context: Context) -> nt.TimestampReply:
+    async def resolved(self, request: nt.OfTables, context: CallContext) -> nt.TimestampReply:
         """The lowest resolved timestamp of the nearest replicas of all ranges; tables that close nothing have none."""
         await check_closing(self._gateway.node, await self._tables(request.tables, at=None))
         spans = [_bounds(span) for span in await self._gateway.spans_of(request.tables)]
@@ -93,7 +93,7 @@ class Times:
         found = await self._staleness(MIN).resolved(spans, timeout=context.remaining())
         return nt.TimestampReply(Timestamp(min(r.ts for r in found)))
 
-    async def close(self, request: nt.OfTables, context: Context) -> nt.TimestampReply:
+    async def close(self, request: nt.OfTables, context: CallContext) -> nt.TimestampReply:
         """Have a timestamp closed everywhere in these tables."""
         spans = [_bounds(span) for span in await self._gateway.spans_of(request.tables)]
         if not spans:
@@ -104,7 +104,7 @@ class Times:
         at = None if request.at == MIN else request.at
         return nt.TimestampReply(await self._staleness(MIN).close(spans, at=at, timeout=context.remaining()))
 
-    async def frontier(self, request: nt.OfTables, context: Context) -> nt.FrontierReply:
+    async def frontier(self, request: nt.OfTables, context: CallContext) -> nt.FrontierReply:
         """Ask every node that holds a replica."""
         node = self._gateway.node
         placed: list[tuple[str, RangeDescriptor]] = []

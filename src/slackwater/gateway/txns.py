@@ -32,8 +32,8 @@ from slackwater.txn.state import TxnPhase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
-    from slackwater.runtime.rpc.method import Context
     from slackwater.txn import Transaction
 
 SCAN_ROWS_MAX = 10_000
@@ -97,7 +97,7 @@ class Txns:
 
     # --- what clients ask
 
-    async def scan(self, request: nt.TxnScan, context: Context) -> nt.TxnRows:
+    async def scan(self, request: nt.TxnScan, context: CallContext) -> nt.TxnRows:
         """Rows as the transaction sees them."""
         self._gateway.check_inside(request.table_id, request.start, request.end)
         await self._gateway.reach(request.floor)
@@ -107,7 +107,7 @@ class Txns:
             rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
             return nt.TxnRows(rows.values, rows.resume, open_txn.mark())
 
-    async def commit(self, request: nt.EndClientTxn, context: Context) -> nt.CommitReply:
+    async def commit(self, request: nt.EndClientTxn, context: CallContext) -> nt.CommitReply:
         """Commit. On an error that can be mended by running it again the transaction stays open, to be restarted."""
         async with self.using(request, context) as open_txn:
             txn = open_txn.txn
@@ -124,7 +124,7 @@ class Txns:
                 if txn.phase is not TxnPhase.OPEN:
                     self._open.pop(request.txn, None)
 
-    async def rollback(self, request: nt.EndClientTxn, context: Context) -> nt.NativeOk:
+    async def rollback(self, request: nt.EndClientTxn, context: CallContext) -> nt.NativeOk:
         """Roll back. One that is not here any more was rolled back already, or never will commit."""
         found = self._open.pop(request.txn, None)
         if found is not None and found.txn.phase is TxnPhase.OPEN:
@@ -132,14 +132,14 @@ class Txns:
             await found.txn.rollback()
         return nt.NativeOk()
 
-    async def restart(self, request: nt.EndClientTxn, context: Context) -> nt.TxnReply:
+    async def restart(self, request: nt.EndClientTxn, context: CallContext) -> nt.TxnReply:
         """Begin again, with the age of the first try."""
         async with self.using(request, context) as open_txn:
             open_txn.tables.clear()
             await open_txn.txn.restart()
             return nt.TxnReply(open_txn.mark())
 
-    async def settle(self, request: nt.Settle, context: Context) -> nt.Settled:
+    async def settle(self, request: nt.Settle, context: CallContext) -> nt.Settled:
         """Find out whether a transaction committed; if it did not, make sure that it never will."""
         mark, txn_context = request.mark, self._gateway.kv.context
         if not mark.anchor:
@@ -169,7 +169,7 @@ class Txns:
         opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self.now_ns())
         return opened
 
-    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndClientTxn, context: Context) -> _Use:
+    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndClientTxn, context: CallContext) -> _Use:
         """A client's transaction, for the length of one operation and no longer than that has time.
 
         Writes that came with the operation are taken first.

@@ -20,9 +20,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from slackwater.catalog import TableCatalog
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import SlackwaterError, UnavailableError
-from slackwater.gateway.service import Gateway, table_catalog
+from slackwater.gateway.node import GatewayNode
+from slackwater.gateway.service import Gateway
 from slackwater.model.descriptors import FIRST_RANGE, Lease, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protect.driver import PollingTracker
@@ -101,13 +103,7 @@ class Member:
         """Which timestamps are closed where; kept up to date by `span_watch`."""
         self.fitness = Fitness(self)
         self.sender = _sender(self, execute=self._execute, at_once=self._at_once, view=self._view)
-        self.kv = KV(
-            sender=self.sender,
-            clock=self.clock,
-            runtime=self.runtime,
-            settings=self.settings,
-            scope=self.scope.child("kv"),
-        )
+        self.kv = _kv(self)
         self.system = KvAdapter(self.kv)
         self.liveness = NodeLiveness(
             node_id,
@@ -138,11 +134,11 @@ class Member:
             runtime=self.runtime,
             new_range_id=self.new_range_id,
         )
-        self.catalog = table_catalog(self)
+        self.catalog = _catalog(self)
         self.queues = Queues(_queue_context(self))
         self.jobs = node_jobs(self)
         self.announcements = announcements(self)
-        self.gateway = Gateway(self)
+        self.gateway = Gateway(_gateway_node(self))
         self._serve()
 
     def start(self) -> None:
@@ -199,6 +195,7 @@ class Member:
         server.handle_sync(services.CHECKSUM, self._on_checksum)
         server.handle_sync(services.QUARANTINE, self._on_quarantine)
         server.handle_stream(services.SNAPSHOT, self._on_snapshot)
+        self.gateway.serve(server)
         AdminService(self)
         ConfigService(self)
         ClosingService(self)
@@ -328,6 +325,26 @@ def _sender(
     )
 
 
+def _kv(member: Member) -> KV:
+    return KV(
+        sender=member.sender,
+        clock=member.clock,
+        runtime=member.runtime,
+        settings=member.settings,
+        scope=member.scope.child("kv"),
+    )
+
+
+def _catalog(member: Member) -> TableCatalog:
+    return TableCatalog(
+        member.kv,
+        clock=member.clock,
+        runtime=member.runtime,
+        settings=member.settings,
+        scope=member.scope.child("catalog"),
+    )
+
+
 def _store(member: Member, lives: Lives, *, on_trimmed: Callable[[RangeState], None]) -> Store:
     return Store(
         node_id=member.node_id,
@@ -368,4 +385,29 @@ def _queue_context(member: Member) -> QueueContext:
         tables=member.catalog.find_id,
         retention=member.retention,
         refresh_retention=partial(refresh_retention, member),
+    )
+
+
+def _gateway_node(member: Member) -> GatewayNode:
+    return GatewayNode(
+        cluster_id=member.cluster_id,
+        descriptor=member.descriptor,
+        runtime=member.runtime,
+        scope=member.scope,
+        settings=member.settings,
+        clock=member.clock,
+        kv=member.kv,
+        sender=member.sender,
+        dialer=member.dialer,
+        store=member.store,
+        book=member.book,
+        catalog=member.catalog,
+        policies=member.policies,
+        span_watch=member.span_watch,
+        feed_client=member.feed_client,
+        feed_protector=member.feed_protector,
+        jobs=member.jobs,
+        job_types=member.job_types,
+        protections=member.protections,
+        pinned=member.pinned,
     )
