@@ -10,6 +10,7 @@ in whichever process runs it, and nothing in production code knows of them.
     txns          refreshes, uncertainty, commit-wait, deadlines, clean-up
     feeds         resolved timestamps, resuming, sinks
     jobs          claims that do not fence, things that outlive their job
+    collecting    what may be collected: bounds, copies of protections, leases
     clients       timeouts and session floors
     protections   timestamps protected too late, or without what it takes to decode them
     columns       segments that show what rows do not

@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, from_us, seconds_between
-from slackwater.codec.layout import KV, split_version
+from slackwater.codec.layout import KEY_MAX, KV, split_version
+from slackwater.model.protection import kept_in
 from slackwater.model.retention import clip, readable, stretches
 from slackwater.model.spans import Span
 from slackwater.runtime.seam import Family
@@ -41,6 +42,7 @@ SLACK_S = 5.0
 SWEEPS = 4
 OUTLIVE_S = 60.0
 """How long after its expiry a protection may be there: rounds that failed, a lease that moved, a copy that is polled."""
+KEYS = Span(KV, KEY_MAX)
 
 
 class Acknowledged(NamedTuple):
@@ -181,7 +183,10 @@ class GarbageGoes:
                     continue
                 slack_s = max(interval_s, world.settings["gc.slack"] * ttl_s) + SWEEPS * sweep_s + SLACK_S
                 target = add_seconds(now, -(ttl_s + 2 * world.settings["clock.max_offset"] + slack_s))
-                found = _garbage(world, node.engine.engine, state, target)  # type: ignore[attr-defined] # a SimEngine
+                # A protection whose client was never told, or could not release it, is there until it is reconciled.
+                records, _ = member.protection_tracker.protected(Span(state.descriptor.start, state.descriptor.end))
+                kept = [*(a.kept for a in acknowledged(world).values()), *kept_in(records, KEYS)]
+                found = _garbage(node.engine.engine, state, target, kept)  # type: ignore[attr-defined] # a SimEngine
                 if found is not None:
                     why = member.queues.gc.progress.get(state.descriptor.range_id)
                     where = f"{name} r{state.descriptor.range_id}"
@@ -189,11 +194,10 @@ class GarbageGoes:
         return None
 
 
-def _garbage(world: World, engine: MemoryEngine, state: RangeState, target: Timestamp) -> bytes | None:
+def _garbage(engine: MemoryEngine, state: RangeState, target: Timestamp, kept: list[Kept]) -> bytes | None:
     """A key with a version that nothing needed at `target` already."""
     start, end = state.descriptor.start, state.descriptor.end
-    kept = clip([a.kept for a in acknowledged(world).values()], start, end)
-    rules = stretches(Timestamp(max(MIN, target)), kept, start, end)
+    rules = stretches(Timestamp(max(MIN, target)), clip(kept, start, end), start, end)
     at = 0
     for key, versions in keys_of(engine, start, end):
         while key >= rules[at].end:
