@@ -275,7 +275,7 @@ class Store:
 
     async def flush(self) -> None:
         """Make everything applied so far durable; afterwards these positions may be trimmed."""
-        applied = {range_id: replica.state.position for range_id, replica in self.replicas.items()}
+        applied = [(range_id, replica, replica.state.position) for range_id, replica in self.replicas.items()]
         columns = self.context.columns
         retired = columns.flushing()
         try:
@@ -292,8 +292,8 @@ class Store:
         self.context.writes.worked(flushed=True)
         columns.flushed(retired, durable=True)
         tap("store.flushed", self)
-        for range_id, position in applied.items():
-            if range_id in self.replicas:
+        for range_id, replica, position in applied:
+            if self.replicas.get(range_id) is replica:  # or another one took its place meanwhile, from a snapshot
                 assert position >= self.durable.get(range_id, 0), "what is durable only grows"
                 self.durable[range_id] = position
 
