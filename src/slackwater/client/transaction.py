@@ -37,7 +37,7 @@ from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.point_reads import PointReadBatcher
 from slackwater.client.reads import query
 from slackwater.client.reads import scan as plain_scan
-from slackwater.client.writes import MESSAGE_BYTES_MAX, WriteResult, already_there, settle, unique
+from slackwater.client.writes import MESSAGE_BYTES_MAX, WriteResult, already_there, find_outcome, unique
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.damage import decode_row
 from slackwater.codec.rows import check_sizes
@@ -125,7 +125,7 @@ class AsyncTransaction:
                     raise self._lost from error
                 raise
             name, self._name = self._name, b""
-            settled = await settle(self._gateways, self._committing(name, before), error, deadline=deadline)
+            settled = await find_outcome(self._gateways, self._committing(name, before), error, deadline=deadline)
             if not settled.committed:
                 raise RetryableError("the commit was lost on the way and is now ruled out; run it again") from error
             self.commit_timestamp = settled.ts

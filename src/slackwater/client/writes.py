@@ -102,7 +102,7 @@ class Writer:
                     raise
                 refused = error
                 mark = calls.TxnHandle(txn_id, named.keys[0], start, 0, start)
-                settled = await settle(gateways, mark, error, deadline=deadline)
+                settled = await find_outcome(gateways, mark, error, deadline=deadline)
                 if settled.committed:
                     gateways.floor.told(settled.ts)
                     return WriteResult(len(named.keys), settled.ts)
@@ -237,10 +237,13 @@ def unique(codec: RowCodec, keys: list[bytes], values: list[bytes], kind: WriteK
     return list(dict.fromkeys(keys)), []
 
 
-async def settle(
+async def find_outcome(
     gateways: Gateways, mark: calls.TxnHandle, cause: SlackwaterError, *, deadline: RetryBudget
 ) -> calls.Settled:
-    """What became of a transaction whose answer was lost; `AmbiguousResult` if no gateway can tell within the deadline."""
+    """Determines a commit's outcome after its reply was lost; aborts the transaction if it is still undecided.
+
+    `AmbiguousResult` if no gateway can tell within the deadline.
+    """
     try:
         return await gateways.call(calls.SETTLE, calls.Settle(mark), deadline=deadline)
     except SlackwaterError as error:

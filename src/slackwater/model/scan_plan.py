@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from functools import lru_cache
 
 import msgspec
 
@@ -19,6 +20,8 @@ from slackwater.model.predicates import Predicate
 from slackwater.model.schema import TableSchema
 
 PLAN_BYTES_MAX = 1 << 20
+PLANS_KEPT_MAX = 64
+"""Decoded plans that a node keeps: one read sends the same plan with every page."""
 
 _INT64 = range(-(1 << 63), 1 << 64)
 _DECIMAL, _DATETIME, _DATE, _INTEGER = range(1, 5)
@@ -51,6 +54,7 @@ class ScanPlan(msgspec.Struct, frozen=True):
         return data
 
 
+@lru_cache(maxsize=PLANS_KEPT_MAX)
 def decode_plan(data: bytes) -> ScanPlan:
     """A plan out of a request; anything else is a `DecodeError`."""
     if len(data) > PLAN_BYTES_MAX:
