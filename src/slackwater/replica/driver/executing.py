@@ -94,9 +94,10 @@ class Executor:
             return None
         try:
             evaluation = self._evaluate(batch, now, read_at, (), self._uncertain_upto(now) if chosen else MIN)
-            self._metered(batch)
             if not evaluation.read_only:
-                return self._begin(evaluation, latch)
+                begun = self._begin(evaluation, latch)
+                self._metered(batch)
+                return begun
             answer = self._read_answer(batch, read_at, evaluation)
         except BaseException as error:
             self._unlatch(latch)
@@ -105,6 +106,7 @@ class Executor:
             self._metered(batch)
             raise
         self._unlatch(latch)
+        self._metered(batch)
         return answer
 
     def _latch_free(self, spans: list[LatchSpan]) -> RequestId:
@@ -266,7 +268,8 @@ class Executor:
         lease_end = replica.leasing.check(now)
         tap("replica.serving", replica, now)
         replica.check_bounds(batch)
-        replica.closing.catch_up()
+        if not declare.is_read_only(batch):
+            replica.closing.catch_up()
         view = View(
             reader=context.engine,
             state=replica.state,
