@@ -146,7 +146,6 @@ class Replica:
 
     def propose(self, evaluation: Evaluation) -> Waiter:
         """Hand what was evaluated, in this very step, to the log; the waiter is told what became of it."""
-        assert not self.retired, "a replica that is gone proposes nothing"
         self.closing.waking()
         if evaluation.close_at:
             self.closing.closing_at(evaluation.close_at)

@@ -294,8 +294,7 @@ class Store:
         tap("store.flushed", self)
         for range_id, replica, position in applied:
             if self.replicas.get(range_id) is replica:  # or another one took its place meanwhile, from a snapshot
-                assert position >= self.durable.get(range_id, 0), "what is durable only grows"
-                self.durable[range_id] = position
+                self.durable[range_id] = max(position, self.durable.get(range_id, position))
 
     async def _note_promises(self) -> None:
         """Write down what the side transport has promised, for the next start and for recovery."""
