@@ -1,6 +1,7 @@
 """Garbage collection under fire: short times to live that change, protections that come and go, spans that are emptied.
 
     pest      writes, deletes and rewrites a span of its own; asks ranges for more than their rules allow; changes zones
+    keeper    protects parts of ranges, reads them until it lets go of them, and leaves some to the end (I-26, I-28)
     traveler  protects an instant of a table, and reads it until it lets go of it: the same each time (I-27, `travelers`)
 
 Everything else is the cluster play: transactions, splits, merges, lease transfers, moves, restarts, all faults. Protections
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.clock.timestamp import MAX, add_seconds
 from slackwater.codec.layout import kv
-from slackwater.errors import AmbiguousResult, RetryableError, SlackwaterError, UsageError
+from slackwater.errors import AmbiguousResult, BelowGcThreshold, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import probe
+from slackwater.model.protection import Kept, Mode
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import change_zone
 from slackwater.protocol.range import requests as rq
@@ -24,10 +26,10 @@ from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
-from slackwater.sim.oracles.collecting import GarbageGoes, NothingOutlivesItsOwner
+from slackwater.sim.oracles.collecting import Acknowledged, GarbageGoes, NothingOutlivesItsOwner, acknowledged
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
-from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_plan import KV_SPAN, cluster_of, draw_plan
 from slackwater.sim.scenarios.cluster_programs import Client
 from slackwater.sim.scenarios.travelers import Traveler
 
@@ -138,9 +140,38 @@ class Pest:
         except (UsageError, RetryableError):
             probe("gc.pest_refused")
 
+    async def keep(self) -> None:
+        """Protect a part of a range, read it for a while, and release it; or leave it to the end, as an audit does."""
+        members = [node.member for _, node in self._cluster.up() if node.member is not None]
+        if not members:
+            return
+        protections = self._draw.pick(members).protections  # as a gateway does for its clients
+        world, draw = self._cluster.world, self._draw
+        low, high = sorted(draw.shuffled([KV_SPAN[0], PEST.start, *PEST_KEYS[2::4], PEST.end])[:2])
+        ts = add_seconds(self._client.clock.now(), -draw.below(1500) / 1000)
+        mode = draw.pick((Mode.AT, Mode.AT, Mode.AFTER))
+        first = await self._kv.scan(low, high, ts=ts, timeout=TIMEOUT_S)
+        record = await protections.protect(ts, mode, "sim", b"", spans=[Span(low, high)], timeout=TIMEOUT_S)
+        acknowledged(world)[record] = Acknowledged(record, Kept(low, high, ts, after=mode is Mode.AFTER))
+        probe("gc.protected")
+        for _ in range(draw.between(1, 6)):
+            await self._client.runtime.clock.sleep(draw.between(200, 4000) / 1000)
+            try:
+                again = await self._kv.scan(low, high, ts=ts, timeout=TIMEOUT_S)
+            except BelowGcThreshold as error:
+                world.violated("I-27", "protected-refused", f"a read at the protected {ts} was refused: {error}")
+                return
+            if (again.keys, again.values) != (first.keys, first.values):
+                world.violated("I-27", "protected-changed", f"a read at the protected {ts} is not what it was")
+            probe("gc.kept")
+        if draw.chance(3, 4):
+            acknowledged(world).pop(record)
+            with suppress(AmbiguousResult):
+                await protections.release(record, timeout=TIMEOUT_S)
+
 
 class Collecting:
-    """The cluster's traffic, with a pest and a traveler."""
+    """The cluster's traffic, with a pest, a keeper and a traveler."""
 
     def __init__(self) -> None:
         self._traffic = base.Traffic(_plan)
@@ -149,6 +180,7 @@ class Collecting:
         """Add every machine."""
         self._traffic.setup(world, scenario)
         world.add_client("pest", self._boot(world, "pest"))
+        world.add_client("keeper", self._boot(world, "keeper"))
         world.add_client("traveler", self._boot(world, "traveler"))
 
     def _boot(self, world: World, name: str) -> Any:
@@ -156,8 +188,8 @@ class Collecting:
             cluster = cluster_of(world)
             client, draw = Client(runtime, cluster), world.tape.stream(f"workload/{name}")
             pest = Pest(client, cluster, draw)
-            act = pest.pester if name == "pest" else Traveler(client, cluster, draw).act
-            await pest.main(name, act, NS // 2)
+            acts = {"pest": pest.pester, "keeper": pest.keep, "traveler": Traveler(client, cluster, draw).act}
+            await pest.main(name, acts[name], NS // 2)
 
         return boot
 
