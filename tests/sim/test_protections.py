@@ -7,10 +7,12 @@ import pytest
 
 from slackwater.clock.timestamp import add_seconds
 from slackwater.codec.layout import kv
-from slackwater.config.zones import zone_key
+from slackwater.config.zones import ZoneConfig, zone_key
 from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
+from slackwater.protect.zone_changes import write_zone
 from slackwater.server.protection import OWNED, FeedOwner
+from slackwater.server.reports import report
 from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import PLANTED, load
 from tests.sim.cluster import Cluster, play
@@ -87,6 +89,32 @@ def test_a_table_is_protected_with_all_that_it_takes_to_read_it() -> None:
             assert any(key in span for span in record.spans), key
 
     play(story)
+
+
+def test_what_is_pinned_is_counted_once_the_ttl_would_let_it_go_and_old_protections_are_warned_of() -> None:
+    async def story(c: Cluster) -> None:
+        member = c.node
+        await write_zone(c.kv, ZoneConfig(gc_ttl_s=2.0))
+        for number in range(20):
+            await c.kv.put(kv(b"b"), b"%d" % number)
+        made = await member.protections.protect(c.node.clock.now(), Mode.AFTER, "user", b"", spans=[A_F])
+        await c.kv.put(kv(b"b"), b"the newest")
+        records = (await member.protections.list()).records
+        assert await member.pinned.of(records) == {}, "the ttl keeps it anyway"
+        await member.span_watch.read()
+        await c.settle(8)
+        pinned = await member.pinned.of(records)
+        assert pinned[made] > 0
+        assert member.pinned.here() == pinned[made]
+        assert 7 < member.pinned.oldest_s() < 20
+        (warning,) = member.pinned.warnings()
+        assert "slackwater protections" in warning
+        assert warning in report(member.node).warnings
+        await member.protections.release(made)
+        await member.protections.tracker.refresh(after=c.node.clock.now())
+        assert (member.pinned.here(), member.pinned.oldest_s(), member.pinned.warnings()) == (0, 0.0, [])
+
+    play(story, settings=SETTINGS | {"protected_timestamp.warning_age": 5.0})
 
 
 def test_travelers_find_what_was_protected_and_what_they_forget_expires() -> None:
