@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.runtime.seam import Reader
 
-VALUES_BYTES_MAX = 4 << 20
+VALUES_BYTES_MAX = 8 << 20
 """Of the values of changed rows that are kept in memory for one segment: each is read again and again."""
 
 
