@@ -17,6 +17,7 @@ from slackwater.model.scan_plan import ScanPlan
 from slackwater.protocol.range.bulk import ScanArrow
 from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
 from slackwater.runtime.seam import Family
+from slackwater.storage.columns import reading
 from slackwater.storage.columns.build import Shape, from_columns, from_rows
 from slackwater.storage.columns.delta import Delta
 from slackwater.storage.columns.reading import PlanReader, read_segment
@@ -292,3 +293,21 @@ def test_one_column_is_read_without_the_others():
     assert table.columns(damaged, table.delta.frozen(), one, table.span.start, table.span.end, ts=TOP)
     with pytest.raises(SegmentDamaged):
         table.columns(damaged, table.delta.frozen(), every, table.span.start, table.span.end, ts=TOP)
+
+
+def test_much_that_was_added_in_one_place_comes_in_pieces(monkeypatch):
+    monkeypatch.setattr(reading, "PICKED_BYTES_MAX", 300)
+    table = Table(by_name=False, seed=1, shape=Shape(10))
+    for number in range(20):
+        table.write(number, 5, version=1)
+    segment, _ = table.build(1)
+    for number in range(10, KEYS):
+        table.write(number, ANCHOR + 5, version=1)
+    plan = ScanPlan(tuple(table.schemas), 1)
+    pieces = read_segment(
+        segment, table.delta.frozen(), table.engine, PlanReader(plan), [0, 1, 2],
+        start=table.span.start, end=table.span.end, ts=Timestamp(TOP), bound=Timestamp(TOP),
+    )  # fmt: skip
+    assert max(piece.rows for piece in pieces) < 30
+    got = table.columns(segment, table.delta.frozen(), plan, table.span.start, table.span.end, ts=TOP)
+    assert got == table.rows(plan, table.span.start, table.span.end, ts=TOP)

@@ -188,6 +188,10 @@ def _install(replica: Replica, work: _Work, built: Built) -> Kept | None:
         return None
     batch = WriteBatch()
     kept, replaced = context.columns.install(making, built, batch)
+    if kept.worn:  # the span is being loaded: it gets its segment later
+        probe("columns.made_while_loading")
+        context.engine.files.remove(file_name(making.number))
+        return None
     try:
         context.write(batch)
     except SlackwaterError:

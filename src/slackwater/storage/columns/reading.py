@@ -46,6 +46,9 @@ pc: Any = pac
 KEY_BYTES_TOGETHER = 256
 """Keys up to this long are searched for together; longer ones one by one."""
 IN_LIST_PRUNED_MAX = 64
+PICKED_MAX = 8192
+PICKED_BYTES_MAX = 2 << 20
+"""Changed rows that one piece merges: what was added between two rows may be more than an answer holds."""
 KNOWN_MAX = 1 << 16
 """Changed keys whose place in a segment is remembered."""
 
@@ -168,24 +171,38 @@ def read_segment(
     """
     whole, possible = plan.as_stored(segment, places), plan.may_match(segment)
     firsts = segment.firsts
-    for number in range(segment.batch_of(start), max(1, len(firsts))):
-        upto = firsts[number + 1] if number + 1 < len(firsts) else segment.index.end
-        low = max(start, firsts[number]) if number else start
-        inside = low <= (firsts[number] if firsts else upto) and upto <= end
-        upto = min(upto, end)
-        picked = changes.visible(low, upto, ts=ts, bound=bound)
-        if not picked and inside and whole is not None and firsts:
+    at, number = start, segment.batch_of(start)
+    while at < end:
+        behind = firsts[number + 1] if number + 1 < len(firsts) else segment.index.end
+        upto = min(behind, end)
+        picked = changes.visible(at, upto, ts=ts, bound=bound)
+        values = changes.values(reader, picked[:PICKED_MAX]) if picked else []
+        room = _room(values)
+        if room < len(picked):  # much was added here: more than one answer can hold
+            upto = picked[room][:-8]
+            picked, values = picked[:room], values[:room]
+        inside = bool(firsts) and at <= firsts[number] and behind <= upto
+        if not picked and inside and whole is not None:
             rows = segment.index.batches[number].rows
             made = message(rows, segment.packed(number, whole)).joined()
             yield Piece(memoryview(made), rows, rows, len(made), upto)
         else:
-            values = changes.values(reader, picked)
-            merge = Merge(segment, number if firsts and possible[number] else None, picked, values, low=low, end=upto)
+            merge = Merge(segment, number if firsts and possible[number] else None, picked, values, low=at, end=upto)
             batch = _filtered(plan, merge.columns(plan, places), merge.rows)
             packed = pack(batch)
             yield Piece(packed, batch.num_rows, merge.rows, len(packed), upto)
-        if upto >= end:
-            return
+        at = upto
+        number += upto == behind
+
+
+def _room(values: Sequence[bytes | None]) -> int:
+    """How many of these values fit in one piece; at least one."""
+    size = 0
+    for count, value in enumerate(values):
+        size += len(value or b"")
+        if size > PICKED_BYTES_MAX and count:
+            return count
+    return len(values)
 
 
 def _filtered(plan: PlanReader, arrays: list[Any], rows: int) -> Any:

@@ -53,6 +53,8 @@ DELTA_MIN = 4096
 """So many changes are always kept track of, however small the segment is."""
 DELTA_SHARE = 4
 """A segment of which one row in so many has changed is of no use any more."""
+MAKING_MAX = 1 << 16
+"""Changes during the making of a segment: with more, the span is being loaded, and the segment comes later."""
 LOADED_AT_ONCE = 256
 WANTED_MAX = 64
 FINDINGS_MAX = 16
@@ -144,7 +146,7 @@ class Making:
         self.end = end
         self.stored: list[bytes] = []
         self.spoiled = False
-        """Whether its rows were cleared."""
+        """Whether its rows were cleared, or so much was written that it is of no use."""
 
 
 class Noted(NamedTuple):
@@ -323,6 +325,7 @@ class Shelf:
                 target.delta.stored += stored
             else:
                 target.stored += stored
+                target.spoiled |= len(target.stored) > MAKING_MAX
         for start, end in noted.cleared:
             for making in self._makings:
                 making.spoiled |= making.start < end and start < making.end
