@@ -35,7 +35,7 @@ from slackwater.protocol.node.services import (
     ReportRequest,
     StatusRequest,
 )
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime import RealRuntime
 from slackwater.runtime.ports import free_ports
@@ -129,7 +129,9 @@ class Nodes:
             for status in await self.replicas():
                 if status.descriptor.range_id == range_id:
                     at = max(status.descriptor.start, META)
-                    await remote.sender.send([rq.TransferLease(NodeId(index + 1))], rq.Header(NO_RANGE), at=at)
+                    await remote.sender.send(
+                        [requests.TransferLease(NodeId(index + 1))], requests.Header(NO_RANGE), at=at
+                    )
                     return
 
     async def replicated(self) -> bool:

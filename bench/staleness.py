@@ -33,7 +33,7 @@ from slackwater.errors import NotLeaseholder, ReadWithinUncertainty
 from slackwater.log.memory import MemoryLog
 from slackwater.model.ids import RangeId
 from slackwater.protect.zone_changes import write_zone
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.runtime import RealRuntime, TcpNet
 from slackwater.runtime import run as run_main
 from slackwater.server.node import Node
@@ -74,7 +74,7 @@ class Far:
         self._inner = inner
         self._here = here
 
-    async def batch(self, node_id: NodeId, batch: rq.Batch) -> rq.BatchResult:
+    async def batch(self, node_id: NodeId, batch: requests.Batch) -> requests.BatchResult:
         """There and back."""
         if node_id != self._here:
             await asyncio.sleep(LINK_S / 2)
@@ -242,7 +242,7 @@ async def _on_demand(*, rounds: int) -> list[Figure]:
         async def close_and_read() -> None:
             at = await session.close([(IDLE, IDLE + b"\x00")])
             answer = await store.execute(
-                rq.Batch(rq.Header(range_id, ts=at, follower_ok=True, wait_ms=1_000), [rq.Get(IDLE)])
+                requests.Batch(requests.Header(range_id, ts=at, follower_ok=True, wait_ms=1_000), [requests.Get(IDLE)])
             )
             assert answer.by_follower
 
@@ -254,8 +254,8 @@ async def _on_demand(*, rounds: int) -> list[Figure]:
 
         async def near() -> None:
             at = session.follower_read_timestamp()
-            header = rq.Header(RangeId(0), ts=at, follower_ok=True)
-            answer = await second.sender.send([rq.Get(IDLE)], header)
+            header = requests.Header(RangeId(0), ts=at, follower_ok=True)
+            answer = await second.sender.send([requests.Get(IDLE)], header)
             assert answer.by_follower
 
         await asyncio.sleep(3)
@@ -321,9 +321,9 @@ async def _present_served(first: Member, second: Member, *, reads: int) -> float
     range_id = replica.state.descriptor.range_id
     for _ in range(reads):
         now = second.clock.now()
-        header = rq.Header(range_id, ts=now, uncertainty_limit=second.kv.uncertain_upto(now), follower_ok=True)
+        header = requests.Header(range_id, ts=now, uncertainty_limit=second.kv.uncertain_upto(now), follower_ok=True)
         try:
-            await store.execute(rq.Batch(header, [rq.Get(IDLE)]))
+            await store.execute(requests.Batch(header, [requests.Get(IDLE)]))
         except ReadWithinUncertainty:
             served += 1  # answered: the present has moved on, read just above it
         except NotLeaseholder:

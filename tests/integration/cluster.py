@@ -37,7 +37,7 @@ from slackwater.protocol.node.services import (
     ReportRequest,
     StatusRequest,
 )
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.real import RealRuntime
@@ -281,8 +281,8 @@ async def spread(remote: Remote, cluster: Processes, *, upto: bytes = layout.KEY
 async def _spread_range(remote: Remote, descriptor, everyone) -> None:
     if set(descriptor.replicas) >= set(everyone):
         return
-    change = rq.ChangeReplicas(everyone, descriptor.generation)
-    await remote.sender.send([change], rq.Header(NO_RANGE), at=max(descriptor.start, layout.META))
+    change = requests.ChangeReplicas(everyone, descriptor.generation)
+    await remote.sender.send([change], requests.Header(NO_RANGE), at=max(descriptor.start, layout.META))
     info = await lease_info(remote, descriptor.replicas[0], descriptor.range_id)
     await MetaIndex(remote.kv).publish(info.descriptor)
     for node in everyone:
@@ -291,11 +291,11 @@ async def _spread_range(remote: Remote, descriptor, everyone) -> None:
             await remote.dialer.call(remote.book.resolve(node), FETCH, request, timeout=30.0)
 
 
-async def lease_info(remote: Remote, node: NodeId, range_id: RangeId) -> rq.LeaseResult:
+async def lease_info(remote: Remote, node: NodeId, range_id: RangeId) -> requests.LeaseResult:
     """What one replica knows of its range."""
-    answer = await remote.transport.batch(node, rq.Batch(rq.Header(range_id), [rq.LeaseInfo()]))
+    answer = await remote.transport.batch(node, requests.Batch(requests.Header(range_id), [requests.LeaseInfo()]))
     (info,) = answer.results
-    assert isinstance(info, rq.LeaseResult)
+    assert isinstance(info, requests.LeaseResult)
     return info
 
 

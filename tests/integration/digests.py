@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from slackwater.codec import layout
 from slackwater.errors import SlackwaterError
 from slackwater.protocol.node.services import CHECKSUM, ChecksumRequest
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def _span(remote: Remote, key: bytes) -> tuple[RangeDescriptor, set[bytes]
 
 async def _compare(remote: Remote, key: bytes) -> tuple[RangeDescriptor, set[bytes]]:
     descriptor, name = await describe(remote, key), os.urandom(8)
-    await remote.sender.send([rq.ComputeChecksum(name)], rq.Header(NO_RANGE), at=max(key, layout.META))
+    await remote.sender.send([requests.ComputeChecksum(name)], requests.Header(NO_RANGE), at=max(key, layout.META))
     copies = {await _digest(remote, node, descriptor, key, name) for node in descriptor.replicas}
     return descriptor, copies
 
@@ -97,9 +97,11 @@ async def _digest(remote: Remote, node: NodeId, descriptor: RangeDescriptor, key
 
 async def describe(remote: Remote, key: bytes) -> RangeDescriptor:
     """The range that holds `key`, as its leaseholder knows it."""
-    answer = await remote.sender.send([rq.LeaseInfo(by_holder=True)], rq.Header(NO_RANGE), at=max(key, layout.META))
+    answer = await remote.sender.send(
+        [requests.LeaseInfo(by_holder=True)], requests.Header(NO_RANGE), at=max(key, layout.META)
+    )
     (info,) = answer.results
-    assert isinstance(info, rq.LeaseResult)
+    assert isinstance(info, requests.LeaseResult)
     if not info.descriptor.contains(max(key, layout.META)):
         raise Changed(f"{key!r} is no longer in {info.descriptor.status()}")
     return info.descriptor

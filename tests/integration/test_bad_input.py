@@ -28,7 +28,25 @@ from slackwater.model.descriptors import Generation
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Txn
 from slackwater.protocol.node.services import REPORT, STATUS, ReportRequest, StatusRequest
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import (
+    BATCH_REQUESTS_MAX,
+    Batch,
+    BatchResult,
+    ChangeReplicas,
+    Delete,
+    DeleteRange,
+    EndTxn,
+    Export,
+    Get,
+    Header,
+    HeartbeatTxn,
+    Increment,
+    Put,
+    PutRows,
+    Refresh,
+    Scan,
+    Split,
+)
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
 from slackwater.runtime.access import ANYBODY
@@ -92,20 +110,20 @@ def check(node: Processes, story) -> None:
 
 
 def send(remote, requests, *, range_id=LEFT, **header):
-    return remote.transport.batch(N1, rq.Batch(rq.Header(range_id, **header), list(requests)))
+    return remote.transport.batch(N1, Batch(Header(range_id, **header), list(requests)))
 
 
 @pytest.mark.parametrize(
     ("requests", "range_id"),
     [
-        ([rq.Put(kv(b"z"), b"2")], LEFT),
-        ([rq.Put(kv(b"a"), b"2")], RangeId(2)),
-        ([rq.Put(kv(b"a"), b"2"), rq.Put(kv(b"z"), b"2")], LEFT),
-        ([rq.DeleteRange(kv(b"a"), kv(b"zz"))], LEFT),
-        ([rq.Put(KEY_MAX, b"2")], LEFT),
-        ([rq.Put(KEY_MAX + b"x", b"2")], LEFT),
-        ([rq.Put(kv(b"a"), b"2")], RangeId(99)),
-        ([rq.Split(kv(b"zzz"), RangeId(50))], LEFT),
+        ([Put(kv(b"z"), b"2")], LEFT),
+        ([Put(kv(b"a"), b"2")], RangeId(2)),
+        ([Put(kv(b"a"), b"2"), Put(kv(b"z"), b"2")], LEFT),
+        ([DeleteRange(kv(b"a"), kv(b"zz"))], LEFT),
+        ([Put(KEY_MAX, b"2")], LEFT),
+        ([Put(KEY_MAX + b"x", b"2")], LEFT),
+        ([Put(kv(b"a"), b"2")], RangeId(99)),
+        ([Split(kv(b"zzz"), RangeId(50))], LEFT),
     ],
     ids=[
         "other range",
@@ -130,18 +148,18 @@ def test_keys_outside_the_range(node, requests, range_id):
 @pytest.mark.parametrize(
     "requests",
     [
-        [rq.DeleteRange(kv(b"c"), kv(b"b"))],
-        [rq.Scan(kv(b"c"), kv(b"b"))],
-        [rq.Put(b"", b"2")],
-        [rq.PutRows([kv(b"c"), kv(b"b")], [b"1", b"2"])],
-        [rq.PutRows([kv(b"b"), kv(b"b")], [b"1", b"2"])],
-        [rq.PutRows([kv(b"b")], [b"1", b"2"])],
-        [rq.PutRows([], [])],
+        [DeleteRange(kv(b"c"), kv(b"b"))],
+        [Scan(kv(b"c"), kv(b"b"))],
+        [Put(b"", b"2")],
+        [PutRows([kv(b"c"), kv(b"b")], [b"1", b"2"])],
+        [PutRows([kv(b"b"), kv(b"b")], [b"1", b"2"])],
+        [PutRows([kv(b"b")], [b"1", b"2"])],
+        [PutRows([], [])],
         [],
-        [rq.EndTxn(commit=True)],
-        [rq.HeartbeatTxn()],
-        [rq.Increment(kv(b"a"), 1)],
-        [rq.Increment(kv(b"count"), 1 << 63)],
+        [EndTxn(commit=True)],
+        [HeartbeatTxn()],
+        [Increment(kv(b"a"), 1)],
+        [Increment(kv(b"count"), 1 << 63)],
     ],
     ids=[
         "inverted delete",
@@ -168,7 +186,7 @@ def test_requests_that_make_no_sense(node, requests):
 
 def test_local_keys_cannot_be_written_as_data(node):
     async def story(remote):
-        for request in (rq.Put(LOCAL + b"rxxxxxxxx", b"1"), rq.Delete(LOCAL), rq.DeleteRange(LOCAL, LOCAL + b"z")):
+        for request in (Put(LOCAL + b"rxxxxxxxx", b"1"), Delete(LOCAL), DeleteRange(LOCAL, LOCAL + b"z")):
             with pytest.raises((UsageError, RangeMismatch)):
                 await send(remote, [request], range_id=RangeId(1))
 
@@ -180,9 +198,9 @@ def test_stale_descriptors(node):
         descriptor = await remote.sender.range_of(kv(b"a"))
         old = Generation(descriptor.generation - 1)
         with pytest.raises(ConditionFailed):
-            await send(remote, [rq.ChangeReplicas((N1, NodeId(2)), old)])
+            await send(remote, [ChangeReplicas((N1, NodeId(2)), old)])
         with pytest.raises(RangeMismatch) as caught:
-            await send(remote, [rq.Get(kv(b"z"))], generation=old)
+            await send(remote, [Get(kv(b"z"))], generation=old)
         assert caught.value.facts["descriptors"], "the refusal says where to go"
 
     check(node, story)
@@ -202,20 +220,20 @@ class Nonsense(msgspec.Struct, array_like=True, tag=True):
 
 
 class NonsenseBatch(msgspec.Struct, array_like=True):
-    header: rq.Header
+    header: Header
     requests: list
 
 
 def test_unknown_requests_and_methods(node):
     async def story(remote):
-        method = Method(KV_BATCH.name, NonsenseBatch, rq.BatchResult, callers=ANYBODY)
+        method = Method(KV_BATCH.name, NonsenseBatch, BatchResult, callers=ANYBODY)
         address = node.addresses[0]
-        for requests in ([Nonsense(kv(b"a"))], [rq.Put(kv(b"a"), b"2"), Nonsense(b"")], [42], [["Put", kv(b"a")]]):
+        for requests in ([Nonsense(kv(b"a"))], [Put(kv(b"a"), b"2"), Nonsense(b"")], [42], [["Put", kv(b"a")]]):
             with pytest.raises(DecodeError):
-                await remote.dialer.call(address, method, NonsenseBatch(rq.Header(LEFT), requests), timeout=5.0)
+                await remote.dialer.call(address, method, NonsenseBatch(Header(LEFT), requests), timeout=5.0)
         with pytest.raises(SlackwaterError, match=r"no\.such"):
             await remote.dialer.call(
-                address, Method("no.such", ReportRequest, rq.BatchResult, callers=ANYBODY), ReportRequest(), timeout=5.0
+                address, Method("no.such", ReportRequest, BatchResult, callers=ANYBODY), ReportRequest(), timeout=5.0
             )
 
     check(node, story)
@@ -223,13 +241,13 @@ def test_unknown_requests_and_methods(node):
 
 def test_oversized_batches(node):
     async def story(remote):
-        many = [rq.Put(kv(b"b%d" % n), b"") for n in range(rq.BATCH_REQUESTS_MAX + 1)]
+        many = [Put(kv(b"b%d" % n), b"") for n in range(BATCH_REQUESTS_MAX + 1)]
         with pytest.raises(UsageError):
             await send(remote, many)
         with pytest.raises(EntryTooLarge):
-            await send(remote, [rq.Put(kv(b"b"), bytes(2 << 20))])
+            await send(remote, [Put(kv(b"b"), bytes(2 << 20))])
         with pytest.raises((EntryTooLarge, ConnectionLost)):
-            await send(remote, [rq.Put(kv(b"b"), bytes(40 << 20))])
+            await send(remote, [Put(kv(b"b"), bytes(40 << 20))])
         with pytest.raises(EntryTooLarge):
             await remote.kv.put(kv(b"b"), bytes(2 << 20), timeout=5.0)
 
@@ -271,14 +289,14 @@ def test_timestamps_beyond_the_maximum_offset(node, ahead):
         txn = Txn(b"t" * 16, kv(b"a"), future, 0, future, future, future, 1)
         a = kv(b"a")
         cases = [
-            ({"ts": future}, [rq.Get(a)]),
-            ({"ts": future}, [rq.Scan(a, MIDDLE)]),
-            ({"ts": future}, [rq.Put(a, b"2")]),
-            ({"txn": txn}, [rq.Get(a)]),
-            ({"txn": txn}, [rq.Put(a, b"2")]),
-            ({}, [rq.Export(a, MIDDLE, Timestamp(0), future)]),
-            ({}, [rq.Refresh(a, MIDDLE, Timestamp(0), future)]),
-            ({"txn": txn}, [rq.Refresh(a, MIDDLE, Timestamp(0), future)]),
+            ({"ts": future}, [Get(a)]),
+            ({"ts": future}, [Scan(a, MIDDLE)]),
+            ({"ts": future}, [Put(a, b"2")]),
+            ({"txn": txn}, [Get(a)]),
+            ({"txn": txn}, [Put(a, b"2")]),
+            ({}, [Export(a, MIDDLE, Timestamp(0), future)]),
+            ({}, [Refresh(a, MIDDLE, Timestamp(0), future)]),
+            ({"txn": txn}, [Refresh(a, MIDDLE, Timestamp(0), future)]),
         ]
         for header, requests in cases:
             with pytest.raises((ClockError, UsageError)):

@@ -15,7 +15,7 @@ from slackwater.clock.timestamp import add_seconds
 from slackwater.codec.layout import kv
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, SlackwaterError
 from slackwater.model.ids import NodeId
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.server.remote import connect
 from tests.integration.cluster import Processes, client_settings, spread
 
@@ -107,11 +107,11 @@ async def read_everywhere(cluster) -> None:
         async def present(node, expected):
             now = remote.clock.now()
             for _ in range(8):  # above what may have been acknowledged before, as any client does
-                header = rq.Header(
+                header = requests.Header(
                     descriptor.range_id, ts=now, uncertainty_limit=add_seconds(now, MAX_OFFSET_S), follower_ok=True
                 )
                 try:
-                    answer = await remote.transport.batch(node, rq.Batch(header, [rq.Get(KEY)]))
+                    answer = await remote.transport.batch(node, requests.Batch(header, [requests.Get(KEY)]))
                 except ReadWithinUncertainty as error:
                     now = error.facts["existing"] + 1
                     continue
@@ -138,7 +138,7 @@ async def write_quickly(cluster) -> None:
 
         async def lags():
             before = remote.clock.now()
-            answer = await remote.sender.send([rq.Put(KEY, b"last")], rq.Header(rq.RangeId(0)))
+            answer = await remote.sender.send([requests.Put(KEY, b"last")], requests.Header(requests.RangeId(0)))
             return answer if answer.ts <= max(before, remote.clock.now()) else None
 
         await until(lags)

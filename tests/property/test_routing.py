@@ -11,7 +11,21 @@ from hypothesis import strategies as st
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Resolution, TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import (
+    DeleteRange,
+    Done,
+    Get,
+    Number,
+    Put,
+    PutRows,
+    Request,
+    ResolveIntents,
+    Result,
+    ReverseScan,
+    Rows,
+    Scan,
+    Value,
+)
 from slackwater.routing.merge import merge
 from slackwater.routing.range_cache import RangeCache
 from slackwater.routing.split import divide, extent, fits
@@ -27,15 +41,15 @@ def spans(draw: Any) -> tuple[bytes, bytes]:
 
 
 requests = st.one_of(
-    keys.map(rq.Get),
-    keys.map(lambda k: rq.Put(k, b"new")),
-    spans().map(lambda s: rq.Scan(*s)),
-    spans().map(lambda s: rq.ReverseScan(*s)),
-    spans().map(lambda s: rq.DeleteRange(*s)),
-    st.lists(keys, min_size=1, max_size=8, unique=True).map(lambda k: rq.PutRows(sorted(k), [b"row"] * len(k))),
+    keys.map(Get),
+    keys.map(lambda k: Put(k, b"new")),
+    spans().map(lambda s: Scan(*s)),
+    spans().map(lambda s: ReverseScan(*s)),
+    spans().map(lambda s: DeleteRange(*s)),
+    st.lists(keys, min_size=1, max_size=8, unique=True).map(lambda k: PutRows(sorted(k), [b"row"] * len(k))),
     st.tuples(st.lists(keys, max_size=4, unique=True), st.lists(spans(), max_size=2))
     .filter(lambda t: bool(t[0] or t[1]))
-    .map(lambda t: rq.ResolveIntents(Resolution(b"x" * 16, 0, TxnStatus.ABORTED), keys=tuple(t[0]), spans=tuple(t[1]))),
+    .map(lambda t: ResolveIntents(Resolution(b"x" * 16, 0, TxnStatus.ABORTED), keys=tuple(t[0]), spans=tuple(t[1]))),
 )
 
 
@@ -57,30 +71,30 @@ class Model:
     def inside(self, start: bytes, end: bytes) -> list[bytes]:
         return [k for k in sorted(self.held) if start <= k < end]
 
-    def run(self, request: rq.Request) -> rq.Result:
+    def run(self, request: Request) -> Result:
         match request:
-            case rq.Get(key):
-                return rq.Value(self.held.get(key))
-            case rq.Put(key, value):
+            case Get(key):
+                return Value(self.held.get(key))
+            case Put(key, value):
                 self.held[key] = value
-            case rq.PutRows(keys, values):
+            case PutRows(keys, values):
                 self.held.update(zip(keys, values, strict=True))
-            case rq.Scan(start, end):
+            case Scan(start, end):
                 found = self.inside(start, end)
-                return rq.Rows(found, [self.held[k] for k in found])
-            case rq.ReverseScan(start, end):
+                return Rows(found, [self.held[k] for k in found])
+            case ReverseScan(start, end):
                 found = self.inside(start, end)[::-1]
-                return rq.Rows(found, [self.held[k] for k in found])
-            case rq.DeleteRange(start, end):
+                return Rows(found, [self.held[k] for k in found])
+            case DeleteRange(start, end):
                 found = self.inside(start, end)
                 for key in found:
                     del self.held[key]
-                return rq.Number(len(found))
-            case rq.ResolveIntents(keys=points, spans=covered):
+                return Number(len(found))
+            case ResolveIntents(keys=points, spans=covered):
                 before = len(self.resolved)
                 self.resolved |= set(points) | {k for k in KEYS for s, e in covered if s <= k < e}
-                return rq.Number(len(self.resolved) - before)
-        return rq.Done()
+                return Number(len(self.resolved) - before)
+        return Done()
 
 
 @settings(deadline=None, max_examples=300)
@@ -89,9 +103,7 @@ class Model:
     st.dictionaries(keys, st.just(b"old")),
     st.lists(requests, min_size=1, max_size=6),
 )
-def test_divided_and_merged_equals_undivided(
-    cuts: list[bytes], held: dict[bytes, bytes], batch: list[rq.Request]
-) -> None:
+def test_divided_and_merged_equals_undivided(cuts: list[bytes], held: dict[bytes, bytes], batch: list[Request]) -> None:
     whole, parts = Model(held), Model(held)
     descriptors = ranges(cuts)
     talk = divide(batch, home=b"a")
@@ -119,7 +131,7 @@ def test_divided_and_merged_equals_undivided(
 
 @settings(deadline=None, max_examples=200)
 @given(requests)
-def test_an_extent_holds_exactly_what_fits(request: rq.Request) -> None:
+def test_an_extent_holds_exactly_what_fits(request: Request) -> None:
     start, end = extent(request, home=b"a")
     exact = RangeDescriptor(RangeId(1), start, end, (), Generation(1))
     assert fits([request], exact, home=b"a")

@@ -20,7 +20,19 @@ from hypothesis import strategies as st
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.errors import SlackwaterError
 from slackwater.model.txns import Txn
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import (
+    Batch,
+    BatchResult,
+    ConditionalPut,
+    Delete,
+    EndTxn,
+    Get,
+    Header,
+    Put,
+    PutRows,
+    Request,
+    Scan,
+)
 from slackwater.replica.driver.executing import Executor
 from slackwater.runtime.seam import Family
 from slackwater.sim.schedule import SchedulePolicy
@@ -96,7 +108,7 @@ class Program:
         await c.settle(0.05)
         self.state = known(c, replica)
 
-    async def send(self, c: Cluster, batch: rq.Batch) -> Any:
+    async def send(self, c: Cluster, batch: Batch) -> Any:
         """What a caller is told."""
         try:
             answer = await c.node.store.execute(batch)
@@ -104,9 +116,7 @@ class Program:
             return type(error).__name__
         return flat(answer)
 
-    def batch(
-        self, c: Cluster, replica: Replica, now: Timestamp, number: int, at: int, step: tuple[Any, ...]
-    ) -> rq.Batch:
+    def batch(self, c: Cluster, replica: Replica, now: Timestamp, number: int, at: int, step: tuple[Any, ...]) -> Batch:
         """The batch that a step stands for."""
         kind, name, age, *rest = step
         key = c.key(name)
@@ -115,22 +125,22 @@ class Program:
         began = Timestamp(ts or now)
         txn = Txn(txn_id, key, began, 0, began, began, Timestamp(now + (250_000 << LOGICAL_BITS)), 1)
         value = rest[0] if rest else b""
-        requests: list[rq.Request] = {
-            "get": lambda: [rq.Get(key)],
-            "put": lambda: [rq.Put(key, value)],
-            "delete": lambda: [rq.Delete(key)],
-            "cput": lambda: [rq.ConditionalPut(key, value, rest[1])],
-            "scan": lambda: [rq.Scan(key, c.key(b"z"))],
-            "rows": lambda: [rq.PutRows([key, c.key(name + b"x")], [value, value])],
-            "get and put": lambda: [rq.Get(key), rq.Put(key, value)],
-            "one phase": lambda: [rq.Put(key, value), rq.EndTxn(commit=True, one_phase=True, can_forward=True)],
-            "intent": lambda: [rq.Put(key, value)],
-            "elsewhere": lambda: [rq.Get(b"\x01outside")],
+        requests: list[Request] = {
+            "get": lambda: [Get(key)],
+            "put": lambda: [Put(key, value)],
+            "delete": lambda: [Delete(key)],
+            "cput": lambda: [ConditionalPut(key, value, rest[1])],
+            "scan": lambda: [Scan(key, c.key(b"z"))],
+            "rows": lambda: [PutRows([key, c.key(name + b"x")], [value, value])],
+            "get and put": lambda: [Get(key), Put(key, value)],
+            "one phase": lambda: [Put(key, value), EndTxn(commit=True, one_phase=True, can_forward=True)],
+            "intent": lambda: [Put(key, value)],
+            "elsewhere": lambda: [Get(b"\x01outside")],
         }[kind]()
-        header = rq.Header(replica.state.descriptor.range_id, ts=ts)
+        header = Header(replica.state.descriptor.range_id, ts=ts)
         if kind in ("one phase", "intent"):
-            header = rq.Header(replica.state.descriptor.range_id, ts=began, txn=txn)
-        return rq.Batch(header, requests)
+            header = Header(replica.state.descriptor.range_id, ts=began, txn=txn)
+        return Batch(header, requests)
 
 
 def known(c: Cluster, replica: Replica) -> dict[str, Any]:
@@ -160,7 +170,7 @@ def run(rounds: list[list[tuple[Any, ...]]], *, short: bool) -> Program:
     program = Program(rounds)
     original = Executor.at_once
 
-    def counted(self: Executor, batch: rq.Batch) -> rq.BatchResult | Later[rq.BatchResult] | None:
+    def counted(self: Executor, batch: Batch) -> BatchResult | Later[BatchResult] | None:
         begun = original(self, batch) if short else None
         program.at_once += begun is not None
         return begun

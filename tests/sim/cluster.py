@@ -21,7 +21,7 @@ import msgspec
 from slackwater import hooks
 from slackwater.clock import HybridClock, Timestamp
 from slackwater.codec import layout
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE, RangeSender
 from slackwater.routing.transport import RpcTransport, Transport
 from slackwater.runtime.rpc import Dialer, Identity
@@ -70,11 +70,11 @@ class Tap:
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
-        self.sent: list[tuple[NodeId, rq.Batch]] = []
-        self.before: Callable[[NodeId, rq.Batch], Awaitable[None]] | None = None
-        self.after: Callable[[NodeId, rq.Batch, rq.BatchResult], Awaitable[None]] | None = None
+        self.sent: list[tuple[NodeId, requests.Batch]] = []
+        self.before: Callable[[NodeId, requests.Batch], Awaitable[None]] | None = None
+        self.after: Callable[[NodeId, requests.Batch, requests.BatchResult], Awaitable[None]] | None = None
 
-    async def batch(self, node_id: NodeId, batch: rq.Batch) -> rq.BatchResult:
+    async def batch(self, node_id: NodeId, batch: requests.Batch) -> requests.BatchResult:
         self.sent.append((node_id, batch))
         if self.before is not None:
             await self.before(node_id, batch)
@@ -177,9 +177,9 @@ class Cluster:
         """Divide the range of a key there; with `meta`, bring the index up to date as well."""
         at = self.key(name)
         right_id = await self.node.new_range_id()
-        answer = await self.node.sender.send([rq.Split(at, right_id)], rq.Header(NO_RANGE))
+        answer = await self.node.sender.send([requests.Split(at, right_id)], requests.Header(NO_RANGE))
         (halves,) = answer.results
-        assert isinstance(halves, rq.SplitResult)
+        assert isinstance(halves, requests.SplitResult)
         if meta:
             for half in (halves.right, halves.left):
                 await self.node.kv.put(layout.meta(half.end), msgspec.msgpack.encode(half))
@@ -194,7 +194,7 @@ class Cluster:
         key = self.key(name)
         old = await self.node.sender.range_of(key)
         both = (self.node.node_id, added.node_id)
-        await self.node.sender.send([rq.ChangeReplicas(both, old.generation)], rq.Header(NO_RANGE), at=key)
+        await self.node.sender.send([requests.ChangeReplicas(both, old.generation)], requests.Header(NO_RANGE), at=key)
         await added.fetch(old.range_id, self.node.node_id)
         new = self.node.store.replicas[old.range_id].state.descriptor
         await self.node.kv.put(layout.meta(new.end), msgspec.msgpack.encode(new))
@@ -204,7 +204,7 @@ class Cluster:
 
     async def transfer(self, name: bytes, to: NodeId) -> None:
         """Hand the lease of a key's range over."""
-        await self.node.sender.send([rq.TransferLease(to)], rq.Header(NO_RANGE), at=self.key(name))
+        await self.node.sender.send([requests.TransferLease(to)], requests.Header(NO_RANGE), at=self.key(name))
 
     async def settle(self, seconds: float = 5.0) -> None:
         """Let background work end."""

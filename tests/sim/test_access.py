@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.errors import AccessDenied
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.protocol.node import services
 from slackwater.runtime.access import Certificate
 from slackwater.runtime.rpc import Dialer, Identity
@@ -52,7 +52,7 @@ async def elsewhere(
 def test_a_client_uses_tables_and_nothing_below() -> None:
     async def story(c: Cluster) -> None:
         async def work(dialer: Dialer) -> None:
-            assert (await dialer.call(NODE, nt.CLUSTER, nt.AskCluster(), timeout=5)).cluster_id == "test"
+            assert (await dialer.call(NODE, calls.CLUSTER, calls.AskCluster(), timeout=5)).cluster_id == "test"
             with pytest.raises(AccessDenied, match=r"store\.status is for nodes and operators, not for client 'c9'"):
                 await dialer.call(NODE, services.STATUS, services.StatusRequest(), timeout=5)
 
@@ -77,7 +77,7 @@ def test_a_machine_without_a_role_is_nobody() -> None:
         async def work(dialer: Dialer) -> None:
             c.world.net.hosts["c8"].certificate = Certificate("", "root")
             with pytest.raises(AccessDenied, match="has no role"):
-                await dialer.call(NODE, nt.CLUSTER, nt.AskCluster(), timeout=5)
+                await dialer.call(NODE, calls.CLUSTER, calls.AskCluster(), timeout=5)
 
         await elsewhere(c, "c8", work, role="operator")
 

@@ -15,7 +15,7 @@ from slackwater.config.zones import PolicyKind, ZoneConfig
 from slackwater.errors import ConnectionLost, SlackwaterError, TooStale, UsageError
 from slackwater.model.kinds import INT
 from slackwater.protect.zone_changes import write_zone
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from tests.sim.cluster import NODE, Cluster, play
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_lost_answers_are_settled_exactly_once(lost_after: bool) -> None:
         inner, seen = db._gateways._dialer.call, [0]
 
         async def call(address: str, method: Any, request: Any, **options: Any) -> Any:
-            deciding = method is nt.COMMIT or (method is nt.WRITE and not request.txn)
+            deciding = method is calls.COMMIT or (method is calls.WRITE and not request.txn)
             seen[0] += deciding
             if deciding and seen[0] % 2:
                 if lost_after:
@@ -245,7 +245,7 @@ def test_a_partition_that_is_read_later_than_it_was_made_for_asks_for_newer_vers
         db = await table(c)
         (part,) = await db.partitions("accounts")
         catalog, schema = c.node.catalog, await db.table("accounts")
-        spec = nt.ColumnSpec("limit", INT, default=7)
+        spec = calls.ColumnSpec("limit", INT, default=7)
         await catalog.publish(schema.table_id, lambda now: with_column(now, spec))
         await db.upsert("accounts", [{"id": 1, "balance": 1, "limit": 1}])
         at = db.now()

@@ -13,7 +13,7 @@ from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.errors import NotLeaseholder
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.log.commands import NO_LAI, LeaseTrigger, decode_packet
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import Batch, Get, Header, Scan, Value
 from tests.sim.cluster import Cluster, play
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ def test_follower_reads_leave_the_timestamp_cache_alone() -> None:
             replica = replica_of(c, name, b"a")
             closed, before = replica.closing.closed(), replica.tscache.get(a, a + b"\xff")
             assert closed > before[0], "an entry at the closed timestamp would be seen"
-            header = rq.Header(replica.state.descriptor.range_id, ts=closed, follower_ok=True)
-            answer = await replica.executor.execute(rq.Batch(header, [rq.Get(a), rq.Scan(a, a + b"\xff")]))
+            header = Header(replica.state.descriptor.range_id, ts=closed, follower_ok=True)
+            answer = await replica.executor.execute(Batch(header, [Get(a), Scan(a, a + b"\xff")]))
             assert answer.served_by == node_id
-            assert isinstance(answer.results[0], rq.Value)
+            assert isinstance(answer.results[0], Value)
             assert answer.results[0].value == b"1"
             assert replica.tscache.get(a, a + b"\xff") == before
 
@@ -136,9 +136,9 @@ def test_a_follower_that_cannot_serve_names_the_leaseholder() -> None:
         await c.second_node(b"a")
         await c.settle(3)
         follower = replica_of(c, "n2", b"a")
-        header = rq.Header(follower.state.descriptor.range_id, ts=c.clock.now(), follower_ok=True)
+        header = Header(follower.state.descriptor.range_id, ts=c.clock.now(), follower_ok=True)
         with pytest.raises(NotLeaseholder) as refused:
-            await follower.executor.execute(rq.Batch(header, [rq.Get(a)]))
+            await follower.executor.execute(Batch(header, [Get(a)]))
         assert refused.value.facts["hint"] == NodeId(1)
 
     play(story, settings=QUIET)

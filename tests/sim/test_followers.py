@@ -12,7 +12,7 @@ from slackwater.clock.timestamp import seconds_between
 from slackwater.errors import InvariantViolation, NotLeaseholder, TooStale, UnavailableError, UsageError
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.frontier import FRONTIER, ReplicaFrontiersRequest
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.runtime.sync import Event
 from slackwater.txn.staleness import Staleness
 from tests.sim.cluster import Cluster, play
@@ -44,8 +44,8 @@ async def follower(c: Cluster, key: bytes) -> tuple[RangeId, Store]:
     return range_id, store
 
 
-def read(range_id: RangeId, key: bytes, ts: Timestamp, *, wait_ms: int = 0) -> rq.Batch:
-    return rq.Batch(rq.Header(range_id, ts=ts, follower_ok=True, wait_ms=wait_ms), [rq.Get(key)])
+def read(range_id: RangeId, key: bytes, ts: Timestamp, *, wait_ms: int = 0) -> requests.Batch:
+    return requests.Batch(requests.Header(range_id, ts=ts, follower_ok=True, wait_ms=wait_ms), [requests.Get(key)])
 
 
 def test_an_idle_range_keeps_closing_on_its_follower_without_a_log_entry() -> None:
@@ -63,7 +63,7 @@ def test_an_idle_range_keeps_closing_on_its_follower_without_a_log_entry() -> No
         assert seconds_between(replica.state.closed, now) > 20, "the log alone would be far behind"
         answer = await store.execute(read(range_id, a, add_seconds(now, -LAG_S - INTERVAL_S - 0.5)))
         assert (answer.by_follower, answer.served_by) == (True, N2)
-        assert isinstance(answer.results[0], rq.Value)
+        assert isinstance(answer.results[0], requests.Value)
         assert answer.results[0].value == b"1"
 
     play(story, settings=SETTINGS)
@@ -79,11 +79,11 @@ def test_a_write_after_idling_lies_above_everything_that_was_promised() -> None:
         await c.kv.put(a, b"2")
         await c.settle(3)
         old = await store.execute(read(range_id, a, promised))
-        assert isinstance(old.results[0], rq.Value)
+        assert isinstance(old.results[0], requests.Value)
         assert old.results[0].value == b"1", "a read at a closed timestamp must not change"
         await c.settle(3)
         new = await store.execute(read(range_id, a, store.replicas[range_id].closing.closed()))
-        assert isinstance(new.results[0], rq.Value)
+        assert isinstance(new.results[0], requests.Value)
         assert new.results[0].value == b"2"
 
     play(story, settings=SETTINGS)
@@ -115,17 +115,17 @@ def test_close_makes_the_present_readable_on_followers() -> None:
         range_id, store = await follower(c, b"a")
         await c.kv.put(a, b"2")
         now = c.clock.now()
-        closed = await c.sender.send([rq.CloseNow(a, a + b"\x00", now)], rq.Header(RangeId(0)))
+        closed = await c.sender.send([requests.CloseNow(a, a + b"\x00", now)], requests.Header(RangeId(0)))
         (result,) = closed.results
-        assert isinstance(result, rq.ClosedResult)
+        assert isinstance(result, requests.ClosedResult)
         assert result.closed >= now
         answer = await store.execute(read(range_id, a, now, wait_ms=1_000))
         assert answer.by_follower
-        assert isinstance(answer.results[0], rq.Value)
+        assert isinstance(answer.results[0], requests.Value)
         assert answer.results[0].value == b"2"
         position = store.replicas[range_id].state.position
-        again = await c.sender.send([rq.CloseNow(a, a + b"\x00", now)], rq.Header(RangeId(0)))
-        assert isinstance(again.results[0], rq.ClosedResult)
+        again = await c.sender.send([requests.CloseNow(a, a + b"\x00", now)], requests.Header(RangeId(0)))
+        assert isinstance(again.results[0], requests.ClosedResult)
         assert again.results[0].closed >= now
         await c.settle(1)
         assert store.replicas[range_id].state.position == position, "closing what is closed costs no entry"
@@ -140,11 +140,11 @@ def test_close_works_while_closing_is_off_and_over_several_ranges() -> None:
         await c.kv.put(c.key(b"p"), b"2")
         now = c.clock.now()
         spans = [(b"a", b"c"), (b"b", b"z"), (b"p", b"q")]  # several in one range, one over both
-        asked = [rq.CloseNow(c.key(start), c.key(end), now) for start, end in spans]
-        answer = await c.sender.send(asked, rq.Header(RangeId(0)))
+        asked = [requests.CloseNow(c.key(start), c.key(end), now) for start, end in spans]
+        answer = await c.sender.send(asked, requests.Header(RangeId(0)))
         assert len(answer.results) == len(spans)
         for result in answer.results:
-            assert isinstance(result, rq.ClosedResult)
+            assert isinstance(result, requests.ClosedResult)
             assert result.closed >= now, "the least of all ranges"
 
     play(story, settings={**QUEUES_OFF, "closed_timestamp.target_duration": 0.0})
@@ -155,21 +155,21 @@ def test_a_read_at_the_resolved_timestamp_never_meets_an_intent() -> None:
         a, b = c.key(b"a"), c.key(b"b")
         await c.kv.put(a, b"1")
         range_id, store = await follower(c, b"a")
-        ask = rq.Batch(rq.Header(range_id), [rq.QueryResolved(a, b + b"\x00")])
+        ask = requests.Batch(requests.Header(range_id), [requests.QueryResolved(a, b + b"\x00")])
         await c.settle(5)
         (free,) = (await store.execute(ask)).results
-        assert isinstance(free, rq.ResolvedResult)
+        assert isinstance(free, requests.ResolvedResult)
         assert free.ts == free.closed
         txn = c.kv.begin()
         await txn.put(b, b"2")
         await c.settle(5)
         (held,) = (await store.execute(ask)).results
-        assert isinstance(held, rq.ResolvedResult)
+        assert isinstance(held, requests.ResolvedResult)
         assert held.held_by is not None
         assert (held.held_by.key, held.ts) == (b, held.held_by.ts - 1)
         assert held.ts < held.closed, "closed goes on; resolved waits for the transaction"
         answer = await store.execute(
-            rq.Batch(rq.Header(range_id, ts=held.ts, follower_ok=True), [rq.Scan(a, b + b"\x00")])
+            requests.Batch(requests.Header(range_id, ts=held.ts, follower_ok=True), [requests.Scan(a, b + b"\x00")])
         )
         assert answer.by_follower
         await txn.rollback()
@@ -183,7 +183,9 @@ def test_resolved_is_asked_alone() -> None:
         await c.kv.put(a, b"1")
         range_id, store = await follower(c, b"a")
         with pytest.raises(UsageError):
-            await store.execute(rq.Batch(rq.Header(range_id), [rq.QueryResolved(a, a + b"\x00"), rq.Get(a)]))
+            await store.execute(
+                requests.Batch(requests.Header(range_id), [requests.QueryResolved(a, a + b"\x00"), requests.Get(a)])
+            )
 
     play(story, settings=SETTINGS)
 
@@ -258,7 +260,7 @@ def test_a_read_that_insists_on_the_nearest_replica_waits_or_fails_and_is_never_
         assert first is not None
         batch = read(range_id, a, c.clock.now())
 
-        def insisting(wait_ms: int) -> rq.Batch:
+        def insisting(wait_ms: int) -> requests.Batch:
             return structs.replace(
                 batch, header=structs.replace(batch.header, ts=c.clock.now(), wait_ms=wait_ms, nearest_only=True)
             )
@@ -273,8 +275,8 @@ def test_a_read_that_insists_on_the_nearest_replica_waits_or_fails_and_is_never_
         header = structs.replace(insisting(0).header, range_id=RangeId(0))
         near = c.nodes["n2"].sender
         with pytest.raises(TooStale):
-            await near.send([rq.Get(a)], header)
-        assert (await near.send([rq.Get(a)], structs.replace(header, nearest_only=False))).served[0].node_id == N1
+            await near.send([requests.Get(a)], header)
+        assert (await near.send([requests.Get(a)], structs.replace(header, nearest_only=False))).served[0].node_id == N1
 
     play(story, settings=SETTINGS)
 
@@ -288,9 +290,11 @@ def test_an_intent_is_too_much_for_a_read_that_insists() -> None:
         await txn.put(a, b"2")
         assert await txn.get(a) == b"2", "the read takes the write with it"
         await c.settle(5)
-        header = rq.Header(range_id, ts=second.replicas[range_id].closing.closed(), follower_ok=True, nearest_only=True)
+        header = requests.Header(
+            range_id, ts=second.replicas[range_id].closing.closed(), follower_ok=True, nearest_only=True
+        )
         with pytest.raises(TooStale, match="an intent is in the way"):
-            await second.execute(rq.Batch(header, [rq.Get(a)]))
+            await second.execute(requests.Batch(header, [requests.Get(a)]))
         await txn.rollback()
 
     play(story, settings=SETTINGS)

@@ -10,7 +10,7 @@ from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.errors import SlackwaterError
 from slackwater.model.ids import NodeId
 from slackwater.protocol.closedts.frontier import CannotClose
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.sim.handles import NS
 from slackwater.sim.run import SimJob, run_job
@@ -88,7 +88,9 @@ def test_the_right_half_of_a_split_that_a_former_life_proposed_waits_for_its_lea
     async def story(c: Cluster) -> None:
         old = await lagging(c)
         held = old.state
-        split = rq.Batch(rq.Header(held.descriptor.range_id), [rq.Split(c.key(b"m"), await c.node.new_range_id())])
+        split = requests.Batch(
+            requests.Header(held.descriptor.range_id), [requests.Split(c.key(b"m"), await c.node.new_range_id())]
+        )
         c.scope.spawn(_quietly(old.executor.execute(split)), name="split")
         await c.settle(0.05)
         fresh = await refetched(c, old)

@@ -13,7 +13,7 @@ from slackwater.config.zones import PolicyKind, ZoneConfig
 from slackwater.errors import ConditionFailed, StorageError, UsageError
 from slackwater.model.ids import NodeId
 from slackwater.protect.zone_changes import change_zone, read_zones, unset_zone, write_zone
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import load
@@ -49,12 +49,12 @@ def replicas(c: Cluster) -> tuple[Replica, Replica]:
     return found[0], found[1]
 
 
-async def present(c: Cluster, key: bytes, *, node: str) -> rq.BatchResult:
+async def present(c: Cluster, key: bytes, *, node: str) -> requests.BatchResult:
     """A read of the present by a client on that very node."""
     client = c.nodes[node].kv
     now = client.kernel.clock.now()
-    header = rq.Header(NO_RANGE, ts=now, uncertainty_limit=client.uncertain_upto(now), follower_ok=True)
-    return await client.read([rq.Get(key)], header, movable=True)
+    header = requests.Header(NO_RANGE, ts=now, uncertainty_limit=client.uncertain_upto(now), follower_ok=True)
+    return await client.read([requests.Get(key)], header, movable=True)
 
 
 def test_every_replica_reads_the_present_and_writers_wait_for_their_time() -> None:
@@ -68,7 +68,7 @@ def test_every_replica_reads_the_present_and_writers_wait_for_their_time() -> No
             for node, node_id in (("n1", N1), ("n2", N2)):
                 answer = await present(c, A, node=node)
                 assert (answer.served_by, answer.by_follower) == (node_id, True), "no message to anybody"
-                assert isinstance(answer.results[0], rq.Value)
+                assert isinstance(answer.results[0], requests.Value)
                 assert answer.results[0].value == b"%d" % round_
             assert await c.kv.get(A, nearest=True) == b"%d" % round_
         assert await c.kv.get(A) == b"4"
@@ -143,7 +143,9 @@ def test_a_condition_that_fails_on_a_value_of_the_future_says_so_when_its_time_h
         with pytest.raises(ConditionFailed) as failed:
             await other.cput(A, b"x", expected=b"0")
         assert failed.value.facts["actual"] == b"new"
-        assert other.kernel.clock.now() > max(v.ts for v in (await c.kv.read([rq.Get(A)], rq.Header(NO_RANGE))).results)
+        assert other.kernel.clock.now() > max(
+            v.ts for v in (await c.kv.read([requests.Get(A)], requests.Header(NO_RANGE))).results
+        )
         await writing
 
     play(story, settings=SETTINGS)
@@ -321,9 +323,11 @@ def test_a_transaction_reads_nearby_until_it_writes() -> None:
         inner = client.kernel.sender._transport
 
         class Watching:
-            async def batch(self, node_id: NodeId, batch: rq.Batch) -> rq.BatchResult:
+            async def batch(self, node_id: NodeId, batch: requests.Batch) -> requests.BatchResult:
                 answer = await inner.batch(node_id, batch)
-                sent.extend(answer.by_follower for r in batch.requests if isinstance(r, rq.Get) and r.key in (A, B))
+                sent.extend(
+                    answer.by_follower for r in batch.requests if isinstance(r, requests.Get) and r.key in (A, B)
+                )
                 return answer
 
         client.kernel.sender._transport = Watching()

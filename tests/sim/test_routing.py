@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slackwater.clock import add_seconds
 from slackwater.model.ids import NodeId
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.nodes import NodeHealth, NodeView
 from slackwater.routing.sender import NO_RANGE
 from tests.sim.cluster import Cluster, play
@@ -48,9 +48,9 @@ def test_a_follower_answers_old_reads_and_is_not_taken_for_the_leaseholder() -> 
             await c.settle(1)
         by: set[tuple[int, bool]] = set()
         for _ in range(30):
-            header = rq.Header(NO_RANGE, ts=wrote, follower_ok=True)
-            answer = await c.sender.send([rq.Get(a)], header)
-            assert answer.results == [rq.Value(b"2", answer.results[0].ts)]
+            header = requests.Header(NO_RANGE, ts=wrote, follower_ok=True)
+            answer = await c.sender.send([requests.Get(a)], header)
+            assert answer.results == [requests.Value(b"2", answer.results[0].ts)]
             by.add((answer.served_by, answer.by_follower))
             assert c.sender.cache.leaseholder(range_id) == N2, "pitfall 22"
         assert (N1, True) in by
@@ -87,7 +87,7 @@ def test_draining_and_dead_nodes_are_asked_last() -> None:
         c.sender._view = lambda node: NodeView(health[node])
         del c.tap.sent[:]
         for _ in range(10):
-            await c.sender.send([rq.Get(a)], rq.Header(NO_RANGE, ts=old, follower_ok=True))
+            await c.sender.send([requests.Get(a)], requests.Header(NO_RANGE, ts=old, follower_ok=True))
         assert {node for node, _ in c.tap.sent} == {N1}, "pitfall 23"
 
     play(story, settings=QUEUES_OFF)

@@ -15,7 +15,7 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 from slackwater.txn.at_once import write_at_once
 from slackwater.txn.settle import settle
@@ -102,7 +102,7 @@ def test_plain_writes_over_several_ranges_become_a_transaction() -> None:
     async def story(c: Cluster) -> None:
         await c.split(b"m")
         a, z = c.key(b"a"), c.key(b"z")
-        await c.kv.batch([rq.Put(a, b"1"), rq.Put(z, b"2")])
+        await c.kv.batch([requests.Put(a, b"1"), requests.Put(z, b"2")])
         assert (await c.kv.scan(a, c.key(b"zz"))).values == [b"1", b"2"]
         assert "EndTxn" in c.tap.kinds()
         assert await c.kv.delete_range(a, c.key(b"zz")) == 2
@@ -237,10 +237,12 @@ def test_intents_of_many_transactions_are_resolved_together() -> None:
         kinds, batches = c.tap.kinds(), c.tap.batches()
         assert kinds.count("EndTxn") == kinds.count("ForgetLocks") == kinds.count("ResolveIntents") == 40
         assert sum("ResolveIntents" in batch or "ForgetLocks" in batch for batch in batches) < 40
-        ended = [batch.header.txn for _, batch in c.tap.sent if isinstance(batch.requests[-1], rq.EndTxn)]
-        asked = [rq.QueryTxn(txn.txn_id, txn.anchor) for txn in ended if txn is not None]
-        answer = await c.sender.send(asked, rq.Header(NO_RANGE))
-        assert all(isinstance(r, rq.TxnResult) and r.record is not None and r.record.resolved for r in answer.results)
+        ended = [batch.header.txn for _, batch in c.tap.sent if isinstance(batch.requests[-1], requests.EndTxn)]
+        asked = [requests.QueryTxn(txn.txn_id, txn.anchor) for txn in ended if txn is not None]
+        answer = await c.sender.send(asked, requests.Header(NO_RANGE))
+        assert all(
+            isinstance(r, requests.TxnResult) and r.record is not None and r.record.resolved for r in answer.results
+        )
 
     play(story)
 
@@ -294,8 +296,8 @@ def test_rows_written_at_once_whose_answer_is_lost_are_in_doubt_and_their_record
         await c.kv.put(a, b"0")
         kernel = c.kv.context
 
-        async def lose(_: object, batch: rq.Batch, result: rq.BatchResult) -> None:
-            if isinstance(batch.requests[-1], rq.EndTxn):
+        async def lose(_: object, batch: requests.Batch, result: requests.BatchResult) -> None:
+            if isinstance(batch.requests[-1], requests.EndTxn):
                 raise ConnectionLost("told to lose the answer", sent=True)
 
         c.tap.after = lose
@@ -424,7 +426,7 @@ def test_write_skew_is_impossible() -> None:
         await c.split(b"m")
         x, y = c.key(b"a"), c.key(b"z")
         for _ in range(5):
-            await c.kv.batch([rq.Put(x, b"1"), rq.Put(y, b"1")])
+            await c.kv.batch([requests.Put(x, b"1"), requests.Put(y, b"1")])
 
             async def leave(txn: Transaction, mine: bytes) -> None:
                 on_call = number(await txn.get(x)) + number(await txn.get(y))
@@ -614,7 +616,7 @@ def test_a_transaction_older_than_the_ranges_memory_goes_on_as_a_young_one() -> 
         await done.commit()  # a finished record, to be collected
         old = c.kv.begin()
         await c.settle(1)
-        await c.sender.send([rq.GcTxnRecords(c.clock.now())], rq.Header(NO_RANGE), at=a)
+        await c.sender.send([requests.GcTxnRecords(c.clock.now())], requests.Header(NO_RANGE), at=a)
         runs = 0
         age = old.state.start
         while True:

@@ -14,7 +14,7 @@ from slackwater.errors import (
     TransactionAborted,
     UnavailableError,
 )
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.faults import FaultKind, inject
 from slackwater.sim.loop import NS
@@ -37,17 +37,17 @@ class Loser:
         else:
             c.tap.before = self.before
 
-    def strikes(self, batch: rq.Batch) -> bool:
+    def strikes(self, batch: requests.Batch) -> bool:
         if self.left and any(isinstance(r, self.kind) for r in batch.requests):
             self.left -= 1
             return True
         return False
 
-    async def before(self, node_id: NodeId, batch: rq.Batch) -> None:
+    async def before(self, node_id: NodeId, batch: requests.Batch) -> None:
         if self.strikes(batch):
             raise ConnectionLost("the request was lost", sent=True)
 
-    async def after(self, node_id: NodeId, batch: rq.Batch, result: rq.BatchResult) -> None:
+    async def after(self, node_id: NodeId, batch: requests.Batch, result: requests.BatchResult) -> None:
         if self.strikes(batch):
             raise ConnectionLost("the answer was lost", sent=True)
 
@@ -63,7 +63,7 @@ def test_an_unanswered_commit_is_settled_by_its_record(answer: bool, ranges: int
             await c.split(b"m")
         a, z = c.key(b"a"), c.key(b"z")
         runs = 0
-        loser = Loser(c, rq.EndTxn, answer=answer)
+        loser = Loser(c, requests.EndTxn, answer=answer)
 
         async def both(txn: Transaction) -> None:
             nonlocal runs
@@ -85,12 +85,12 @@ def test_an_unanswered_commit_is_settled_by_its_record(answer: bool, ranges: int
 def test_a_commit_that_arrives_after_it_was_given_up_is_void() -> None:
     async def story(c: Cluster) -> None:
         a = c.key(b"a")
-        Loser(c, rq.EndTxn, answer=False)
+        Loser(c, requests.EndTxn, answer=False)
         txn = c.kv.begin()
         await txn.put(a, b"1")
         with pytest.raises(TransactionAborted):
             await txn.commit()
-        node_id, late = next((n, b) for n, b in c.tap.sent if isinstance(b.requests[-1], rq.EndTxn))
+        node_id, late = next((n, b) for n, b in c.tap.sent if isinstance(b.requests[-1], requests.EndTxn))
         with pytest.raises(TransactionAborted):
             await c.tap.inner.batch(node_id, late)
         assert await c.kv.get(a) is None
@@ -101,7 +101,7 @@ def test_a_commit_that_arrives_after_it_was_given_up_is_void() -> None:
 def test_a_commit_whose_record_cannot_be_reached_is_ambiguous() -> None:
     async def story(c: Cluster) -> None:
         a = c.key(b"a")
-        Loser(c, rq.EndTxn | rq.PushTxn, answer=True, count=10**6)
+        Loser(c, requests.EndTxn | requests.PushTxn, answer=True, count=10**6)
         txn = c.kv.begin(timeout=2.0)
         await txn.put(a, b"1")
         with pytest.raises(AmbiguousResult):
@@ -117,7 +117,7 @@ def test_a_commit_whose_record_cannot_be_reached_is_ambiguous() -> None:
 def test_an_unanswered_write_in_a_transaction_counts_once(answer: bool) -> None:
     async def story(c: Cluster) -> None:
         n = c.key(b"n")
-        loser = Loser(c, rq.Increment, answer=answer, count=2)
+        loser = Loser(c, requests.Increment, answer=answer, count=2)
         assert await c.kv.run(lambda txn: txn.increment(n)) == 1
         assert loser.left == 0
         assert await c.kv.increment(n, 0) == 1
@@ -129,7 +129,7 @@ def test_an_unanswered_write_in_a_transaction_counts_once(answer: bool) -> None:
 def test_a_write_that_arrives_after_the_commit_is_void() -> None:
     async def story(c: Cluster) -> None:
         n = c.key(b"n")
-        Loser(c, rq.Increment, answer=False)
+        Loser(c, requests.Increment, answer=False)
         txn = c.kv.begin()
         with pytest.raises(Exception, match="unanswered"):
             await txn.increment(n)
@@ -137,7 +137,7 @@ def test_a_write_that_arrives_after_the_commit_is_void() -> None:
         assert await txn.increment(n) == 1
         await txn.commit()
         await c.settle()
-        node_id, late = next((n_, b) for n_, b in c.tap.sent if isinstance(b.requests[0], rq.Increment))
+        node_id, late = next((n_, b) for n_, b in c.tap.sent if isinstance(b.requests[0], requests.Increment))
         assert late.header.txn is not None
         assert late.header.txn.epoch == 0
         await c.tap.inner.batch(node_id, late)  # an intent of an epoch that is over
@@ -153,7 +153,7 @@ def test_a_plain_write_is_ambiguous_and_never_repeated() -> None:
         for answer, expected in ((True, 1), (False, 1)):
             c.tap.before = c.tap.after = None
             await c.kv.get(n)
-            Loser(c, rq.Increment, answer=answer)
+            Loser(c, requests.Increment, answer=answer)
             sent = c.tap.kinds().count("Increment")
             with pytest.raises(AmbiguousResult):
                 await c.kv.increment(n)
@@ -170,7 +170,7 @@ def test_a_request_that_never_left_is_sent_again() -> None:
         await c.kv.get(n)
         left = 3
 
-        async def before(node_id: NodeId, batch: rq.Batch) -> None:
+        async def before(node_id: NodeId, batch: requests.Batch) -> None:
             nonlocal left
             left -= 1
             if left >= 0:
@@ -185,7 +185,7 @@ def test_a_request_that_never_left_is_sent_again() -> None:
 def test_reads_are_repeated_when_the_answer_is_lost() -> None:
     async def story(c: Cluster) -> None:
         await c.kv.put(c.key(b"a"), b"1")
-        Loser(c, rq.Get, answer=True, count=3)
+        Loser(c, requests.Get, answer=True, count=3)
         assert await c.kv.get(c.key(b"a")) == b"1"
 
     play(story)
@@ -193,7 +193,7 @@ def test_reads_are_repeated_when_the_answer_is_lost() -> None:
 
 def test_a_bulk_load_is_repeated_when_the_answer_is_lost() -> None:
     async def story(c: Cluster) -> None:
-        Loser(c, rq.PutRows, answer=True, count=2)
+        Loser(c, requests.PutRows, answer=True, count=2)
         keys = [c.key(b"%d" % n) for n in range(5)]
         await c.kv.put_rows(keys, [b"x"] * 5)
         assert (await c.kv.scan(keys[0], c.key(b"9"))).keys == keys
@@ -203,7 +203,7 @@ def test_a_bulk_load_is_repeated_when_the_answer_is_lost() -> None:
 
 def test_nobody_answers_before_the_deadline() -> None:
     async def story(c: Cluster) -> None:
-        Loser(c, rq.Get, answer=False, count=10**6)
+        Loser(c, requests.Get, answer=False, count=10**6)
         begun = c.world.seconds
         with pytest.raises(UnavailableError):
             await c.kv.get(c.key(b"a"), timeout=3.0)
@@ -215,7 +215,7 @@ def test_nobody_answers_before_the_deadline() -> None:
 def test_rounds_are_bounded() -> None:
     async def story(c: Cluster) -> None:
         await c.kv.get(c.key(b"a"))
-        loser = Loser(c, rq.Get, answer=False, count=10**6)
+        loser = Loser(c, requests.Get, answer=False, count=10**6)
         with pytest.raises(UnavailableError):
             await c.kv.get(c.key(b"a"))
         assert 10**6 - loser.left <= 8
@@ -251,8 +251,8 @@ def test_an_index_that_lags_behind_a_split_is_no_obstacle() -> None:
             assert await kv.get(z) == b"1", "the replica that refuses knows its neighbour"
             assert await kv.get(a) is None
         fresh, _ = c.new_client()
-        (done,) = (await fresh.send([rq.Barrier()], rq.Header(NO_RANGE), at=z)).results
-        assert isinstance(done, rq.Passed)
+        (done,) = (await fresh.send([requests.Barrier()], requests.Header(NO_RANGE), at=z)).results
+        assert isinstance(done, requests.Passed)
         assert done.lai == 1
         assert (await fresh.range_of(z)).start == c.key(b"m"), "a request without a key gets there as well"
 
@@ -297,12 +297,12 @@ def test_a_cache_of_one_range_is_enough() -> None:
 
 def test_requests_without_a_key_need_a_place() -> None:
     async def story(c: Cluster) -> None:
-        answer = await c.sender.send([rq.Barrier()], rq.Header(NO_RANGE), at=c.key(b"a"))
+        answer = await c.sender.send([requests.Barrier()], requests.Header(NO_RANGE), at=c.key(b"a"))
         assert len(answer.results) == 1
-        (info,) = (await c.sender.send([rq.LeaseInfo()], rq.Header(NO_RANGE), at=c.key(b"a"))).results
-        assert isinstance(info, rq.LeaseResult)
+        (info,) = (await c.sender.send([requests.LeaseInfo()], requests.Header(NO_RANGE), at=c.key(b"a"))).results
+        assert isinstance(info, requests.LeaseResult)
         with pytest.raises(Exception, match="names no key"):
-            await c.sender.send([rq.Barrier()], rq.Header(NO_RANGE))
+            await c.sender.send([requests.Barrier()], requests.Header(NO_RANGE))
 
     play(story)
 

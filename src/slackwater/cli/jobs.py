@@ -45,7 +45,7 @@ LOOK_S = 0.25
 WINDOW_S = 30.0
 LOST_MAX = 40
 """Looks in a row that may fail before waiting is given up: the node that is asked may be restarted meanwhile."""
-_CHANGES = {change.value: change for change in calls.Change}
+_CHANGES = {change.value: change for change in calls.JobChange}
 
 
 def main(argv: list[str]) -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.runtime.seam import Disk
-    from slackwater.server.recovery import Built, Plan, Survivor
+    from slackwater.server.recovery import RebuiltStore, RecoveryPlan, Survivor
 
 HELLO_S = 2.0
 DESCRIPTION = """\
@@ -145,7 +145,7 @@ async def _check_gone(survivors: Sequence[Survivor], options: argparse.Namespace
         runtime.close()
 
 
-async def _apply(plan: Plan, options: argparse.Namespace, told: Any) -> Built:
+async def _apply(plan: RecoveryPlan, options: argparse.Namespace, told: Any) -> RebuiltStore:
     check_empty(options.into)
     options.into.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
     settings = Settings()
@@ -189,7 +189,7 @@ def _log_url(options: argparse.Namespace) -> str:
     return options.log or f"sqlite://{(options.into / LOG_FILE).resolve()}"
 
 
-def _made(built: Built, options: argparse.Namespace) -> dict[str, Any]:
+def _made(built: RebuiltStore, options: argparse.Namespace) -> dict[str, Any]:
     made = built.identity
     return {
         "into": str(options.into),
@@ -201,7 +201,7 @@ def _made(built: Built, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: RecoveryPlan) -> dict[str, Any]:
     """A plan for machines."""
     return {
         "cluster_id": plan.survivors[0].identity.cluster_id,
@@ -229,7 +229,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def in_words(plan: Plan) -> str:
+def in_words(plan: RecoveryPlan) -> str:
     """A plan for people."""
     nodes = ", ".join(f"n{s.identity.node_id} ({s.name}, {len(s.copies)} replicas)" for s in plan.survivors)
     lines = [
@@ -259,7 +259,7 @@ def _behind(at: Timestamp, newest: Timestamp) -> float:
     return max(0.0, seconds_between(at, newest))
 
 
-def _limit(plan: Plan) -> str:
+def _limit(plan: RecoveryPlan) -> str:
     piece = plan.limited_by
     if piece is None or piece.copy is None:
         return ""

@@ -23,7 +23,7 @@ from slackwater.client.arguments import duration_of, names_of, text_of, time_of
 from slackwater.client.gateways import Resend
 from slackwater.clock.timestamp import MIN
 from slackwater.errors import ClaimLost, DeadlineExceeded, UsageError
-from slackwater.model.jobs import Job, Progress, Status
+from slackwater.model.jobs import Job, JobProgress, Status
 from slackwater.protocol.client import jobs as calls
 
 if TYPE_CHECKING:
@@ -68,28 +68,28 @@ class AsyncJobClaim:
     async def work(self, *, checkpoint: Any = None, fraction: float | None = None, progress: str | None = None) -> Job:
         """Renew the claim, and write how far the job is. `ClaimLost` when it is to be stopped, or is another's."""
         encoded = None if checkpoint is None else _json(checkpoint)
-        said = Progress(checkpoint=encoded, fraction=fraction, progress=progress)
-        job = await self._say(said, calls.Work.GOES_ON)
+        said = JobProgress(checkpoint=encoded, fraction=fraction, progress=progress)
+        job = await self._say(said, calls.JobWork.GOES_ON)
         if job.status is not Status.RUNNING:
             raise ClaimLost(f"job {job.id} was asked to stop and is {job.status.value}; this claim ended", job=job.id)
         return job
 
     async def succeed(self) -> Job:
         """End the job: it is done."""
-        return await self._say(Progress(), calls.Work.SUCCEEDED)
+        return await self._say(JobProgress(), calls.JobWork.SUCCEEDED)
 
     async def fail(self, error: str) -> Job:
         """End the job: it cannot be done."""
-        return await self._say(Progress(), calls.Work.FAILED, text_of(error, "error", "disk full"))
+        return await self._say(JobProgress(), calls.JobWork.FAILED, text_of(error, "error", "disk full"))
 
     async def give_up(self) -> Job:
         """Let another application go on with the job at once."""
-        return await self._say(Progress(), calls.Work.GIVEN_UP)
+        return await self._say(JobProgress(), calls.JobWork.GIVEN_UP)
 
-    async def _say(self, said: Progress, work: calls.Work, error: str = "") -> Job:
+    async def _say(self, said: JobProgress, work: calls.JobWork, error: str = "") -> Job:
         request = calls.WorkOnJob(self._job.id, self._number, said, work, error)
         # what ends the claim must not be told twice: the second time it would be refused
-        resend = Resend.ALWAYS if work is calls.Work.GOES_ON else Resend.IF_UNSENT
+        resend = Resend.ALWAYS if work is calls.JobWork.GOES_ON else Resend.IF_UNSENT
         reply = await self._gateways.call(calls.WORK_ON_JOB, request, deadline=self._gateways.deadline(), resend=resend)
         self._job = reply.job
         return reply.job
@@ -113,15 +113,15 @@ class AsyncJobs:
 
     async def pause(self, job_id: int) -> Job:
         """Have a job stopped until it is resumed."""
-        return await self._change(job_id, calls.Change.PAUSE)
+        return await self._change(job_id, calls.JobChange.PAUSE)
 
     async def resume(self, job_id: int) -> Job:
         """Have a paused job gone on with."""
-        return await self._change(job_id, calls.Change.RESUME)
+        return await self._change(job_id, calls.JobChange.RESUME)
 
     async def cancel(self, job_id: int) -> Job:
         """Have a job stopped for good, and what it did undone."""
-        return await self._change(job_id, calls.Change.CANCEL)
+        return await self._change(job_id, calls.JobChange.CANCEL)
 
     async def wait(self, job_id: int, *, timeout: float | None = None) -> Job:
         """Return when a job has ended, however it ended; `DeadlineExceeded` after `timeout` seconds."""
@@ -168,7 +168,7 @@ class AsyncJobs:
         reply = await self._gateways.call(calls.CLAIM_JOB, request, deadline=deadline, resend=Resend.IF_UNSENT)
         return AsyncJobClaim(self._gateways, reply.job)
 
-    async def _change(self, job_id: int, what: calls.Change) -> Job:
+    async def _change(self, job_id: int, what: calls.JobChange) -> Job:
         request = calls.ChangeJob(_id(job_id), what)
         deadline = self._gateways.deadline()
         return (await self._gateways.call(calls.CHANGE_JOB, request, deadline=deadline, resend=Resend.IF_UNSENT)).job

@@ -17,7 +17,7 @@ from slackwater.gateway.tables import owner_of
 from slackwater.gateway.verify import VERIFY_TYPE, Verify, payload_of
 from slackwater.jobs import JobType
 from slackwater.jobs import transitions as to
-from slackwater.model.jobs import Job, Owned, Progress, Status
+from slackwater.model.jobs import Job, JobProgress, Owned, Status
 from slackwater.model.protection import OWNED, OWNED_BY_JOB, Mode
 from slackwater.protocol.client import jobs as calls
 
@@ -32,7 +32,7 @@ APPLICATION = "application"
 """The type of jobs that are worked on outside of the cluster."""
 APPLICATION_CHARS_MAX = 256
 PAYLOAD_CHARS_MAX = 256 << 10
-_CHANGES = {calls.Change.PAUSE: to.pause, calls.Change.RESUME: to.resume, calls.Change.CANCEL: to.cancel}
+_CHANGES = {calls.JobChange.PAUSE: to.pause, calls.JobChange.RESUME: to.resume, calls.JobChange.CANCEL: to.cancel}
 
 
 class Application:
@@ -115,7 +115,7 @@ class JobService:
             if job.owns or job.attempts or job.status is not Status.PENDING:
                 return job  # it was made before, under the same name
             record = await protections.protect(txn, at, Mode.AT, OWNED_BY_JOB, str(job.id).encode(), tables=[table_id])
-            kept = to.checkpointed(job, Progress(owns=(Owned(OWNED, record.hex()),)))
+            kept = to.checkpointed(job, JobProgress(owns=(Owned(OWNED, record.hex()),)))
             await jobs.store.write(txn, kept, before=job)
             return kept
 
@@ -177,11 +177,11 @@ class JobService:
         async def work(txn: Transaction) -> Job:
             before = to.held(await self._mine(txn, request.id, context), ticket)
             job = to.checkpointed(before, request.said)
-            if request.work is calls.Work.SUCCEEDED:
+            if request.work is calls.JobWork.SUCCEEDED:
                 return await jobs.store.end(txn, to.succeeded(job, jobs.store.now()), before=before)
-            if request.work is calls.Work.FAILED:
+            if request.work is calls.JobWork.FAILED:
                 job = to.failed(job, request.error)
-            elif request.work is calls.Work.GIVEN_UP or job.status is not Status.RUNNING:
+            elif request.work is calls.JobWork.GIVEN_UP or job.status is not Status.RUNNING:
                 job = to.stopped(job)
             else:
                 job = to.renewed(job, self._lease_end())

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import schema_span
 from slackwater.errors import UsageError
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Partitions:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def partitions(self, request: nt.GetPartitions, context: CallContext) -> nt.PartitionsReply:
+    async def partitions(self, request: calls.GetPartitions, context: CallContext) -> calls.PartitionsReply:
         """Parts of a table, in key order, without gaps."""
         if not 0 <= request.count <= PARTITIONS_MAX:
             raise UsageError(f"a table is read in 1 to {PARTITIONS_MAX} partitions", count=request.count)
@@ -63,11 +63,11 @@ class Partitions:
             cuts = {max(d.start, whole.start) for d in found} - {whole.start}
         else:
             cuts = await self._cuts(found, whole, request.count, request.at)
-        made: list[nt.Partition] = []
+        made: list[calls.Partition] = []
         for low, high in itertools.pairwise([whole.start, *sorted(cuts), whole.end]):
             places = self._places(next(d for d in reversed(found) if d.start <= low))
-            made.append(nt.Partition(history.latest.name, request.table_id, low, high, in_turn(places, len(made))))
-        return nt.PartitionsReply(made, history, catalog.tables.upto)
+            made.append(calls.Partition(history.latest.name, request.table_id, low, high, in_turn(places, len(made))))
+        return calls.PartitionsReply(made, history, catalog.tables.upto)
 
     async def _cuts(self, ranges: Sequence[RangeDescriptor], whole: Span, count: int, at: Timestamp) -> set[bytes]:
         """Up to `count - 1` keys that divide a table evenly."""
@@ -102,7 +102,7 @@ class Partitions:
         average = sum(counted) // len(counted) if counted else 1
         return [max(1, average if rows is None else rows) for rows in known]
 
-    def _places(self, descriptor: RangeDescriptor) -> list[nt.ReplicaPlace]:
+    def _places(self, descriptor: RangeDescriptor) -> list[calls.ReplicaPlace]:
         """The replicas, the leaseholder last."""
         node = self._gateway.node
         here = node.store.replicas.get(descriptor.range_id)
@@ -110,10 +110,10 @@ class Partitions:
         leaseholder = here.state.lease.holder if here is not None else cached
         known = [node.book.nodes[n] for n in sorted(descriptor.replicas) if n in node.book.nodes]
         known.sort(key=lambda n: n.node_id == leaseholder)
-        return [nt.ReplicaPlace(n.node_id, n.address, n.locality) for n in known]
+        return [calls.ReplicaPlace(n.node_id, n.address, n.locality) for n in known]
 
 
-def in_turn(places: list[nt.ReplicaPlace], number: int) -> tuple[nt.ReplicaPlace, ...]:
+def in_turn(places: list[calls.ReplicaPlace], number: int) -> tuple[calls.ReplicaPlace, ...]:
     """The order for the partition of this number: all but the last take turns in being the first."""
     if not places:
         return ()

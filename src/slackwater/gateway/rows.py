@@ -23,7 +23,7 @@ from slackwater.errors import AmbiguousResult, SlackwaterError, UsageError
 from slackwater.gateway.scans import range_reads
 from slackwater.model.system_tables import check_not_system
 from slackwater.model.txns import TXN_ID_BYTES
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.protocol.range.requests import Get, Header, Value
 from slackwater.replica.driver.waiting import as_known
 from slackwater.routing import outcome
@@ -57,12 +57,12 @@ class RowService:
 
     # --- in the step in which the request arrives
 
-    def write_at_once(self, request: nt.Write, context: CallContext) -> Later[nt.WriteReply] | None:
+    def write_at_once(self, request: calls.Write, context: CallContext) -> Later[calls.WriteReply] | None:
         """Begin a write of rows that are a transaction of their own, where the table is known and one range here has them."""
         if (
             request.txn
             or request.bulk
-            or request.kind is not nt.WriteKind.UPSERT
+            or request.kind is not calls.WriteKind.UPSERT
             or len(request.txn_id) != TXN_ID_BYTES
         ):
             return None
@@ -76,21 +76,21 @@ class RowService:
         begun = begin_write(txns, request.txn_id, request.keys, request.values, below=below)
         if begun is None:
             return None
-        answer: Later[nt.WriteReply] = Later()
+        answer: Later[calls.WriteReply] = Later()
         begun.then(partial(self._begun_ended, request, context, answer))
         return answer
 
     def _begun_ended(
         self,
-        request: nt.Write,
+        request: calls.Write,
         context: CallContext,
-        answer: Later[nt.WriteReply],
+        answer: Later[calls.WriteReply],
         ts: Timestamp | None,
         error: SlackwaterError | None,
     ) -> None:
         txns = self._gateway.node.kv.context
         if ts is not None and txns.passed(ts):
-            answer.settle(nt.WriteReply(len(request.keys), ts))
+            answer.settle(calls.WriteReply(len(request.keys), ts))
         elif error is not None and outcome.lost(error):
             answer.settle(None, outcome.ambiguous(error))
         else:  # the time of the commit has not come, or nothing came of it: that takes a task
@@ -100,17 +100,17 @@ class RowService:
                 answer.settle(None, AmbiguousResult("this node is shutting down; ask another what became of the write"))
 
     async def _go_on(
-        self, request: nt.Write, context: CallContext, answer: Later[nt.WriteReply], ts: Timestamp | None
+        self, request: calls.Write, context: CallContext, answer: Later[calls.WriteReply], ts: Timestamp | None
     ) -> None:
         """Acknowledge a commit in the future once that time has come; or write the long way what was not written."""
         txns = self._gateway.node.kv.context
         try:
             ts = await self._as_transaction(request, context) if ts is None else await txns.acknowledged(ts)
-            answer.settle(nt.WriteReply(len(request.keys), ts))
+            answer.settle(calls.WriteReply(len(request.keys), ts))
         except Exception as failed:
             answer.settle(None, as_known(failed, doing="going on with a write"))
 
-    def get_at_once(self, request: nt.GetRows, context: CallContext) -> nt.RowsReply | None:
+    def get_at_once(self, request: calls.GetRows, context: CallContext) -> calls.RowsReply | None:
         """Read the latest values of a few keys, where one range led here has them."""
         gateway, policy, keys = self._gateway, request.policy, request.keys
         if request.txn or policy.at != MIN or policy.follower_ok or not 0 < len(keys) <= KEYS_PER_GET_MAX:
@@ -123,16 +123,16 @@ class RowService:
 
     # --- the long way
 
-    async def write(self, request: nt.Write, context: CallContext) -> nt.WriteReply:
+    async def write(self, request: calls.Write, context: CallContext) -> calls.WriteReply:
         """Write rows of one table."""
         if request.txn:
             return await self._in_txn(request, context)
         await self._checked(request)
         if request.bulk:
-            return nt.WriteReply(len(request.keys), await self._bulk(request, context))
-        return nt.WriteReply(len(request.keys), await self._alone(request, context))
+            return calls.WriteReply(len(request.keys), await self._bulk(request, context))
+        return calls.WriteReply(len(request.keys), await self._alone(request, context))
 
-    async def get(self, request: nt.GetRows, context: CallContext) -> nt.RowsReply:
+    async def get(self, request: calls.GetRows, context: CallContext) -> calls.RowsReply:
         """Values by key."""
         if not 0 < len(request.keys) <= KEYS_PER_GET_MAX:
             raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(request.keys))
@@ -155,7 +155,7 @@ class RowService:
             )
         return _rows_reply(await kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN))
 
-    async def _get_in_txn(self, request: nt.GetRows, gets: list[Request], context: CallContext) -> nt.RowsReply:
+    async def _get_in_txn(self, request: calls.GetRows, gets: list[Request], context: CallContext) -> calls.RowsReply:
         for other in request.also:
             if not 0 < len(other.keys) <= KEYS_PER_GET_MAX - len(gets):
                 raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(other.keys))
@@ -164,39 +164,39 @@ class RowService:
         async with self._gateway.txns.using(request, context) as open_txn:
             results = await open_txn.txn.batch(gets)
             values = [v.value for v in results if isinstance(v, Value)]
-            return nt.RowsReply(values, open_txn.txn.state.read_ts, mark=open_txn.mark())
+            return calls.RowsReply(values, open_txn.txn.state.read_ts, mark=open_txn.mark())
 
     # --- writes
 
-    async def _in_txn(self, request: nt.Write, context: CallContext) -> nt.WriteReply:
+    async def _in_txn(self, request: calls.Write, context: CallContext) -> calls.WriteReply:
         async with self._gateway.txns.using(request, context) as open_txn:
             await self.take(open_txn, request)
-            return nt.WriteReply(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
+            return calls.WriteReply(len(request.keys), open_txn.txn.state.write_ts, open_txn.mark())
 
-    async def take(self, open_txn: OpenTxn, request: nt.Write) -> None:
+    async def take(self, open_txn: OpenTxn, request: calls.Write) -> None:
         """Give an open transaction a client's write, if it fits the table."""
         await self._checked(request)
         open_txn.tables[request.table_id] = request.version
         await write_intents(open_txn.txn, request, block_bytes=self._block_bytes())
 
-    async def _checked(self, request: nt.Write) -> None:
+    async def _checked(self, request: calls.Write) -> None:
         history = await self._gateway.current(request.table_id, request.version)
         check_rows(history.latest, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
 
-    async def _bulk(self, request: nt.Write, context: CallContext) -> Timestamp:
+    async def _bulk(self, request: calls.Write, context: CallContext) -> Timestamp:
         node = self._gateway.node
-        if request.kind is nt.WriteKind.UPSERT:
+        if request.kind is calls.WriteKind.UPSERT:
             below = await self._gateway.writable(request.table_id, request.version)
             await node.kv.put_rows(request.keys, request.values, below=below, timeout=context.remaining())
         else:
             await self._alone(request, context)
         return node.clock.now()
 
-    async def _alone(self, request: nt.Write, context: CallContext) -> Timestamp:
+    async def _alone(self, request: calls.Write, context: CallContext) -> Timestamp:
         kv = self._gateway.node.kv
         if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
             raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
-        if request.kind is nt.WriteKind.UPSERT and request.txn_id:
+        if request.kind is calls.WriteKind.UPSERT and request.txn_id:
             rows_ok(request.keys, request.values)
             below = await self._gateway.writable(request.table_id, request.version)
             written = await write_at_once(
@@ -206,7 +206,7 @@ class RowService:
                 return written
         return await self._as_transaction(request, context)
 
-    async def _as_transaction(self, request: nt.Write, context: CallContext) -> Timestamp:
+    async def _as_transaction(self, request: calls.Write, context: CallContext) -> Timestamp:
         kv = self._gateway.node.kv
         budget = kv.context.budget(self._gateway.deadline(context).remaining())
         txn = kv.begin(until=budget, txn_id=request.txn_id)
@@ -222,29 +222,31 @@ class RowService:
         return max(1, int(self._gateway.node.settings["log.entry_bytes_max"]) // 4)
 
 
-def _rows_reply(answer: BatchResult) -> nt.RowsReply:
+def _rows_reply(answer: BatchResult) -> calls.RowsReply:
     values = [v.value for v in answer.results if isinstance(v, Value)]
-    return nt.RowsReply(values, answer.ts, range_reads(answer))
+    return calls.RowsReply(values, answer.ts, range_reads(answer))
 
 
-async def write_intents(txn: Transaction, request: nt.Write, *, block_bytes: int) -> None:
+async def write_intents(txn: Transaction, request: calls.Write, *, block_bytes: int) -> None:
     """Give a transaction the rows of a request, in blocks that fit a log entry. Its record lives with its first key."""
     if not txn.state.anchor:
         txn.state.anchor = request.keys[0]
-    if request.kind is nt.WriteKind.DELETE:
+    if request.kind is calls.WriteKind.DELETE:
         for key in request.keys:
             await txn.delete(key)
-    elif request.kind is nt.WriteKind.UPSERT:
+    elif request.kind is calls.WriteKind.UPSERT:
         await txn.put_rows(request.keys, request.values)
     else:
         for keys, values in chunks(request.keys, request.values, bytes_max=block_bytes):
             await txn.put_rows(keys, values, must_be_new=True)
 
 
-def check_rows(table: TableDescriptor, request: nt.Write, checkers: RowCheckers, *, bytes_max: int) -> None:
+def check_rows(table: TableDescriptor, request: calls.Write, checkers: RowCheckers, *, bytes_max: int) -> None:
     """Refuse keys that are not in order or not of the table, and values that are too large or no rows of its present version."""
-    deleting = request.kind is nt.WriteKind.DELETE
-    if request.kind is not nt.WriteKind.UPSERT or not request.keys:  # blocks of those are checked where they are taken
+    deleting = request.kind is calls.WriteKind.DELETE
+    if (
+        request.kind is not calls.WriteKind.UPSERT or not request.keys
+    ):  # blocks of those are checked where they are taken
         rows_ok(request.keys, request.keys if deleting else request.values)
     check_not_system(table.name, what="write to")
     span = schema_span(table.schema)

@@ -20,7 +20,7 @@ from msgspec import structs
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, show
 from slackwater.errors import ReadWithinUncertainty, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import probe
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow
 from slackwater.protocol.range.requests import Header, Refresh
 from slackwater.protocol.range.served import Why
@@ -45,7 +45,7 @@ class Scans:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def scan(self, request: nt.ScanTable, context: CallContext) -> AsyncGenerator[nt.ScanPage, None]:
+    def scan(self, request: calls.ScanTable, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         """Rows of a span. At a timestamp, the plan says all there is to know of the table: no catalog is asked."""
         self._gateway.check_inside(request.table_id, request.start, request.end)
         policy = request.policy
@@ -54,7 +54,7 @@ class Scans:
         self.check_past(policy.at)
         return self._rows(request, _header(policy, policy.at)).run(context)
 
-    async def _scan_now(self, request: nt.ScanTable, context: CallContext) -> AsyncGenerator[nt.ScanPage, None]:
+    async def _scan_now(self, request: calls.ScanTable, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         node, policy = self._gateway.node, request.policy
         await self._gateway.reach(policy.floor)
         await self._gateway.current(request.table_id, request.version)
@@ -64,13 +64,13 @@ class Scans:
         async for page in self._rows(request, header).run(context):
             yield page
 
-    def _rows(self, request: nt.ScanTable, header: Header) -> Pages:
+    def _rows(self, request: calls.ScanTable, header: Header) -> Pages:
         def piece(start: bytes, end: bytes) -> Request:
             return ScanArrow(start, end, request.plan)
 
         return Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
 
-    def changes(self, request: nt.ReadChanges, context: CallContext) -> AsyncGenerator[nt.ScanPage, None]:
+    def changes(self, request: calls.ReadChanges, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         """Changes in a span."""
         self._gateway.check_inside(request.table_id, request.start, request.end)
         if request.after > request.upto:
@@ -110,9 +110,9 @@ class Pages:
         self._end = end
         self._limit = limit
 
-    async def run(self, context: CallContext) -> AsyncGenerator[nt.ScanPage, None]:
+    async def run(self, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         """Every page, in key order; the next one is made while one is being sent."""
-        work: TaskHandle[nt.ScanPage | SlackwaterError] | None = None
+        work: TaskHandle[calls.ScanPage | SlackwaterError] | None = None
         page = await self._page(self._start, context)
         rows = 0
         try:
@@ -132,14 +132,14 @@ class Pages:
             if work is not None:
                 work.cancel()
 
-    async def _page_or_error(self, start: bytes, context: CallContext) -> nt.ScanPage | SlackwaterError:
+    async def _page_or_error(self, start: bytes, context: CallContext) -> calls.ScanPage | SlackwaterError:
         """A failed page fails the scan, not the node that owns the task."""
         try:
             return await self._page(start, context)
         except SlackwaterError as error:
             return error
 
-    async def _page(self, start: bytes, context: CallContext) -> nt.ScanPage:
+    async def _page(self, start: bytes, context: CallContext) -> calls.ScanPage:
         node = self._gateway.node
         for _ in range(MOVES_MAX):
             descriptor = await self._gateway.node.sender.range_of(start, timeout=context.remaining())
@@ -168,14 +168,14 @@ class Pages:
             await self._gateway.node.kv.read([refresh], Header(NO_RANGE, ts=upto), timeout=context.remaining())
         self._header = structs.replace(self._header, ts=upto)
 
-    def _made(self, answer: BatchResult, end: bytes) -> nt.ScanPage:
+    def _made(self, answer: BatchResult, end: bytes) -> calls.ScanPage:
         (found,) = answer.results
         assert isinstance(found, Blocks), found
         resume = found.resume or (end if end < self._end else None)
-        return nt.ScanPage(found.blocks, found.rows, self._header.ts, resume, range_reads(answer))
+        return calls.ScanPage(found.blocks, found.rows, self._header.ts, resume, range_reads(answer))
 
 
-def _header(policy: nt.ReadPolicy, ts: Timestamp) -> Header:
+def _header(policy: calls.ReadPolicy, ts: Timestamp) -> Header:
     return Header(
         NO_RANGE,
         ts=ts,
@@ -185,8 +185,9 @@ def _header(policy: nt.ReadPolicy, ts: Timestamp) -> Header:
     )
 
 
-def range_reads(answer: BatchResult) -> list[nt.RangeRead]:
+def range_reads(answer: BatchResult) -> list[calls.RangeRead]:
     """Who answered, in the client's words."""
     return [
-        nt.RangeRead(s.range_id, s.ts, s.node_id, s.by_follower, s.age_s, s.why.value, s.lag_s) for s in answer.served
+        calls.RangeRead(s.range_id, s.ts, s.node_id, s.by_follower, s.age_s, s.why.value, s.lag_s)
+        for s in answer.served
     ]

@@ -20,7 +20,7 @@ from slackwater.gateway.tables import TableService
 from slackwater.gateway.times import Times
 from slackwater.gateway.txns import Txns
 from slackwater.hooks import probe
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 
 if TYPE_CHECKING:
     from slackwater.catalog import TableCatalog
@@ -55,36 +55,36 @@ class Gateway:
 
     def serve(self, server: RpcServer) -> None:
         """Answer clients that come by a connection."""
-        server.handle(nt.CREATE_TABLE, self.tables.create)
-        server.handle(nt.DROP_TABLE, self.tables.drop)
-        server.handle(nt.FIND_TABLE, self.tables.find)
-        server.handle(nt.LIST_TABLES, self.tables.all)
-        server.handle(nt.WRITE, self.rows.write, at_once=self.rows.write_at_once)
-        server.handle(nt.GET_ROWS, self.rows.get, at_once=self.rows.get_at_once)
-        server.handle_stream(nt.SCAN, self.scans.scan)
-        server.handle_stream(nt.READ_CHANGES, self.scans.changes)
-        server.handle(nt.TXN_SCAN, self.txns.scan)
-        server.handle(nt.COMMIT, self.txns.commit)
-        server.handle(nt.ROLLBACK, self.txns.rollback)
-        server.handle(nt.RESTART, self.txns.restart)
-        server.handle(nt.SETTLE, self.txns.settle)
-        server.handle(nt.SNAPSHOT, self.times.snapshot)
-        server.handle(nt.FOLLOWER_READ, self.times.follower_read_timestamp)
-        server.handle(nt.RESOLVED, self.times.resolved)
-        server.handle(nt.CLOSE, self.times.close)
-        server.handle(nt.FRONTIER, self.times.frontier)
-        server.handle(nt.PARTITIONS, self.partitions.partitions)
-        server.handle_sync(nt.CLUSTER, self._on_cluster)
+        server.handle(calls.CREATE_TABLE, self.tables.create)
+        server.handle(calls.DROP_TABLE, self.tables.drop)
+        server.handle(calls.FIND_TABLE, self.tables.find)
+        server.handle(calls.LIST_TABLES, self.tables.all)
+        server.handle(calls.WRITE, self.rows.write, at_once=self.rows.write_at_once)
+        server.handle(calls.GET_ROWS, self.rows.get, at_once=self.rows.get_at_once)
+        server.handle_stream(calls.SCAN, self.scans.scan)
+        server.handle_stream(calls.READ_CHANGES, self.scans.changes)
+        server.handle(calls.TXN_SCAN, self.txns.scan)
+        server.handle(calls.COMMIT, self.txns.commit)
+        server.handle(calls.ROLLBACK, self.txns.rollback)
+        server.handle(calls.RESTART, self.txns.restart)
+        server.handle(calls.SETTLE, self.txns.settle)
+        server.handle(calls.SNAPSHOT, self.times.snapshot)
+        server.handle(calls.FOLLOWER_READ, self.times.follower_read_timestamp)
+        server.handle(calls.RESOLVED, self.times.resolved)
+        server.handle(calls.CLOSE, self.times.close)
+        server.handle(calls.FRONTIER, self.times.frontier)
+        server.handle(calls.PARTITIONS, self.partitions.partitions)
+        server.handle_sync(calls.CLUSTER, self._on_cluster)
         self.staging.serve(server)
         self.change_feeds.serve(server)
         self.jobs.serve(server)
         self.protections.serve(server)
 
-    def _on_cluster(self, request: nt.AskCluster, context: CallContext) -> nt.ClusterReply:
+    def _on_cluster(self, request: calls.AskCluster, context: CallContext) -> calls.ClusterReply:
         node = self.node
         own = node.book.own or node.descriptor
         nodes = list(node.book.nodes.values())
-        return nt.ClusterReply(node.cluster_id, own, nodes, node.clock.now(), self.row_bytes_max)
+        return calls.ClusterReply(node.cluster_id, own, nodes, node.clock.now(), self.row_bytes_max)
 
     # --- what the topics share
 

@@ -27,7 +27,7 @@ from slackwater.errors import ClaimLost, UsageError
 from slackwater.hooks import level, probe
 from slackwater.jobs import JobType
 from slackwater.jobs import transitions as to
-from slackwater.model.jobs import Job, Owned, Progress, Status
+from slackwater.model.jobs import Job, JobProgress, Owned, Status
 from slackwater.model.spans import Span
 from slackwater.protocol.client.staging import PART_BYTES
 
@@ -126,7 +126,9 @@ class StagedJobs:
     async def published(self, txn: Transaction, names: Iterable[bytes], *, rows: int) -> None:
         """End the jobs of parts that the transaction publishes; an error if one has ended."""
         store = self._store
-        said = Progress(checkpoint=msgspec.json.encode(RowsPublished(rows)).decode(), progress=f"{rows} rows published")
+        said = JobProgress(
+            checkpoint=msgspec.json.encode(RowsPublished(rows)).decode(), progress=f"{rows} rows published"
+        )
         for name in names:
             job = _open(await store.named(txn, job_name(name)))
             await store.end(txn, to.succeeded(to.checkpointed(job, said), store.now()), before=job)

@@ -31,9 +31,24 @@ from slackwater.gateway.staged_jobs import GONE, TASKS_MAX, StagedJobs, chunk_ke
 from slackwater.gateway.tables import owner_of
 from slackwater.hooks import probe
 from slackwater.model.system_tables import check_not_system
-from slackwater.protocol.client import calls as nt
-from slackwater.protocol.client import staging as ns
-from slackwater.protocol.client.staging import StagedKind
+from slackwater.protocol.client import calls
+from slackwater.protocol.client.staging import (
+    APP_CHARS_MAX,
+    CHUNK_BYTES_MAX,
+    DROP_PARTS,
+    PART_BYTES,
+    PUBLISH,
+    STAGE,
+    Chunk,
+    DropParts,
+    PartRef,
+    Publish,
+    Published,
+    StageChunks,
+    StagedKind,
+    StagingJob,
+    decode_chunk,
+)
 from slackwater.protocol.range.requests import Get, Value
 
 if TYPE_CHECKING:
@@ -54,10 +69,10 @@ ROW_OVERHEAD_BYTES = 64
 _APP = "staged_app"
 COUNT_BYTES = 8
 _WRITE_KINDS = {
-    StagedKind.UPSERT: nt.WriteKind.UPSERT,
-    StagedKind.INSERT: nt.WriteKind.INSERT,
-    StagedKind.INSERT_IGNORE: nt.WriteKind.UPSERT,
-    StagedKind.DELETE: nt.WriteKind.DELETE,
+    StagedKind.UPSERT: calls.WriteKind.UPSERT,
+    StagedKind.INSERT: calls.WriteKind.INSERT,
+    StagedKind.INSERT_IGNORE: calls.WriteKind.UPSERT,
+    StagedKind.DELETE: calls.WriteKind.DELETE,
 }
 
 
@@ -84,21 +99,21 @@ class Staging:
 
     def serve(self, server: RpcServer) -> None:
         """Answer clients."""
-        server.handle(ns.STAGE, self.stage)
-        server.handle(ns.PUBLISH, self.publish)
-        server.handle(ns.DROP_PARTS, self.drop)
+        server.handle(STAGE, self.stage)
+        server.handle(PUBLISH, self.publish)
+        server.handle(DROP_PARTS, self.drop)
 
-    async def stage(self, request: ns.StageChunks, context: CallContext) -> nt.NativeOk:
+    async def stage(self, request: StageChunks, context: CallContext) -> calls.NativeOk:
         """Keep chunks of a part."""
         _check_part(request.part)
-        limit = max(2 * ns.CHUNK_BYTES_MAX, self.row_bytes_max + ROW_OVERHEAD_BYTES)
+        limit = max(2 * CHUNK_BYTES_MAX, self.row_bytes_max + ROW_OVERHEAD_BYTES)
         if not request.chunks or any(len(chunk) > limit for chunk in request.chunks):
             raise UsageError(
-                f"stage chunks of at most {ns.CHUNK_BYTES_MAX} bytes of rows, or of one row of at most {self.row_bytes_max}",
+                f"stage chunks of at most {CHUNK_BYTES_MAX} bytes of rows, or of one row of at most {self.row_bytes_max}",
                 chunks=len(request.chunks),
             )
         self._check_rows(request.rows)
-        task = request.job or ns.StagingJob(request.part, 0)
+        task = request.job or StagingJob(request.part, 0)
         _check_part(task.job)
         creator = owner_of(context) or ""
         job = await self.jobs.open(task.job, table=request.table, creator=creator, timeout=context.remaining())
@@ -107,9 +122,9 @@ class Staging:
         if request.job is not None:
             await self._count(request.job, request.rows, context)
         await self.jobs.confirm(task.job, job, timeout=context.remaining())
-        return nt.NativeOk()
+        return calls.NativeOk()
 
-    async def _count(self, job: ns.StagingJob, rows: int, context: CallContext) -> None:
+    async def _count(self, job: StagingJob, rows: int, context: CallContext) -> None:
         """Count the rows of a job's tasks together; a job that was over the bound once stays refused.
 
         An attempt of a task replaces the count of an earlier one. So a retry would lower the sum and go on for a while; the
@@ -128,7 +143,7 @@ class Staging:
             await kv.put(count_key(job.job, TASKS_MAX), over.to_bytes(COUNT_BYTES, "big"), timeout=context.remaining())
             raise
 
-    async def publish(self, request: ns.Publish, context: CallContext) -> ns.Published:
+    async def publish(self, request: Publish, context: CallContext) -> Published:
         """Make staged rows visible, once."""
         node = self._gateway.node
         history = await self._gateway.current(request.table_id, request.version)
@@ -144,11 +159,11 @@ class Staging:
         ts = Timestamp(max(published.ts, work.commit_ts))
         return msgspec.structs.replace(published, ts=ts)
 
-    async def writable(self, request: ns.Publish) -> Timestamp:
+    async def writable(self, request: Publish) -> Timestamp:
         """The timestamp below which a publish may commit."""
         return await self._gateway.writable(request.table_id, request.version)
 
-    async def drop(self, request: ns.DropParts, context: CallContext) -> nt.NativeOk:
+    async def drop(self, request: DropParts, context: CallContext) -> calls.NativeOk:
         """Forget parts."""
         if len(request.parts) > PARTS_PER_CALL_MAX:
             raise UsageError(f"drop at most {PARTS_PER_CALL_MAX} parts at a time", parts=len(request.parts))
@@ -157,9 +172,9 @@ class Staging:
         for at in range(0, len(request.parts), PARTS_DROPPED_AT_ONCE):
             work = partial(self.jobs.dropped, names=request.parts[at : at + PARTS_DROPPED_AT_ONCE], why="dropped")
             await self._gateway.kv.run(work, timeout=context.remaining())
-        return nt.NativeOk()
+        return calls.NativeOk()
 
-    async def chunks(self, ref: ns.PartRef, context: CallContext) -> AsyncIterator[ns.Chunk]:
+    async def chunks(self, ref: PartRef, context: CallContext) -> AsyncIterator[Chunk]:
         """The chunks of a part, in order; an error if one is missing."""
         kv, done, rows = self._gateway.node.kv, 0, 0
         start, end = chunk_key(ref.name, ref.part, 0), chunk_key(ref.name, ref.part, ref.chunks)
@@ -168,7 +183,7 @@ class Staging:
             for key, value in zip(found.keys, found.values, strict=True):
                 if key != chunk_key(ref.name, ref.part, done):
                     break
-                chunk = ns.decode_chunk(value)
+                chunk = decode_chunk(value)
                 done, rows = done + 1, rows + len(chunk.keys)
                 yield chunk
             start = chunk_key(ref.name, ref.part, done)
@@ -177,9 +192,9 @@ class Staging:
         if rows != ref.rows:
             raise UsageError("staged rows are not as many as were announced", staged=rows, announced=ref.rows)
 
-    def _check(self, request: ns.Publish) -> None:
-        if not 0 < len(request.app) <= ns.APP_CHARS_MAX or request.app_version < 0:
-            raise UsageError(f"a publish is named by 1 to {ns.APP_CHARS_MAX} characters and a version from 0 on")
+    def _check(self, request: Publish) -> None:
+        if not 0 < len(request.app) <= APP_CHARS_MAX or request.app_version < 0:
+            raise UsageError(f"a publish is named by 1 to {APP_CHARS_MAX} characters and a version from 0 on")
         for ref in request.parts:
             _check_part(ref.part)
             _check_part(ref.name)
@@ -203,7 +218,7 @@ class Staging:
 class _Publish:
     """One publish on its way; `run` may be called again with another transaction."""
 
-    def __init__(self, staging: Staging, request: ns.Publish, history: TableHistory, context: CallContext) -> None:
+    def __init__(self, staging: Staging, request: Publish, history: TableHistory, context: CallContext) -> None:
         self._staging = staging
         self._request = request
         self._table = history.latest
@@ -211,7 +226,7 @@ class _Publish:
         self._context = context
         self.commit_ts = MIN
 
-    async def run(self, txn: Transaction) -> ns.Published:
+    async def run(self, txn: Transaction) -> Published:
         """The mark, then the rows."""
         request, jobs = self._request, self._staging.jobs
         names = list(dict.fromkeys(ref.name for ref in request.parts))
@@ -219,7 +234,7 @@ class _Publish:
         if written is not None:
             probe("staging.published_already")
             await jobs.dropped(txn, names, why="its name was published before; nothing was written")
-            return ns.Published(written, txn.state.read_ts, already=True)
+            return Published(written, txn.state.read_ts, already=True)
         rows = sum(ref.rows for ref in request.parts)
         if request.lasting:
             mark = Mark(request.app_version, rows, request.owner)
@@ -232,7 +247,7 @@ class _Publish:
         await jobs.published(txn, names, rows=rows)
         txn.deadline = await self._staging.writable(request)
         self.commit_ts = await txn.commit()
-        return ns.Published(rows, self.commit_ts, already=False)
+        return Published(rows, self.commit_ts, already=False)
 
     async def _written(self, txn: Transaction, names: list[bytes]) -> int | None:
         """How many rows were published if this publish has happened already, under its name or as these very parts."""
@@ -260,10 +275,10 @@ class _Publish:
                 written_by=mark.owner,
             )
 
-    def _check(self, chunk: ns.Chunk, seen: set[bytes]) -> None:
+    def _check(self, chunk: Chunk, seen: set[bytes]) -> None:
         """As for a direct write; and no key twice in a job: which row should win?"""
         kind = _WRITE_KINDS[self._request.kind]
-        write = nt.Write(self._table.table_id, self._table.version, kind, chunk.keys, chunk.values)
+        write = calls.Write(self._table.table_id, self._table.version, kind, chunk.keys, chunk.values)
         check_rows(self._table, write, self._staging.checkers, bytes_max=self._staging.row_bytes_max)
         before = len(seen)
         seen.update(chunk.keys)
@@ -273,7 +288,7 @@ class _Publish:
                 "Drop duplicates before writing"
             )
 
-    async def _lay_down(self, txn: Transaction, chunk: ns.Chunk) -> None:
+    async def _lay_down(self, txn: Transaction, chunk: Chunk) -> None:
         kind = self._request.kind
         if kind is StagedKind.DELETE:
             for key in chunk.keys:
@@ -310,17 +325,17 @@ class StagedMerge:
         return self._codec.encode(row | {name: there[name] for name in self._names})[1]
 
 
-async def _there(txn: Transaction, chunk: ns.Chunk) -> list[bytes | None]:
+async def _there(txn: Transaction, chunk: Chunk) -> list[bytes | None]:
     """The values that the keys of a chunk have; seen so until the commit."""
     gets: list[Request] = [Get(key) for key in chunk.keys]
     return [found.value if isinstance(found, Value) else None for found in await txn.batch(gets)]
 
 
-def mark_key(request: ns.Publish) -> bytes:
+def mark_key(request: Publish) -> bytes:
     """Where the mark of an application lies: a name counts for one operation on one table."""
     return system(_APP, f"{request.table_id}/{request.kind.value}/{request.app}".encode())
 
 
 def _check_part(part: bytes) -> None:
-    if len(part) != ns.PART_BYTES:
-        raise UsageError(f"a part's id has {ns.PART_BYTES} bytes", got=len(part))
+    if len(part) != PART_BYTES:
+        raise UsageError(f"a part's id has {PART_BYTES} bytes", got=len(part))

@@ -18,7 +18,7 @@ from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_betw
 from slackwater.codec.layout import schema_span
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.gateway.closing import check_closing
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.protocol.closedts.frontier import FRONTIER, ReplicaFrontiersRequest
 from slackwater.routing.parallel import in_parallel
 from slackwater.txn.staleness import Staleness
@@ -46,7 +46,7 @@ class Times:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def snapshot(self, request: nt.ChooseSnapshot, context: CallContext) -> nt.SnapshotReply:
+    async def snapshot(self, request: calls.ChooseSnapshot, context: CallContext) -> calls.SnapshotReply:
         """Choose a timestamp."""
         node = self._gateway.node
         forms = (request.at != MIN, request.max_staleness is not None, request.min_timestamp != MIN)
@@ -55,7 +55,7 @@ class Times:
         if request.at != MIN:
             self._gateway.scans.check_past(request.at)
             tables = await self._tables(request.tables, at=request.at)
-            return nt.SnapshotReply(request.at, by_followers=False, now=node.clock.now(), tables=tables)
+            return calls.SnapshotReply(request.at, by_followers=False, now=node.clock.now(), tables=tables)
         await self._gateway.reach(Timestamp(max(request.seen, request.floor)))
         tables = await self._tables(request.tables, at=None)
         staleness = self._staleness(request.seen)
@@ -68,32 +68,32 @@ class Times:
             bound = max(bound, add_seconds(node.clock.now(), -request.max_staleness))
         bound = Timestamp(max(bound, request.min_timestamp, request.floor))
         if not tables:
-            return nt.SnapshotReply(
+            return calls.SnapshotReply(
                 staleness.follower_read_timestamp(), by_followers=True, now=node.clock.now(), tables=[]
             )
         spans = [_bounds(schema_span(h.latest.schema)) for h in tables]
         chosen = await staleness.with_min_timestamp(
             bound, spans, nearest_only=request.nearest_only, timeout=context.remaining()
         )
-        return nt.SnapshotReply(chosen.ts, chosen.by_followers, node.clock.now(), tables)
+        return calls.SnapshotReply(chosen.ts, chosen.by_followers, node.clock.now(), tables)
 
-    async def follower_read_timestamp(self, request: nt.OfTables, context: CallContext) -> nt.TimestampReply:
+    async def follower_read_timestamp(self, request: calls.OfTables, context: CallContext) -> calls.TimestampReply:
         """What followers of these tables have very likely closed; without tables, by the cluster's setting."""
         tables = await self._tables(request.tables, at=None) if request.tables else []
         spans = [_bounds(schema_span(h.latest.schema)) for h in tables]
         made = max((h.versions[0].modified for h in tables), default=MIN)
-        return nt.TimestampReply(Timestamp(max(made, self._staleness(MIN).follower_read_timestamp(spans))))
+        return calls.TimestampReply(Timestamp(max(made, self._staleness(MIN).follower_read_timestamp(spans))))
 
-    async def resolved(self, request: nt.OfTables, context: CallContext) -> nt.TimestampReply:
+    async def resolved(self, request: calls.OfTables, context: CallContext) -> calls.TimestampReply:
         """The lowest resolved timestamp of the nearest replicas of all ranges; tables that close nothing have none."""
         await check_closing(self._gateway.node, await self._tables(request.tables, at=None))
         spans = [_bounds(span) for span in await self._gateway.spans_of(request.tables)]
         if not spans:
             raise UsageError("name at least one table; there is none")
         found = await self._staleness(MIN).resolved(spans, timeout=context.remaining())
-        return nt.TimestampReply(Timestamp(min(r.ts for r in found)))
+        return calls.TimestampReply(Timestamp(min(r.ts for r in found)))
 
-    async def close(self, request: nt.OfTables, context: CallContext) -> nt.TimestampReply:
+    async def close(self, request: calls.OfTables, context: CallContext) -> calls.TimestampReply:
         """Have a timestamp closed everywhere in these tables."""
         spans = [_bounds(span) for span in await self._gateway.spans_of(request.tables)]
         if not spans:
@@ -102,9 +102,9 @@ class Times:
         if request.at != MIN:
             self._gateway.scans.check_past(request.at)
         at = None if request.at == MIN else request.at
-        return nt.TimestampReply(await self._staleness(MIN).close(spans, at=at, timeout=context.remaining()))
+        return calls.TimestampReply(await self._staleness(MIN).close(spans, at=at, timeout=context.remaining()))
 
-    async def frontier(self, request: nt.OfTables, context: CallContext) -> nt.FrontierReply:
+    async def frontier(self, request: calls.OfTables, context: CallContext) -> calls.FrontierReply:
         """Ask every node that holds a replica."""
         node = self._gateway.node
         placed: list[tuple[str, RangeDescriptor]] = []
@@ -132,7 +132,7 @@ class Times:
             for holder in descriptor.replicas
             if (descriptor.range_id, holder) in known
         ]
-        return nt.FrontierReply(rows, unreachable, now)
+        return calls.FrontierReply(rows, unreachable, now)
 
     async def _ask(self, holder: NodeId, ranges: list[RangeId]) -> list[ReplicaFrontier]:
         node = self._gateway.node
@@ -160,8 +160,8 @@ def _bounds(span: Span) -> tuple[bytes, bytes]:
     return span.start, span.end
 
 
-def _row(table: str, descriptor: RangeDescriptor, replica: ReplicaFrontier, now: Timestamp) -> nt.FrontierRow:
-    return nt.FrontierRow(
+def _row(table: str, descriptor: RangeDescriptor, replica: ReplicaFrontier, now: Timestamp) -> calls.FrontierRow:
+    return calls.FrontierRow(
         table=table,
         range_id=descriptor.range_id,
         start=descriptor.start,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import AmbiguousResult, Overloaded, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.txn.settle import settle
 from slackwater.txn.state import TxnPhase
 
@@ -50,10 +50,10 @@ class OpenTxn:
         self.tables: dict[int, int] = {}
         """The tables it has written to, and in which version."""
 
-    def mark(self) -> nt.TxnHandle:
+    def mark(self) -> calls.TxnHandle:
         """How the ranges know it."""
         state = self.txn.state
-        return nt.TxnHandle(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
+        return calls.TxnHandle(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
 
 
 class _Use:
@@ -61,7 +61,7 @@ class _Use:
 
     __slots__ = ("_before", "_found", "_txns")
 
-    def __init__(self, txns: Txns, found: OpenTxn, before: Sequence[nt.Write]) -> None:
+    def __init__(self, txns: Txns, found: OpenTxn, before: Sequence[calls.Write]) -> None:
         self._txns = txns
         self._found = found
         self._before = before
@@ -97,7 +97,7 @@ class Txns:
 
     # --- what clients ask
 
-    async def scan(self, request: nt.TxnScan, context: CallContext) -> nt.TxnRows:
+    async def scan(self, request: calls.TxnScan, context: CallContext) -> calls.TxnRows:
         """Rows as the transaction sees them."""
         self._gateway.check_inside(request.table_id, request.start, request.end)
         await self._gateway.reach(request.floor)
@@ -105,16 +105,16 @@ class Txns:
         max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])
         async with self.using(request, context) as open_txn:
             rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
-            return nt.TxnRows(rows.values, rows.resume, open_txn.mark())
+            return calls.TxnRows(rows.values, rows.resume, open_txn.mark())
 
-    async def commit(self, request: nt.EndClientTxn, context: CallContext) -> nt.CommitReply:
+    async def commit(self, request: calls.EndClientTxn, context: CallContext) -> calls.CommitReply:
         """Commit. On an error that can be mended by running it again the transaction stays open, to be restarted."""
         async with self.using(request, context) as open_txn:
             txn = open_txn.txn
             try:
                 below = [await self._gateway.writable(*table) for table in open_txn.tables.items()]
                 txn.deadline = min(below, default=None)
-                return nt.CommitReply(await txn.commit())
+                return calls.CommitReply(await txn.commit())
             except RetryableError:
                 raise
             except SlackwaterError:
@@ -124,34 +124,34 @@ class Txns:
                 if txn.phase is not TxnPhase.OPEN:
                     self._open.pop(request.txn, None)
 
-    async def rollback(self, request: nt.EndClientTxn, context: CallContext) -> nt.NativeOk:
+    async def rollback(self, request: calls.EndClientTxn, context: CallContext) -> calls.NativeOk:
         """Roll back. One that is not here any more was rolled back already, or never will commit."""
         found = self._open.pop(request.txn, None)
         if found is not None and found.txn.phase is TxnPhase.OPEN:
             found.txn.until = self._gateway.deadline(context)
             await found.txn.rollback()
-        return nt.NativeOk()
+        return calls.NativeOk()
 
-    async def restart(self, request: nt.EndClientTxn, context: CallContext) -> nt.TxnReply:
+    async def restart(self, request: calls.EndClientTxn, context: CallContext) -> calls.TxnReply:
         """Begin again, with the age of the first try."""
         async with self.using(request, context) as open_txn:
             open_txn.tables.clear()
             await open_txn.txn.restart()
-            return nt.TxnReply(open_txn.mark())
+            return calls.TxnReply(open_txn.mark())
 
-    async def settle(self, request: nt.Settle, context: CallContext) -> nt.Settled:
+    async def settle(self, request: calls.Settle, context: CallContext) -> calls.Settled:
         """Find out whether a transaction committed; if it did not, make sure that it never will."""
         mark, txn_context = request.mark, self._gateway.kv.context
         if not mark.anchor:
             # It wrote nothing: there is nothing to decide. What it read may still lie in the future.
-            return nt.Settled(committed=True, ts=await txn_context.acknowledged(mark.write_ts))
+            return calls.Settled(committed=True, ts=await txn_context.acknowledged(mark.write_ts))
         known = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
         pushed = await settle(txn_context, known, deadline=self._gateway.deadline(context))
         if pushed is None:
             raise AmbiguousResult("the commit may or may not have happened; its record gives no answer")
         if pushed.ambiguous:
             raise AmbiguousResult("the transaction's record was collected; it may or may not have committed")
-        return nt.Settled(committed=pushed.resolution.status is TxnStatus.COMMITTED, ts=pushed.resolution.ts)
+        return calls.Settled(committed=pushed.resolution.status is TxnStatus.COMMITTED, ts=pushed.resolution.ts)
 
     # --- inside the gateway
 
@@ -169,7 +169,9 @@ class Txns:
         opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self.now_ns())
         return opened
 
-    def using(self, request: nt.Write | nt.GetRows | nt.TxnScan | nt.EndClientTxn, context: CallContext) -> _Use:
+    def using(
+        self, request: calls.Write | calls.GetRows | calls.TxnScan | calls.EndClientTxn, context: CallContext
+    ) -> _Use:
         """A client's transaction, for the length of one operation and no longer than that has time.
 
         Writes that came with the operation are taken first.
@@ -187,7 +189,7 @@ class Txns:
         found.txn.until = self._gateway.deadline(context)
         return _Use(self, found, request.before)
 
-    async def take(self, found: OpenTxn, held: Sequence[nt.Write]) -> None:
+    async def take(self, found: OpenTxn, held: Sequence[calls.Write]) -> None:
         """Give a transaction what its client held back."""
         for write in held:
             await self._gateway.rows.take(found, write)

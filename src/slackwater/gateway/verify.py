@@ -17,7 +17,7 @@ from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.damage import decode_row
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
-from slackwater.model.jobs import Progress
+from slackwater.model.jobs import JobProgress
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _Payload(msgspec.Struct, frozen=True):
     at: int
 
 
-class _Done(msgspec.Struct, frozen=True):
+class _Verified(msgspec.Struct, frozen=True):
     next: str = ""
     """The key to go on from, in hexadecimal."""
     rows: int = 0
@@ -60,7 +60,7 @@ class Verify:
         codec = RowCodec(history.readable_at(at).schema, history.by_version())
         span = schema_span(codec.schema)
         total = self._rows_about(span)
-        done = job.checkpoint(_Done)
+        done = job.checkpoint(_Verified)
         start: bytes | None = bytes.fromhex(done.next) or span.start
         clock, rate = self._gateway.node.runtime.clock, self._gateway.node.settings["jobs.verify_rate"]
         while start is not None:
@@ -71,9 +71,9 @@ class Verify:
             for key, value in zip(page.keys, page.values, strict=True):
                 decode_row(codec, key, value)
             start = page.resume
-            done = _Done((start or span.end).hex(), done.rows + len(page.keys))
+            done = _Verified((start or span.end).hex(), done.rows + len(page.keys))
             fraction = min(0.99, done.rows / total) if total and start is not None else None
-            said = Progress(
+            said = JobProgress(
                 checkpoint=msgspec.json.encode(done).decode(), fraction=fraction, progress=f"{done.rows} rows read"
             )
             if start is not None:
@@ -81,7 +81,7 @@ class Verify:
                 await clock.sleep(max(0.0, len(page.keys) / rate - (clock.monotonic_ns() - began_ns) / 1e9))
             else:
 
-                async def last(_: object, said: Progress = said) -> Progress:
+                async def last(_: object, said: JobProgress = said) -> JobProgress:
                     return said
 
                 await job.succeed(last)

@@ -46,7 +46,7 @@ _DOUBLINGS_MAX = 20
 _NODE = "n"
 
 
-class LivenessView(Protocol):
+class ClaimantLiveness(Protocol):
     """What the driver asks of node liveness."""
 
     def own(self) -> Liveness | None:
@@ -62,7 +62,7 @@ class LivenessView(Protocol):
         ...
 
 
-class _Run:
+class _JobRun:
     """A job that this node works on."""
 
     def __init__(self, job: Job, scope: TaskScope) -> None:
@@ -80,7 +80,7 @@ class Jobs:
         types: JobTypes,
         *,
         node_id: NodeId,
-        liveness: LivenessView,
+        liveness: ClaimantLiveness,
         runtime: Runtime,
         settings: Settings,
         scope: TaskScope,
@@ -94,7 +94,7 @@ class Jobs:
         self._settings = settings
         self._scope = scope
         self._bell = Event()
-        self._running: dict[int, _Run] = {}
+        self._running: dict[int, _JobRun] = {}
         self._over: list[TaskScope] = []
         """Scopes of runs that have ended by themselves."""
         self._stopping = False
@@ -229,7 +229,7 @@ class Jobs:
         claimed = await self.store.run(lambda txn: self.store.take(txn, job, claimant, attempts_max=attempts_max))
         if claimed is None or claimed.claimed_by != self._me or self._stopping:
             return
-        run = self._running[job.id] = _Run(claimed, self._scope.child(f"job {job.id}"))
+        run = self._running[job.id] = _JobRun(claimed, self._scope.child(f"job {job.id}"))
         level("jobs.running", len(self._running), self._settings["jobs.running_max"])
         run.scope.spawn(self._work(claimed, run), name=f"job {job.id}")
 
@@ -246,7 +246,7 @@ class Jobs:
 
     # --- working
 
-    async def _work(self, job: Job, run: _Run) -> None:
+    async def _work(self, job: Job, run: _JobRun) -> None:
         """Run a resumer, and write what came of it. What cannot be written is found by the next look."""
         kind = self.types.find(job.type)
         assert kind is not None, job.type

@@ -10,7 +10,7 @@ from slackwater.jobs.transitions import ticket_of
 
 if TYPE_CHECKING:
     from slackwater.jobs.store import JobStore, Work
-    from slackwater.model.jobs import Job, Progress
+    from slackwater.model.jobs import Job, JobProgress
     from slackwater.txn.coordinator import Transaction
 
 T = TypeVar("T")
@@ -40,10 +40,10 @@ class RunningJob:
         """
         self.job = await self._store.run(lambda txn: self._store.step(txn, self.ticket, work))
 
-    async def said(self, progress: Progress) -> None:
+    async def said(self, progress: JobProgress) -> None:
         """Write progress alone."""
 
-        async def work(_: Transaction) -> Progress:
+        async def work(_: Transaction) -> JobProgress:
             return progress
 
         await self.step(work)

@@ -29,18 +29,18 @@ from slackwater.jobs.record import (
 from slackwater.model.jobs import Job, Owned, Status, instant
 from slackwater.model.system_tables import JOBS
 from slackwater.protocol.range.requests import Get, Value
-from slackwater.txn.system_rows import Reader, SystemRows
+from slackwater.txn.system_rows import RowReader, SystemRows
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from slackwater.jobs.registry import JobTypes
-    from slackwater.model.jobs import Progress
+    from slackwater.model.jobs import JobProgress
     from slackwater.txn.coordinator import Transaction
     from slackwater.txn.kv import KV
 
-    Work = Callable[[Transaction], Awaitable[Progress | None]]
+    Work = Callable[[Transaction], Awaitable[JobProgress | None]]
     T = TypeVar("T")
 
 OPEN_MAX = 10_000
@@ -64,7 +64,7 @@ class JobStore:
 
     # --- reading
 
-    async def get(self, reader: Reader, job_id: int) -> Job:
+    async def get(self, reader: RowReader, job_id: int) -> Job:
         """A job by its id."""
         found = await self.rows.get(reader, job_id) if 0 <= job_id < 1 << 63 else None
         if found is None:

@@ -22,7 +22,7 @@ from slackwater.model.jobs import Status
 if TYPE_CHECKING:
     import datetime as dt
 
-    from slackwater.model.jobs import Job, Progress
+    from slackwater.model.jobs import Job, JobProgress
 
 ERROR_CHARS_MAX = 2000
 
@@ -62,7 +62,7 @@ def held(job: Job, ticket: Ticket) -> Job:
     return job
 
 
-def checkpointed(job: Job, said: Progress) -> Job:
+def checkpointed(job: Job, said: JobProgress) -> Job:
     """The job with what its claimant says of it; with a new checkpoint, attempts are counted anew."""
     moved = said.checkpoint is not None and said.checkpoint != job.checkpoint
     new = tuple(thing for thing in said.owns if thing not in job.owns)

@@ -91,7 +91,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Unique among jobs that are kept; makes creating a job repeatable."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What a claimant says of its job; what is None stays as it is."""
 
     checkpoint: str | None = None

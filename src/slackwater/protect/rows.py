@@ -20,20 +20,20 @@ from slackwater.txn.system_rows import SystemRows
 
 if TYPE_CHECKING:
     from slackwater.txn.coordinator import Transaction
-    from slackwater.txn.system_rows import Reader
+    from slackwater.txn.system_rows import RowReader
 
 _meta = SystemRows(PROTECTED_TS_META)
 _timestamps = SystemRows(PROTECTED_TS_TIMESTAMPS)
 _spans = SystemRows(PROTECTED_TS_SPANS)
 
 
-async def read_metadata(reader: Reader) -> Metadata:
+async def read_metadata(reader: RowReader) -> Metadata:
     """The meta row; a cluster that never protected anything has none, which is version 0."""
     row = await _meta.get(reader, True)
     return Metadata() if row is None else Metadata(row["version"], row["rows"], row["spans"])
 
 
-async def read_record(reader: Reader, record_id: bytes) -> Record | None:
+async def read_record(reader: RowReader, record_id: bytes) -> Record | None:
     """One record with its spans."""
     row = await _timestamps.get(reader, record_id)
     if row is None:
@@ -41,7 +41,7 @@ async def read_record(reader: Reader, record_id: bytes) -> Record | None:
     return _record(row, [_span(s) for s in await _spans.scan(reader, record_id)])
 
 
-async def read_state(reader: Reader, *, read_at: Timestamp) -> State:
+async def read_state(reader: RowReader, *, read_at: Timestamp) -> State:
     """Everything, as the reader sees it: a transaction, or one instant."""
     metadata = await read_metadata(reader)
     spans: dict[bytes, list[Span]] = {}

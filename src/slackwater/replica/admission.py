@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import Timestamp, seconds_between
 from slackwater.codec.layout import META
 from slackwater.errors import ClockError, RangeMismatch, UsageError
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica import declare
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from slackwater.protocol.range.requests import Batch
 
 _ALONE = frozenset({*declare.WHOLE_RANGE, *declare.COLLECTING})
-_UPTO = frozenset({rq.Export, rq.ExportArrow, rq.Refresh})
+_UPTO = frozenset({requests.Export, requests.ExportArrow, requests.Refresh})
 
 
 def check_size(batch: Batch) -> None:
     """Refuse a batch of nothing, one of too much, and one that mixes changes of the range with anything else."""
     count = len(batch.requests)
-    if not 0 < count <= rq.BATCH_REQUESTS_MAX:
+    if not 0 < count <= requests.BATCH_REQUESTS_MAX:
         raise UsageError(
             "a batch holds at least one request and at most the limit; divide it",
             count=count,
-            limit=rq.BATCH_REQUESTS_MAX,
+            limit=requests.BATCH_REQUESTS_MAX,
         )
     if count > 1 and not _ALONE.isdisjoint(map(type, batch.requests)):
         raise UsageError("a request that changes the range itself comes alone in its batch", count=count)

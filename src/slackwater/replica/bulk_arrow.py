@@ -21,7 +21,7 @@ from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import ConflictError, DecodeError, SegmentDamaged, UsageError
 from slackwater.hooks import probe, tap
 from slackwater.model.scan_plan import decode_plan
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.protocol.range.bulk import Blocks
 from slackwater.replica.fates import through
 from slackwater.storage.arrow import refuse_conflicts, scan_arrow
@@ -107,7 +107,7 @@ def _answer(
             return answer
         break
     answer = _read(read, until, seen, max_rows=max_rows, max_bytes=max_bytes)
-    if isinstance(read.request, rq.ScanArrow):
+    if isinstance(read.request, requests.ScanArrow):
         bulk.row_pages.append((read.request, answer.rows_read))
     return answer
 
@@ -197,14 +197,14 @@ def _named(error: DecodeError, read: BulkRead, start: bytes, end: bytes, reader:
     while chunk := list(islice(rows, LOOKED_AT_ONCE)):
         found = first_damaged(decode, [row.value for row in chunk])
         if found is not None:
-            row, past = chunk[found[0]], isinstance(read.request, rq.ExportArrow)
+            row, past = chunk[found[0]], isinstance(read.request, requests.ExportArrow)
             return damaged_row(schema, row.key, found[1], committed=row.ts if past else MIN)
     return error
 
 
 def _rows_of(read: BulkRead, start: bytes, end: bytes, reader: Reader) -> Iterator[Version]:
     """What a read decodes, one by one, with keys."""
-    if isinstance(read.request, rq.ScanArrow):
+    if isinstance(read.request, requests.ScanArrow):
         yield from (version for version in visible(reader, start, end, ts=read.ts) if version.value)
         return
     window = Window(start, end, read.request.after, read.request.upto)
@@ -216,7 +216,7 @@ def _rows_of(read: BulkRead, start: bytes, end: bytes, reader: Reader) -> Iterat
 
 def _blocks(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Iterator[ArrowBlock]:
     request = read.request
-    if isinstance(request, rq.ScanArrow):
+    if isinstance(request, requests.ScanArrow):
         return scan_arrow(
             reader,
             request.start,

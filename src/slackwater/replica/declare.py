@@ -17,7 +17,47 @@ from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.codec.layout import LOCAL, anchored, prefix_span, range_local
 from slackwater.errors import UsageError
 from slackwater.model.spans import Span
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import (
+    READS,
+    VERSION_WRITES,
+    AbortMerge,
+    Barrier,
+    ChangeReplicas,
+    CloseNow,
+    ComputeChecksum,
+    ConditionalPut,
+    Delete,
+    DeleteRange,
+    EndTxn,
+    Export,
+    ExportArrow,
+    ForgetLocks,
+    GcSpan,
+    GcTxnRecords,
+    GcVersions,
+    Get,
+    HeartbeatTxn,
+    Increment,
+    InitPut,
+    LeaseInfo,
+    Merge,
+    PushTxn,
+    Put,
+    PutRows,
+    QueryResolved,
+    QueryTxn,
+    RaiseGcThreshold,
+    Refresh,
+    RequestLease,
+    ResolveIntents,
+    ReverseScan,
+    Scan,
+    ScanArrow,
+    Split,
+    Subsume,
+    Thaw,
+    TransferLease,
+)
 from slackwater.replica.latches import LATCHES_PER_REQUEST_MAX, LatchSpan, read_latch, write_latch
 
 if TYPE_CHECKING:
@@ -34,22 +74,22 @@ LATCH_POINTS_MAX = 512
 """A bulk write of more keys than this latches the span around them instead."""
 
 WHOLE_RANGE = (
-    rq.Split, rq.Subsume, rq.Thaw, rq.Merge, rq.AbortMerge, rq.ChangeReplicas, rq.TransferLease, rq.ComputeChecksum,
+    Split, Subsume, Thaw, Merge, AbortMerge, ChangeReplicas, TransferLease, ComputeChecksum,
 )  # fmt: skip
 """Requests that change the range itself: they exclude every other write."""
-COLLECTING = (rq.RaiseGcThreshold, rq.GcVersions, rq.GcSpan)
+COLLECTING = (RaiseGcThreshold, GcVersions, GcSpan)
 """Requests that collect: one at a time in a range, and none while it is divided, merged or moved."""
 ALL_RECORDS = prefix_span(LOCAL + b"k")
 assert LATCH_POINTS_MAX <= LATCHES_PER_REQUEST_MAX, "points that are latched one by one fit one request"
-UNLATCHED = (rq.LeaseInfo, rq.RequestLease)
-POINTS = (rq.Get, rq.Put, rq.ConditionalPut, rq.InitPut, rq.Increment, rq.Delete)
+UNLATCHED = (LeaseInfo, RequestLease)
+POINTS = (Get, Put, ConditionalPut, InitPut, Increment, Delete)
 """Requests with one `key`: nearly all there are."""
 
 # Requests are of exactly these classes, so a batch is classified by one set operation over its types.
-_POINTS, _READS, _VERSION_WRITES = frozenset(POINTS), frozenset(rq.READS), frozenset(rq.VERSION_WRITES)
+_POINTS, _READS, _VERSION_WRITES = frozenset(POINTS), frozenset(READS), frozenset(VERSION_WRITES)
 _WHOLE_RANGE, _UNLATCHED = frozenset(WHOLE_RANGE), frozenset(UNLATCHED)
 assert _WHOLE_RANGE.isdisjoint(_READS), "what changes the range is no read"
-_RECORDS = frozenset({rq.EndTxn, rq.HeartbeatTxn, rq.PushTxn, rq.QueryTxn, rq.ForgetLocks})
+_RECORDS = frozenset({EndTxn, HeartbeatTxn, PushTxn, QueryTxn, ForgetLocks})
 
 
 @lru_cache(maxsize=TXN_KEYS_MAX)
@@ -84,21 +124,21 @@ def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
     if type(request) in _POINTS:
         return request.key, None  # type: ignore[union-attr]  # by POINTS
     match request:
-        case rq.Scan(start, end) | rq.ReverseScan(start, end) | rq.DeleteRange(start, end):
+        case Scan(start, end) | ReverseScan(start, end) | DeleteRange(start, end):
             return start, end
-        case rq.Export(start, end) | rq.Refresh(start, end) | rq.QueryResolved(start, end) | rq.CloseNow(start, end):
+        case Export(start, end) | Refresh(start, end) | QueryResolved(start, end) | CloseNow(start, end):
             return start, end
-        case rq.ScanArrow(start, end) | rq.ExportArrow(start, end) | rq.GcSpan(start, end):
+        case ScanArrow(start, end) | ExportArrow(start, end) | GcSpan(start, end):
             return start, end
-        case rq.PutRows(keys=keys):
+        case PutRows(keys=keys):
             if not keys:
                 raise UsageError("PutRows needs at least one row")
             return keys[0], keys[-1] + b"\x00"
-        case rq.Split(at):
+        case Split(at):
             return at, None
-        case rq.QueryTxn(anchor=anchor) | rq.ForgetLocks(anchor=anchor):
+        case QueryTxn(anchor=anchor) | ForgetLocks(anchor=anchor):
             return anchor, None
-        case rq.PushTxn(pushee):
+        case PushTxn(pushee):
             return pushee.anchor, None
     return None
 
@@ -113,7 +153,7 @@ def lone_key(batch: Batch) -> bytes | None:
     if len(requests) == 1:
         return key
     txn = batch.header.txn
-    alone = len(requests) == 2 and type(requests[1]) is rq.EndTxn and txn is not None and txn.anchor == key
+    alone = len(requests) == 2 and type(requests[1]) is EndTxn and txn is not None and txn.anchor == key
     return key if alone else None
 
 
@@ -136,13 +176,13 @@ def bounds(batch: Batch) -> Span | None:
 
 
 def _addressed(batch: Batch, request: Request) -> Iterator[tuple[bytes, bytes | None]]:
-    if isinstance(request, rq.ResolveIntents):
+    if isinstance(request, ResolveIntents):
         yield from ((key, None) for key in request.keys)
         yield from request.spans
-    elif isinstance(request, rq.GcVersions):
+    elif isinstance(request, GcVersions):
         # Chosen before a split, keys may belong to another range by now (pitfall 36).
         yield from ((key, None) for key, _ in (*request.keys, *request.vanishing))
-    elif isinstance(request, rq.EndTxn | rq.HeartbeatTxn):
+    elif isinstance(request, EndTxn | HeartbeatTxn):
         if batch.header.txn is not None:
             yield batch.header.txn.anchor, None
     elif (span := span_of(request)) is not None:
@@ -158,14 +198,14 @@ def latches(batch: Batch, *, read_at: Timestamp, write_at: Timestamp) -> list[La
         kind = type(request)
         if kind in _POINTS:
             point: bytes = request.key  # type: ignore[union-attr]  # by POINTS
-            if kind is rq.Get:
+            if kind is Get:
                 out.append(read_latch(point, at=read_at))
             else:
                 writing = True
                 out.append(write_latch(point, at=write_at))
             continue
         if kind in _RECORDS:
-            writing |= kind is not rq.QueryTxn
+            writing |= kind is not QueryTxn
             out += _record_latches(batch, request)
             continue
         if kind in _UNLATCHED:
@@ -184,27 +224,27 @@ def latches(batch: Batch, *, read_at: Timestamp, write_at: Timestamp) -> list[La
 
 def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at: Timestamp) -> Iterator[LatchSpan]:
     match request:
-        case rq.Scan() | rq.ReverseScan() | rq.ScanArrow():
+        case Scan() | ReverseScan() | ScanArrow():
             start, end = _span(request)
             yield read_latch(start, end, at=read_at)
-        case rq.Refresh(start, end, _, upto) | rq.Export(start, end, _, upto) | rq.ExportArrow(start, end, _, upto):
+        case Refresh(start, end, _, upto) | Export(start, end, _, upto) | ExportArrow(start, end, _, upto):
             yield read_latch(start, end, at=upto)
-        case rq.PutRows(keys=keys) if len(keys) <= LATCH_POINTS_MAX:
+        case PutRows(keys=keys) if len(keys) <= LATCH_POINTS_MAX:
             for key in keys:
                 yield write_latch(key, at=write_at)
-        case rq.ResolveIntents(_, keys, spans):
+        case ResolveIntents(_, keys, spans):
             # Resolution excludes writers, and reads that move up with their batch's writes. Other reads need not wait: until
             # it applies they meet the intent, after that what became of it, which is the same to those that may see it.
             yield from (write_latch(key, at=MAX) for key in keys)
             yield from (write_latch(start, end, at=MAX) for start, end in spans)
-        case rq.RaiseGcThreshold() | rq.GcVersions() | rq.GcSpan():
+        case RaiseGcThreshold() | GcVersions() | GcSpan():
             yield from _collecting_latches(batch, request)
-        case rq.GcTxnRecords(records=named):
+        case GcTxnRecords(records=named):
             # No transaction may be finished while it is decided that its record can go.
             yield from (write_latch(txn_key(anchor, txn_id)) for anchor, txn_id in named)
             if not named:
                 yield write_latch(ALL_RECORDS.start, ALL_RECORDS.end)
-        case rq.Barrier() | rq.CloseNow():
+        case Barrier() | CloseNow():
             yield read_latch(range_key(batch.header.range_id))
         case _:
             start, end = _span(request)
@@ -218,26 +258,26 @@ def _collecting_latches(batch: Batch, request: Request) -> Iterator[LatchSpan]:
     requests that take a key's newest version away.
     """
     yield write_latch(gc_key(batch.header.range_id))
-    if isinstance(request, rq.GcVersions):
+    if isinstance(request, GcVersions):
         yield from (write_latch(key, at=MAX) for key, _ in request.vanishing)
-    elif isinstance(request, rq.GcSpan):
+    elif isinstance(request, GcSpan):
         yield write_latch(request.start, request.end, at=MAX)
 
 
 def _record_latches(batch: Batch, request: Request) -> list[LatchSpan]:
     """Latches on a transaction's record and, for EndTxn, on the intents it resolves."""
     match request:
-        case rq.PushTxn(pushee):
+        case PushTxn(pushee):
             return [write_latch(txn_key(pushee.anchor, pushee.txn_id))]
-        case rq.QueryTxn(txn_id, anchor):
+        case QueryTxn(txn_id, anchor):
             return [read_latch(txn_key(anchor, txn_id))]
-        case rq.ForgetLocks(txn_id, anchor):
+        case ForgetLocks(txn_id, anchor):
             return [write_latch(txn_key(anchor, txn_id))]
     txn = batch.header.txn
     if txn is None:
         raise UsageError(f"{type(request).__name__} needs a transaction in the header")
     out = [write_latch(txn_key(txn.anchor, txn.txn_id))]
-    if isinstance(request, rq.EndTxn) and (request.lock_keys or request.lock_spans):
+    if isinstance(request, EndTxn) and (request.lock_keys or request.lock_spans):
         out += [write_latch(key) for key in request.lock_keys]
         out += [write_latch(start, end) for start, end in request.lock_spans]
     return out
@@ -263,7 +303,7 @@ def required_frontier(batch: Batch) -> Timestamp:
     header = batch.header
     if header.txn is not None:
         return Timestamp(max(header.txn.read_ts, header.txn.write_ts, header.txn.uncertainty_limit))
-    exports = [r.upto for r in batch.requests if isinstance(r, rq.Export | rq.ExportArrow)]
+    exports = [r.upto for r in batch.requests if isinstance(r, Export | ExportArrow)]
     return (
         Timestamp(max(header.ts or MAX, header.uncertainty_limit, *exports))
         if exports
@@ -273,4 +313,4 @@ def required_frontier(batch: Batch) -> Timestamp:
 
 def push_wait_s(batch: Batch) -> float:
     """How long the batch's pushes may wait for a transaction to finish."""
-    return max((r.wait_ms / 1000 for r in batch.requests if isinstance(r, rq.PushTxn)), default=0.0)
+    return max((r.wait_ms / 1000 for r in batch.requests if isinstance(r, PushTxn)), default=0.0)

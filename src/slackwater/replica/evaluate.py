@@ -28,7 +28,7 @@ from slackwater.hooks import probe
 from slackwater.model.retention import complete_after, readable, too_old
 from slackwater.model.spans import Span, SpanSet
 from slackwater.model.txns import TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_gc, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
 from slackwater.replica.fates import highest_looked_at, through
@@ -50,44 +50,44 @@ FLOOR_POINTS_MAX = 64
 assert FLOOR_POINTS_MAX <= declare.LATCH_POINTS_MAX, "what is looked up one by one is latched one by one"
 
 HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
-    rq.Get: evaluate_data.get,
-    rq.Scan: evaluate_data.scan,
-    rq.ReverseScan: evaluate_data.reverse_scan,
-    rq.Export: evaluate_data.export,
-    rq.Refresh: evaluate_data.refresh,
-    rq.ScanArrow: evaluate_bulk.scan_arrow,
-    rq.ExportArrow: evaluate_bulk.export_arrow,
-    rq.Put: evaluate_data.put,
-    rq.ConditionalPut: evaluate_data.conditional_put,
-    rq.InitPut: evaluate_data.init_put,
-    rq.Increment: evaluate_data.increment,
-    rq.Delete: evaluate_data.delete,
-    rq.DeleteRange: evaluate_data.delete_range,
-    rq.PutRows: evaluate_data.put_rows,
-    rq.RaiseGcThreshold: evaluate_gc.raise_threshold,
-    rq.GcVersions: evaluate_gc.gc_versions,
-    rq.GcSpan: evaluate_gc.gc_span,
-    rq.EndTxn: evaluate_txn.end_txn,
-    rq.HeartbeatTxn: evaluate_txn.heartbeat_txn,
-    rq.PushTxn: evaluate_txn.push_txn,
-    rq.QueryTxn: evaluate_txn.query_txn,
-    rq.ResolveIntents: evaluate_txn.resolve_intents,
-    rq.ForgetLocks: evaluate_txn.forget_locks,
-    rq.GcTxnRecords: evaluate_txn.gc_txn_records,
-    rq.Split: evaluate_range.split,
-    rq.Subsume: evaluate_range.subsume,
-    rq.Thaw: evaluate_range.thaw,
-    rq.Merge: evaluate_range.merge,
-    rq.AbortMerge: evaluate_range.abort_merge,
-    rq.ChangeReplicas: evaluate_range.change_replicas,
-    rq.TransferLease: evaluate_range.transfer_lease,
-    rq.ComputeChecksum: evaluate_range.compute_checksum,
-    rq.Barrier: evaluate_range.barrier,
-    rq.CloseNow: evaluate_range.close_now,
+    requests.Get: evaluate_data.get,
+    requests.Scan: evaluate_data.scan,
+    requests.ReverseScan: evaluate_data.reverse_scan,
+    requests.Export: evaluate_data.export,
+    requests.Refresh: evaluate_data.refresh,
+    requests.ScanArrow: evaluate_bulk.scan_arrow,
+    requests.ExportArrow: evaluate_bulk.export_arrow,
+    requests.Put: evaluate_data.put,
+    requests.ConditionalPut: evaluate_data.conditional_put,
+    requests.InitPut: evaluate_data.init_put,
+    requests.Increment: evaluate_data.increment,
+    requests.Delete: evaluate_data.delete,
+    requests.DeleteRange: evaluate_data.delete_range,
+    requests.PutRows: evaluate_data.put_rows,
+    requests.RaiseGcThreshold: evaluate_gc.raise_threshold,
+    requests.GcVersions: evaluate_gc.gc_versions,
+    requests.GcSpan: evaluate_gc.gc_span,
+    requests.EndTxn: evaluate_txn.end_txn,
+    requests.HeartbeatTxn: evaluate_txn.heartbeat_txn,
+    requests.PushTxn: evaluate_txn.push_txn,
+    requests.QueryTxn: evaluate_txn.query_txn,
+    requests.ResolveIntents: evaluate_txn.resolve_intents,
+    requests.ForgetLocks: evaluate_txn.forget_locks,
+    requests.GcTxnRecords: evaluate_txn.gc_txn_records,
+    requests.Split: evaluate_range.split,
+    requests.Subsume: evaluate_range.subsume,
+    requests.Thaw: evaluate_range.thaw,
+    requests.Merge: evaluate_range.merge,
+    requests.AbortMerge: evaluate_range.abort_merge,
+    requests.ChangeReplicas: evaluate_range.change_replicas,
+    requests.TransferLease: evaluate_range.transfer_lease,
+    requests.ComputeChecksum: evaluate_range.compute_checksum,
+    requests.Barrier: evaluate_range.barrier,
+    requests.CloseNow: evaluate_range.close_now,
 }
 
-VERSION_WRITES = frozenset(rq.VERSION_WRITES)
-ALLOWED_FROZEN = (rq.Thaw, rq.LeaseInfo, rq.TransferLease)
+VERSION_WRITES = frozenset(requests.VERSION_WRITES)
+ALLOWED_FROZEN = (requests.Thaw, requests.LeaseInfo, requests.TransferLease)
 
 
 def evaluate(batch: Batch, view: View) -> Evaluation:
@@ -171,7 +171,11 @@ def _attempt(
         result = handler(work, request)
         if result is not None:
             evaluation.results.append(result)
-    if read_ts <= view.state.gc_threshold and evaluation.results and isinstance(batch.requests[0], rq.FOLLOWER_READS):
+    if (
+        read_ts <= view.state.gc_threshold
+        and evaluation.results
+        and isinstance(batch.requests[0], requests.FOLLOWER_READS)
+    ):
         _assert_kept(batch, view, read_ts)
     assert not evaluation.min_write_ts or evaluation.min_write_ts >= view.floor, (
         "nothing is written where it may be closed (I-10)"
@@ -186,7 +190,7 @@ def _check_kept(batch: Batch, view: View, read_ts: Timestamp) -> None:
     """At or below the threshold, only what is kept is read (I-17)."""
     state = view.state
     for request in batch.requests:
-        if isinstance(request, rq.FOLLOWER_READS) and (span := declare.span_of(request)) is not None:
+        if isinstance(request, requests.FOLLOWER_READS) and (span := declare.span_of(request)) is not None:
             start, end = span
             if not readable(state.gc_threshold, state.kept, start, end or start + b"\x00", ts=read_ts):
                 raise too_old(
@@ -199,13 +203,13 @@ def _assert_kept(batch: Batch, view: View, read_ts: Timestamp) -> None:
     serving = SpanSet(Span(k.start, k.end) for k in view.state.kept if k.serves(read_ts))
     for request in batch.requests:
         start, end = declare.span_of(request) or (b"", None)
-        if isinstance(request, rq.FOLLOWER_READS) and not serving.covers(Span(start, end or start + b"\x00")):
+        if isinstance(request, requests.FOLLOWER_READS) and not serving.covers(Span(start, end or start + b"\x00")):
             raise InvariantViolation("I-17", {"read": read_ts, "threshold": view.state.gc_threshold})
 
 
 def _one_phase(batch: Batch) -> bool:
     last = batch.requests[-1] if batch.requests else None
-    return isinstance(last, rq.EndTxn) and last.one_phase and last.commit
+    return isinstance(last, requests.EndTxn) and last.one_phase and last.commit
 
 
 def _write_and_commit(batch: Batch, *, one_phase: bool) -> bool:
@@ -225,7 +229,7 @@ def _write_floor(batch: Batch, view: View, read_ts: Timestamp) -> Timestamp:
     if view.tscache is not None:
         txn_id = header.txn.txn_id if header.txn is not None else None
         for request in batch.requests:
-            if type(request) is rq.Put:  # spelled out: nearly every write
+            if type(request) is requests.Put:  # spelled out: nearly every write
                 floor = max(floor, view.tscache.first_writable(request.key, txn=txn_id))
             elif type(request) in VERSION_WRITES:
                 for span in _written_spans(request):
@@ -235,13 +239,13 @@ def _write_floor(batch: Batch, view: View, read_ts: Timestamp) -> Timestamp:
     return Timestamp(floor)
 
 
-def _written_spans(request: rq.Request) -> Iterator[tuple[bytes, bytes | None]]:
+def _written_spans(request: requests.Request) -> Iterator[tuple[bytes, bytes | None]]:
     """What a write must stay above the reads of.
 
     A few rows are looked up one by one: what was read between them is not in their way, and on a busy range the span around
     them holds nearly everybody's reads.
     """
-    if type(request) is rq.PutRows and len(request.keys) <= FLOOR_POINTS_MAX:
+    if type(request) is requests.PutRows and len(request.keys) <= FLOOR_POINTS_MAX:
         yield from ((key, None) for key in request.keys)
     elif (span := declare.span_of(request)) is not None:
         yield span

@@ -12,7 +12,7 @@ from slackwater.codec.layout import KV
 from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.retention import complete_after, too_old
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.storage import reads, writes
 from slackwater.storage.intents import conflict, conflicts_in
 
@@ -28,7 +28,7 @@ ALLOCATED_AT_ONCE_MAX = 1_000_000
 NO_COUNT = writes.counter(0)
 
 
-def get(work: Work, request: rq.Get) -> Result:
+def get(work: Work, request: requests.Get) -> Result:
     """The value of one key."""
     found = reads.get(
         work.reader,
@@ -40,22 +40,22 @@ def get(work: Work, request: rq.Get) -> Result:
     )
     note_read(work, request.key, None, work.read_ts)
     assert found.ts <= work.read_ts or work.txn is not None, "a read sees nothing of its future"
-    return rq.Value(found.value, found.ts)
+    return requests.Value(found.value, found.ts)
 
 
-def scan(work: Work, request: rq.Scan) -> Result:
+def scan(work: Work, request: requests.Scan) -> Result:
     """Rows in order."""
     rows = _scan(work, request.start, request.end, reverse=False)
     # Only what was looked at counts as read: beyond the resume key nothing was promised.
     note_read(work, request.start, rows.resume or request.end, work.read_ts)
-    return rq.Rows(rows.keys, rows.values, rows.resume)
+    return requests.Rows(rows.keys, rows.values, rows.resume)
 
 
-def reverse_scan(work: Work, request: rq.ReverseScan) -> Result:
+def reverse_scan(work: Work, request: requests.ReverseScan) -> Result:
     """Rows from the end."""
     rows = _scan(work, request.start, request.end, reverse=True)
     note_read(work, rows.resume or request.start, request.end, work.read_ts)
-    return rq.Rows(rows.keys, rows.values, rows.resume)
+    return requests.Rows(rows.keys, rows.values, rows.resume)
 
 
 def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> ScannedRows:
@@ -78,7 +78,7 @@ def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> ScannedRows
     return rows
 
 
-def export(work: Work, request: rq.Export) -> Result:
+def export(work: Work, request: requests.Export) -> Result:
     """Every version of a window of time."""
     check_window(work, request.start, request.end, after=request.after)
     header = work.header
@@ -93,10 +93,10 @@ def export(work: Work, request: rq.Export) -> Result:
     )
     note_read(work, request.start, found.resume or request.end, request.upto)
     assert len(found.keys) == len(found.timestamps) == len(found.values), "a version has a key, a time and a value"
-    return rq.Versions(found.keys, list(found.timestamps), found.values, found.resume)
+    return requests.Versions(found.keys, list(found.timestamps), found.values, found.resume)
 
 
-def refresh(work: Work, request: rq.Refresh) -> Result:
+def refresh(work: Work, request: requests.Refresh) -> Result:
     """Whether an earlier read still holds at a later timestamp; if so, it counts as read there.
 
     An intent at or below `upto` is no change yet: the refreshing transaction may push it above `upto`, or wait for its end.
@@ -118,10 +118,10 @@ def refresh(work: Work, request: rq.Refresh) -> Result:
             "something was written where the transaction had read; restart it", key=change.key, existing=change.ts
         )
     note_read(work, start, end, upto)
-    return rq.Done()
+    return requests.Done()
 
 
-def put(work: Work, request: rq.Put) -> Result:
+def put(work: Work, request: requests.Put) -> Result:
     """Set a key."""
     _check_record(work, request)
     return _wrote(
@@ -138,7 +138,7 @@ def put(work: Work, request: rq.Put) -> Result:
     )
 
 
-def conditional_put(work: Work, request: rq.ConditionalPut) -> Result:
+def conditional_put(work: Work, request: requests.ConditionalPut) -> Result:
     """Set a key if it has the expected value."""
     _check_record(work, request)
     written = writes.conditional_put(
@@ -154,7 +154,7 @@ def conditional_put(work: Work, request: rq.ConditionalPut) -> Result:
     return _wrote(work, written)
 
 
-def init_put(work: Work, request: rq.InitPut) -> Result:
+def init_put(work: Work, request: requests.InitPut) -> Result:
     """Set a key unless it has another value."""
     _check_record(work, request)
     written = writes.init_put(
@@ -163,7 +163,7 @@ def init_put(work: Work, request: rq.InitPut) -> Result:
     return _wrote(work, written)
 
 
-def increment(work: Work, request: rq.Increment) -> Result:
+def increment(work: Work, request: requests.Increment) -> Result:
     """Add to a counter."""
     if request.key < KV:
         work.view.neighbors.check_record(request.key, NO_COUNT)
@@ -173,10 +173,10 @@ def increment(work: Work, request: rq.Increment) -> Result:
         work.reader, work.effects, request.key, request.by, ts=work.write_ts, txn=work.writer, sequence=work.sequence
     )
     _wrote(work, written)
-    return rq.Number(number)
+    return requests.Number(number)
 
 
-def delete(work: Work, request: rq.Delete) -> Result:
+def delete(work: Work, request: requests.Delete) -> Result:
     """Remove a key."""
     return _wrote(
         work,
@@ -186,7 +186,7 @@ def delete(work: Work, request: rq.Delete) -> Result:
     )
 
 
-def delete_range(work: Work, request: rq.DeleteRange) -> Result:
+def delete_range(work: Work, request: requests.DeleteRange) -> Result:
     """Remove every key of a span; answers with the keys that had a value."""
     keys, stats, resume = writes.delete_range(
         work.reader,
@@ -204,10 +204,10 @@ def delete_range(work: Work, request: rq.DeleteRange) -> Result:
     # That the other keys of the span are absent was told too.
     assert resume is None or request.start <= resume <= request.end, "what is left lies in the span"
     note_read(work, request.start, resume or request.end, work.write_ts)
-    return rq.Rows(keys, [], resume)
+    return requests.Rows(keys, [], resume)
 
 
-def put_rows(work: Work, request: rq.PutRows) -> Result:
+def put_rows(work: Work, request: requests.PutRows) -> Result:
     """Set many keys."""
     if request.keys and request.keys[0] < KV:  # sorted: the others lie above
         for key, value in zip(request.keys, request.values, strict=True):
@@ -226,7 +226,7 @@ def put_rows(work: Work, request: rq.PutRows) -> Result:
     return _wrote(work, written)
 
 
-def _check_record(work: Work, request: rq.Put | rq.ConditionalPut | rq.InitPut) -> None:
+def _check_record(work: Work, request: requests.Put | requests.ConditionalPut | requests.InitPut) -> None:
     """Refuse what the nodes that read the cluster's own records could not read."""
     if request.key < KV:
         work.view.neighbors.check_record(request.key, request.value)
@@ -238,7 +238,7 @@ def _wrote(work: Work, written: WrittenVersion) -> Result:
     work.evaluation.add_stats(written.stats)
     if written.ts > work.write_ts:
         work.write_ts = written.ts
-    return rq.Done()
+    return requests.Done()
 
 
 def check_window(work: Work, start: bytes, end: bytes, *, after: Timestamp) -> None:

@@ -22,7 +22,7 @@ from slackwater.errors import UsageError
 from slackwater.hooks import probe, tap
 from slackwater.model.retention import decide, entries, stretches
 from slackwater.protocol.log.commands import GcTrigger
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica.state import VERSIONS
 from slackwater.runtime.seam import Family
 from slackwater.storage import gc
@@ -39,7 +39,7 @@ GC_VERSIONS_MAX = 5_000
 """Deletions in one command."""
 
 
-def raise_threshold(work: Work, request: rq.RaiseGcThreshold) -> Result:
+def raise_threshold(work: Work, request: requests.RaiseGcThreshold) -> Result:
     """Refuse reads at or below a timestamp from now on, but for what protections keep."""
     state = work.view.state
     permit = work.view.retention.permit(state)
@@ -56,10 +56,10 @@ def raise_threshold(work: Work, request: rq.RaiseGcThreshold) -> Result:
     if (threshold, kept) != (state.gc_threshold, state.kept):
         work.evaluation.trigger = GcTrigger(gc_threshold=threshold, kept=kept)
         work.evaluation.generation = state.descriptor.generation
-    return rq.Done()
+    return requests.Done()
 
 
-def gc_versions(work: Work, request: rq.GcVersions) -> Result:
+def gc_versions(work: Work, request: requests.GcVersions) -> Result:
     """Remove single versions below the threshold, which must have been raised before."""
     state = work.view.state
     points = [gc.GcPoint(key, tuple(times)) for key, times in request.keys]
@@ -71,10 +71,10 @@ def gc_versions(work: Work, request: rq.GcVersions) -> Result:
     collected = gc.collect_keys(work.reader, work.effects, points, stretches=_stretches(state))
     work.evaluation.add_stats(collected.stats)
     work.evaluation.generation = state.descriptor.generation
-    return rq.Number(collected.versions)
+    return requests.Number(collected.versions)
 
 
-def gc_span(work: Work, request: rq.GcSpan) -> Result:
+def gc_span(work: Work, request: requests.GcSpan) -> Result:
     """Remove a span of which nothing has to stay. Its numbers were found by `prepare_span`, under the same latches."""
     found = work.view.prepared
     if not found:
@@ -89,10 +89,10 @@ def gc_span(work: Work, request: rq.GcSpan) -> Result:
             work.effects.delete(Family.DATA, tail + suffix(ts))
     work.evaluation.add_stats(tuple(-n for n in found))
     work.evaluation.generation = work.view.state.descriptor.generation
-    return rq.Number(found[VERSIONS])
+    return requests.Number(found[VERSIONS])
 
 
-def prepare_span(engine: Engine, state: RangeState, request: rq.GcSpan, dropped_at: Timestamp) -> tuple[int, ...]:
+def prepare_span(engine: Engine, state: RangeState, request: requests.GcSpan, dropped_at: Timestamp) -> tuple[int, ...]:
     """The statistics of a span that may go as a whole; empty when it may not. Long: to be called off the loop.
 
     Of a dropped table everything may go once nobody can read it as of before: when the threshold has passed the drop, and

@@ -25,7 +25,7 @@ from slackwater.protocol.log.commands import (
     SplitTrigger,
     ThawTrigger,
 )
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 
 if TYPE_CHECKING:
     from slackwater.protocol.range.requests import Result
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CHECKSUM_ID_BYTES_MAX = 64
 
 
-def split(work: Work, request: rq.Split) -> Result:
+def split(work: Work, request: requests.Split) -> Result:
     """Divide the range at a key."""
     old = work.view.state.descriptor
     if not old.start < request.at < old.end:
@@ -55,10 +55,10 @@ def split(work: Work, request: rq.Split) -> Result:
     assert left.range_id != right.range_id, "two ranges have two ids"
     work.evaluation.trigger = SplitTrigger(left, right, work.view.prepared)
     work.evaluation.generation = old.generation
-    return rq.SplitResult(left, right)
+    return requests.SplitResult(left, right)
 
 
-def subsume(work: Work, request: rq.Subsume) -> None:
+def subsume(work: Work, request: requests.Subsume) -> None:
     """Freeze the range. The answer is made from the state in which the freeze applied.
 
     Only when this store's own replica of the left side agrees: it, and nothing a caller says, will later be the witness
@@ -81,7 +81,7 @@ def subsume(work: Work, request: rq.Subsume) -> None:
         # Reads went on until the freeze applied here, so the floor is looked up *after* that: everything this leaseholder
         # ever served was at or below its clock, or is the highest of its cache (evaluation would miss the last of them).
         served = cache.highest if cache is not None else now
-        return rq.SubsumeResult(
+        return requests.SubsumeResult(
             position=state.position,
             lai=state.lai,
             closed=Timestamp(max(state.closed, closed_by_leaseholder)),
@@ -96,7 +96,7 @@ def subsume(work: Work, request: rq.Subsume) -> None:
     work.evaluation.finishers.append(frozen)
 
 
-def thaw(work: Work, request: rq.Thaw) -> Result:
+def thaw(work: Work, request: requests.Thaw) -> Result:
     """End a freeze whose merge can no longer apply.
 
     The proof is local. Let g be the left side's generation under which this range was frozen. Along the keys just left
@@ -110,7 +110,7 @@ def thaw(work: Work, request: rq.Thaw) -> Result:
     """
     frozen = work.view.state.frozen
     if frozen is None:
-        return rq.Done()
+        return requests.Done()
     if request.left_generation_passed and request.left_generation_passed <= frozen.left_generation:
         raise UsageError(
             "the left side could still merge; raise its generation first (AbortMerge)",
@@ -123,10 +123,10 @@ def thaw(work: Work, request: rq.Thaw) -> Result:
             frozen_under=frozen.left_generation,
         )
     work.evaluation.trigger = ThawTrigger()
-    return rq.Done()
+    return requests.Done()
 
 
-def merge(work: Work, request: rq.Merge) -> Result:
+def merge(work: Work, request: requests.Merge) -> Result:
     """Take over the frozen right neighbour."""
     left, right = work.view.state.descriptor, request.right
     if left.end != right.start or set(left.replicas) != set(right.replicas):
@@ -142,10 +142,10 @@ def merge(work: Work, request: rq.Merge) -> Result:
     assert merged.start < right.start < merged.end, "the right side is inside the merged range"
     work.evaluation.trigger = MergeTrigger(merged, right, request.frozen)
     work.evaluation.generation = left.generation
-    return rq.Done()
+    return requests.Done()
 
 
-def _check_frozen(view: View, right: RangeDescriptor, frozen: rq.SubsumeResult) -> None:
+def _check_frozen(view: View, right: RangeDescriptor, frozen: requests.SubsumeResult) -> None:
     """Refuse a merge that this store's own replica of the right side does not bear out.
 
     Both sides have the same replicas, so the right side is here. A frozen range stands still: its descriptor, statistics and
@@ -171,11 +171,11 @@ def _check_frozen(view: View, right: RangeDescriptor, frozen: rq.SubsumeResult) 
         raise UsageError(f"the merge names impossible timestamps for r{right.range_id}", here=here.status())
 
 
-def abort_merge(work: Work, request: rq.AbortMerge) -> Result:
+def abort_merge(work: Work, request: requests.AbortMerge) -> Result:
     """Raise the generation past one under which a merge may have been proposed. Answers with the generation reached."""
     old = work.view.state.descriptor
     if old.generation > request.generation:
-        return rq.Number(old.generation)
+        return requests.Number(old.generation)
     if request.generation > old.generation:
         raise UsageError(
             "no merge can have been proposed under a generation that the range has not reached", actual=old.generation
@@ -184,10 +184,10 @@ def abort_merge(work: Work, request: rq.AbortMerge) -> Result:
     assert raised.generation > old.generation, "no merge under the old generation can apply now"
     work.evaluation.trigger = DescriptorTrigger(raised)
     work.evaluation.generation = old.generation
-    return rq.Number(raised.generation)
+    return requests.Number(raised.generation)
 
 
-def change_replicas(work: Work, request: rq.ChangeReplicas) -> Result:
+def change_replicas(work: Work, request: requests.ChangeReplicas) -> Result:
     """Replace the set of replicas."""
     state = work.view.state
     if request.generation != state.descriptor.generation:
@@ -210,35 +210,35 @@ def change_replicas(work: Work, request: rq.ChangeReplicas) -> Result:
     assert changed.generation == state.descriptor.generation + 1, "every change raises the generation"
     work.evaluation.trigger = DescriptorTrigger(changed)
     work.evaluation.generation = request.generation
-    return rq.Done()
+    return requests.Done()
 
 
-def transfer_lease(work: Work, request: rq.TransferLease) -> Result:
+def transfer_lease(work: Work, request: requests.TransferLease) -> Result:
     """Hand over the lease; the driver, which knows the target's liveness, makes the trigger."""
     if request.to != work.view.state.lease.holder:
         work.evaluation.transfer_to = request.to
     assert work.evaluation.trigger is None, "a transfer is proposed by the driver"
-    return rq.Done()
+    return requests.Done()
 
 
-def compute_checksum(work: Work, request: rq.ComputeChecksum) -> Result:
+def compute_checksum(work: Work, request: requests.ComputeChecksum) -> Result:
     """Have every replica digest its state at this point of the log."""
     if not 0 < len(request.checksum_id) <= CHECKSUM_ID_BYTES_MAX:
         raise UsageError(f"a checksum is known by 1 to {CHECKSUM_ID_BYTES_MAX} bytes", got=len(request.checksum_id))
     work.evaluation.trigger = ChecksumTrigger(request.checksum_id)
-    return rq.Done()
+    return requests.Done()
 
 
-def barrier(work: Work, request: rq.Barrier) -> None:
+def barrier(work: Work, request: requests.Barrier) -> None:
     """An empty command; answers with the range and the index at which it applied."""
-    work.evaluation.finishers.append(lambda state, _: rq.Passed(state.descriptor.range_id, state.lai))
+    work.evaluation.finishers.append(lambda state, _: requests.Passed(state.descriptor.range_id, state.lai))
 
 
-def close_now(work: Work, request: rq.CloseNow) -> Result | None:
+def close_now(work: Work, request: requests.CloseNow) -> Result | None:
     """An empty command whose flush closes the timestamp, unless that is closed already."""
     state = work.view.state
     if state.closed >= request.at:
-        return rq.ClosedResult(state.lai, state.closed)
+        return requests.ClosedResult(state.lai, state.closed)
     work.evaluation.close_at = Timestamp(max(work.evaluation.close_at, request.at))
-    work.evaluation.finishers.append(lambda applied, _: rq.ClosedResult(applied.lai, applied.closed))
+    work.evaluation.finishers.append(lambda applied, _: requests.ClosedResult(applied.lai, applied.closed))
     return None

@@ -13,7 +13,7 @@ from slackwater.hooks import probe
 from slackwater.model.spans import Span
 from slackwater.model.txns import Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.protocol.log.commands import GcTrigger
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica import records
 from slackwater.replica.declare import txn_key
 from slackwater.replica.evaluation import Evaluation
@@ -35,7 +35,7 @@ LOCKS_INLINE_MAX = 1_000
 assert LOCKS_INLINE_MAX <= LATCHES_PER_REQUEST_MAX, "locks that are resolved here can be latched"
 
 
-def end_txn(work: Work, request: rq.EndTxn) -> Result:
+def end_txn(work: Work, request: requests.EndTxn) -> Result:
     """Commit or roll back, and resolve the intents that lie in this range."""
     txn = _txn(work)
     record = work.record if work.one_phase else records.read_record(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
@@ -49,10 +49,12 @@ def end_txn(work: Work, request: rq.EndTxn) -> Result:
     return _committed(_finished(work, request, txn, TxnStatus.COMMITTED, work.write_ts))
 
 
-def _committed(record: TxnRecord) -> rq.Committed:
+def _committed(record: TxnRecord) -> requests.Committed:
     assert record.status is TxnStatus.COMMITTED, "only a commit is told as one"
     assert record.write_ts > 0, "only a commit is told as one"
-    return rq.Committed(TxnStatus.COMMITTED, record.write_ts, record.resolved, record.lock_keys, record.lock_spans)
+    return requests.Committed(
+        TxnStatus.COMMITTED, record.write_ts, record.resolved, record.lock_keys, record.lock_spans
+    )
 
 
 def record_before(batch: Batch, view: View) -> TxnRecord | None:
@@ -65,20 +67,20 @@ def already_committed(batch: Batch, record: TxnRecord) -> Evaluation:
     """A one-phase batch that comes again after it had committed: answered from the record, with nothing written twice."""
     probe("evaluate.one_phase_again")
     evaluation = Evaluation(batch)
-    evaluation.results = [*(rq.Done() for _ in batch.requests[:-1]), _committed(record)]
+    evaluation.results = [*(requests.Done() for _ in batch.requests[:-1]), _committed(record)]
     evaluation.ts = evaluation.txn_write_ts = record.write_ts
     assert len(evaluation.results) == len(batch.requests), "a result for every request"
     return evaluation
 
 
-def _roll_back(work: Work, request: rq.EndTxn, record: TxnRecord | None, txn: Txn) -> Result:
+def _roll_back(work: Work, request: requests.EndTxn, record: TxnRecord | None, txn: Txn) -> Result:
     if record is None and txn.start <= work.view.state.txn_floor:
-        return rq.Committed(TxnStatus.ABORTED, MIN)
+        return requests.Committed(TxnStatus.ABORTED, MIN)
     _finished(work, request, txn, TxnStatus.ABORTED, txn.write_ts)
-    return rq.Committed(TxnStatus.ABORTED, MIN)
+    return requests.Committed(TxnStatus.ABORTED, MIN)
 
 
-def _finished(work: Work, request: rq.EndTxn, txn: Txn, status: TxnStatus, ts: Timestamp) -> TxnRecord:
+def _finished(work: Work, request: requests.EndTxn, txn: Txn, status: TxnStatus, ts: Timestamp) -> TxnRecord:
     """Write the final record and resolve the local intents in the same command."""
     here, keys, spans = work.view.state.descriptor, request.lock_keys, request.lock_spans
     left_keys: tuple[bytes, ...] = ()
@@ -107,17 +109,17 @@ def _finished(work: Work, request: rq.EndTxn, txn: Txn, status: TxnStatus, ts: T
     return records.write_record(work.effects, record)
 
 
-def heartbeat_txn(work: Work, request: rq.HeartbeatTxn) -> Result:
+def heartbeat_txn(work: Work, request: requests.HeartbeatTxn) -> Result:
     """Keep a transaction alive; tells the coordinator if it no longer is."""
     txn = _txn(work)
     record = records.read_record(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
     work.evaluation.records = (txn.txn_id,)
-    return rq.TxnResult(
+    return requests.TxnResult(
         records.heartbeat(work.effects, record, txn, now=work.view.now, txn_floor=work.view.state.txn_floor)
     )
 
 
-def push_txn(work: Work, request: rq.PushTxn) -> Result:
+def push_txn(work: Work, request: requests.PushTxn) -> Result:
     """Decide what became of a transaction, or say that the pusher has to wait for it."""
     pushee = request.pushee
     record = records.read_record(work.reader, anchor=pushee.anchor, txn_id=pushee.txn_id)
@@ -132,34 +134,34 @@ def push_txn(work: Work, request: rq.PushTxn) -> Result:
     if outcome is None:
         probe("evaluate.push_waits")
         work.evaluation.parked = pushee.txn_id
-        return rq.Pushed(records.unsettled(request, record))
+        return requests.Pushed(records.unsettled(request, record))
     assert outcome.txn_id == pushee.txn_id, "the answer is about the transaction that was pushed"
     work.evaluation.records = (pushee.txn_id,)
-    return rq.Pushed(outcome, ambiguous=record is None and pushee.start <= work.view.state.txn_floor)
+    return requests.Pushed(outcome, ambiguous=record is None and pushee.start <= work.view.state.txn_floor)
 
 
-def query_txn(work: Work, request: rq.QueryTxn) -> Result:
+def query_txn(work: Work, request: requests.QueryTxn) -> Result:
     """Read a record."""
-    return rq.TxnResult(records.read_record(work.reader, anchor=request.anchor, txn_id=request.txn_id))
+    return requests.TxnResult(records.read_record(work.reader, anchor=request.anchor, txn_id=request.txn_id))
 
 
-def resolve_intents(work: Work, request: rq.ResolveIntents) -> Result:
+def resolve_intents(work: Work, request: requests.ResolveIntents) -> Result:
     """Apply what became of a transaction to its intents here, as many as fit a log entry."""
     done = _resolve(work, request.resolution, list(request.keys), list(request.spans))
     more = done.keys < len(request.keys) or len(done.spans) < len(request.spans)
     alone = len(request.spans) == 1 and not request.keys
-    return rq.Number(done.found, more=more, resume=done.resume if alone else None)
+    return requests.Number(done.found, more=more, resume=done.resume if alone else None)
 
 
-def forget_locks(work: Work, request: rq.ForgetLocks) -> Result:
+def forget_locks(work: Work, request: requests.ForgetLocks) -> Result:
     """Note that every intent of a finished transaction is gone."""
     record = records.read_record(work.reader, anchor=request.anchor, txn_id=request.txn_id)
     if record is not None and record.status is not TxnStatus.PENDING and not record.resolved:
         records.write_record(work.effects, msgspec.structs.replace(record, lock_keys=(), lock_spans=(), resolved=True))
-    return rq.Done()
+    return requests.Done()
 
 
-def gc_txn_records(work: Work, request: rq.GcTxnRecords) -> Result:
+def gc_txn_records(work: Work, request: requests.GcTxnRecords) -> Result:
     """Remove finished, resolved records that began before a timestamp, and never let them be created again."""
     if request.before > work.view.now:
         raise UsageError("records of the present and the future cannot be collected", before=request.before)
@@ -174,10 +176,10 @@ def gc_txn_records(work: Work, request: rq.GcTxnRecords) -> Result:
     if removed:
         work.evaluation.trigger = GcTrigger(txn_floor=request.before)
     assert removed <= RECORDS_COLLECTED_MAX, "one command is bounded"
-    return rq.Number(removed)
+    return requests.Number(removed)
 
 
-def _named_records(work: Work, request: rq.GcTxnRecords) -> Iterator[tuple[bytes, TxnRecord]]:
+def _named_records(work: Work, request: requests.GcTxnRecords) -> Iterator[tuple[bytes, TxnRecord]]:
     here = work.view.state.descriptor
     keys = [txn_key(anchor, txn_id) for anchor, txn_id in request.records if here.contains(anchor)]
     for key, raw in zip(keys, work.reader.multi_get(Family.LOCAL, keys), strict=True):

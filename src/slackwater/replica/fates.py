@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.model.txns import Resolution, TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.protocol.range.bulk import ExportArrow
 from slackwater.replica import records
 from slackwater.storage.through import Through
@@ -59,10 +59,10 @@ def through(reader: Reader, told: Sequence[Resolution], *, bound: Timestamp, own
     return Through(reader, fates(reader, told, own=own), bound=bound)
 
 
-def highest_looked_at(batch: rq.Batch, *, read_ts: Timestamp, uncertain_upto: Timestamp) -> Timestamp:
+def highest_looked_at(batch: requests.Batch, *, read_ts: Timestamp, uncertain_upto: Timestamp) -> Timestamp:
     """The highest timestamp that a batch of reads looks at."""
     header = batch.header
     limit = header.txn.uncertainty_limit if header.txn is not None else header.uncertainty_limit
     present = max(read_ts, uncertain_upto, limit)
-    windows = (rq.Export, rq.Refresh, ExportArrow)  # these say themselves up to where
+    windows = (requests.Export, requests.Refresh, ExportArrow)  # these say themselves up to where
     return Timestamp(max(r.upto if isinstance(r, windows) else present for r in batch.requests))

@@ -27,7 +27,7 @@ from slackwater.hooks import probe
 from slackwater.model.descriptors import FIRST_RANGE, REPLICAS_MAX
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.node.services import ReplicaStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.protocol.range.requests import Header
 from slackwater.routing.sender import NO_RANGE
 from slackwater.server import merging
@@ -97,13 +97,13 @@ class Admin:
         if held.range_id == FIRST_RANGE:
             raise UsageError("the first range holds the index of ranges and is never split", at=at)
         try:
-            done = await self.ask(rq.Split(at, await self._new_range_id()), at=at)
+            done = await self.ask(requests.Split(at, await self._new_range_id()), at=at)
         except AmbiguousResult:
             probe("admin.split_ambiguous")
             if (await self.describe(at)).descriptor.start != at:
                 raise UnavailableError("the split did not happen, or has not yet; try again", at=at) from None
             return await self.split(at)
-        if not isinstance(done, rq.SplitResult):
+        if not isinstance(done, requests.SplitResult):
             raise UnavailableError("a split was answered with something else", kind=type(done).__name__)
         self.sender.cache.insert(done.left)
         self.sender.cache.insert(done.right)
@@ -134,7 +134,7 @@ class Admin:
         if found.lease.holder and target.lease.sequence != found.lease.sequence:
             raise UnavailableError(f"the replica on n{to} is behind; it cannot take the lease yet")
         try:
-            await self.ask(rq.TransferLease(to), at=found.descriptor.start)
+            await self.ask(requests.TransferLease(to), at=found.descriptor.start)
         except AmbiguousResult:
             if (await self.describe(key)).lease.holder != to:
                 raise
@@ -201,7 +201,7 @@ class Admin:
 
     async def _set_replicas(self, old: RangeDescriptor, replicas: tuple[NodeId, ...]) -> RangeDescriptor:
         try:
-            await self.ask(rq.ChangeReplicas(replicas, old.generation), at=old.start)
+            await self.ask(requests.ChangeReplicas(replicas, old.generation), at=old.start)
         except (AmbiguousResult, ConditionFailed) as error:
             now = (await self.describe(old.start)).descriptor
             if now.range_id != old.range_id or set(now.replicas) != set(replicas):
@@ -232,11 +232,11 @@ class Admin:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def describe(self, key: bytes) -> rq.LeaseResult:
+    async def describe(self, key: bytes) -> requests.LeaseResult:
         """The range that holds `key` as its leaseholder has applied it."""
         for _ in range(DESCRIBE_TRIES_MAX):
-            info = await self.ask(rq.LeaseInfo(by_holder=True), at=key)
-            if not isinstance(info, rq.LeaseResult):
+            info = await self.ask(requests.LeaseInfo(by_holder=True), at=key)
+            if not isinstance(info, requests.LeaseResult):
                 raise UnavailableError("a question for the lease was answered with something else")
             self.sender.cache.insert(info.descriptor)
             if info.descriptor.contains(key):
@@ -257,7 +257,7 @@ class Admin:
             await call.next_round(pause=True)
         raise UnavailableError("the range below this key keeps changing", key=key)
 
-    async def ask(self, request: rq.Request, *, at: bytes) -> rq.Result:
+    async def ask(self, request: requests.Request, *, at: bytes) -> requests.Result:
         """Send one request to the range that holds `at`."""
         answer = await self.sender.send([request], Header(NO_RANGE), at=at, timeout=ADMIN_TIMEOUT_S)
         return answer.results[0]

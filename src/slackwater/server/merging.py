@@ -26,7 +26,7 @@ from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.protect.zone_changes import read_zones
 from slackwater.protocol.node.services import ReplicaStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -83,15 +83,15 @@ async def _check(admin: Admin, left: RangeDescriptor, right: RangeDescriptor) ->
 
 
 async def _merge(admin: Admin, left: RangeDescriptor, right: RangeDescriptor) -> None:
-    frozen = await admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
-    if not isinstance(frozen, rq.SubsumeResult):
+    frozen = await admin.ask(requests.Subsume(left.range_id, left.generation), at=right.start)
+    if not isinstance(frozen, requests.SubsumeResult):
         raise UnavailableError("a freeze was answered with something else", kind=type(frozen).__name__)
     if buggify("merge.stop_after_freeze"):
         raise UnavailableError("stopped after the freeze")
     await wait_applied(admin, right.range_id, right.replicas, frozen.position)
     # Frozen, so its descriptor stands still: what it is now is what is merged.
     right = (await admin.describe(right.start)).descriptor
-    await admin.ask(rq.Merge(right, frozen), at=left.start)
+    await admin.ask(requests.Merge(right, frozen), at=left.start)
 
 
 async def wait_applied(admin: Admin, range_id: RangeId, nodes: tuple[NodeId, ...], position: Position) -> None:
@@ -116,12 +116,12 @@ async def wait_applied(admin: Admin, range_id: RangeId, nodes: tuple[NodeId, ...
 async def undo(admin: Admin, right: RangeDescriptor, *, left_generation: int) -> None:
     """Make sure that no merge under `left_generation` can happen, then let the frozen range go on, if it still is one."""
     left = await admin.range_below(right.start)
-    reached = await admin.ask(rq.AbortMerge(left_generation), at=left.start)
-    if not isinstance(reached, rq.Number):
+    reached = await admin.ask(requests.AbortMerge(left_generation), at=left.start)
+    if not isinstance(reached, requests.Number):
         raise UnavailableError("an abort was answered with something else", kind=type(reached).__name__)
     now = (await admin.describe(left.start)).descriptor
     await admin.meta.publish(now)
     if now.contains(right.start):
         probe("merge.had_succeeded")
         return
-    await admin.ask(rq.Thaw(), at=right.start)
+    await admin.ask(requests.Thaw(), at=right.start)

@@ -41,7 +41,7 @@ _decoder = msgspec.msgpack.Decoder(RangeDescriptor)
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Record(NamedTuple):
+class MetaRecord(NamedTuple):
     """One entry of the index, as it was read."""
 
     key: bytes
@@ -49,10 +49,10 @@ class Record(NamedTuple):
     descriptor: RangeDescriptor
 
 
-def decode(key: bytes, raw: bytes) -> Record:
+def decode(key: bytes, raw: bytes) -> MetaRecord:
     """Read an entry."""
     try:
-        return Record(key, raw, _decoder.decode(raw))
+        return MetaRecord(key, raw, _decoder.decode(raw))
     except (msgspec.MsgspecError, ValueError) as error:
         raise DecodeError("an entry of the index of ranges cannot be read", key=key) from error
 
@@ -62,7 +62,7 @@ def overlap(a: RangeDescriptor, b: RangeDescriptor) -> bool:
     return a.start < b.end and b.start < a.end
 
 
-def plan(records: Sequence[Record], descriptors: Sequence[RangeDescriptor]) -> list[Request]:
+def plan(records: Sequence[MetaRecord], descriptors: Sequence[RangeDescriptor]) -> list[Request]:
     """What brings the index up to date with these descriptors, given everything that overlaps them; pure."""
     at = {record.key: record for record in records}
     requests: list[Request] = []
@@ -88,10 +88,10 @@ class MetaIndex:
     def __init__(self, kv: KV) -> None:
         self._kv = kv
 
-    async def read(self, start: bytes, end: bytes) -> list[Record]:
+    async def read(self, start: bytes, end: bytes) -> list[MetaRecord]:
         """Every record whose range overlaps `[start, end)`."""
         at = layout.meta_after(start).start
-        found: list[Record] = []
+        found: list[MetaRecord] = []
         while True:
             rows = await self._kv.scan(at, layout.prefix_end(layout.META), max_keys=READ_ROWS, timeout=META_TIMEOUT_S)
             for key, raw in zip(rows.keys, rows.values, strict=True):

@@ -25,7 +25,7 @@ from slackwater.protocol.node import services
 from slackwater.runtime.rpc.dialer import Dialer
 from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.rpc.server import RpcServer
-from slackwater.runtime.rpc.versions import SUPPORTED, Versions
+from slackwater.runtime.rpc.versions import SUPPORTED, ProtocolVersions
 from slackwater.runtime.sync import Event
 from slackwater.server.addresses import AddressBook
 from slackwater.server.bootstrap import FIRST_FREE_RANGE_ID, FIRST_NODE, bootstrap_store
@@ -70,7 +70,7 @@ class Node:
         join: tuple[Address, ...] = (),
         locality: tuple[tuple[str, str], ...] = (),
         listener: ApplyListener | None = None,
-        versions: Versions = SUPPORTED,
+        versions: ProtocolVersions = SUPPORTED,
     ) -> None:
         self.runtime = runtime
         self.scope = scope

@@ -14,7 +14,7 @@ from slackwater.codec.keys import unescape
 from slackwater.codec.rows import version_of
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model.system_tables import check_not_system
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from slackwater.gateway.service import Gateway
     from slackwater.protocol.range.requests import Batch
 
-_PUTS = (rq.Put, rq.ConditionalPut, rq.InitPut)
-WRITES = frozenset({*_PUTS, rq.PutRows, rq.Increment})
+_PUTS = (requests.Put, requests.ConditionalPut, requests.InitPut)
+WRITES = frozenset({*_PUTS, requests.PutRows, requests.Increment})
 
 
 def known_plain(batch: Batch) -> bool:
@@ -49,11 +49,11 @@ async def check_raw(gateway: Gateway, batch: Batch) -> None:
 def _written(batch: Batch) -> Iterator[tuple[bytes, bytes | None]]:
     for request in batch.requests:
         match request:
-            case rq.Put(key, value) | rq.ConditionalPut(key, value) | rq.InitPut(key, value):
+            case requests.Put(key, value) | requests.ConditionalPut(key, value) | requests.InitPut(key, value):
                 yield key, value
-            case rq.Increment(key):
+            case requests.Increment(key):
                 yield key, None
-            case rq.PutRows(keys, values):
+            case requests.PutRows(keys, values):
                 yield from zip(keys, values, strict=False)
 
 

@@ -97,7 +97,7 @@ def _start_keeper(pins: Path) -> None:
     )
 
 
-class Keeper:
+class PinKeeper:
     """Renews the pins of one application, and releases them at its end."""
 
     def __init__(self, pins: Path, parent: int) -> None:
@@ -174,7 +174,7 @@ def main(argv: list[str]) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        Keeper(pins, int(argv[1])).run()
+        PinKeeper(pins, int(argv[1])).run()
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Collected(NamedTuple):
     stats: Stats
 
 
-class _Run:
+class _VersionRun:
     """Neighboring keys of which nothing stays."""
 
     __slots__ = ("_listed_max", "points", "start", "versions")
@@ -111,7 +111,7 @@ def plan(
     found = GcPlan([], [], 0, 0)
     points, clears, listed, total, scanned, next_at = found.points, found.clears, 0, 0, 0, MAX
     listed_max = clear_min or max_versions
-    run = _Run(listed_max)
+    run = _VersionRun(listed_max)
 
     def close(upto: bytes) -> None:
         nonlocal run, listed
@@ -120,7 +120,7 @@ def plan(
         elif run.start is not None:
             points.extend(run.points)
             listed += run.versions
-        run = _Run(listed_max)
+        run = _VersionRun(listed_max)
 
     rules = iter(stretches)
     rule = next(rules)

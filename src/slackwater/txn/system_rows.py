@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slackwater.txn.coordinator import Transaction
 
 
-class Reader(Protocol):
+class RowReader(Protocol):
     """What rows are read from: a `Transaction`, or a `KV` for one consistent read outside of transactions."""
 
     async def get(self, key: bytes, /) -> bytes | None:
@@ -52,12 +52,12 @@ class SystemRows:
         """Every row whose primary key begins with these values; the whole table without any."""
         return prefix_span(self.codec.key(prefix))
 
-    async def get(self, reader: Reader, *values: object) -> dict[str, Any] | None:
+    async def get(self, reader: RowReader, *values: object) -> dict[str, Any] | None:
         """The row with this primary key, or None."""
         found = await reader.get(self.codec.key(values))
         return None if found is None else self.codec.decode(found)
 
-    async def scan(self, reader: Reader, *prefix: object, max_rows: int = 0) -> list[dict[str, Any]]:
+    async def scan(self, reader: RowReader, *prefix: object, max_rows: int = 0) -> list[dict[str, Any]]:
         """Rows whose primary key begins with these values, in key order; at most `max_rows` of them, if that is given."""
         span = self.span(*prefix)
         rows = await reader.scan(span.start, span.end, max_keys=max_rows)

@@ -12,7 +12,7 @@ from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import UsageError
 from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from tests.unit.server.cluster import Cluster
 
 COLUMNS, KEY = (ColumnSpec("id", INT),), (KeySpec("id"),)
@@ -82,7 +82,7 @@ def test_descriptors_outlive_the_history_around_them() -> None:
             one, two = cluster.nodes
             made = await one.catalog.create("t", COLUMNS, KEY)
             cluster.collect_upto_now()
-            threshold = rq.RaiseGcThreshold(one.clock.now())
+            threshold = requests.RaiseGcThreshold(one.clock.now())
             await one.admin.ask(threshold, at=descriptors_span().start)
             assert (await two.catalog.find("t")).latest == made
 

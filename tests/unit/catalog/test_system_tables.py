@@ -13,7 +13,7 @@ from slackwater.errors import UsageError
 from slackwater.model.kinds import INT
 from slackwater.model.system_tables import FIRST_USER_TABLE_ID, JOBS, SYSTEM_TABLES, is_system, system_descriptors
 from slackwater.protocol.client.calls import ColumnSpec
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.server.raw_writes import check_raw
 from slackwater.txn.system_rows import SystemRows
 from tests.unit.client.world import ACCOUNTS, session
@@ -80,7 +80,7 @@ def test_users_neither_make_nor_drop_nor_alter_nor_write_them() -> None:
             await part.add([ROW])
             ref = await part.finish()
             key, value = RowCodec(JOBS).encode(ROW)
-            raw = rq.Batch(rq.Header(0), [rq.Put(key, value)])
+            raw = requests.Batch(requests.Header(0), [requests.Put(key, value)])
 
             async def in_txn() -> None:
                 async with db.transaction() as tx:

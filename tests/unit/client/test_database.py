@@ -22,7 +22,16 @@ from slackwater.errors import (
     UsageError,
 )
 from slackwater.model.kinds import INT
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client.calls import (
+    COMMIT,
+    GET_ROWS,
+    WRITE,
+    ColumnSpec,
+    EndClientTxn,
+    GetRows,
+    Write,
+    WriteKind,
+)
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
 
@@ -187,20 +196,20 @@ def test_gateways_trust_no_client() -> None:
         table = history.latest
         (key, value), (other, _) = (RowCodec(table.schema).encode(row) for row in accounts(2))
         alien = key[:4] + b"\x99" + key[5:]
-        write, call = nt.WriteKind.UPSERT, db._gateways.call
+        write, call = WriteKind.UPSERT, db._gateways.call
         bad = [
-            nt.Write(table.table_id, 1, write, [other, key], [value, value], txn_id=b"x" * 16),
-            nt.Write(table.table_id, 1, write, [key], [], txn_id=b"x" * 16),
-            nt.Write(table.table_id, 1, write, [alien], [value], txn_id=b"x" * 16),
-            nt.Write(table.table_id, 1, write, [key], [b"\x01\x02" + value[2:]], txn_id=b"x" * 16),
-            nt.Write(table.table_id, 1, write, [key], [value], txn_id=b"short"),
-            nt.Write(77, 1, write, [key], [value], txn_id=b"x" * 16),
+            Write(table.table_id, 1, write, [other, key], [value, value], txn_id=b"x" * 16),
+            Write(table.table_id, 1, write, [key], [], txn_id=b"x" * 16),
+            Write(table.table_id, 1, write, [alien], [value], txn_id=b"x" * 16),
+            Write(table.table_id, 1, write, [key], [b"\x01\x02" + value[2:]], txn_id=b"x" * 16),
+            Write(table.table_id, 1, write, [key], [value], txn_id=b"short"),
+            Write(77, 1, write, [key], [value], txn_id=b"x" * 16),
         ]
         for request in bad:
             with pytest.raises(UsageError):
-                await call(nt.WRITE, request, deadline=db._gateways.deadline())
+                await call(WRITE, request, deadline=db._gateways.deadline())
         with pytest.raises(UsageError, match="does not lie inside"):
-            await call(nt.GET_ROWS, nt.GetRows(table.table_id, [b"\x03x"]), deadline=db._gateways.deadline())
+            await call(GET_ROWS, GetRows(table.table_id, [b"\x03x"]), deadline=db._gateways.deadline())
         assert (await db.scan("accounts")).num_rows == 0
 
     play(story)
@@ -212,7 +221,7 @@ def test_a_new_version_is_learned_and_old_rows_get_its_default() -> None:
         table = await db.table("accounts")
         old = await db.snapshot(as_of=db.now())
         catalog = cluster.nodes[0].catalog
-        spec = nt.ColumnSpec("limit", INT, default=7)
+        spec = ColumnSpec("limit", INT, default=7)
         await catalog.publish(table.table_id, lambda now: definition.with_column(now, spec))
         await db.upsert("accounts", [{"id": 1, "balance": 5, "limit": 9}])  # the client finds out by itself
         assert (await db.scan("accounts")).to_pylist() == [
@@ -298,9 +307,7 @@ def test_open_transactions_are_bounded_and_idle_ones_end() -> None:
             assert await opening.tx.get("accounts", 7) is None
         assert len(txns) == 2
         with pytest.raises(SlackwaterError, match="as many open transactions"):
-            await db._gateways.call(
-                nt.COMMIT, nt.EndClientTxn(b"3" * 16, opens=True), deadline=db._gateways.deadline(0.2)
-            )
+            await db._gateways.call(COMMIT, EndClientTxn(b"3" * 16, opens=True), deadline=db._gateways.deadline(0.2))
         await cluster.until(lambda: len(txns) == 0)
         with pytest.raises(RetryableError, match="idle"):
             await first.tx.get("accounts", 0)
@@ -430,7 +437,7 @@ def test_a_write_whose_answer_is_lost_is_settled(when: str) -> None:
         inner, lost = db._gateways._dialer.call, []
 
         async def call(address: str, method: Any, request: Any, **options: Any) -> Any:
-            last = method is nt.COMMIT or (method is nt.WRITE and not request.txn)
+            last = method is COMMIT or (method is WRITE and not request.txn)
             if last and len(lost) < 2:
                 lost.append(method.name)
                 if when == "after":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from slackwater.errors import ConditionFailed, RetryableError, SlackwaterError
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from tests.unit.client.world import session
 from tests.unit.server.cluster import Cluster
 
@@ -59,7 +59,7 @@ def test_small_writes_travel_with_the_next_message(monkeypatch: pytest.MonkeyPat
             assert (await tx.scan("t")).to_pylist() == [{"id": 2, "v": 2}, {"id": 3, "v": 3}]
             await tx.upsert("t", [{"id": 4, "v": 4}])
         assert [(name, len(request.before)) for name, request in messages.sent] == [
-            (nt.GET_ROWS.name, 2), (nt.TXN_SCAN.name, 1), (nt.COMMIT.name, 1),
+            (calls.GET_ROWS.name, 2), (calls.TXN_SCAN.name, 1), (calls.COMMIT.name, 1),
         ]  # fmt: skip
         assert (await db.scan("t")).num_rows == 3
 
@@ -75,7 +75,7 @@ def test_a_failed_message_with_writes_on_board_ends_the_try(monkeypatch: pytest.
             nonlocal tries
             tries += 1
             await tx.upsert("t", [{"id": tries, "v": 1}])
-            messages.fail = nt.GET_ROWS.name if tries == 1 else nt.COMMIT.name if tries == 2 else ""
+            messages.fail = calls.GET_ROWS.name if tries == 1 else calls.COMMIT.name if tries == 2 else ""
             try:
                 await tx.get("t", 9)
             except SlackwaterError:

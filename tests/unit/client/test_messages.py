@@ -9,7 +9,7 @@ import pytest
 
 from slackwater.client.point_reads import POINT_READS_MAX, PointReadBatcher
 from slackwater.errors import ConditionFailed, ConnectionLost, RetryableError, UsageError
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.runtime.clock import RealClock
 from tests.unit.client.world import session
 from tests.unit.server.cluster import Cluster
@@ -68,7 +68,7 @@ def test_a_transfer_is_two_messages() -> None:
             await tx.upsert("b", [{**b, "v": 3}])
 
         await db.run(transfer)
-        assert wire.names == [nt.GET_ROWS.name, nt.COMMIT.name]
+        assert wire.names == [calls.GET_ROWS.name, calls.COMMIT.name]
         assert [request.opens for _, request in wire.sent] == [True, False]
         assert await asyncio.gather(db.get("a", 1), db.get("b", 2)) == [{"id": 1, "v": 0}, {"id": 2, "v": 3}]
 
@@ -80,12 +80,12 @@ def test_blind_writes_are_one_message_and_nothing_is_none() -> None:
         async with db.transaction() as tx:
             await tx.upsert("a", [{"id": 1, "v": 5}])
             await tx.delete("b", [1])
-        assert wire.names == [nt.COMMIT.name]
+        assert wire.names == [calls.COMMIT.name]
         with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block is what is tested
             async with db.transaction() as tx:
                 await tx.upsert("a", [{"id": 1, "v": 6}])
                 raise ZeroDivisionError
-        assert wire.names == [nt.COMMIT.name]
+        assert wire.names == [calls.COMMIT.name]
         with pytest.raises(UsageError, match="has ended"):
             await tx.get("a", 1)
         assert await asyncio.gather(db.get("a", 1), db.get("b", 1)) == [{"id": 1, "v": 5}, None]
@@ -95,11 +95,11 @@ def test_blind_writes_are_one_message_and_nothing_is_none() -> None:
 
 def test_a_first_message_that_never_left_goes_to_another_gateway_under_another_id() -> None:
     async def story(db: AsyncDatabase, wire: _Wire) -> None:
-        wire.unsent = {nt.GET_ROWS.name}
+        wire.unsent = {calls.GET_ROWS.name}
         async with db.transaction() as tx:
             assert await tx.get("a", 1) == {"id": 1, "v": 1}
             await tx.upsert("a", [{"id": 1, "v": 2}])
-        assert wire.names == [nt.GET_ROWS.name, nt.GET_ROWS.name, nt.COMMIT.name]
+        assert wire.names == [calls.GET_ROWS.name, calls.GET_ROWS.name, calls.COMMIT.name]
         first, second, commit = (request.txn for _, request in wire.sent)
         assert first != second == commit
 
@@ -108,7 +108,7 @@ def test_a_first_message_that_never_left_goes_to_another_gateway_under_another_i
 
 def test_a_first_message_without_an_answer_ends_the_try() -> None:
     async def story(db: AsyncDatabase, wire: _Wire) -> None:
-        wire.unanswered = {nt.GET_ROWS.name}
+        wire.unanswered = {calls.GET_ROWS.name}
         tries = 0
 
         async def work(tx: Any) -> None:
@@ -127,20 +127,22 @@ def test_a_first_message_without_an_answer_ends_the_try() -> None:
 
 def test_a_commit_that_was_the_first_message_is_settled_when_its_answer_is_lost() -> None:
     async def story(db: AsyncDatabase, wire: _Wire) -> None:
-        wire.unanswered = {nt.COMMIT.name}
+        wire.unanswered = {calls.COMMIT.name}
         async with db.transaction() as tx:
             await tx.upsert("a", [{"id": 1, "v": 7}])
-        assert wire.names == [nt.COMMIT.name, nt.SETTLE.name]
+        assert wire.names == [calls.COMMIT.name, calls.SETTLE.name]
         assert await db.get("a", 1) == {"id": 1, "v": 7}
         assert tx.commit_timestamp
         # and where the commit never got anywhere, the question rules it out
         wire.sent.clear()
-        mark = nt.TxnHandle(b"7" * 16, wire_key(db), tx.commit_timestamp, 0, tx.commit_timestamp)
-        assert not (await db._gateways.call(nt.SETTLE, nt.Settle(mark), deadline=db._gateways.deadline())).committed
-        held = (nt.Write(table_id(db), 1, nt.WriteKind.UPSERT, *rows(db, 1, 9)),)
+        mark = calls.TxnHandle(b"7" * 16, wire_key(db), tx.commit_timestamp, 0, tx.commit_timestamp)
+        assert not (
+            await db._gateways.call(calls.SETTLE, calls.Settle(mark), deadline=db._gateways.deadline())
+        ).committed
+        held = (calls.Write(table_id(db), 1, calls.WriteKind.UPSERT, *rows(db, 1, 9)),)
         with pytest.raises(RetryableError):
             await db._gateways.call(
-                nt.COMMIT, nt.EndClientTxn(b"7" * 16, held, opens=True), deadline=db._gateways.deadline()
+                calls.COMMIT, calls.EndClientTxn(b"7" * 16, held, opens=True), deadline=db._gateways.deadline()
             )
         assert await db.get("a", 1) == {"id": 1, "v": 7}
 
@@ -155,8 +157,8 @@ def test_the_record_of_a_failed_insert_is_where_it_was_made() -> None:
             with pytest.raises(ConditionFailed):
                 await tx.insert("b", [{"id": 1, "v": 9}])
             await tx.upsert("a", [{"id": 1, "v": 8}])
-            wire.unanswered = {nt.COMMIT.name}
-        assert wire.names == [nt.WRITE.name, nt.COMMIT.name, nt.SETTLE.name]
+            wire.unanswered = {calls.COMMIT.name}
+        assert wire.names == [calls.WRITE.name, calls.COMMIT.name, calls.SETTLE.name]
         assert await db.get("a", 1) == {"id": 1, "v": 8}
 
     _with_database(story)

@@ -17,7 +17,7 @@ from slackwater.feeds.validate import Validators
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import write_zone
 from slackwater.protocol.feeds.events import Changes, Resolved
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.runtime import run
 from tests.unit.server.cluster import DEADLINE_S, Cluster
 
@@ -202,7 +202,7 @@ async def test_below_the_gc_threshold_is_final() -> None:
         await cluster.fill(5)
         threshold = node.clock.now()
         cluster.collect_upto_now()
-        await node.admin.ask(rq.RaiseGcThreshold(threshold), at=kv(b"a"))
+        await node.admin.ask(requests.RaiseGcThreshold(threshold), at=kv(b"a"))
         async with node.feed_client.watch([WHOLE], after=before) as feed:
             with pytest.raises(BelowGcThreshold):
                 await Reader(feed).upto(node.clock.now())

@@ -17,8 +17,7 @@ from slackwater.gateway.staged_jobs import job_name
 from slackwater.jobs import transitions as to
 from slackwater.model import kinds
 from slackwater.model.jobs import Status
-from slackwater.protocol.client import calls as nt
-from slackwater.protocol.client import staging as ns
+from slackwater.protocol.client import calls, staging
 from slackwater.protocol.client.staging import StagedKind
 from tests.unit.server.cluster import Cluster
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 STAGED = prefix_span(SYSTEM + escape(b"staging"))
-COLUMNS = (nt.ColumnSpec("id", kinds.INT, nullable=False), nt.ColumnSpec("v", kinds.STRING))
+COLUMNS = (calls.ColumnSpec("id", kinds.INT, nullable=False), calls.ColumnSpec("v", kinds.STRING))
 
 
 class World:
@@ -39,21 +38,23 @@ class World:
         return await self.node.dialer.call(self.node.address, method, request, timeout=20.0)
 
     async def create(self, name: str = "t") -> None:
-        made = await self.call(nt.CREATE_TABLE, nt.CreateTable(name, COLUMNS, (nt.KeySpec("id"),)))
+        made = await self.call(calls.CREATE_TABLE, calls.CreateTable(name, COLUMNS, (calls.KeySpec("id"),)))
         self.table = made.table.latest
         self.codec = RowCodec(self.table.schema)
 
-    async def stage(self, *chunks: dict[int, str], age_s: float = 0.0, job: ns.StagingJob | None = None) -> ns.PartRef:
+    async def stage(
+        self, *chunks: dict[int, str], age_s: float = 0.0, job: staging.StagingJob | None = None
+    ) -> staging.PartRef:
         now_us = us_of(self.node.clock.now()) - int(age_s * 1e6)
-        part = ns.part_id(now_us, self.node.runtime.rng.bytes(8))
+        part = staging.part_id(now_us, self.node.runtime.rng.bytes(8))
         encoded = []
         for chunk in chunks:
             pairs = sorted(self.codec.encode({"id": key, "v": value}) for key, value in chunk.items())
-            encoded.append(ns.encode_chunk(ns.Chunk([k for k, _ in pairs], [v for _, v in pairs])))
-        await self.call(ns.STAGE, ns.StageChunks(part, 0, encoded, sum(map(len, chunks)), job))
+            encoded.append(staging.encode_chunk(staging.Chunk([k for k, _ in pairs], [v for _, v in pairs])))
+        await self.call(staging.STAGE, staging.StageChunks(part, 0, encoded, sum(map(len, chunks)), job))
         if age_s:
             await self.age(part, age_s)
-        return ns.PartRef(part, len(chunks), sum(map(len, chunks)), job.job if job else b"")
+        return staging.PartRef(part, len(chunks), sum(map(len, chunks)), job.job if job else b"")
 
     async def age(self, name: bytes, age_s: float) -> None:
         """Let a write look as if its client had been silent for so long."""
@@ -68,18 +69,18 @@ class World:
 
     async def publish(
         self,
-        *parts: ns.PartRef,
+        *parts: staging.PartRef,
         app: str = "app",
         version: int = 0,
         kind: StagedKind = StagedKind.UPSERT,
         lasting: bool = True,
         owner: str = "",
         keep: tuple[str, ...] = (),
-    ) -> ns.Published:
+    ) -> staging.Published:
         ids = [self.table.schema.column(name).id for name in keep]
         table_id, schema_version = self.table.table_id, self.table.version
-        request = ns.Publish(table_id, schema_version, kind, list(parts), app, version, lasting, owner, ids)
-        return await self.call(ns.PUBLISH, request)
+        request = staging.Publish(table_id, schema_version, kind, list(parts), app, version, lasting, owner, ids)
+        return await self.call(staging.PUBLISH, request)
 
     async def rows(self) -> dict[int, str]:
         span = schema_span(self.table.schema)
@@ -114,7 +115,7 @@ def test_parts_are_unseen_until_one_publish_shows_all_of_them_at_one_timestamp()
         at = await world.node.kv.scan(span.start, span.end, ts=done.ts)
         assert (len(before.keys), len(at.keys)) == (0, 4)
         assert await world.staged() == 1, "only the attempt that lost is left"
-        await world.call(ns.DROP_PARTS, ns.DropParts([loser.part, a.part]))
+        await world.call(staging.DROP_PARTS, staging.DropParts([loser.part, a.part]))
         assert await world.staged() == 0
         assert len(await world.rows()) == 4
 
@@ -150,7 +151,7 @@ def test_a_name_is_bound_to_the_table_its_life_and_the_operation() -> None:
             again = await world.publish(await world.stage({1: "x"}), version=5, kind=kind)
             assert again.already
             assert again.ts >= max(first.ts, gone.ts), "a repeat tells when the rows are certainly there"
-        await world.call(nt.DROP_TABLE, nt.DropTable("t"))
+        await world.call(calls.DROP_TABLE, calls.DropTable("t"))
         await world.create("t")
         assert not (await world.publish(await world.stage({9: "anew"}), version=5)).already, "the table was made anew"
         assert await world.rows() == {9: "anew"}
@@ -224,23 +225,23 @@ def test_a_job_over_the_bound_is_told_when_the_row_that_is_too_many_is_staged() 
     async def test(world: World) -> None:
         with pytest.raises(UsageError, match=r"11 rows or more are more than one commit takes .* split the job"):
             await world.stage(dict.fromkeys(range(11), "x"))
-        job, other = (ns.part_id(us_of(world.node.clock.now()), chance * 8) for chance in (b"1", b"2"))
-        first = await world.stage(dict.fromkeys(range(6), "x"), job=ns.StagingJob(job, 0))
-        await world.stage(dict.fromkeys(range(10, 13), "x"), job=ns.StagingJob(job, 1))
+        job, other = (staging.part_id(us_of(world.node.clock.now()), chance * 8) for chance in (b"1", b"2"))
+        first = await world.stage(dict.fromkeys(range(6), "x"), job=staging.StagingJob(job, 0))
+        await world.stage(dict.fromkeys(range(10, 13), "x"), job=staging.StagingJob(job, 1))
         again = await world.stage(
-            dict.fromkeys(range(10, 14), "x"), job=ns.StagingJob(job, 1)
+            dict.fromkeys(range(10, 14), "x"), job=staging.StagingJob(job, 1)
         )  # another attempt: not added
-        await world.stage(dict.fromkeys(range(8), "x"), job=ns.StagingJob(other, 0))
+        await world.stage(dict.fromkeys(range(8), "x"), job=staging.StagingJob(other, 0))
         with pytest.raises(UsageError, match="11 rows or more are more than one commit takes"):
-            await world.stage({20: "x"}, job=ns.StagingJob(job, 2))
+            await world.stage({20: "x"}, job=staging.StagingJob(job, 2))
         with pytest.raises(UsageError, match="more than one commit takes"):
-            await world.stage({10: "x"}, job=ns.StagingJob(job, 1))  # a retry does not begin anew
+            await world.stage({10: "x"}, job=staging.StagingJob(job, 1))  # a retry does not begin anew
         done = await world.publish(first, again)
         assert done.rows == 10
         with pytest.raises(UsageError, match="16 bytes"):
-            await world.stage({1: "x"}, job=ns.StagingJob(b"short", 0))
+            await world.stage({1: "x"}, job=staging.StagingJob(b"short", 0))
         with pytest.raises(UsageError, match="numbered from 0"):
-            await world.stage({1: "x"}, job=ns.StagingJob(other, -1))
+            await world.stage({1: "x"}, job=staging.StagingJob(other, -1))
 
     in_world(test, staging__rows_max=10)
 
@@ -250,14 +251,14 @@ def test_what_is_refused_leaves_nothing_behind() -> None:
         twice = [await world.stage({1: "a"}), await world.stage({1: "b"})]
         bad: list[tuple[type[SlackwaterError], str, Awaitable]] = [
             (UsageError, "two rows with the same primary key", world.publish(*twice)),
-            (UsageError, "staged rows are gone", world.publish(ns.PartRef(b"x" * 16, 1, 1))),
-            (UsageError, "as many as were announced", world.publish(ns.PartRef(twice[0].part, 1, 2))),
-            (UsageError, "more than one commit takes", world.publish(ns.PartRef(twice[0].part, 1, 99))),
-            (UsageError, "16 bytes", world.publish(ns.PartRef(b"short", 1, 1))),
+            (UsageError, "staged rows are gone", world.publish(staging.PartRef(b"x" * 16, 1, 1))),
+            (UsageError, "as many as were announced", world.publish(staging.PartRef(twice[0].part, 1, 2))),
+            (UsageError, "more than one commit takes", world.publish(staging.PartRef(twice[0].part, 1, 99))),
+            (UsageError, "16 bytes", world.publish(staging.PartRef(b"short", 1, 1))),
             (UsageError, "is named by", world.publish(app="")),
             (UsageError, "hexadecimal", world.publish(app="not hex", lasting=False)),
-            (UsageError, "stage chunks", world.call(ns.STAGE, ns.StageChunks(b"x" * 16, 0, []))),
-            (UsageError, "16 bytes", world.call(ns.STAGE, ns.StageChunks(b"x", 0, [b"y"]))),
+            (UsageError, "stage chunks", world.call(staging.STAGE, staging.StageChunks(b"x" * 16, 0, []))),
+            (UsageError, "16 bytes", world.call(staging.STAGE, staging.StageChunks(b"x", 0, [b"y"]))),
         ]
         for kind, said, work in bad:
             with pytest.raises(kind, match=said):
@@ -267,7 +268,7 @@ def test_what_is_refused_leaves_nothing_behind() -> None:
         await foreign.create("other")
         with pytest.raises(UsageError, match="does not belong to table"):
             await world.publish(await foreign.stage({1: "x"}))
-        await world.call(nt.DROP_TABLE, nt.DropTable("t"))
+        await world.call(calls.DROP_TABLE, calls.DropTable("t"))
         with pytest.raises(SchemaChanged, match="was dropped"):
             await world.publish(await world.stage({1: "x"}))
         assert await world.rows() == {}
@@ -295,10 +296,10 @@ def test_what_dead_jobs_left_is_swept_and_jobs_marks_too() -> None:
 
 def test_a_chunk_that_is_none_is_refused() -> None:
     async def test(world: World) -> None:
-        part = ns.part_id(us_of(MAX) >> 8, b"12345678")
-        await world.call(ns.STAGE, ns.StageChunks(part, 0, [b"\x93nonsense"]))
+        part = staging.part_id(us_of(MAX) >> 8, b"12345678")
+        await world.call(staging.STAGE, staging.StageChunks(part, 0, [b"\x93nonsense"]))
         with pytest.raises(SlackwaterError, match="does not decode"):
-            await world.publish(ns.PartRef(part, 1, 1))
+            await world.publish(staging.PartRef(part, 1, 1))
 
     in_world(test)
 
@@ -306,8 +307,8 @@ def test_a_chunk_that_is_none_is_refused() -> None:
 def test_a_staged_write_is_a_job_that_ends_with_its_rows_published_and_its_staged_rows_gone_at_one_timestamp() -> None:
     async def test(world: World) -> None:
         name = b"j" * 16
-        ref = await world.stage({1: "a"}, job=ns.StagingJob(name, 0))
-        await world.stage({1: "lost"}, job=ns.StagingJob(name, 0))
+        ref = await world.stage({1: "a"}, job=staging.StagingJob(name, 0))
+        await world.stage({1: "lost"}, job=staging.StagingJob(name, 0))
         (job,) = await world.node.jobs.store.all()
         assert (job.type, job.status, job.claimed_by) == ("staged write", Status.RUNNING, "client")
         done = await world.publish(ref, app="00", lasting=False)
@@ -326,7 +327,7 @@ def test_a_staged_write_is_a_job_that_ends_with_its_rows_published_and_its_stage
 
 def test_a_staged_write_that_is_cancelled_takes_no_more_rows_and_leaves_none() -> None:
     async def test(world: World) -> None:
-        name, other = ns.StagingJob(b"j" * 16, 0), ns.StagingJob(b"k" * 16, 0)
+        name, other = staging.StagingJob(b"j" * 16, 0), staging.StagingJob(b"k" * 16, 0)
         ref = await world.stage({1: "a"}, job=name)
         (job,) = await world.node.jobs.store.all()
         with pytest.raises(UsageError, match="cannot be paused"):
@@ -352,7 +353,7 @@ def test_a_staged_write_that_is_cancelled_takes_no_more_rows_and_leaves_none() -
 
 def test_a_lease_that_is_half_over_is_renewed_by_staging() -> None:
     async def test(world: World) -> None:
-        task = ns.StagingJob(b"j" * 16, 0)
+        task = staging.StagingJob(b"j" * 16, 0)
         await world.stage({1: "a"}, job=task)
         await world.age(task.job, 3000)
         world.node.gateway.staging.jobs._known.clear()

@@ -10,7 +10,7 @@ import pytest
 from slackwater.errors import AccessDenied, ClaimLost, UnavailableError, UsageError
 from slackwater.jobs import transitions as to
 from slackwater.jobs.record import name_key, open_span
-from slackwater.model.jobs import Owned, Progress, Status
+from slackwater.model.jobs import JobProgress, Owned, Status
 from tests.unit.jobs.world import JobsCluster, know, step_key
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def test_the_job_of_a_lost_node_is_gone_on_with_from_its_checkpoint_and_the_lost
         lost._store = cluster.nodes[0].jobs.store  # the process comes back, with the ticket it had
         before = await cluster.steps(job.id)
 
-        async def late(txn) -> Progress:
+        async def late(txn) -> JobProgress:
             await txn.put(step_key(job.id, 2), b"late")
-            return Progress(checkpoint="{}")
+            return JobProgress(checkpoint="{}")
 
         for work in (lost.step(late), lost.succeed(late)):
             with pytest.raises(ClaimLost, match="nothing was changed"):
@@ -187,7 +187,7 @@ def test_what_this_node_does_not_know_is_left_to_nodes_that_do() -> None:
         async def own(txn) -> None:
             before = await node.jobs.store.get(txn, job.id)
             await node.jobs.store.write(
-                txn, to.checkpointed(before, Progress(owns=(Owned("of tomorrow", "1"),))), before=before
+                txn, to.checkpointed(before, JobProgress(owns=(Owned("of tomorrow", "1"),))), before=before
             )
 
         await node.kv.run(own)

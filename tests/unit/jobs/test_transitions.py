@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from slackwater.errors import ClaimLost, UsageError
 from slackwater.jobs import transitions as to
 from slackwater.jobs.record import id_of_open, job_of, open_key, open_span, row_of
-from slackwater.model.jobs import Job, Owned, Progress, Status
+from slackwater.model.jobs import Job, JobProgress, Owned, Status
 from slackwater.model.system_tables import JOBS
 
 NOW = dt.datetime(2026, 11, 18, 4, tzinfo=dt.UTC)
@@ -36,7 +36,7 @@ def test_the_way_of_a_job_that_succeeds() -> None:
     assert to.waits_for_claim(JOB, now=NOW)
     first = running()
     assert (first.status, first.claimed_by, first.claim_epoch, first.claim_number) == (Status.RUNNING, "n2", 4, 1)
-    said = Progress(checkpoint='{"at": 3}', fraction=0.5, progress="half", owns=(Owned("staged", "1"),))
+    said = JobProgress(checkpoint='{"at": 3}', fraction=0.5, progress="half", owns=(Owned("staged", "1"),))
     half = to.checkpointed(replace(first, attempts=2, error="before"), said)
     assert (half.checkpoint, half.fraction, half.attempts, half.error) == ('{"at": 3}', 0.5, 1, "")
     assert to.checkpointed(half, said).owns == (Owned("staged", "1"),)
@@ -58,7 +58,7 @@ def test_a_claimant_whose_number_has_passed_changes_nothing() -> None:
     ):
         with pytest.raises(ClaimLost, match="nothing was changed"):
             to.held(since, ticket)
-    for kept in (to.pause(first), to.cancel(first), to.renewed(first, LATER), to.checkpointed(first, Progress())):
+    for kept in (to.pause(first), to.cancel(first), to.renewed(first, LATER), to.checkpointed(first, JobProgress())):
         assert to.held(kept, ticket), "its claimant has to hear of it, and stop by itself"
 
 

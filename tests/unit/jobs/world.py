@@ -9,7 +9,7 @@ import msgspec
 
 from slackwater.codec.layout import kv
 from slackwater.jobs import JobType
-from slackwater.model.jobs import Job, Owned, Progress
+from slackwater.model.jobs import Job, JobProgress, Owned
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ class Counting:
             if self.fail:
                 raise self.fail.pop()
 
-            async def step(txn: Transaction, number: int = number) -> Progress:
+            async def step(txn: Transaction, number: int = number) -> JobProgress:
                 await txn.put(step_key(job.job.id, number), str(job.ticket.number).encode())
                 if number == 0:
                     await txn.put(owned_key(str(job.job.id)), b"kept")
                 at = msgspec.json.encode(At(number + 1)).decode()
                 owned = (Owned("thing", str(job.job.id)),)
-                return Progress(checkpoint=at, fraction=(number + 1) / 3, progress=f"{number + 1} of 3", owns=owned)
+                return JobProgress(checkpoint=at, fraction=(number + 1) / 3, progress=f"{number + 1} of 3", owns=owned)
 
             await job.step(step)
 

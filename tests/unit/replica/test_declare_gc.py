@@ -9,12 +9,14 @@ from __future__ import annotations
 from slackwater.clock.timestamp import Timestamp
 from slackwater.model.ids import RangeId
 from slackwater.model.spans import Span
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica import declare
 
 
 def test_collected_keys_count_as_addressed() -> None:
-    batch = rq.Batch(rq.Header(RangeId(7)), [rq.GcVersions(((b"d", (Timestamp(5),)),), ((b"b", ()), (b"p", ())))])
+    batch = requests.Batch(
+        requests.Header(RangeId(7)), [requests.GcVersions(((b"d", (Timestamp(5),)),), ((b"b", ()), (b"p", ())))]
+    )
     assert declare.bounds(batch) == Span(b"b", b"p\x00")
-    span = rq.Batch(rq.Header(RangeId(7)), [rq.GcSpan(b"b", b"q")])
+    span = requests.Batch(requests.Header(RangeId(7)), [requests.GcSpan(b"b", b"q")])
     assert declare.bounds(span) == Span(b"b", b"q")

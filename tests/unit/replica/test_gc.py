@@ -10,7 +10,19 @@ from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
 from slackwater.model.protection import Kept
 from slackwater.model.retention import KEPT_MAX, Decision, Retained, decide, joined, readable
 from slackwater.protocol.log.commands import GcTrigger
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import (
+    Delete,
+    Export,
+    GcSpan,
+    GcVersions,
+    Get,
+    Number,
+    Put,
+    RaiseGcThreshold,
+    Refresh,
+    Request,
+    Scan,
+)
 from slackwater.replica import evaluate_gc
 from slackwater.replica.evaluation import Permit
 from slackwater.replica.state import decode_state, encode_state
@@ -54,13 +66,13 @@ class Collecting(Bench):
 
     def put(self, key: bytes, *times: int) -> None:
         for ts in times:
-            done = super().run(rq.Put(key, b"v%d" % ts), ts=ts) if ts > 0 else super().run(rq.Delete(key), ts=-ts)
+            done = super().run(Put(key, b"v%d" % ts), ts=ts) if ts > 0 else super().run(Delete(key), ts=-ts)
             assert done.ts == abs(ts)
 
-    def run(self, *requests: rq.Request, **options):
+    def run(self, *requests: Request, **options):
         request = requests[0]
         self.retention = self.rules
-        if isinstance(request, rq.GcSpan):
+        if isinstance(request, GcSpan):
             self.prepared = evaluate_gc.prepare_span(
                 self.engine, self.state, request, self.rules.dropped_at(request.start, request.end)
             )
@@ -79,69 +91,67 @@ def test_a_threshold_above_what_the_rules_allow_is_refused_whoever_asks() -> Non
     bench = Collecting(Rules(60))
     for threshold in (61, 99, MAX):
         with pytest.raises(UsageError, match="above what"):
-            bench.run(rq.RaiseGcThreshold(Timestamp(threshold)))
-    assert bench.run(rq.RaiseGcThreshold(Timestamp(60))).trigger == GcTrigger(gc_threshold=Timestamp(60), kept=())
-    assert bench.run(rq.RaiseGcThreshold(Timestamp(40))).trigger is None
+            bench.run(RaiseGcThreshold(Timestamp(threshold)))
+    assert bench.run(RaiseGcThreshold(Timestamp(60))).trigger == GcTrigger(gc_threshold=Timestamp(60), kept=())
+    assert bench.run(RaiseGcThreshold(Timestamp(40))).trigger is None
 
 
 def test_without_rules_nothing_is_collected() -> None:
     with pytest.raises(RetryableError, match="not known"):
-        Bench().run(rq.RaiseGcThreshold(Timestamp(1)))
+        Bench().run(RaiseGcThreshold(Timestamp(1)))
 
 
 def test_an_instant_that_is_kept_is_read_below_the_threshold_and_the_error_names_the_earliest_time() -> None:
     bench = Collecting(Rules(60, kept(30, b"c", b"f")))
     bench.put(b"d", 10, 20, 40, 50)
     bench.put(b"k", 10, 20, 40, 50)
-    bench.run(rq.RaiseGcThreshold(Timestamp(60)))
-    assert bench.run(rq.Get(b"d"), ts=30).results[0].value == b"v20"
-    assert bench.run(rq.Scan(b"c", b"f"), ts=30).results[0].values == [b"v20"]
-    for request, ts in ((rq.Get(b"d"), 31), (rq.Get(b"k"), 30), (rq.Scan(b"c", b"g"), 30)):
+    bench.run(RaiseGcThreshold(Timestamp(60)))
+    assert bench.run(Get(b"d"), ts=30).results[0].value == b"v20"
+    assert bench.run(Scan(b"c", b"f"), ts=30).results[0].values == [b"v20"]
+    for request, ts in ((Get(b"d"), 31), (Get(b"k"), 30), (Scan(b"c", b"g"), 30)):
         with pytest.raises(BelowGcThreshold, match="earliest readable time") as told:
             bench.run(request, ts=ts)
         assert told.value.facts["earliest"] == 61
-    going = rq.GcVersions(
-        ((b"d", (Timestamp(40), Timestamp(10))), (b"k", (Timestamp(40), Timestamp(20), Timestamp(10))))
-    )
-    assert bench.run(going).results == [rq.Number(5)]
+    going = GcVersions(((b"d", (Timestamp(40), Timestamp(10))), (b"k", (Timestamp(40), Timestamp(20), Timestamp(10)))))
+    assert bench.run(going).results == [Number(5)]
     assert bench.times(b"d") == [50, 20]
     assert bench.times(b"k") == [50]
-    assert bench.run(rq.Get(b"d"), ts=30).results[0].value == b"v20"
+    assert bench.run(Get(b"d"), ts=30).results[0].value == b"v20"
 
 
 def test_what_no_protection_needs_any_more_is_let_go_by_a_command_of_its_own() -> None:
     bench = Collecting(Rules(60, kept(30)))
     bench.put(b"d", 20, 50)
-    bench.run(rq.RaiseGcThreshold(Timestamp(60)))
+    bench.run(RaiseGcThreshold(Timestamp(60)))
     with pytest.raises(UsageError, match="kept instant"):
-        bench.run(rq.GcVersions(((b"d", (Timestamp(20),)),)))
+        bench.run(GcVersions(((b"d", (Timestamp(20),)),)))
     bench.rules.protections = ()
-    assert bench.run(rq.RaiseGcThreshold(Timestamp(60))).trigger == GcTrigger(gc_threshold=Timestamp(60), kept=())
+    assert bench.run(RaiseGcThreshold(Timestamp(60))).trigger == GcTrigger(gc_threshold=Timestamp(60), kept=())
     with pytest.raises(BelowGcThreshold):
-        bench.run(rq.Get(b"d"), ts=30)
-    assert bench.run(rq.GcVersions(((b"d", (Timestamp(20),)),))).results == [rq.Number(1)]
+        bench.run(Get(b"d"), ts=30)
+    assert bench.run(GcVersions(((b"d", (Timestamp(20),)),))).results == [Number(1)]
 
 
 def test_everything_after_a_timestamp_stays_in_the_part_that_is_protected() -> None:
     bench = Collecting(Rules(60, kept(30, b"c", b"f", after=True)))
     bench.put(b"d", 10, 20, 40, 50)
-    bench.run(rq.RaiseGcThreshold(Timestamp(60)))
+    bench.run(RaiseGcThreshold(Timestamp(60)))
     for ts in (30, 45, 60):
-        bench.run(rq.Get(b"d"), ts=ts)
-    bench.run(rq.Export(b"c", b"f", Timestamp(30), Timestamp(80)))
+        bench.run(Get(b"d"), ts=ts)
+    bench.run(Export(b"c", b"f", Timestamp(30), Timestamp(80)))
     for after, end in ((29, b"f"), (30, b"g")):
         with pytest.raises(BelowGcThreshold, match="part of this window"):
-            bench.run(rq.Export(b"c", end, Timestamp(after), Timestamp(80)))
-    bench.run(rq.GcVersions(((b"d", (Timestamp(10),)),)))
+            bench.run(Export(b"c", end, Timestamp(after), Timestamp(80)))
+    bench.run(GcVersions(((b"d", (Timestamp(10),)),)))
     with pytest.raises(UsageError):
-        bench.run(rq.GcVersions(((b"d", (Timestamp(20),)),)))
+        bench.run(GcVersions(((b"d", (Timestamp(20),)),)))
 
 
 def test_a_protection_after_a_timestamp_of_a_whole_range_stops_the_threshold_itself() -> None:
     bench = Collecting(Rules(60, kept(30, after=True)))
     with pytest.raises(UsageError):
-        bench.run(rq.RaiseGcThreshold(Timestamp(30)))
-    assert bench.run(rq.RaiseGcThreshold(Timestamp(29))).trigger == GcTrigger(gc_threshold=Timestamp(29), kept=())
+        bench.run(RaiseGcThreshold(Timestamp(30)))
+    assert bench.run(RaiseGcThreshold(Timestamp(29))).trigger == GcTrigger(gc_threshold=Timestamp(29), kept=())
 
 
 def test_more_protections_than_are_remembered_hold_the_threshold_back() -> None:
@@ -191,13 +201,13 @@ def test_a_span_in_which_nothing_stays_goes_by_one_tombstone_with_its_numbers() 
     for early in (0, 20):  # before the threshold, and while something is live at it
         bench.state = msgspec.structs.replace(bench.state, gc_threshold=Timestamp(early))
         with pytest.raises(UsageError, match="has to stay"):
-            bench.run(rq.GcSpan(b"d", b"e"))
-    bench.run(rq.RaiseGcThreshold(Timestamp(60)))
+            bench.run(GcSpan(b"d", b"e"))
+    bench.run(RaiseGcThreshold(Timestamp(60)))
     with pytest.raises(UsageError, match="has to stay"):
-        bench.run(rq.GcSpan(b"d", b"f"))
+        bench.run(GcSpan(b"d", b"f"))
     before = recompute(bench.engine, *WHOLE)
-    done = bench.run(rq.GcSpan(b"d", b"e"))
-    assert done.results == [rq.Number(150)]
+    done = bench.run(GcSpan(b"d", b"e"))
+    assert done.results == [Number(150)]
     assert done.effects.ranges[Family.DATA] == [(b"d", b"e")]
     assert done.generation == STATE.descriptor.generation
     assert before.plus(Stats(*done.stats)) == recompute(bench.engine, *WHOLE)
@@ -207,10 +217,10 @@ def test_a_span_with_an_intent_stays() -> None:
     bench = Collecting(Rules(60))
     bench.put(b"d", 10, -30)
     bench.now = 200
-    bench.run(rq.Put(b"d1", b"v"), txn=txn(start=200, read=200, write=200, limit=200))
+    bench.run(Put(b"d1", b"v"), txn=txn(start=200, read=200, write=200, limit=200))
     bench.state = msgspec.structs.replace(bench.state, gc_threshold=Timestamp(60))
     with pytest.raises(UsageError, match="has to stay"):
-        bench.run(rq.GcSpan(b"d", b"e"))
+        bench.run(GcSpan(b"d", b"e"))
 
 
 def test_rows_of_a_dropped_table_go_once_the_threshold_has_passed_the_drop_and_nothing_keeps_them() -> None:
@@ -223,28 +233,28 @@ def test_rows_of_a_dropped_table_go_once_the_threshold_has_passed_the_drop_and_n
     ):
         bench.state = state
         with pytest.raises(UsageError, match="has to stay"):
-            bench.run(rq.GcSpan(b"d", b"e"))
+            bench.run(GcSpan(b"d", b"e"))
     bench.state = msgspec.structs.replace(bench.state, kept=())
-    assert bench.run(rq.GcSpan(b"d", b"e")).results == [rq.Number(2)]
+    assert bench.run(GcSpan(b"d", b"e")).results == [Number(2)]
     assert bench.times(b"d") == []
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        rq.GcVersions(((b"d", (Timestamp(20),)),)),
-        rq.GcVersions(((b"d", (Timestamp(10),)), (b"d", (Timestamp(10),)))),
-        rq.GcVersions(((b"zz", (Timestamp(10),)),)),
-        rq.GcVersions(((b"x", (Timestamp(30), Timestamp(10))),)),
-        rq.GcVersions(vanishing=((b"x", (Timestamp(30),)),)),
+        GcVersions(((b"d", (Timestamp(20),)),)),
+        GcVersions(((b"d", (Timestamp(10),)), (b"d", (Timestamp(10),)))),
+        GcVersions(((b"zz", (Timestamp(10),)),)),
+        GcVersions(((b"x", (Timestamp(30), Timestamp(10))),)),
+        GcVersions(vanishing=((b"x", (Timestamp(30),)),)),
     ],
     ids=["visible", "twice", "outside", "vanishes unnamed", "uncovers"],
 )
-def test_what_the_rule_does_not_allow_is_refused_and_nothing_goes(request_: rq.GcVersions) -> None:
+def test_what_the_rule_does_not_allow_is_refused_and_nothing_goes(request_: GcVersions) -> None:
     bench = Collecting(Rules(60))
     bench.put(b"d", 10, 20)
     bench.put(b"x", 10, -30)
-    bench.run(rq.RaiseGcThreshold(Timestamp(60)))
+    bench.run(RaiseGcThreshold(Timestamp(60)))
     with pytest.raises(UsageError):
         bench.run(request_)
     assert (bench.times(b"d"), bench.times(b"x")) == ([20, 10], [30, 10])
@@ -254,8 +264,8 @@ def test_a_refresh_that_reaches_below_what_is_complete_restarts_its_transaction(
     """A deletion in the window may be collected: that nothing is found there would be taken for no change."""
     bench = Collecting(Rules(60))
     bench.put(b"d", 10, -50)
-    bench.run(rq.RaiseGcThreshold(Timestamp(60)))
-    bench.run(rq.GcVersions(vanishing=((b"d", (Timestamp(50), Timestamp(10))),)))
+    bench.run(RaiseGcThreshold(Timestamp(60)))
+    bench.run(GcVersions(vanishing=((b"d", (Timestamp(50), Timestamp(10))),)))
     with pytest.raises(RetryableError, match="older than what is kept"):
-        bench.run(rq.Refresh(b"d", b"e", Timestamp(40), Timestamp(90)), txn=txn(read=90))
-    bench.run(rq.Refresh(b"d", b"e", Timestamp(60), Timestamp(90)), txn=txn(read=90))
+        bench.run(Refresh(b"d", b"e", Timestamp(40), Timestamp(90)), txn=txn(read=90))
+    bench.run(Refresh(b"d", b"e", Timestamp(60), Timestamp(90)), txn=txn(read=90))

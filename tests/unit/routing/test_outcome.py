@@ -10,15 +10,15 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Intent, Resolution, Txn, TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing import outcome
 from slackwater.routing.facts import descriptors_of, hint_of, intents_of, timestamp_of
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.rpc.faults import pack, unpack
 
 TXN = Txn(b"t" * 16, b"a", Timestamp(1), 0, Timestamp(1), Timestamp(1), Timestamp(2), 1)
-PLAIN = rq.Header(NO_RANGE)
-IN_TXN = rq.Header(NO_RANGE, txn=TXN)
+PLAIN = requests.Header(NO_RANGE)
+IN_TXN = requests.Header(NO_RANGE, txn=TXN)
 INTENT = Intent(b"k", b"t" * 16, b"a", Timestamp(1), 0, Timestamp(7))
 DESCRIPTOR = RangeDescriptor(RangeId(4), b"a", b"m", (NodeId(1), NodeId(2)), Generation(3))
 
@@ -50,40 +50,41 @@ def test_a_request_that_never_left_leaves_no_doubt(kind: type[errors.SlackwaterE
 
 def test_no_write_of_a_version_is_repeatable() -> None:
     writes = [
-        rq.Put(b"a", b"v"), rq.Delete(b"a"), rq.ConditionalPut(b"a", b"v", None), rq.InitPut(b"a", b"v"),
-        rq.Increment(b"a", 1), rq.DeleteRange(b"a", b"b"), rq.PutRows([b"a"], [b"v"]), rq.EndTxn(commit=True),
+        requests.Put(b"a", b"v"), requests.Delete(b"a"), requests.ConditionalPut(b"a", b"v", None), requests.InitPut(b"a", b"v"),
+        requests.Increment(b"a", 1), requests.DeleteRange(b"a", b"b"), requests.PutRows([b"a"], [b"v"]),
+        requests.EndTxn(commit=True),
     ]  # fmt: skip
     for write in writes:
         assert not outcome.repeatable([write])
-        assert not outcome.repeatable([rq.Get(b"a"), write])
+        assert not outcome.repeatable([requests.Get(b"a"), write])
 
 
 def test_reads_pushes_and_resolutions_are_repeatable() -> None:
-    push = rq.PushTxn(INTENT, Timestamp(1), b"", Timestamp(5), abort=False)
-    resolve = rq.ResolveIntents(Resolution(b"t" * 16, 0, TxnStatus.ABORTED), keys=(b"k",))
-    assert outcome.repeatable([rq.Get(b"a"), rq.Scan(b"a", b"b"), push, resolve, rq.HeartbeatTxn()])
+    push = requests.PushTxn(INTENT, Timestamp(1), b"", Timestamp(5), abort=False)
+    resolve = requests.ResolveIntents(Resolution(b"t" * 16, 0, TxnStatus.ABORTED), keys=(b"k",))
+    assert outcome.repeatable([requests.Get(b"a"), requests.Scan(b"a", b"b"), push, resolve, requests.HeartbeatTxn()])
 
 
 def test_plain_writes_and_a_commit_with_company_must_be_atomic() -> None:
-    put, end = rq.Put(b"a", b"v"), rq.EndTxn(commit=True)
+    put, end = requests.Put(b"a", b"v"), requests.EndTxn(commit=True)
     assert outcome.atomic([put], PLAIN)
-    assert outcome.atomic([rq.Get(b"a"), put], PLAIN)
-    assert not outcome.atomic([rq.Get(b"a"), rq.Scan(b"a", b"z")], PLAIN)
+    assert outcome.atomic([requests.Get(b"a"), put], PLAIN)
+    assert not outcome.atomic([requests.Get(b"a"), requests.Scan(b"a", b"z")], PLAIN)
     assert not outcome.atomic([put, put], IN_TXN)
     assert outcome.atomic([put, end], IN_TXN)
     assert not outcome.atomic([end], IN_TXN)
 
 
 def test_followers_get_only_timestamped_reads() -> None:
-    at = rq.Header(NO_RANGE, ts=Timestamp(5), follower_ok=True)
-    assert outcome.follower_may_serve([rq.Get(b"a"), rq.Scan(b"a", b"b")], at)
-    assert not outcome.follower_may_serve([rq.Get(b"a")], rq.Header(NO_RANGE, ts=Timestamp(5)))
-    assert not outcome.follower_may_serve([rq.Get(b"a")], rq.Header(NO_RANGE, follower_ok=True))
+    at = requests.Header(NO_RANGE, ts=Timestamp(5), follower_ok=True)
+    assert outcome.follower_may_serve([requests.Get(b"a"), requests.Scan(b"a", b"b")], at)
+    assert not outcome.follower_may_serve([requests.Get(b"a")], requests.Header(NO_RANGE, ts=Timestamp(5)))
+    assert not outcome.follower_may_serve([requests.Get(b"a")], requests.Header(NO_RANGE, follower_ok=True))
     for request in (
-        rq.EndTxn(commit=True),
-        rq.Put(b"a", b""),
-        rq.Refresh(b"a", b"b", MIN, Timestamp(5)),
-        rq.LeaseInfo(),
+        requests.EndTxn(commit=True),
+        requests.Put(b"a", b""),
+        requests.Refresh(b"a", b"b", MIN, Timestamp(5)),
+        requests.LeaseInfo(),
     ):
         assert not outcome.follower_may_serve([request], at)
 

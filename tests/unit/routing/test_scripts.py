@@ -10,7 +10,7 @@ from slackwater.errors import UsageError
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.model.txns import Resolution, TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.range_cache import RangeCache
 from slackwater.routing.route import Route
 from slackwater.routing.split import divide, take
@@ -30,38 +30,38 @@ def show(d: RangeDescriptor | None) -> str:
     return f"r{d.range_id} [{d.start.decode()}, {d.end.decode()}) gen={d.generation}" if d else "unknown"
 
 
-def show_request(request: rq.Request) -> str:
+def show_request(request: requests.Request) -> str:
     name = type(request).__name__
     match request:
-        case rq.PutRows(keys=keys):
+        case requests.PutRows(keys=keys):
             return f"{name} {' '.join(k.decode() for k in keys)}"
-        case rq.ResolveIntents(keys=keys, spans=spans):
+        case requests.ResolveIntents(keys=keys, spans=spans):
             return (
                 f"{name} {' '.join([*(k.decode() for k in keys), *(f'{s.decode()}-{e.decode()}' for s, e in spans)])}"
             )
-        case rq.Scan(start, end) | rq.ReverseScan(start, end) | rq.DeleteRange(start, end):
+        case requests.Scan(start, end) | requests.ReverseScan(start, end) | requests.DeleteRange(start, end):
             return f"{name} {start.decode()}-{end.decode()}"
-        case rq.Get(key) | rq.Put(key=key):
+        case requests.Get(key) | requests.Put(key=key):
             return f"{name} {key.decode()}"
     return name
 
 
-def parse(words: tuple[str, ...]) -> rq.Request:
+def parse(words: tuple[str, ...]) -> requests.Request:
     verb, *args = words
     keys = [a.encode() for a in args]
     if verb in ("scan", "reverse-scan", "delete-range"):
         start, end = keys[0].split(b"-")
-        kind = {"scan": rq.Scan, "reverse-scan": rq.ReverseScan, "delete-range": rq.DeleteRange}[verb]
+        kind = {"scan": requests.Scan, "reverse-scan": requests.ReverseScan, "delete-range": requests.DeleteRange}[verb]
         return kind(start, end)
     if verb == "rows":
-        return rq.PutRows(keys, [b"v"] * len(keys))
+        return requests.PutRows(keys, [b"v"] * len(keys))
     if verb == "resolve":
         spans = tuple(tuple(k.split(b"-")) for k in keys if b"-" in k)
         points = tuple(k for k in keys if b"-" not in k)
-        return rq.ResolveIntents(Resolution(b"x" * 16, 0, TxnStatus.ABORTED), keys=points, spans=spans)  # type: ignore[arg-type]
+        return requests.ResolveIntents(Resolution(b"x" * 16, 0, TxnStatus.ABORTED), keys=points, spans=spans)  # type: ignore[arg-type]
     if verb == "end":
-        return rq.EndTxn(commit=True)
-    return {"get": rq.Get(keys[0]), "put": rq.Put(keys[0], b"v")}[verb]
+        return requests.EndTxn(commit=True)
+    return {"get": requests.Get(keys[0]), "put": requests.Put(keys[0], b"v")}[verb]
 
 
 class Runner:
@@ -70,7 +70,7 @@ class Runner:
     def __init__(self) -> None:
         self.cache = RangeCache(entries_max=100)
         self.known: dict[str, RangeDescriptor] = {}
-        self.batch: list[rq.Request] = []
+        self.batch: list[requests.Request] = []
         self.route = Route(list, by_follower=False)
 
     # --- the cache
@@ -143,9 +143,9 @@ class Runner:
         (request,) = self.batch
         self.batch = []
         lines = []
-        rest: rq.Request | None = request
+        rest: requests.Request | None = request
         while rest is not None:
-            back = isinstance(rest, rq.ReverseScan)
+            back = isinstance(rest, requests.ReverseScan)
             found = self.cache.lookup_below(rest.end) if back else self.cache.lookup(rest.start)
             assert found is not None
             piece, rest = take(rest, found, home=b"")

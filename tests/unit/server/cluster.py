@@ -16,7 +16,7 @@ from slackwater.codec.layout import kv
 from slackwater.log.memory import MemoryLog
 from slackwater.replica.evaluation import Permit
 from slackwater.runtime import LocalNet, RealRuntime
-from slackwater.runtime.rpc import SUPPORTED, Versions
+from slackwater.runtime.rpc import SUPPORTED, ProtocolVersions
 from slackwater.server.node import Node
 from slackwater.settings import Settings
 from slackwater.storage.memory import MemoryDisk, MemoryEngine
@@ -59,7 +59,12 @@ class Cluster:
     """Nodes n1… in one process; queues are off unless a test turns them on."""
 
     def __init__(
-        self, size: int, *, locality: tuple[str, ...] = (), versions: tuple[Versions, ...] = (), **settings: float
+        self,
+        size: int,
+        *,
+        locality: tuple[str, ...] = (),
+        versions: tuple[ProtocolVersions, ...] = (),
+        **settings: float,
     ) -> None:
         values = {**FAST, **{name.replace("__", "."): value for name, value in settings.items()}}
         self.settings = Settings(values)

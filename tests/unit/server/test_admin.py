@@ -6,7 +6,7 @@ import pytest
 
 from slackwater.codec.layout import kv
 from slackwater.errors import UnavailableError, UsageError
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.runtime import run
 from tests.unit.server.cluster import Cluster
 
@@ -106,17 +106,17 @@ def test_a_frozen_range_is_thawed_only_after_the_left_side_has_passed() -> None:
             await cluster.fill(10)
             await first.admin.change_replicas(kv(b""), [1, 2])
             left, right = await first.admin.split(kv(b"k000005"))
-            frozen = await first.admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
-            assert isinstance(frozen, rq.SubsumeResult)
+            frozen = await first.admin.ask(requests.Subsume(left.range_id, left.generation), at=right.start)
+            assert isinstance(frozen, requests.SubsumeResult)
             with pytest.raises(UnavailableError):
                 await first.kv.get(kv(b"k000007"), timeout=0.2)
             with pytest.raises(UnavailableError):
-                await first.sender.send([rq.Thaw()], rq.Header(0), at=right.start, timeout=0.2)
+                await first.sender.send([requests.Thaw()], requests.Header(0), at=right.start, timeout=0.2)
             await second.admin.undo_merge(right, left_generation=left.generation)
             assert await first.kv.get(kv(b"k000007")) is not None
             # The merge, late: refused for ever.
             with pytest.raises(UnavailableError):
-                await first.sender.send([rq.Merge(right, frozen)], rq.Header(0), at=left.start, timeout=0.3)
+                await first.sender.send([requests.Merge(right, frozen)], requests.Header(0), at=left.start, timeout=0.3)
             assert len(await cluster.keys()) == 10
 
     run(main())

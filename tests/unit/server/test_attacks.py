@@ -12,7 +12,7 @@ from slackwater.errors import AccessDenied
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.ids import NodeId
 from slackwater.protocol.node import services
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.protocol.range.requests import Batch, Header
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
@@ -52,7 +52,7 @@ def attacked(certs, work):
 def test_a_client_cannot_make_a_range_unreadable(certs):
     async def attack(guarded, dialer):
         descriptor = await guarded.node.sender.range_of(kv(b"k"))
-        batch = Batch(Header(descriptor.range_id), [rq.RaiseGcThreshold(MAX)])
+        batch = Batch(Header(descriptor.range_id), [requests.RaiseGcThreshold(MAX)])
         with pytest.raises(AccessDenied, match=r"kv\.batch is for nodes and operators"):
             await dialer.call(guarded.address, KV_BATCH, batch, timeout=5)
 
@@ -62,8 +62,8 @@ def test_a_client_cannot_make_a_range_unreadable(certs):
 def test_a_client_cannot_forge_a_merge(certs):
     async def attack(guarded, dialer):
         left, right = await guarded.node.admin.split(kv(b"m"))
-        frozen = rq.SubsumeResult(1, 1, MAX, MAX, right.generation, MAX, MAX, (0,) * 8)
-        merge = rq.Merge(right, frozen)
+        frozen = requests.SubsumeResult(1, 1, MAX, MAX, right.generation, MAX, MAX, (0,) * 8)
+        merge = requests.Merge(right, frozen)
         with pytest.raises(AccessDenied, match=r"kv\.batch is for nodes and operators"):
             await dialer.call(guarded.address, KV_BATCH, Batch(Header(left.range_id), [merge]), timeout=5)
 
@@ -95,7 +95,7 @@ def test_a_client_cannot_change_a_setting_by_writing_its_record(certs):
     async def attack(guarded, dialer):
         key = setting_key("closed_timestamp.target_duration")
         descriptor = await guarded.node.sender.range_of(key)
-        put = rq.Put(key, msgspec.msgpack.encode(0.0))
+        put = requests.Put(key, msgspec.msgpack.encode(0.0))
         with pytest.raises(AccessDenied, match=r"kv\.batch is for nodes and operators"):
             await dialer.call(guarded.address, KV_BATCH, Batch(Header(descriptor.range_id), [put]), timeout=5)
 

@@ -20,7 +20,7 @@ from slackwater.replica.allocator import Add, Move, NodeInfo, NodeState, Remove
 from slackwater.replica.lease import LeaseState
 from slackwater.replica.load import KEYS_KEPT, SAMPLE_EVERY, LoadMeter
 from slackwater.runtime.seam import Family
-from slackwater.server.meta import Record, decode, plan
+from slackwater.server.meta import MetaRecord, decode, plan
 from slackwater.server.queues.check import judge
 from slackwater.server.queues.leases import should_nudge
 from slackwater.server.queues.merges import Side, should_merge
@@ -39,7 +39,7 @@ def described(range_id: int, start: bytes, end: bytes, generation: int) -> Range
     return RangeDescriptor(range_id, start, end, (1, 2, 3), generation)
 
 
-def record(descriptor: RangeDescriptor) -> Record:
+def record(descriptor: RangeDescriptor) -> MetaRecord:
     return decode(meta(descriptor.end), msgspec.msgpack.encode(descriptor))
 
 

@@ -14,8 +14,8 @@ from slackwater.errors import BelowGcThreshold, RetryableError, UsageError
 from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import change_zone
-from slackwater.protocol.range import requests as rq
-from slackwater.server.queues.gc import Progress, batches, is_due, score, wants_compaction
+from slackwater.protocol.range import requests
+from slackwater.server.queues.gc import GcProgress, batches, is_due, score, wants_compaction
 from slackwater.storage.gc import GcPoint, keys_of
 from slackwater.storage.stats import Stats
 from tests.unit.catalog.test_driver import COLUMNS, KEY
@@ -34,7 +34,7 @@ def garbage(count: int, *, age_s: float) -> Stats:
     return Stats(live_bytes=count, total_bytes=2 * count, versions=20, garbage_weight=count * second)
 
 
-def due(last: Progress, stats: Stats) -> bool:
+def due(last: GcProgress, stats: Stats) -> bool:
     return is_due(last, stats, now=NOW, ttl_s=HOUR_S, interval_s=30, slack=0.05, urgent=2.0)
 
 
@@ -47,14 +47,14 @@ def test_the_score_is_bytes_times_age_in_live_bytes_times_the_ttl() -> None:
 
 def test_a_range_is_due_when_what_was_left_is_old_enough_and_at_most_so_often() -> None:
     small, heavy = garbage(1 << 12, age_s=HOUR_S), garbage(1 << 24, age_s=5 * HOUR_S)
-    assert due(Progress(), small), "never looked at"
-    assert not due(Progress(), Stats(5, 1, 5, 1, 1)), "no garbage"
+    assert due(GcProgress(), small), "never looked at"
+    assert not due(GcProgress(), Stats(5, 1, 5, 1, 1)), "no garbage"
     ago = {s: add_seconds(NOW, -s) for s in (10, 60, 200, 3000, 4000)}
-    assert not due(Progress(ago[3000], ago[3000]), heavy), "nothing that is left is old enough"
-    assert due(Progress(ago[200], ago[4000]), small)
-    assert not due(Progress(ago[60], ago[4000]), small), "a twentieth of the ttl has not passed"
-    assert due(Progress(ago[60], ago[4000]), heavy), "too heavy to wait"
-    assert due(Progress(ago[200], MIN, why_not="x"), small), "the last try failed"
+    assert not due(GcProgress(ago[3000], ago[3000]), heavy), "nothing that is left is old enough"
+    assert due(GcProgress(ago[200], ago[4000]), small)
+    assert not due(GcProgress(ago[60], ago[4000]), small), "a twentieth of the ttl has not passed"
+    assert due(GcProgress(ago[60], ago[4000]), heavy), "too heavy to wait"
+    assert due(GcProgress(ago[200], MIN, why_not="x"), small), "the last try failed"
 
 
 def test_batches_are_bounded_and_a_key_loses_its_oldest_versions_first() -> None:
@@ -63,7 +63,7 @@ def test_batches_are_bounded_and_a_key_loses_its_oldest_versions_first() -> None
     made = list(batches(points, limit=5))
     for one in made:
         assert sum(len(t) for _, t in (*one.keys, *one.vanishing)) <= 5
-    assert made[0] == rq.GcVersions(((b"a", (5, 4, 3, 2, 1)),))
+    assert made[0] == requests.GcVersions(((b"a", (5, 4, 3, 2, 1)),))
     assert made[1].keys[0] == (b"a", (9, 8, 7, 6))
     gone = [key for one in made for key, _ in one.vanishing]
     assert gone == [b"b"], "it vanishes with its last batch only"
@@ -172,12 +172,12 @@ def test_a_threshold_that_the_rules_do_not_allow_is_refused_by_the_leaseholder()
             await node.queues.context.refresh_retention(node.clock.now())
             for threshold in (MAX, add_seconds(node.clock.now(), 3600), node.clock.now()):
                 with pytest.raises((UsageError, RetryableError)):
-                    await node.admin.ask(rq.RaiseGcThreshold(threshold), at=key)
+                    await node.admin.ask(requests.RaiseGcThreshold(threshold), at=key)
             assert await node.kv.get(key) == b"2"
             await set_ttl(node, GC_TTL_S_MIN)  # known here, but written after the protections were read
             await node.span_watch.read()
             with pytest.raises(RetryableError, match="the zone was written"):
-                await node.admin.ask(rq.RaiseGcThreshold(Timestamp(1)), at=key)
+                await node.admin.ask(requests.RaiseGcThreshold(Timestamp(1)), at=key)
 
     asyncio.run(main())
 

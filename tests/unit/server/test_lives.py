@@ -11,7 +11,7 @@ import pytest
 from slackwater.codec.layout import kv, system
 from slackwater.errors import AmbiguousResult, NotLeaseholder, StorageError, UnavailableError
 from slackwater.model.descriptors import Generation, RangeDescriptor
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica.apply import apply_packet
 from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime import run
@@ -56,7 +56,7 @@ def test_a_lease_that_may_be_given_away_is_not_used_while_the_node_stops() -> No
             trigger = replica.leasing.transfer(node.node_id, served=node.clock.now())
             waiter = replica.propose(Evaluation(trigger=trigger))
             stopping = asyncio.ensure_future(replica.stop())
-            batch = rq.Batch(rq.Header(replica.state.descriptor.range_id), [rq.Get(kv(b"k000001"))])
+            batch = requests.Batch(requests.Header(replica.state.descriptor.range_id), [requests.Get(kv(b"k000001"))])
             await asyncio.sleep(0)
             with pytest.raises(UnavailableError, match="stopping"):
                 await replica.executor.execute(batch)
@@ -98,7 +98,7 @@ def test_one_snapshot_at_a_time_until_it_is_durable() -> None:
 
             engine.flush = slowly  # type: ignore[method-assign]
             here = first.store.replicas[3].state.descriptor
-            await first.admin.ask(rq.ChangeReplicas((1, 2), here.generation), at=here.start)
+            await first.admin.ask(requests.ChangeReplicas((1, 2), here.generation), at=here.start)
             one = asyncio.ensure_future(second.fetch(3, 1))
             await flushing.wait()
             with pytest.raises(StorageError, match="being installed already"):
@@ -126,12 +126,12 @@ def test_the_remains_of_an_absorbed_range_do_not_keep_a_snapshot_out(cut: bytes,
             await first.admin.change_replicas(kv(b""), [1, 2])
             left, right = await first.admin.split(kv(b"k000005"))
             await cluster.until(lambda: right.range_id in second.store.replicas)
-            frozen = await first.admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
+            frozen = await first.admin.ask(requests.Subsume(left.range_id, left.generation), at=right.start)
             await cluster.until(lambda: second.store.replicas[right.range_id].state.frozen is not None)
             with monkeypatch.context() as patch:
                 patch.setattr(second.store, "_on_trimmed", None)
                 second.store.replicas[left.range_id].quarantine("its log is gone")
-            await first.admin.ask(rq.Merge(right, frozen), at=left.start)
+            await first.admin.ask(requests.Merge(right, frozen), at=left.start)
             await first.admin.meta.publish((await first.admin.describe(left.start)).descriptor)
             _, third = await first.admin.split(kv(cut))
             await second.fetch(left.range_id, 1)
@@ -151,7 +151,7 @@ def test_a_frozen_range_that_is_still_awaited_is_not_replaced() -> None:
             (node,) = cluster.nodes
             await cluster.fill(10)
             left, right = await node.admin.split(kv(b"k000005"))
-            await node.admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
+            await node.admin.ask(requests.Subsume(left.range_id, left.generation), at=right.start)
             replica = node.store.replicas[right.range_id]
             newer = RangeDescriptor(99, right.start, kv(b"k000007"), (1,), Generation(right.generation + 5))
             assert not node.store._left_behind(replica, newer), "the left side lives and will absorb it"

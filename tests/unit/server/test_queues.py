@@ -11,7 +11,7 @@ from slackwater.config.zones import ZoneConfig
 from slackwater.errors import LogTrimmed
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import write_zone
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family
 from slackwater.server.queues.check import CheckQueue
@@ -162,7 +162,7 @@ def test_a_range_left_frozen_is_thawed_and_leases_are_taken_up() -> None:
             await first.admin.change_replicas(kv(b""), [1, 2])
             await first.admin.change_replicas(b"\x02", [1, 2])
             left, right = await first.admin.split(kv(b"k000005"))
-            await first.admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
+            await first.admin.ask(requests.Subsume(left.range_id, left.generation), at=right.start)
             cluster.nodes.remove(first)
             await cluster.kill(first)
             await cluster.until(
@@ -309,7 +309,7 @@ def test_the_index_is_repaired() -> None:
             await cluster.fill(10)
             # A split whose coordinator died before it could publish.
             here = node.store.replicas[3].state.descriptor
-            await node.admin.ask(rq.Split(kv(b"k000005"), await node.new_range_id()), at=kv(b"k000005"))
+            await node.admin.ask(requests.Split(kv(b"k000005"), await node.new_range_id()), at=kv(b"k000005"))
             assert [r.descriptor for r in await node.admin.meta.read(here.start, here.end)] == [here]
             await sweep_all(cluster, "index")
             records = await node.admin.meta.read(here.start, here.end)

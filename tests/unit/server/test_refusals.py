@@ -10,8 +10,8 @@ from slackwater.codec.rows import RowCodec
 from slackwater.errors import SlackwaterError, UsageError
 from slackwater.model.descriptors import Epoch, Liveness, NodeDescriptor, RangeDescriptor
 from slackwater.model.txns import TXN_ID_BYTES
-from slackwater.protocol.client import calls as nt
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.client import calls
+from slackwater.protocol.range import requests
 from slackwater.protocol.range.requests import Batch, Header
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
@@ -64,18 +64,22 @@ def test_rows_that_no_scan_could_decode_are_refused_from_clients_and_operators(c
         for number, (k, value) in enumerate(bad):
             txn_id = bytes([number]) * TXN_ID_BYTES
             for bulk in (False, True):
-                write = nt.Write(schema.table_id, schema.version, nt.WriteKind.UPSERT, [k], [value], b"", txn_id, bulk)
+                write = calls.Write(
+                    schema.table_id, schema.version, calls.WriteKind.UPSERT, [k], [value], b"", txn_id, bulk
+                )
                 with pytest.raises(UsageError):
-                    await ann.call(g.address, nt.WRITE, write, timeout=5)
-            for request in (rq.Put(k, value), rq.PutRows([k], [value]), rq.Increment(k, 1)):
+                    await ann.call(g.address, calls.WRITE, write, timeout=5)
+            for request in (requests.Put(k, value), requests.PutRows([k], [value]), requests.Increment(k, 1)):
                 with pytest.raises(UsageError):
                     await root.call(g.address, KV_BATCH, Batch(Header(range_id), [request]), timeout=5)
-        delete = nt.Write(schema.table_id, schema.version, nt.WriteKind.DELETE, [short], [], b"", b"d" * TXN_ID_BYTES)
+        delete = calls.Write(
+            schema.table_id, schema.version, calls.WriteKind.DELETE, [short], [], b"", b"d" * TXN_ID_BYTES
+        )
         with pytest.raises(UsageError):
-            await ann.call(g.address, nt.WRITE, delete, timeout=5)
+            await ann.call(g.address, calls.WRITE, delete, timeout=5)
         for nowhere in (table_prefix(99) + b"k", b"\x04 no end"):
             with pytest.raises(UsageError):
-                await root.call(g.address, KV_BATCH, Batch(Header(range_id), [rq.Put(nowhere, good)]), timeout=5)
+                await root.call(g.address, KV_BATCH, Batch(Header(range_id), [requests.Put(nowhere, good)]), timeout=5)
 
     guarded(certs, attack)
 
@@ -83,16 +87,16 @@ def test_rows_that_no_scan_could_decode_are_refused_from_clients_and_operators(c
 def test_changes_of_a_range_that_could_not_be_applied_are_refused_from_operators(certs):
     async def attack(g, db):
         left, right = await g.node.admin.split(kv(b"m"))
-        frozen = rq.SubsumeResult(1, 1, MAX, MAX, left.generation, MAX, MAX, (0,) * 8)
+        frozen = requests.SubsumeResult(1, 1, MAX, MAX, left.generation, MAX, MAX, (0,) * 8)
         root = g.dialer("root")
         for request in (
-            rq.RaiseGcThreshold(MAX),
-            rq.GcTxnRecords(MAX),
-            rq.Merge(right, frozen),
-            rq.Split(kv(b"c"), right.range_id),
-            rq.AbortMerge(1 << 40),
-            rq.ChangeReplicas((1, 77), left.generation),
-            rq.GcVersions(((kv(b"k"), MAX),)),
+            requests.RaiseGcThreshold(MAX),
+            requests.GcTxnRecords(MAX),
+            requests.Merge(right, frozen),
+            requests.Split(kv(b"c"), right.range_id),
+            requests.AbortMerge(1 << 40),
+            requests.ChangeReplicas((1, 77), left.generation),
+            requests.GcVersions(((kv(b"k"), MAX),)),
         ):
             await g.node.kv.put(kv(b"k"), b"v")
             with pytest.raises(SlackwaterError):
@@ -135,16 +139,16 @@ def test_garbage_among_the_systems_records_is_refused_by_every_write(certs):
     async def attack(g, db):
         for key in GOOD:
             for request in (
-                rq.Put(key, b"garbage"),
-                rq.InitPut(key, b"garbage"),
-                rq.ConditionalPut(key, b"garbage", None),
-                rq.PutRows([key], [b"garbage"]),
-                rq.Increment(key, 1),
+                requests.Put(key, b"garbage"),
+                requests.InitPut(key, b"garbage"),
+                requests.ConditionalPut(key, b"garbage", None),
+                requests.PutRows([key], [b"garbage"]),
+                requests.Increment(key, 1),
             ):
                 with pytest.raises(UsageError):
                     await g.node.sender.send([request], Header(0), timeout=5)
         for by in (0, -1, 1 << 62):
             with pytest.raises(UsageError):
-                await g.node.sender.send([rq.Increment(NODE_ID_KEY, by)], Header(0), timeout=5)
+                await g.node.sender.send([requests.Increment(NODE_ID_KEY, by)], Header(0), timeout=5)
 
     guarded(certs, attack)

@@ -7,13 +7,13 @@ import pytest
 from slackwater.codec.layout import kv
 from slackwater.errors import ProtocolError
 from slackwater.runtime import RealRuntime, run
-from slackwater.runtime.rpc import Versions
+from slackwater.runtime.rpc import ProtocolVersions
 from slackwater.server.node import Node
 from slackwater.settings import Settings
 from slackwater.storage.memory import MemoryDisk, MemoryEngine
 from tests.unit.server.cluster import DEADLINE_S, Cluster
 
-OLD, MIDDLE, NEW = Versions(1, 1), Versions(1, 2), Versions(2, 3)
+OLD, MIDDLE, NEW = ProtocolVersions(1, 1), ProtocolVersions(1, 2), ProtocolVersions(2, 3)
 
 
 def test_old_and_new_nodes_serve_in_one_cluster_and_use_what_they_have_in_common() -> None:
@@ -70,7 +70,7 @@ def test_a_node_too_new_for_the_cluster_does_not_join_and_says_which_side_to_upg
 
 
 @pytest.mark.parametrize("versions", [OLD, MIDDLE])
-def test_a_node_tells_the_agreed_version_to_its_handlers(versions: Versions) -> None:
+def test_a_node_tells_the_agreed_version_to_its_handlers(versions: ProtocolVersions) -> None:
     async def main() -> None:
         async with Cluster(2, versions=(MIDDLE, versions)) as cluster:
             first, second = cluster.nodes

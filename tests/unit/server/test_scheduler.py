@@ -11,7 +11,7 @@ import pytest
 from slackwater.codec.layout import kv
 from slackwater.errors import InvariantViolation, SlackwaterError, UnavailableError
 from slackwater.model.ids import RangeId
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.runtime import run
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rpc.faults import pack, unpack
@@ -174,7 +174,7 @@ def test_a_frozen_range_is_thawed_however_long_the_visits_of_other_queues_take()
             await cluster.fill(10)
             await cluster.until(lambda: stuck.waiting)
             left, right = await node.admin.split(kv(b"k000005"))
-            await node.admin.ask(rq.Subsume(left.range_id, left.generation), at=right.start)
+            await node.admin.ask(requests.Subsume(left.range_id, left.generation), at=right.start)
             await cluster.until(lambda: node.store.replicas[right.range_id].state.frozen is None)
             assert stuck.waiting == 1, "the other lane was held up all the time"
             assert len(await cluster.keys()) == 10

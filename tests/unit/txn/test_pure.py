@@ -11,7 +11,25 @@ from slackwater.codec import layout
 from slackwater.errors import UsageError
 from slackwater.model.spans import Span, SpanSet
 from slackwater.model.txns import Intent, TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import (
+    ConditionalPut,
+    Delete,
+    DeleteRange,
+    Done,
+    EndTxn,
+    Get,
+    Increment,
+    InitPut,
+    Number,
+    Put,
+    PutRows,
+    Refresh,
+    Request,
+    ReverseScan,
+    Rows,
+    Scan,
+    Value,
+)
 from slackwater.txn import check, reads
 from slackwater.txn.buffer import WriteBuffer, chunks
 from slackwater.txn.finish import KEYS_PER_REQUEST_MAX, Finished
@@ -70,10 +88,10 @@ def test_puts_leave_as_one_block_and_the_last_write_wins() -> None:
     buffer = WriteBuffer(bytes_max=100)
     for key, value in ((b"b", b"1"), (b"a", b"2"), (b"b", b"3"), (b"d", b"4"), (b"d", None)):
         buffer.put(key, value)
-    assert buffer.requests() == [rq.PutRows([b"a", b"b"], [b"2", b"3"]), rq.Delete(b"d")]
+    assert buffer.requests() == [PutRows([b"a", b"b"], [b"2", b"3"]), Delete(b"d")]
     buffer.clear()
     buffer.put(b"a", b"1")
-    assert buffer.requests() == [rq.Put(b"a", b"1")]
+    assert buffer.requests() == [Put(b"a", b"1")]
 
 
 def test_the_buffer_counts_what_it_holds_now() -> None:
@@ -91,12 +109,12 @@ def test_reads_of_held_back_keys_are_noticed() -> None:
     buffer = WriteBuffer(bytes_max=100)
     assert not buffer.touches([Span(b"a", b"z")])
     buffer.put(b"k", None)
-    assert buffer.touches(reads.spans_of(rq.Get(b"k")))
-    assert not buffer.touches(reads.spans_of(rq.Get(b"l")))
-    assert buffer.touches(reads.spans_of(rq.Scan(b"a", b"l")))
-    assert not buffer.touches(reads.spans_of(rq.Scan(b"a", b"k")))
-    assert buffer.touches(reads.spans_of(rq.ConditionalPut(b"k", b"", None)))
-    assert buffer.touches(reads.spans_of(rq.PutRows([b"a", b"k"], [b"", b""])))
+    assert buffer.touches(reads.spans_of(Get(b"k")))
+    assert not buffer.touches(reads.spans_of(Get(b"l")))
+    assert buffer.touches(reads.spans_of(Scan(b"a", b"l")))
+    assert not buffer.touches(reads.spans_of(Scan(b"a", b"k")))
+    assert buffer.touches(reads.spans_of(ConditionalPut(b"k", b"", None)))
+    assert buffer.touches(reads.spans_of(PutRows([b"a", b"k"], [b"", b""])))
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.integers(1, 64))
@@ -116,19 +134,19 @@ def test_chunks_keep_every_row_and_their_size(sizes: list[int], bytes_max: int) 
 @pytest.mark.parametrize(
     ("request_", "result", "keys", "spans"),
     [
-        (rq.Get(b"k"), rq.Value(None), (b"k",), ()),
-        (rq.Scan(b"a", b"z"), rq.Rows([], []), (), ((b"a", b"z"),)),
-        (rq.Scan(b"a", b"z"), rq.Rows([b"b"], [b""], resume=b"c"), (), ((b"a", b"c"),)),
-        (rq.ReverseScan(b"a", b"z"), rq.Rows([b"y"], [b""], resume=b"y"), (), ((b"y", b"z"),)),
-        (rq.ReverseScan(b"a", b"z"), rq.Rows([], []), (), ((b"a", b"z"),)),
-        (rq.ConditionalPut(b"k", b"v", None), rq.Done(), (), ()),
-        (rq.Increment(b"k", 1), rq.Number(1), (), ()),
-        (rq.InitPut(b"k", b"v"), rq.Done(), (b"k",), ()),
-        (rq.DeleteRange(b"a", b"z"), rq.Rows([b"b"], []), (), ((b"a", b"z"),)),
-        (rq.PutRows([b"k"], [b""], must_be_new=True), rq.Done(), (), ()),
-        (rq.PutRows([b"k"], [b""]), rq.Done(), (), ()),
-        (rq.Put(b"k", b""), rq.Done(), (), ()),
-        (rq.Delete(b"k"), rq.Done(), (), ()),
+        (Get(b"k"), Value(None), (b"k",), ()),
+        (Scan(b"a", b"z"), Rows([], []), (), ((b"a", b"z"),)),
+        (Scan(b"a", b"z"), Rows([b"b"], [b""], resume=b"c"), (), ((b"a", b"c"),)),
+        (ReverseScan(b"a", b"z"), Rows([b"y"], [b""], resume=b"y"), (), ((b"y", b"z"),)),
+        (ReverseScan(b"a", b"z"), Rows([], []), (), ((b"a", b"z"),)),
+        (ConditionalPut(b"k", b"v", None), Done(), (), ()),
+        (Increment(b"k", 1), Number(1), (), ()),
+        (InitPut(b"k", b"v"), Done(), (b"k",), ()),
+        (DeleteRange(b"a", b"z"), Rows([b"b"], []), (), ((b"a", b"z"),)),
+        (PutRows([b"k"], [b""], must_be_new=True), Done(), (), ()),
+        (PutRows([b"k"], [b""]), Done(), (), ()),
+        (Put(b"k", b""), Done(), (), ()),
+        (Delete(b"k"), Done(), (), ()),
     ],
 )
 def test_reads_are_remembered_as_far_as_they_went(request_, result, keys, spans) -> None:
@@ -139,8 +157,8 @@ def test_reads_are_remembered_as_far_as_they_went(request_, result, keys, spans)
 
 def test_every_write_is_locked_and_the_first_is_the_anchor() -> None:
     writes = [
-        rq.Get(b"z"), rq.DeleteRange(b"m", b"n"), rq.Put(b"a", b""), rq.Delete(b"b"), rq.ConditionalPut(b"c", b"", None),
-        rq.InitPut(b"d", b""), rq.Increment(b"e", 1), rq.PutRows([b"f", b"g"], [b"", b""]),
+        Get(b"z"), DeleteRange(b"m", b"n"), Put(b"a", b""), Delete(b"b"), ConditionalPut(b"c", b"", None),
+        InitPut(b"d", b""), Increment(b"e", 1), PutRows([b"f", b"g"], [b"", b""]),
     ]  # fmt: skip
     book = SpanBook(limit=100)
     for write in writes:
@@ -149,7 +167,7 @@ def test_every_write_is_locked_and_the_first_is_the_anchor() -> None:
     assert book.spans() == ((b"m", b"n"),)
     assert reads.first_key(writes) == b"m"
     with pytest.raises(UsageError):
-        reads.first_key([rq.Get(b"z")])
+        reads.first_key([Get(b"z")])
 
 
 def test_refreshes_name_the_window() -> None:
@@ -157,8 +175,8 @@ def test_refreshes_name_the_window() -> None:
     book.add_key(b"k")
     book.add_span(b"a", b"c")
     assert refreshes(book, after=Timestamp(10), upto=Timestamp(25)) == [
-        rq.Refresh(b"a", b"c", Timestamp(10), Timestamp(25)),
-        rq.Refresh(b"k", b"k\x00", Timestamp(10), Timestamp(25)),
+        Refresh(b"a", b"c", Timestamp(10), Timestamp(25)),
+        Refresh(b"k", b"k\x00", Timestamp(10), Timestamp(25)),
     ]
 
 
@@ -167,7 +185,7 @@ def test_refreshes_name_the_window() -> None:
 
 def test_one_push_per_transaction_and_never_of_oneself() -> None:
     met = [intent(b"a", b"x"), intent(b"b", b"y"), intent(b"c", b"x", ts=65), intent(b"d", b"m")]
-    pushes = plan(met, [rq.Scan(b"a", b"z")], ME)
+    pushes = plan(met, [Scan(b"a", b"z")], ME)
     assert [(p.request.pushee.txn_id[:1], p.keys, p.request.abort) for p in pushes] == [
         (b"x", (b"a", b"c"), False),
         (b"y", (b"b",), False),
@@ -177,7 +195,7 @@ def test_one_push_per_transaction_and_never_of_oneself() -> None:
 
 
 def test_a_write_on_the_intents_key_pushes_to_abort() -> None:
-    batch = [rq.Get(b"a"), rq.PutRows([b"c", b"e"], [b"", b""])]
+    batch = [Get(b"a"), PutRows([b"c", b"e"], [b"", b""])]
     aborts = {p.keys[0]: p.request.abort for p in plan([intent(b"a", b"x"), intent(b"d", b"y")], batch, ME, known=())}
     assert aborts == {b"a": False, b"d": True}
 
@@ -200,8 +218,8 @@ def test_resolution_is_cut_to_the_size_of_a_command() -> None:
 
 
 def test_batches_are_grouped_so_that_each_can_be_tried_again() -> None:
-    get, put, cput = rq.Get(b"a"), rq.Put(b"a", b""), rq.ConditionalPut(b"a", b"", None)
-    fresh = rq.PutRows([b"a"], [b""], must_be_new=True)
+    get, put, cput = Get(b"a"), Put(b"a", b""), ConditionalPut(b"a", b"", None)
+    fresh = PutRows([b"a"], [b""], must_be_new=True)
     assert grouped([get, get, put, put, cput, cput, fresh, put, get]) == [
         [get, get], [put, put], [cput], [cput], [fresh], [put], [get],
     ]  # fmt: skip
@@ -216,10 +234,10 @@ def test_keys_outside_the_key_space_are_refused(key: bytes) -> None:
 
 def test_good_and_bad_batches() -> None:
     a, b = layout.kv(b"a"), layout.kv(b"b")
-    check.requests_ok([rq.Get(a), rq.Scan(a, b), rq.PutRows([a, b], [b"", b""]), rq.Increment(a, 1)])
-    bad: list[rq.Request] = [
-        rq.Scan(b, a), rq.Scan(a, a), rq.Scan(a, b"\xff\x00"), rq.PutRows([b, a], [b"", b""]), rq.PutRows([a, a], [b"", b""]),
-        rq.PutRows([a], []), rq.PutRows([], []), rq.EndTxn(commit=True), rq.Get(b"\x01x"), rq.Refresh(a, b, MIN, MIN),
+    check.requests_ok([Get(a), Scan(a, b), PutRows([a, b], [b"", b""]), Increment(a, 1)])
+    bad: list[Request] = [
+        Scan(b, a), Scan(a, a), Scan(a, b"\xff\x00"), PutRows([b, a], [b"", b""]), PutRows([a, a], [b"", b""]),
+        PutRows([a], []), PutRows([], []), EndTxn(commit=True), Get(b"\x01x"), Refresh(a, b, MIN, MIN),
     ]  # fmt: skip
     for request in bad:
         with pytest.raises(UsageError):

@@ -11,7 +11,7 @@ import pytest
 
 from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp, from_us
 from slackwater.model.txns import Intent, TxnRecord, TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica import records
 from slackwater.storage.batch import WriteBatch
 from slackwater.txn.pushing import TxnPusher, after, plan
@@ -53,7 +53,7 @@ class Runner:
     def do_push(self, want: str, *flags: str, at: str, age: str, now: str) -> str:
         """`want` write|read at `at`, as a transaction that began at `age`; the pushee began at 10."""
         pushee = Intent(b"k", b"p" * 16, b"k", seconds("10"), 0, seconds("10"))
-        request = rq.Put(b"k", b"v") if want == "write" else rq.Get(b"k")
+        request = requests.Put(b"k", b"v") if want == "write" else requests.Get(b"k")
         uncertain, locks = "uncertain" in flags, "locks" in flags
         pusher = TxnPusher(seconds(age), b"q" * 16, seconds(at), uncertain=uncertain, holds_locks=locks)
         (push,) = plan([pushee], [request], pusher, known=() if "first" in flags else {pushee.txn_id})

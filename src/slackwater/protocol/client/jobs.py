@@ -17,14 +17,14 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.ids import Natural
-from slackwater.model.jobs import Job, Progress
+from slackwater.model.jobs import Job, JobProgress
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method
 
 LISTED_MAX = 10_000
 
 
-class Change(enum.Enum):
+class JobChange(enum.Enum):
     """What a user may ask of a job."""
 
     PAUSE = "pause"
@@ -32,7 +32,7 @@ class Change(enum.Enum):
     CANCEL = "cancel"
 
 
-class Work(enum.Enum):
+class JobWork(enum.Enum):
     """What a claimant says of its job."""
 
     GOES_ON = "goes on"
@@ -70,7 +70,7 @@ class ChangeJob(msgspec.Struct, frozen=True):
     """Pause, resume or cancel a job."""
 
     id: int
-    what: Change
+    what: JobChange
 
 
 class VerifyTable(msgspec.Struct, frozen=True):
@@ -102,8 +102,8 @@ class WorkOnJob(msgspec.Struct, frozen=True):
 
     id: int
     claim: Natural
-    said: Progress = Progress()
-    work: Work = Work.GOES_ON
+    said: JobProgress = JobProgress()
+    work: JobWork = JobWork.GOES_ON
     error: str = ""
 
 

@@ -21,7 +21,7 @@ from slackwater.errors import InvariantViolation, TooStale, UsageError
 from slackwater.hooks import tap
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.protocol.closedts.frontier import CannotClose, ReplicaFrontier
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.protocol.range.served import Why
 from slackwater.replica import declare
 from slackwater.replica.apply import ApplyVerdict
@@ -180,7 +180,7 @@ class Closing:
 
         A read that insists on the nearest replica is not sent on: `TooStale`, unless the lease is here.
         """
-        if not all(isinstance(r, rq.FOLLOWER_READS) for r in batch.requests):
+        if not all(isinstance(r, requests.FOLLOWER_READS) for r in batch.requests):
             return False
         header, required = batch.header, declare.required_frontier(batch)
         verdict = gate(required=required, closed=self.closed(), wait_ms=header.wait_ms)
@@ -218,20 +218,20 @@ class Closing:
         Closed first, then the engine (pitfall 16), in one step; where there are many intents, on a thread.
         """
         closed = self.closed()
-        if not all(isinstance(request, rq.QueryResolved) for request in batch.requests):
+        if not all(isinstance(request, requests.QueryResolved) for request in batch.requests):
             raise UsageError("QueryResolved is asked on its own: nothing else in the batch")
-        spans = [(r.start, r.end) for r in batch.requests if isinstance(r, rq.QueryResolved)]
+        spans = [(r.start, r.end) for r in batch.requests if isinstance(r, requests.QueryResolved)]
         stats = self._replica.state.stats
         if stats and Stats(*stats).intents > INTENTS_INLINE_MAX:
             frozen = self._context.engine.snapshot()
             answers = await self._context.runtime.offload(_resolve_frozen, frozen, spans, closed)
         else:
             answers = _resolve_all(self._context.engine, spans, closed)
-        results: list[rq.Result] = []
+        results: list[requests.Result] = []
         for request, found in zip(batch.requests, answers, strict=True):
             tap("closedts.resolved", self._replica, request, found)
-            results.append(rq.ResolvedResult(found.ts, found.closed, found.held_by))
-        return rq.BatchResult(results, served_by=self._context.node_id, by_follower=True)
+            results.append(requests.ResolvedResult(found.ts, found.closed, found.held_by))
+        return requests.BatchResult(results, served_by=self._context.node_id, by_follower=True)
 
     def explain(self) -> ReplicaFrontier:
         """How far this replica is closed and resolved, and what holds it back."""

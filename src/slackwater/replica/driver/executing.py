@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, seconds_between
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, UnavailableError
 from slackwater.hooks import buggify, probe, tap
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica import admission, declare
 from slackwater.replica.driver.reading import follower_read, lease_info, read_bulk, served_here
 from slackwater.replica.driver.waiting import Waiters, deadline_of
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
 LATCH_WAIT_S_MAX = 60.0
 NO_LATCH = RequestId(0)
 PUSH_ROUNDS_MAX = 16
-PREPARED = frozenset({rq.Split, rq.GcSpan})
+PREPARED = frozenset({requests.Split, requests.GcSpan})
 """Requests, alone in their batch, that need a long computation before they are evaluated."""
 
 AT_ONCE = frozenset(
     {
-        rq.Get, rq.Scan, rq.ReverseScan, rq.Refresh, rq.QueryTxn, *rq.VERSION_WRITES, rq.EndTxn, rq.HeartbeatTxn,
-        rq.ResolveIntents, rq.ForgetLocks,
+        requests.Get, requests.Scan, requests.ReverseScan, requests.Refresh, requests.QueryTxn,
+        *requests.VERSION_WRITES, requests.EndTxn, requests.HeartbeatTxn,
+        requests.ResolveIntents, requests.ForgetLocks,
     }
 )  # fmt: skip
 """Requests that wait for nothing but the lease, latches and the log. The others read for long, park, or change the range."""
@@ -127,11 +128,11 @@ class Executor:
             admission.check_future(latest, now=now, ahead_s=replica.closing.future_s())
         self._metered(batch)
         deadline = deadline_of(batch, context.runtime.clock)
-        if len(batch.requests) == 1 and isinstance(batch.requests[0], rq.LeaseInfo):
+        if len(batch.requests) == 1 and isinstance(batch.requests[0], requests.LeaseInfo):
             if batch.requests[0].by_holder:
                 await replica.leasing.hold(within_s=deadline.remaining())
             return lease_info(replica)
-        if batch.requests and isinstance(batch.requests[0], rq.QueryResolved):
+        if batch.requests and isinstance(batch.requests[0], requests.QueryResolved):
             replica.check_bounds(batch)
             return await replica.closing.query_resolved(batch)
         if batch.header.follower_ok and await replica.closing.may_serve(batch):
@@ -230,10 +231,10 @@ class Executor:
         """Long computation a request needs, off the loop, while its latches are held."""
         context, state, request = self._context, self._replica.state, batch.requests[0]
         self._replica.check_bounds(batch)
-        if isinstance(request, rq.GcSpan):
+        if isinstance(request, requests.GcSpan):
             dropped_at = context.retention.dropped_at(request.start, request.end)
             return await context.runtime.offload(prepare_span, context.engine, state, request, dropped_at)
-        assert isinstance(request, rq.Split), request
+        assert isinstance(request, requests.Split), request
         return tuple(await context.runtime.offload(recompute_now, context.engine, request.at, state.descriptor.end))
 
     # --- what both ways do -------------------------------------------------------------------------------------------

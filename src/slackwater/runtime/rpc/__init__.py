@@ -25,7 +25,7 @@ from slackwater.runtime.rpc.method import ClockHook, Context, Identity, Measurem
 from slackwater.runtime.rpc.peer import Peer
 from slackwater.runtime.rpc.server import RpcServer
 from slackwater.runtime.rpc.stream import Stream
-from slackwater.runtime.rpc.versions import SUPPORTED, Versions
+from slackwater.runtime.rpc.versions import SUPPORTED, ProtocolVersions
 
 __all__ = [
     "SUPPORTED",
@@ -36,8 +36,8 @@ __all__ = [
     "Measurement",
     "Method",
     "Peer",
+    "ProtocolVersions",
     "RpcServer",
     "Stream",
     "StreamMethod",
-    "Versions",
 ]

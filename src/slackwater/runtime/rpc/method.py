@@ -15,7 +15,7 @@ import msgspec
 
 from slackwater.errors import DecodeError, UsageError
 from slackwater.runtime.deadline import Deadline, for_callee
-from slackwater.runtime.rpc.versions import SUPPORTED, Versions
+from slackwater.runtime.rpc.versions import SUPPORTED, ProtocolVersions
 
 if TYPE_CHECKING:
     from slackwater.runtime.access import Certificate, Role
@@ -79,7 +79,7 @@ class Identity:
 
     __slots__ = ("cluster_id", "node_id", "versions")
 
-    def __init__(self, *, cluster_id: str = "", node_id: int = 0, versions: Versions = SUPPORTED) -> None:
+    def __init__(self, *, cluster_id: str = "", node_id: int = 0, versions: ProtocolVersions = SUPPORTED) -> None:
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.versions = versions

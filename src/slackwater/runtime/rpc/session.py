@@ -27,7 +27,7 @@ from slackwater.hooks import probe
 from slackwater.runtime import sync
 from slackwater.runtime.access import NOBODY, roles_of
 from slackwater.runtime.rpc.faults import goodbye
-from slackwater.runtime.rpc.versions import Versions, agree
+from slackwater.runtime.rpc.versions import ProtocolVersions, agree
 from slackwater.runtime.rpc.wire import MAGIC, Hello, encode
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class RpcSession(abc.ABC):
             raise ProtocolError("the peer does not speak Slackwater RPC; check the port", magic=hello.magic[:32])
         self.version = agree(
             ours.versions,
-            Versions(hello.oldest or hello.newest, hello.newest),
+            ProtocolVersions(hello.oldest or hello.newest, hello.newest),
             own_name=f"n{ours.node_id}" if ours.node_id else self._own_name,
             peer_name=f"n{hello.node_id}" if hello.node_id else self._peer_name,
         )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from slackwater.errors import ProtocolError
 
 
-class Versions(NamedTuple):
+class ProtocolVersions(NamedTuple):
     """Protocol versions that one side speaks: all from `oldest` to `newest`."""
 
     oldest: int
@@ -29,11 +29,11 @@ class Versions(NamedTuple):
         return f"{self.newest}" if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
 
 
-SUPPORTED = Versions(oldest=1, newest=1)
+SUPPORTED = ProtocolVersions(oldest=1, newest=1)
 """What this release speaks."""
 
 
-def agree(ours: Versions, theirs: Versions, *, own_name: str, peer_name: str) -> int:
+def agree(ours: ProtocolVersions, theirs: ProtocolVersions, *, own_name: str, peer_name: str) -> int:
     """The highest version in common; raises `ProtocolError` that says which side to upgrade when there is none."""
     if not 0 < theirs.oldest <= theirs.newest:
         raise ProtocolError(f"{peer_name} announces protocol versions that are no range", their_versions=tuple(theirs))

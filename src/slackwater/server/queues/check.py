@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica.allocator import NodeState
 from slackwater.runtime.deadline import Deadline
 
@@ -93,7 +93,7 @@ class CheckQueue:
         """Compare now, and deal with what is found; returns the digests."""
         context, here = visit.context, visit.descriptor
         checksum_id = context.runtime.rng.bytes(CHECKSUM_ID_BYTES)
-        await context.admin.ask(rq.ComputeChecksum(checksum_id), at=here.start)
+        await context.admin.ask(requests.ComputeChecksum(checksum_id), at=here.start)
         votes = await self._gather(visit, checksum_id)
         verdict = judge(votes)
         if verdict.question:

@@ -28,7 +28,7 @@ from slackwater.clock.timestamp import MAX, MIN, Timestamp, seconds_between
 from slackwater.errors import RangeMismatch, RetryableError, SlackwaterError, UsageError
 from slackwater.hooks import level, probe
 from slackwater.model.retention import Decision, decide, stretches
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.runtime.seam import Family
 from slackwater.runtime.sync import Event
 from slackwater.storage import gc
@@ -58,7 +58,7 @@ PAUSE_S_MAX = 2.0
 COMPACT_VERSIONS_MIN = 1_000
 
 
-class Progress(NamedTuple):
+class GcProgress(NamedTuple):
     """What is known of a range's collection, on its leaseholder."""
 
     ran_at: Timestamp = MIN
@@ -97,7 +97,7 @@ def score(stats: Stats, *, now: Timestamp, ttl_s: float) -> float:
 
 
 def is_due(
-    last: Progress, stats: Stats, *, now: Timestamp, ttl_s: float, interval_s: float, slack: float, urgent: float
+    last: GcProgress, stats: Stats, *, now: Timestamp, ttl_s: float, interval_s: float, slack: float, urgent: float
 ) -> bool:
     """Whether a range with garbage should be collected now."""
     if stats.garbage_bytes <= 0:
@@ -111,7 +111,7 @@ def is_due(
     return since_s >= max(interval_s, slack * ttl_s) or score(stats, now=now, ttl_s=ttl_s) >= urgent
 
 
-def batches(points: Sequence[gc.GcPoint], *, limit: int) -> Iterator[rq.GcVersions]:
+def batches(points: Sequence[gc.GcPoint], *, limit: int) -> Iterator[requests.GcVersions]:
     """Requests of at most `limit` versions; of a key with more, the oldest go first, and it vanishes with the last of them."""
     keys: list[tuple[bytes, tuple[Timestamp, ...]]] = []
     vanishing: list[tuple[bytes, tuple[Timestamp, ...]]] = []
@@ -124,10 +124,10 @@ def batches(points: Sequence[gc.GcPoint], *, limit: int) -> Iterator[rq.GcVersio
             (vanishing if point.vanishing and not times else keys).append((point.key, some))
             room -= len(some)
             if room == 0 or times:
-                yield rq.GcVersions(tuple(keys), tuple(vanishing))
+                yield requests.GcVersions(tuple(keys), tuple(vanishing))
                 keys, vanishing, room = [], [], limit
     if keys or vanishing:
-        yield rq.GcVersions(tuple(keys), tuple(vanishing))
+        yield requests.GcVersions(tuple(keys), tuple(vanishing))
 
 
 class GcQueue:
@@ -137,7 +137,7 @@ class GcQueue:
 
     def __init__(self) -> None:
         self.counts = GcCounts()
-        self.progress: dict[RangeId, Progress] = {}
+        self.progress: dict[RangeId, GcProgress] = {}
         self._waiting: dict[RangeId, float] = {}
         """Ranges that are due, with their scores."""
         self._news = Event()
@@ -180,7 +180,7 @@ class GcQueue:
         ttl_s, interval_s = context.retention.ttl_s(state), settings["gc.interval"]
         if ttl_s is None or not interval_s or state.frozen is not None:
             return None
-        stats, last = Stats(*state.stats), self.progress.get(state.descriptor.range_id, Progress())
+        stats, last = Stats(*state.stats), self.progress.get(state.descriptor.range_id, GcProgress())
         slack, urgent = settings["gc.slack"], settings["gc.urgent_score"]
         due = is_due(last, stats, now=now, ttl_s=ttl_s, interval_s=interval_s, slack=slack, urgent=urgent)
         waited = seconds_between(last.ran_at, now) >= max(interval_s, slack * ttl_s)
@@ -233,7 +233,7 @@ class GcQueue:
             why = str(error)
         self.counts.runs += 1
         next_at = MIN if why or run.left else Timestamp(min(run.next_at, began))
-        self.progress[range_id] = Progress(began, next_at, run.versions, why)
+        self.progress[range_id] = GcProgress(began, next_at, run.versions, why)
 
 
 class GcRun:
@@ -301,7 +301,7 @@ class GcRun:
     async def _raise(self, decision: Decision) -> None:
         """Raise the threshold first (pitfall 18), unless it is there."""
         if (decision.threshold, decision.kept) != (self._state.gc_threshold, self._state.kept):
-            await self._ask(rq.RaiseGcThreshold(decision.threshold), at=self._state.descriptor.start)
+            await self._ask(requests.RaiseGcThreshold(decision.threshold), at=self._state.descriptor.start)
             self._counts.raised += 1
             probe("gc.raised")
 
@@ -319,7 +319,7 @@ class GcRun:
     async def _clear(self, start: bytes, end: bytes) -> None:
         began = self._context.now_ns()
         try:
-            self._deleted(await self._ask(rq.GcSpan(start, end), at=start))
+            self._deleted(await self._ask(requests.GcSpan(start, end), at=start))
             self._counts.spans += 1
         except UsageError:
             probe("gc.span_in_use")  # something was written there meanwhile: by versions, next time
@@ -340,15 +340,15 @@ class GcRun:
                 await self._raise(decision)
                 await self._clear(span.start, span.end)
 
-    async def _ask(self, request: rq.Request, *, at: bytes) -> rq.Result:
+    async def _ask(self, request: requests.Request, *, at: bytes) -> requests.Result:
         """Send to this very range: what was planned for it is not for another (pitfall 36)."""
         descriptor = self._state.descriptor
         if self._replica.retired or not descriptor.contains(at):
             raise RangeMismatch("the range has changed while it was collected", descriptors=[descriptor])
         return await self._context.admin.ask(request, at=at)
 
-    def _deleted(self, done: rq.Result) -> None:
-        if isinstance(done, rq.Number):
+    def _deleted(self, done: requests.Result) -> None:
+        if isinstance(done, requests.Number):
             self.versions += done.number
             self._counts.versions += done.number
 

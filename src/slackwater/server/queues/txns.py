@@ -19,7 +19,7 @@ from slackwater.codec.layout import anchored_span
 from slackwater.hooks import probe
 from slackwater.model.spans import Span
 from slackwater.model.txns import Intent, Resolution, TxnRecord, TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica.records import decode_record, resolution
 from slackwater.runtime.deadline import Deadline
 from slackwater.runtime.seam import Family
@@ -128,23 +128,23 @@ class TxnQueue:
         """What became of a transaction that nobody seems to look after; None while it lives."""
         deadline = Deadline(visit.context.runtime.clock, seconds=TIMEOUT_S)
         # As young as can be: only a transaction that no longer heartbeats loses against it.
-        push = rq.PushTxn(pushee, visit.context.clock.now(), b"", pushee.ts, abort=True)
+        push = requests.PushTxn(pushee, visit.context.clock.now(), b"", pushee.ts, abort=True)
         answer = (await visit.context.kv.context.ask([push], deadline=deadline)).results[0]
-        decided = isinstance(answer, rq.Pushed) and answer.resolution.status is not TxnStatus.PENDING
-        return answer.resolution if decided and isinstance(answer, rq.Pushed) else None
+        decided = isinstance(answer, requests.Pushed) and answer.resolution.status is not TxnStatus.PENDING
+        return answer.resolution if decided and isinstance(answer, requests.Pushed) else None
 
     async def _finish(self, visit: Visit, record: TxnRecord) -> None:
         probe("queues.finish_txn")
         await self._resolve(visit, resolution(record), record.lock_keys, record.lock_spans)
         deadline = Deadline(visit.context.runtime.clock, seconds=TIMEOUT_S)
-        await visit.context.kv.context.ask([rq.ForgetLocks(record.txn_id, record.anchor)], deadline=deadline)
+        await visit.context.kv.context.ask([requests.ForgetLocks(record.txn_id, record.anchor)], deadline=deadline)
 
     async def _resolve(
         self, visit: Visit, outcome: Resolution, keys: tuple[bytes, ...], spans: tuple[tuple[bytes, bytes], ...]
     ) -> None:
         deadline = Deadline(visit.context.runtime.clock, seconds=TIMEOUT_S)
         pieces = [
-            rq.ResolveIntents(outcome, keys=keys[i : i + KEYS_PER_REQUEST])
+            requests.ResolveIntents(outcome, keys=keys[i : i + KEYS_PER_REQUEST])
             for i in range(0, len(keys), KEYS_PER_REQUEST)
         ]
         for piece in pieces:
@@ -157,7 +157,7 @@ class TxnQueue:
         before = add_seconds(context.clock.now(), -context.settings["txn.record_retention"])
         for i in range(0, len(records), COLLECTED_AT_ONCE):
             some = tuple(records[i : i + COLLECTED_AT_ONCE])
-            await context.admin.ask(rq.GcTxnRecords(before, some), at=visit.descriptor.start)
+            await context.admin.ask(requests.GcTxnRecords(before, some), at=visit.descriptor.start)
 
 
 def _read(frozen: EngineSnapshot, start: bytes, end: bytes, with_intents: bool) -> tuple[list[Intent], list[TxnRecord]]:  # noqa: FBT001 - offload passes by position

@@ -24,8 +24,8 @@ Rules
     refused by both (`server.identity`).
 """
 
-from slackwater.server.recovery.build import Built, build
-from slackwater.server.recovery.plan import Plan, make_plan
+from slackwater.server.recovery.build import RebuiltStore, build
+from slackwater.server.recovery.plan import RecoveryPlan, make_plan
 from slackwater.server.recovery.survey import Survivor, survey
 
-__all__ = ["Built", "Plan", "Survivor", "build", "make_plan", "survey"]
+__all__ = ["RebuiltStore", "RecoveryPlan", "Survivor", "build", "make_plan", "survey"]

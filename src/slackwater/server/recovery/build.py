@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from slackwater.log.contract import LogIdentity
     from slackwater.model.txns import Resolution
     from slackwater.runtime.seam import Engine
-    from slackwater.server.recovery.plan import Piece, Plan
+    from slackwater.server.recovery.plan import RecoveredPiece, RecoveryPlan
     from slackwater.storage.intents import StoredIntent
 
 VERSIONS_AT_ONCE = 4_096
 _ADDRESSES = prefix_span(system("address")[:-2])
 
 
-class Built(NamedTuple):
+class RebuiltStore(NamedTuple):
     """What was made."""
 
     identity: StoreIdentity
@@ -54,14 +54,14 @@ class Built(NamedTuple):
 
 
 def build(
-    plan: Plan,
+    plan: RecoveryPlan,
     engine: Engine,
     *,
     cluster_id: str,
     log: LogIdentity,
     accept_loss: bool = False,
     progress: Callable[[str], None] = lambda _: None,
-) -> Built:
+) -> RebuiltStore:
     """Write a plan's keys at T into an empty engine; the caller flushes it. Refuses what would make a broken cluster."""
     _check(plan, engine, accept_loss=accept_loss)
     old_nodes = {int(s.identity.node_id) for s in plan.survivors} | {n for s in plan.survivors for n in s.epochs}
@@ -85,10 +85,10 @@ def build(
     identity = StoreIdentity(cluster_id, node_id, log)
     put_identity(batch, identity)
     engine.write(batch)
-    return Built(identity, plan.at, len(ranges), versions)
+    return RebuiltStore(identity, plan.at, len(ranges), versions)
 
 
-def _check(plan: Plan, engine: Engine, *, accept_loss: bool) -> None:
+def _check(plan: RecoveryPlan, engine: Engine, *, accept_loss: bool) -> None:
     if engine.cursor(Family.LOCAL, start=b"", end=b"\xff").chunk(1)[0]:
         raise UsageError("the new store is not empty; recover into a directory that holds nothing")
     if gone := system_lost(plan):
@@ -104,7 +104,7 @@ def _check(plan: Plan, engine: Engine, *, accept_loss: bool) -> None:
         )
 
 
-def _ranges(plan: Plan, node_id: NodeId) -> list[tuple[RangeDescriptor, Timestamp]]:
+def _ranges(plan: RecoveryPlan, node_id: NodeId) -> list[tuple[RangeDescriptor, Timestamp]]:
     """The new ranges, each with the threshold below which its history has been collected."""
     fixed, found = set(first_bounds()), list[tuple[bytes, bytes, object, Timestamp]]()
     for piece in plan.pieces:
@@ -122,7 +122,9 @@ def _ranges(plan: Plan, node_id: NodeId) -> list[tuple[RangeDescriptor, Timestam
     ]
 
 
-def _copy(piece: Piece, engine: Engine, at: Timestamp, fate: Callable[[StoredIntent], Resolution | None]) -> int:
+def _copy(
+    piece: RecoveredPiece, engine: Engine, at: Timestamp, fate: Callable[[StoredIntent], Resolution | None]
+) -> int:
     """Write every version of a piece at or below `at`; how many those were."""
     if piece.copy is None:
         return 0
@@ -145,7 +147,7 @@ def _inside(stored: bytes, span: Span) -> bool:
     return span.start <= stored[:-VERSION_BYTES] < span.end
 
 
-def _kept(piece: Piece) -> Iterator[Span]:
+def _kept(piece: RecoveredPiece) -> Iterator[Span]:
     """The keys of a piece that come along: all but those that tell of the old cluster's nodes and ranges."""
     left = [Span(piece.start, piece.end)]
     counters = (Span(key, key + b"\x00") for key in (RANGE_ID_KEY, NODE_ID_KEY))
@@ -158,7 +160,7 @@ def _kept(piece: Piece) -> Iterator[Span]:
     yield from left
 
 
-def _write_own(plan: Plan, engine: Engine, ranges: list[RangeDescriptor], node_id: NodeId) -> None:
+def _write_own(plan: RecoveryPlan, engine: Engine, ranges: list[RangeDescriptor], node_id: NodeId) -> None:
     """Write where the new ranges are, which nodes have left, and the next numbers, all at T."""
     batch = WriteBatch()
     overlay = Overlay(engine, batch)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from slackwater.storage.intents import StoredIntent
 
 
-class Piece(NamedTuple):
+class RecoveredPiece(NamedTuple):
     """Keys `[start, end)` and where they come from; no copy: no store that was named has them."""
 
     start: bytes
@@ -45,25 +45,25 @@ class Piece(NamedTuple):
     """The transaction that holds `complete` below what is closed: what became of it is not known."""
 
 
-class Plan(NamedTuple):
+class RecoveryPlan(NamedTuple):
     """What a recovery would do."""
 
     survivors: list[Survivor]
-    pieces: list[Piece]
+    pieces: list[RecoveredPiece]
     at: Timestamp
     """T: the cluster is recovered as it was at this timestamp."""
     newest: Timestamp
     """The newest timestamp that any replica has closed: what was committed between T and here is lost, in part or all."""
-    limited_by: Piece | None
+    limited_by: RecoveredPiece | None
     """Whose keys hold T back."""
-    lost: list[Piece]
+    lost: list[RecoveredPiece]
     """Keys that no usable replica has."""
     tables: dict[str, list[tuple[bytes, bytes]]]
     """Every table at T, and which of its keys are lost."""
     damaged: list[Copy]
 
 
-def make_plan(survivors: Sequence[Survivor], *, at: Timestamp | None = None) -> Plan:
+def make_plan(survivors: Sequence[Survivor], *, at: Timestamp | None = None) -> RecoveryPlan:
     """The plan for these stores; `at` asks for an older timestamp than the newest possible one."""
     check_together(survivors)
     fate = outcomes(survivors)
@@ -81,7 +81,7 @@ def make_plan(survivors: Sequence[Survivor], *, at: Timestamp | None = None) -> 
         )
     pieces = [_choose(found, chosen, *bound) for found, bound in zip(options, pairwise(sorted(bounds)), strict=True)]
     lost = [piece for piece in pieces if piece.copy is None]
-    return Plan(
+    return RecoveryPlan(
         survivors=list(survivors),
         pieces=pieces,
         at=chosen,
@@ -111,17 +111,17 @@ def outcomes(survivors: Sequence[Survivor]) -> Callable[[StoredIntent], Resoluti
 
 def _options(
     copies: Iterable[Copy], start: bytes, end: bytes, fate: Callable[[StoredIntent], Resolution | None]
-) -> list[Piece]:
+) -> list[RecoveredPiece]:
     """Every usable replica that covers `[start, end)`, the one that has applied most first."""
     found = []
     for copy in copies:
         if copy.state.descriptor.covers(start, end):
             known = resolve(copy.reader, start, end, closed=copy.closed, fate=fate)
-            found.append(Piece(start, end, copy, known.ts, known.held_by))
+            found.append(RecoveredPiece(start, end, copy, known.ts, known.held_by))
     return sorted(found, key=lambda p: (p.copy is not None and p.copy.state.position, p.complete), reverse=True)
 
 
-def _choose(options: list[Piece], at: Timestamp, start: bytes, end: bytes) -> Piece:
+def _choose(options: list[RecoveredPiece], at: Timestamp, start: bytes, end: bytes) -> RecoveredPiece:
     """The best replica that is complete at `at` and has not collected what was visible then."""
     complete = [p for p in options if p.complete >= at]
     for piece in complete:
@@ -134,17 +134,20 @@ def _choose(options: list[Piece], at: Timestamp, start: bytes, end: bytes) -> Pi
             f"{show(copy.state.gc_threshold)}; name more stores, or leave out the ones that hold the others back",
             store=copy.store,
         )
-    return Piece(start, end, None)
+    return RecoveredPiece(start, end, None)
 
 
-def read_at(piece: Piece, at: Timestamp, fate: Callable[[StoredIntent], Resolution | None]) -> Through:
+def read_at(piece: RecoveredPiece, at: Timestamp, fate: Callable[[StoredIntent], Resolution | None]) -> Through:
     """The keys of a piece as they are once every transaction that committed at or below `at` is resolved."""
     assert piece.copy is not None, "only a piece that survived can be read"
     return Through(piece.copy.reader, fate, bound=at)
 
 
 def _tables(
-    pieces: list[Piece], lost: list[Piece], at: Timestamp, fate: Callable[[StoredIntent], Resolution | None]
+    pieces: list[RecoveredPiece],
+    lost: list[RecoveredPiece],
+    at: Timestamp,
+    fate: Callable[[StoredIntent], Resolution | None],
 ) -> dict[str, list[tuple[bytes, bytes]]]:
     """The tables there were at `at`, each with what of it is lost."""
     span, tables = descriptors_span(), Tables()
@@ -164,16 +167,16 @@ def _tables(
     return found
 
 
-def system_lost(plan: Plan) -> list[Piece]:
+def system_lost(plan: RecoveryPlan) -> list[RecoveredPiece]:
     """Lost keys without which no cluster can be made: the system's own records and tables."""
     return [piece for piece in plan.lost if piece.start < KV or _in_system_tables(piece)]
 
 
-def _in_system_tables(piece: Piece) -> bool:
+def _in_system_tables(piece: RecoveredPiece) -> bool:
     first_user = table_span(FIRST_USER_TABLE_ID).start
     return piece.start < first_user and piece.end > TABLE
 
 
-def describe(piece: Piece) -> str:
+def describe(piece: RecoveredPiece) -> str:
     """The keys of a piece for people."""
     return f"[{show_key(piece.start)}, {show_key(piece.end)})"

@@ -20,7 +20,7 @@ plant(
             Patch(
                 "slackwater.replica.admission:check_bounds",
                 "not descriptor.covers(span.start, span.end)",
-                "not descriptor.covers(span.start, span.end) and type(batch.requests[0]) is not rq.GcSpan",
+                "not descriptor.covers(span.start, span.end) and type(batch.requests[0]) is not requests.GcSpan",
             ),
         ),
     )

@@ -5,7 +5,7 @@
            allow, and never past a protection that was acknowledged
     I-28   after healing, on every replica: no garbage that nothing needs is older than its time to live and some slack
 
-Which protections were acknowledged, the oracle knows from the clients that asked for them (`Acknowledged`), not from the nodes.
+Which protections were acknowledged, the oracle knows from the clients that asked for them (`AcknowledgedWrite`), not from nodes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SWEEPS = 4
 KEYS = Span(KV, KEY_MAX)
 
 
-class Acknowledged(NamedTuple):
+class AcknowledgedWrite(NamedTuple):
     """A protection that a client was told to have."""
 
     record_id: bytes
@@ -52,9 +52,9 @@ class Acknowledged(NamedTuple):
     """Shortly before it expires: from then on it binds nobody."""
 
 
-def acknowledged(world: World) -> dict[bytes, Acknowledged]:
+def acknowledged(world: World) -> dict[bytes, AcknowledgedWrite]:
     """The protections that clients have been told of, have not begun to release, and that have not expired."""
-    found: dict[bytes, Acknowledged] = world.facts.setdefault("protections", {})
+    found: dict[bytes, AcknowledgedWrite] = world.facts.setdefault("protections", {})
     now = from_us((EPOCH_NS + world.loop.now_ns) // 1000)
     for record_id in [record_id for record_id, one in found.items() if one.until <= now]:
         del found[record_id]  # its client lost power, or forgot it

@@ -24,7 +24,7 @@ from slackwater.closedts.policy import target, terms_of
 from slackwater.codec.layout import split_version
 from slackwater.model.spans import Span, SpanSet
 from slackwater.model.txns import TxnStatus
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.replica import declare
 from slackwater.replica.records import read_record
 from slackwater.runtime.seam import Family
@@ -86,10 +86,10 @@ class Follows(_Watcher):
         if not answer.by_follower or batch.header.txn is not None:
             return
         for request, result in zip(batch.requests, answer.results, strict=True):
-            if isinstance(request, rq.Get) and isinstance(result, rq.Value):
+            if isinstance(request, requests.Get) and isinstance(result, requests.Value):
                 found = {} if result.value is None else {request.key: result.value}
                 self._compare(replica, read_at, (request.key, request.key + b"\x00"), found)
-            elif isinstance(request, rq.Scan) and isinstance(result, rq.Rows):
+            elif isinstance(request, requests.Scan) and isinstance(result, requests.Rows):
                 span = (request.start, result.resume or request.end)
                 self._compare(replica, read_at, span, dict(zip(result.keys, result.values, strict=True)))
 
@@ -159,7 +159,7 @@ class WithinBounds(_Watcher):
             where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
             self.violated("above-closed", f"{where} served a follower read at {read_at}, above what is closed there")
 
-    def _reported(self, replica: Replica, request: rq.QueryResolved, found: ResolvedSpan) -> None:
+    def _reported(self, replica: Replica, request: requests.QueryResolved, found: ResolvedSpan) -> None:
         where, ts = name_of(replica.context), found.ts
         if ts > self._ledger.allowed(replica.state):
             self.violated("resolved-not-closed", f"{where} reports {ts} as resolved, above what is closed there")
@@ -225,7 +225,7 @@ class NotCollected(_Watcher):
     def _served(self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult) -> None:
         threshold, kept = replica.state.gc_threshold, replica.state.kept
         serving = SpanSet(Span(k.start, k.end) for k in kept if k.ts == read_at or (k.after and k.ts < read_at))
-        reads = [declare.span_of(r) for r in batch.requests if isinstance(r, rq.FOLLOWER_READS)]
+        reads = [declare.span_of(r) for r in batch.requests if isinstance(r, requests.FOLLOWER_READS)]
         spans = [Span(start, end or start + b"\x00") for start, end in filter(None, reads)]
         if read_at <= threshold and not all(map(serving.covers, spans)):
             where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"

@@ -21,7 +21,7 @@ from slackwater.hooks import probe
 from slackwater.model.protection import Kept, Mode
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import change_zone
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range.requests import GcSpan, GcVersions, Header, RaiseGcThreshold
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
@@ -126,15 +126,15 @@ class Pest:
         """What a node with a bug, or with an old plan, might ask for."""
         key, now = self._draw.pick(PEST_KEYS), self._client.clock.now()
         requests = (
-            rq.RaiseGcThreshold(add_seconds(now, 3600)),
-            rq.RaiseGcThreshold(now),
-            rq.GcSpan(PEST.start, PEST.end),
-            rq.GcSpan(key, PEST.end),
-            rq.GcVersions(vanishing=((key, (now,)),)),
-            rq.RaiseGcThreshold(MAX),
+            RaiseGcThreshold(add_seconds(now, 3600)),
+            RaiseGcThreshold(now),
+            GcSpan(PEST.start, PEST.end),
+            GcSpan(key, PEST.end),
+            GcVersions(vanishing=((key, (now,)),)),
+            RaiseGcThreshold(MAX),
         )
         request = self._draw.pick(requests)
-        header = rq.Header(NO_RANGE)
+        header = Header(NO_RANGE)
         try:
             await self._client.sender.send([request], header, at=key, timeout=TIMEOUT_S)
         except (UsageError, RetryableError):

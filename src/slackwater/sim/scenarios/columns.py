@@ -52,7 +52,7 @@ SETTINGS = {
 }
 
 
-class Worker:
+class ColumnsWorker:
     """One client: a writer or a reader."""
 
     def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: TapeStream) -> None:
@@ -148,7 +148,7 @@ class Worker:
         return int(at) + self._draw.below(size)
 
 
-class Work:
+class ColumnsWork:
     """Writers and readers as a workload."""
 
     def setup(self, world: World, scenario: Scenario) -> None:
@@ -158,7 +158,7 @@ class Work:
 
     def _boot(self, world: World, name: str) -> Any:
         async def boot(runtime: SimRuntime) -> None:
-            await Worker(runtime, cluster_of(world), world.tape.stream(f"workload/{name}")).main()
+            await ColumnsWorker(runtime, cluster_of(world), world.tape.stream(f"workload/{name}")).main()
 
         return boot
 
@@ -177,7 +177,7 @@ def _draw(tape: Tape, duration_s: float) -> Scenario:
 
 
 def _workloads() -> list[Workload]:
-    return [base.Traffic(draw_plan), Work()]
+    return [base.Traffic(draw_plan), ColumnsWork()]
 
 
 def _oracles() -> list[Oracle]:

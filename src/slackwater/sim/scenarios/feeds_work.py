@@ -38,7 +38,7 @@ from slackwater.hooks import probe
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import change_zone
 from slackwater.protocol.feeds.events import Changes, Resolved
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
@@ -334,12 +334,14 @@ class Consumer:
         gone = await self._kv.delete(key, timeout=TIMEOUT_S)
         while True:  # until the time to live has passed
             try:
-                await sender.send([rq.RaiseGcThreshold(gone)], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
+                await sender.send(
+                    [requests.RaiseGcThreshold(gone)], requests.Header(NO_RANGE), at=key, timeout=TIMEOUT_S
+                )
                 break
             except (UsageError, RetryableError):
                 await self._client.runtime.clock.sleep(0.2)
-        request = rq.GcVersions(vanishing=((key, (gone, put)),))
-        await sender.send([request], rq.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
+        request = requests.GcVersions(vanishing=((key, (gone, put)),))
+        await sender.send([request], requests.Header(NO_RANGE), at=key, timeout=TIMEOUT_S)
         seen = Seen(self._seen.name, after=Timestamp(gone - 1))
         async with self.feeds.watch([Span.point(key)], after=seen.after, name="too old") as feed:
             try:

@@ -21,7 +21,7 @@ from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.codec.layout import prefix_end
 from slackwater.errors import BelowGcThreshold, SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN, account_keys, all_keys
 from slackwater.sim.scenarios.cluster_worker import operation
 from slackwater.txn.staleness import Staleness
@@ -167,11 +167,11 @@ async def resolved(me: Worker, timeout: float) -> None:
     """How far one drawn replica is resolved, then a read there at that timestamp."""
     found = await me.client.sender.range_of(me.draw.pick(all_keys()), timeout=timeout)
     node = me.draw.pick(found.replicas)
-    header = rq.Header(found.range_id, generation=found.generation, deadline_ms=round(1000 * timeout))
-    batch = rq.Batch(header, [rq.QueryResolved(found.start, found.end)])
+    header = requests.Header(found.range_id, generation=found.generation, deadline_ms=round(1000 * timeout))
+    batch = requests.Batch(header, [requests.QueryResolved(found.start, found.end)])
     answer = await me.client.sender._transport.batch(node, batch)
     (result,) = answer.results
-    if isinstance(result, rq.ResolvedResult):
+    if isinstance(result, requests.ResolvedResult):
         probe("follow.resolved")
         await read_from(me, found, node, result.ts, wait_ms=0)
 
@@ -180,18 +180,20 @@ async def read_from(me: Worker, found: RangeDescriptor, node: NodeId, ts: Timest
     """Scan a range on one node, and write it down."""
     if ts <= me.cluster.loaded_ts:
         return
-    header = rq.Header(
+    header = requests.Header(
         found.range_id, ts=ts, generation=found.generation, follower_ok=True, wait_ms=wait_ms, deadline_ms=5_000
     )
     pen = me.cluster.recorder.txn(client=me.number, historical=True)
     end = min(found.end, KV_SPAN[1])  # what lies above is other workloads' tables
     try:
-        answer = await me.client.sender._transport.batch(node, rq.Batch(header, [rq.Scan(found.start, end)]))
+        answer = await me.client.sender._transport.batch(
+            node, requests.Batch(header, [requests.Scan(found.start, end)])
+        )
     except SlackwaterError:
         pen.failed()
         return
     (rows,) = answer.results
-    assert isinstance(rows, rq.Rows)
+    assert isinstance(rows, requests.Rows)
     probe("follow.direct_by_follower" if answer.by_follower else "follow.direct_by_leaseholder")
     pen.scan(start=found.start, end=end, rows=list(zip(rows.keys, rows.values, strict=True)))
     pen.ok(read_ts=ts)

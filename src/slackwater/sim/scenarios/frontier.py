@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from slackwater.codec.layout import kv, system
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import probe
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.parallel import in_parallel
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
@@ -150,7 +150,7 @@ class Shaker(Operator):
             if frozen is not None:
                 probe("frontier.shaken")
                 to = self._draw.pick(frozen.replicas)
-                await self.admin.ask(rq.TransferLease(to), at=frozen.start)
+                await self.admin.ask(requests.TransferLease(to), at=frozen.start)
                 return
 
     async def _merges(self, key: bytes) -> None:

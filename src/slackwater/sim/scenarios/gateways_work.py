@@ -17,7 +17,7 @@ from slackwater.client.gateways import Gateways
 from slackwater.codec.arrow import settle_pandas
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import probe
-from slackwater.protocol.client import calls as nt
+from slackwater.protocol.client import calls
 from slackwater.sim.scenarios.cluster_worker import operation
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ async def _bulk(db: AsyncDatabase, name: str, rows: list[dict[str, Any]]) -> Non
     history = await db._tables.by_name(name, deadline=deadline)
     codec, table = db._tables.codec(history), history.latest
     (key, value) = codec.encode(rows[0])
-    request = nt.Write(table.table_id, table.version, nt.WriteKind.UPSERT, [key], [value], bulk=True)
-    await db._gateways.call(nt.WRITE, request, deadline=deadline)
+    request = calls.Write(table.table_id, table.version, calls.WriteKind.UPSERT, [key], [value], bulk=True)
+    await db._gateways.call(calls.WRITE, request, deadline=deadline)
 
 
 def name_of(row: int) -> bytes:

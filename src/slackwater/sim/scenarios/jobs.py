@@ -20,7 +20,7 @@ from slackwater.errors import ClaimLost, RetryableError, UsageError
 from slackwater.hooks import probe
 from slackwater.jobs import JobType
 from slackwater.model.ids import Small
-from slackwater.model.jobs import Owned, Progress
+from slackwater.model.jobs import JobProgress, Owned
 from slackwater.protocol.client.jobs import JobReply
 from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method
@@ -108,7 +108,7 @@ class Steps:
             if wanted.trouble and rng.below(wanted.trouble) == 0:
                 raise RetryableError("not now") if rng.below(4) else UsageError("not ever")
 
-            async def work(txn: Transaction, step: int = step) -> Progress:
+            async def work(txn: Transaction, step: int = step) -> JobProgress:
                 await txn.put(effect_key(job.job.id, step), str(number).encode())
                 owns = (Owned(THING, str(job.job.id)),) if step == 0 else ()
                 if owns:
@@ -116,7 +116,7 @@ class Steps:
                 if rng.below(2) == 0:  # a step that takes its time: others claim, pause and cancel meanwhile
                     await clock.sleep(rng.below(2500) / 1000)
                 said = msgspec.json.encode(StepsDone(step + 1, number)).decode()
-                return Progress(checkpoint=said, fraction=(step + 1) / wanted.steps, owns=owns)
+                return JobProgress(checkpoint=said, fraction=(step + 1) / wanted.steps, owns=owns)
 
             await job.step(work)
 

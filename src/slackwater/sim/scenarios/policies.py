@@ -23,7 +23,7 @@ from slackwater.config.zones import PolicyKind
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.protect.zone_changes import change_zone, unset_zone
-from slackwater.protocol.range import requests as rq
+from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
@@ -106,9 +106,9 @@ async def _all_accounts(me: Worker, timeout: float) -> None:
     pen = me.cluster.recorder.txn(client=me.number)
     kernel = me.kv.context
     now = kernel.clock.now()
-    header = rq.Header(NO_RANGE, ts=now, uncertainty_limit=me.kv.uncertain_upto(now), follower_ok=True)
+    header = requests.Header(NO_RANGE, ts=now, uncertainty_limit=me.kv.uncertain_upto(now), follower_ok=True)
     try:
-        answer = await me.kv.read([rq.Scan(start, end)], header, timeout=timeout, movable=True)
+        answer = await me.kv.read([requests.Scan(start, end)], header, timeout=timeout, movable=True)
     except SlackwaterError:
         pen.failed()
         raise
@@ -116,7 +116,7 @@ async def _all_accounts(me: Worker, timeout: float) -> None:
     if answer.by_follower:
         probe("policies.present_by_follower")
     (rows,) = answer.results
-    assert isinstance(rows, rq.Rows)
+    assert isinstance(rows, requests.Rows)
     pen.scan(start=start, end=end, rows=list(zip(rows.keys, rows.values, strict=True)))
     pen.ok(read_ts=answer.ts)
 

@@ -23,7 +23,7 @@ from slackwater.hooks import probe
 from slackwater.model.protection import Kept
 from slackwater.protect.zone_changes import change_zone
 from slackwater.server.cluster_settings import write_setting
-from slackwater.sim.oracles.collecting import Acknowledged, acknowledged
+from slackwater.sim.oracles.collecting import AcknowledgedWrite, acknowledged
 from slackwater.sim.scenarios.gateways_work import session
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Traveler:
             return
         span, key = table_span(table_id), bytes.fromhex(made.id)
         until = add_seconds(made.expires, READS_UNTIL_S - EXPIRES_S)
-        acknowledged(world)[key] = Acknowledged(key, Kept(span.start, span.end, ts, after=after), until)
+        acknowledged(world)[key] = AcknowledgedWrite(key, Kept(span.start, span.end, ts, after=after), until)
         probe("travel.protected")
         try:
             await self._look_back(db, table_id, made, first)
