@@ -309,7 +309,7 @@ def _replica_row(node: int, replica: ReplicaStatus, first: ReportReply) -> Repli
 
 
 async def ask_all(questions: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """The answers in order; None for whoever did not answer."""
+    """The answers in order; None for a node that did not answer."""
     scope = Scope("ask")
     try:
         answers = await in_parallel(scope, questions, limit=NODES_AT_ONCE, name="ask")

@@ -1,4 +1,4 @@
-"""Tables whose closing is off: nothing of them is ever resolved, and whoever waits for that is told so instead.
+"""Tables whose closing is off: nothing of them is ever resolved, and a caller that would wait for that gets `NotClosing` instead.
 
 A table may close nothing because a span configuration says so (its own, one of a part of it, the one for the rest of the keys)
 or because the cluster's `closed_timestamp.target_duration` is 0. The copy of the configuration that this node has may be a few

@@ -6,7 +6,7 @@
 
 The methods of a gateway's topics are its Python API: each takes a message of `protocol.client` and a `CallContext`, and returns a
 message. Whether a caller may use a method at all is checked before: by the RPC server for calls that come by a connection
-(`runtime.access`), by whoever makes a `LocalCall` for its own.
+(`runtime.access`), by the maker of a `LocalCall` for its own.
 """
 
 from __future__ import annotations

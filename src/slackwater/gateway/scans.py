@@ -84,7 +84,7 @@ class Scans:
         return Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=0).run(context)
 
     def check_past(self, ts: Timestamp) -> None:
-        """Nobody can read the future: what is there may still change."""
+        """Refuse a timestamp in the future: what is there may still change."""
         now = self._gateway.node.clock.now()
         if ts > now:
             raise UsageError(f"nobody can read the future: {show(ts)} is after now, {show(now)}", timestamp=ts)

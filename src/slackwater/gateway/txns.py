@@ -199,7 +199,7 @@ class Txns:
         return self._gateway.node.runtime.clock.monotonic_ns()
 
     async def _sweep(self) -> None:
-        """Roll back what nobody has used for too long."""
+        """Roll back transactions that have been idle for too long."""
         node = self._gateway.node
         while True:
             timeout_s = node.settings["gateway.txn_idle_timeout"]

@@ -3,7 +3,7 @@
     keys        k1    k2    k1
     timestamps  10    10    12         the commit timestamps
     values      v     v     b""        as stored; empty: the row was deleted
-    befores     …                      what each replaced, where somebody asked
+    befores     …                      what each replaced, where it was asked for
     txn_ids     …                      whose they are, where the serving replica knew
 
 Versions travel as parallel columns, not as objects: one flush of a busy range is one `Changes`, and it goes from the replica
@@ -37,7 +37,7 @@ class ChangedValue(msgspec.Struct, frozen=True):
     value: bytes
     """Empty: the key was deleted."""
     before: bytes | None = None
-    """What it replaced, empty when there was nothing; None when nobody asked."""
+    """What it replaced, empty when there was nothing; None when it was not asked for."""
     txn_id: bytes = b""
     """Of the transaction that committed it, where the serving replica knows; empty otherwise."""
 

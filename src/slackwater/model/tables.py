@@ -36,7 +36,7 @@ class TableDescriptor(msgspec.Struct, frozen=True, dict=True):
 
     schema: TableSchema
     modified: Timestamp
-    """Since when it holds: the commit timestamp of whoever published it."""
+    """Since when it holds: the commit timestamp of the transaction that published it."""
     next_column_id: int
     """Column ids are never used again, not even after their column was dropped."""
     dropped: bool = False

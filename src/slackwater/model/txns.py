@@ -57,14 +57,14 @@ class TxnRecord(msgspec.Struct, frozen=True, array_like=True):
     """PENDING: it may not commit below this. COMMITTED: its commit timestamp."""
     heartbeat: Timestamp
     lock_keys: tuple[bytes, ...] = ()
-    """Where intents are left to resolve, for whoever cleans up after the coordinator."""
+    """Where intents are left to resolve, for the cleanup after a lost coordinator."""
     lock_spans: tuple[tuple[bytes, bytes], ...] = ()
     resolved: bool = False
     """Whether all its intents are known to be gone, so that the record may be collected."""
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True):
-    """An intent somebody met: enough to push its transaction and to resolve it."""
+    """An intent as a reader or writer meets it: enough to push its transaction and to resolve it."""
 
     key: bytes
     txn_id: bytes

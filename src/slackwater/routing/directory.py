@@ -98,7 +98,7 @@ class Directory:
         self._first = None
 
     async def refresh(self, descriptor: RangeDescriptor, call: Call) -> None:
-        """Look a range up again that nobody answers for; when the index cannot be read either, all stays as it is."""
+        """Look a range up again that no replica answers for; when the index cannot be read either, all stays as it is."""
         try:
             await self._lookup(descriptor.start, call, below=False)
         except SlackwaterError as error:

@@ -36,7 +36,7 @@ class Route:
     def __init__(
         self, candidates: Callable[[], Sequence[NodeId]], *, by_follower: bool, first: NodeId = NOBODY
     ) -> None:
-        """`first` is tried before the others are even put in order: most requests need nobody else."""
+        """`first` is tried before the others are even put in order: most requests need no other."""
         self._others = candidates
         self._queue: list[NodeId] | None = None
         self._hint: NodeId | None = first or None

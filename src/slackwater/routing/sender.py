@@ -291,7 +291,7 @@ class RangeSender:
         return []
 
     async def _look_again(self, descriptor: RangeDescriptor, call: Call) -> None:
-        """Nobody answered for the range: pause, and find out whether it has moved."""
+        """Pause after no replica has answered, and find out whether the range has moved."""
         await call.next_round(pause=True)
         if not call.looks_again:
             return

@@ -1,4 +1,4 @@
-"""When an operation must have ended: one object, made once by whoever asks, used by everything done on its behalf.
+"""When an operation must have ended: one object, made once by the caller, used by everything done on its behalf.
 
     client      Deadline(timeout) ── every call, retry, pause, lookup, settling and undoing of one operation
       │ the RPC header carries what remains, less what the answer needs to come home (`for_callee`)
@@ -58,10 +58,10 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the time is over."""
         return self._clock.monotonic_ns() >= self._at_ns
 
 
 def for_callee(seconds: float) -> float:
-    """What remains for somebody who is asked to answer within `seconds`."""
+    """What remains for a callee that is asked to answer within `seconds`."""
     return seconds - min(HOME_S_MAX, seconds * HOME_SHARE)

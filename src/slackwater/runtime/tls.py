@@ -1,7 +1,7 @@
 """TLS contexts for a cluster whose members trust one certificate authority and nobody else.
 
     node    presents node.crt (role node, its host names as SANs, for servers and clients)
-            demands a certificate of the same authority from whoever connects
+            demands a certificate of the same authority from every caller
     client  presents client.NAME.crt (role client or operator, common name NAME, for clients only)
             demands that the server's certificate is of the authority and names the host that was dialed
 

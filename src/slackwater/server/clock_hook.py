@@ -1,7 +1,7 @@
 """Couples a hybrid clock to every message: what is sent carries a stamp, what is received moves the clock on.
 
 Nodes and clients use the same hook. A node also measures its peers, and stops serving when they prove its clock wrong
-(`OffsetMonitor`); a client only stamps and follows, and a stamp too far ahead is refused by whoever receives it.
+(`OffsetMonitor`); a client only stamps and follows, and a stamp too far ahead is refused by its receiver.
 
 A node may also talk to itself over a connection, and then it measures itself. That measurement always says that the two
 clocks agree, and is worth nothing: counted, it would vouch for a clock that was set (`StepGuard`) and outvote a peer who

@@ -1,7 +1,7 @@
 """Where a node's side transport meets the network: whom it calls, and who calls it.
 
 A follower subscribes to every node it shares a range with (`UPDATES`, a server stream), so a connection is dialed in one
-direction per follower and nobody has to push to a peer that may not listen.
+direction per follower and no node pushes to a peer that may not listen.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ async def reset_setting(kv: KV, name: str) -> None:
 
 
 async def read_settings(kv: KV) -> dict[str, float]:
-    """What is set for the whole cluster; records that nobody understands are left out."""
+    """What is set for the whole cluster; records that cannot be decoded are left out."""
     span, found = settings_span(), {}
     rows = await kv.scan(span.start, span.end)
     for key, value in zip(rows.keys, rows.values, strict=True):

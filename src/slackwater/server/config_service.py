@@ -6,7 +6,7 @@
     admin.change_zone      change some of a zone's configuration, keep the rest of it
     admin.unset_zone       let a span be as the rest again
 
-The node that is asked checks the change and writes the record; nobody but a node has to write to the system's keys for it.
+The node that is asked checks the change and writes the record; an operator's tool never writes to the system's keys itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Draining: a node that is about to stop hands its leases over, so that nobody has to wait for them to expire.
+"""Draining: a node that is about to stop hands its leases over, so that clients need not wait for them to expire.
 
     1  its liveness record says `draining`: others give it no leases and no replicas, and send it no reads (pitfall 23)
-    2  every lease it holds goes to a live replica; one that nobody can take is released, if it is of the kind that lasts
+    2  every lease it holds goes to a live replica; one that no replica can take is released, if it is of the kind that lasts
     3  it stops
 
 Bounded by `drain.timeout`: a lease that could not be moved in time ends with the node's liveness record.

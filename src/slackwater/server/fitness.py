@@ -176,7 +176,7 @@ class Fitness:
         )
 
     async def _complain(self, members: set[NodeId]) -> None:
-        """Tell the holder of range 1 through the log that a majority misses it: nobody can renew anything without it."""
+        """Tell the holder of range 1 through the log that a majority misses it: no record can be renewed without it."""
         replica = self._first_range()
         holder = replica.state.lease.holder if replica is not None else NodeId(0)
         now_ns, window_ns = self._clock.monotonic_ns(), self._window_ns
@@ -228,7 +228,7 @@ class Fitness:
         writes = self._member.store.context.writes
         steps = [self._release_first_range, self._end_epoch]
         try:
-            # By a wrong clock nobody can tell when what was served has become the past: then leases only run out.
+            # By a wrong clock it cannot be told when what was served has become the past: then leases only run out.
             self._member.node.check_clock()
             for step in steps if writes.failing_since_ns is not None else reversed(steps):
                 with suppress(SlackwaterError, TimeoutError):
@@ -251,7 +251,7 @@ class Fitness:
             await replica.release_lease()
 
     def _abandon_commands(self) -> None:
-        """Tell whoever waits for a command to be applied here that it will not be: others know what became of it."""
+        """End the waits for commands to be applied here: they will not be, and other replicas know the outcome."""
         error = AmbiguousResult("the store of this node cannot be written; another replica knows the outcome")
         for replica in self._member.store.replicas.values():
             replica.leasing.abandon()

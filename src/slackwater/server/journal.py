@@ -62,7 +62,7 @@ class Journal:
         self._level = level
 
     def debug(self, event: str, **facts: object) -> None:
-        """Something happened that matters only to whoever looks for a cause."""
+        """Write an event that matters only when a cause is looked for."""
         self._write(Level.DEBUG, event, facts)
 
     def info(self, event: str, **facts: object) -> None:
@@ -70,7 +70,7 @@ class Journal:
         self._write(Level.INFO, event, facts)
 
     def warn(self, event: str, **facts: object) -> None:
-        """Something happened that somebody may have to look at."""
+        """Write an event that an operator may have to look at."""
         self._write(Level.WARN, event, facts)
 
     def error(self, event: str, **facts: object) -> None:

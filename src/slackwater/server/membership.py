@@ -65,7 +65,7 @@ async def admit(member: Member, request: JoinRequest, context: Context) -> JoinR
     certificate = context.certificate
     if certificate is not None and certificate.node_id():
         raise AccessDenied(
-            f"the certificate is for n{certificate.node_id()} only, and who joins is given an id;"
+            f"the certificate is for n{certificate.node_id()} only, and a node that joins is given an id;"
             " join with one for the host (`slackwater cert create-node HOST`)",
             certificate=certificate.name,
         )

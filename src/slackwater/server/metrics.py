@@ -4,7 +4,7 @@
     # TYPE slackwater_ranges gauge
     slackwater_ranges 12
 
-Nothing is counted for the sake of this page: it is made from what the parts keep anyway, when somebody asks. What is per
+Nothing is counted for the sake of this page: it is made from what the parts keep anyway, when the page is asked for. What is per
 range elsewhere is summed or given as quantiles here, so that the page stays small however many ranges there are.
 
 The number to watch is `slackwater_closed_lag_seconds`: how far behind now the ranges of this node are closed, which is how

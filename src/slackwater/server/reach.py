@@ -88,7 +88,7 @@ class Reach:
         return 2 * len(voters) > len(members)
 
     def why_cut_off(self, *, now_ns: int, window_ns: int) -> str:
-        """Who told this node lately that a majority misses it; empty when nobody did."""
+        """The nodes that said lately that a majority misses this one; empty when none did."""
         said = [by for by, s in self._said.items() if now_ns - s.at_ns <= window_ns and self._own in s.cut_off]
         if said:
             return f"{_names(said)} {'says' if len(said) == 1 else 'say'} that a majority of the nodes cannot reach it"

@@ -121,7 +121,7 @@ async def connect(
     user: str = "root",
     cluster_id: str = "",
 ) -> AsyncIterator[Remote]:
-    """A client of the cluster that the addresses belong to, in the real world. Raises when nobody answers."""
+    """A client of the cluster that the addresses belong to, in the real world. Raises when no address answers."""
     settings = settings or Settings()
     net = client_net(settings, tuple(addresses), certs=certs, user=user)
     runtime = RealRuntime(disk=cast("Disk", None), net=net, settings=settings)  # a client keeps nothing

@@ -1,7 +1,7 @@
 """Which ranges have fewer replicas than asked, and which have none that answers: for `init`, which waits, and `status`.
 
-A replica counts if its node answered and it is not quarantined. What nobody who answers has a replica of shows as a gap between
-the spans of the others: whoever held it is gone, or does not answer now.
+A replica counts if its node answered and it is not quarantined. A span without one shows as a gap between
+the spans of the others: its nodes are gone, or do not answer now.
 """
 
 from __future__ import annotations

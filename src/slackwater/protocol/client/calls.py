@@ -441,7 +441,7 @@ class ClusterReply(msgspec.Struct, frozen=True):
 
 
 class NativeOk(msgspec.Struct, frozen=True):
-    """Done."""
+    """Acknowledges a request that has nothing to return."""
 
 
 CREATE_TABLE: Method[CreateTable, TableReply] = Method("db.create_table", CreateTable, TableReply, callers=CLIENTS)

@@ -11,24 +11,24 @@ from slackwater.runtime.rpc.method import Method
 
 
 class DrainRequest(msgspec.Struct, frozen=True):
-    """Of the node that is asked."""
+    """Asks a node to hand over its leases before it is stopped."""
 
 
 class DrainReply(msgspec.Struct, frozen=True):
-    """How many leases could not be handed over."""
+    """Answers a drain: how many leases could not be handed over."""
 
     node_id: NodeId
     leases_left: int
 
 
 class DecommissionRequest(msgspec.Struct, frozen=True):
-    """Of any node."""
+    """Asks any node to mark one as leaving for good."""
 
     node_id: NodeId
 
 
 class DecommissionReply(msgspec.Struct, frozen=True):
-    """What the node still holds."""
+    """Answers a decommission: what the node still holds."""
 
     node_id: NodeId
     replicas_left: list[RangeId]
@@ -36,7 +36,7 @@ class DecommissionReply(msgspec.Struct, frozen=True):
 
 
 class RefetchRequest(msgspec.Struct, frozen=True):
-    """Of one replica that is wrong."""
+    """Asks to discard one replica and to fetch it anew from a healthy one."""
 
     range_id: RangeId
     node_id: NodeId

@@ -14,7 +14,7 @@ class SettingsRequest(msgspec.Struct, frozen=True):
 
 
 class ChangeSetting(msgspec.Struct, frozen=True):
-    """None: as every node was started."""
+    """Sets one setting for the whole cluster; None: every node goes by what it was started with."""
 
     name: str
     value: float | None = None
@@ -44,7 +44,7 @@ class ChangeZone(msgspec.Struct, frozen=True):
 
 
 class UnsetZone(msgspec.Struct, frozen=True):
-    """Of the span with these bounds."""
+    """Removes the zone with these bounds; the span is as the rest again."""
 
     start: bytes
     end: bytes

@@ -26,7 +26,7 @@ from slackwater.runtime.rpc.method import Method, StreamMethod
 
 
 class HelloRequest(msgspec.Struct, frozen=True):
-    """A node says who it is, so that both sides know each other afterwards; a client says nothing."""
+    """Greets a node: a node names itself, so that both know each other afterwards; a client leaves it out."""
 
     node: NodeDescriptor | None = None
 
@@ -64,7 +64,7 @@ class JoinRequest(msgspec.Struct, frozen=True):
 
 
 class JoinReply(msgspec.Struct, frozen=True):
-    """The place."""
+    """Admits a newcomer: its node id, and where the others are."""
 
     cluster_id: str
     node_id: NodeId
@@ -74,7 +74,7 @@ class JoinReply(msgspec.Struct, frozen=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True):
-    """Of these ranges; all when empty."""
+    """Asks where the replicas of these ranges stand; all when empty."""
 
     ranges: list[RangeId] = []
 
@@ -114,7 +114,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
 
 class CapacityRequest(msgspec.Struct, frozen=True):
-    """What do you hold?"""
+    """Asks how much a node holds."""
 
 
 class CapacityReply(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ class StatusReply(msgspec.Struct, frozen=True):
 
 
 class ReportRequest(msgspec.Struct, frozen=True):
-    """Nothing to say."""
+    """Asks a node for its view of itself and of its cluster."""
 
 
 class ReportReply(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ class ReportReply(msgspec.Struct, frozen=True):
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True):
-    """Of one range."""
+    """Asks for one replica as a stream of parts."""
 
     range_id: RangeId
 
@@ -203,7 +203,7 @@ class ReachStatement(msgspec.Struct, frozen=True):
 
 
 class Ok(msgspec.Struct, frozen=True):
-    """Done."""
+    """Acknowledges a fetch or a quarantine."""
 
 
 HELLO: Method[HelloRequest, HelloReply] = Method("node.hello", HelloRequest, HelloReply, callers=NODES_AND_OPERATORS)

@@ -11,7 +11,7 @@ What a user of this folder may rely on
     - A call ends: by an answer, an error, its deadline, its cancellation or the loss of the connection, which a silent
       peer brings about within `rpc.heartbeat_timeout`. What ended at the caller is cancelled at the server.
     - `ConnectionLost` and `DeadlineExceeded` carry `sent`: False means that the request never left this process.
-    - Nothing is retried here. Whether a request may be repeated is known only to who made it.
+    - Nothing is retried here. Only the caller knows whether a request may be repeated.
     - Everything is bounded: calls per connection, items per stream, bytes per frame, connections per server and dialer.
     - A `ClockHook` sees every message in both directions, so the hybrid clocks of a cluster follow each other.
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Req = TypeVar("Req")
 Res = TypeVar("Res")
 
-UNGREETED = "; a node with certificates answers only who shows one of the same authority that was not revoked"
+UNGREETED = "; a node with certificates requires one signed by its CA and not revoked: pass --certs DIR"
 """Added when a peer hangs up before it has greeted: most often it is that."""
 DOUBLINGS_MAX = 16  # of the pause; far beyond the longest one allowed
 

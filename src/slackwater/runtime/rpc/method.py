@@ -32,7 +32,7 @@ class _Signature(Generic[Req, Res]):
 
     def __init__(self, name: str, request_type: type[Req], response_type: type[Res], *, callers: Role) -> None:
         if not callers:
-            raise UsageError(f"{name} says of nobody that they may call it", name=name)
+            raise UsageError(f"{name} names no role that may call it; give `callers`", name=name)
         self.name = name
         self.callers = callers
         self.request_type = request_type

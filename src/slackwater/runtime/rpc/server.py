@@ -112,7 +112,7 @@ class RpcServer:
         return listener.address
 
     def accept(self, connection: Connection) -> ServerSession:
-        """Serve a connection that somebody else accepted (`seam.Net.listen`)."""
+        """Serve a connection that the network has accepted (`seam.Net.listen`)."""
         session = ServerSession(self, connection)
         limit = int(self.settings["rpc.connections_max"])
         if len(self._sessions) >= limit:

@@ -12,7 +12,7 @@ trim.py          logs, up to what every replica has made durable
 check.py         replicas compared with each other
 columns.py       which tables get files of columns, and when
 gc.py            history that nothing needs any more
-txns.py          intents and records that nobody looks after any more
+txns.py          intents and records whose coordinator is gone
 """
 
 from slackwater.server.queues.scheduler import Queues

@@ -7,7 +7,7 @@ copy that lost rows contradicts itself, however many others lost the same. So th
     contradicts its own statistics       wrong, if a copy is there that does not; many wrong ones do not outvote it
     all that are whole agree             right
     they differ: a majority of all       right, unless one of the others holds more versions
-    anything else                        nobody can say: nothing is touched, and an operator is asked
+    anything else                        undecidable: nothing is touched, and an operator is asked
 
 What is wrong is quarantined and fetched anew. A leaseholder that finds itself wrong hands the lease to one that is right
 first. A question stands in the journal, in `slackwater status` and in `/health` until a later check finds the replicas equal;
@@ -38,7 +38,7 @@ POLL_S = 0.02
 
 
 class CheckVerdict(NamedTuple):
-    """Which replicas are wrong; or why nobody can say."""
+    """Which replicas are wrong, or why that cannot be decided."""
 
     wrong: list[NodeId]
     question: str = ""

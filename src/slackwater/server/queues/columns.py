@@ -62,7 +62,7 @@ class Range(NamedTuple):
     quiet: bool
     """Whether it has not been written for long enough."""
     wanted: bool
-    """Whether somebody has read it row by row."""
+    """Whether it has been read row by row."""
 
 
 def todo(here: Range, kept: Sequence[Kept], *, rows_min: int, delta_percent: float) -> Todo | None:
@@ -133,7 +133,7 @@ class ColumnsQueue:
             table_id, index_id, _ = split_table_key(span.start)
             try:
                 history = await self._context.tables(table_id)
-            except SlackwaterError:  # it is not in the catalog: nobody can say what its rows are
+            except SlackwaterError:  # it is not in the catalog: its rows cannot be decoded
                 continue
             if history.latest.schema.index_id != index_id:
                 continue

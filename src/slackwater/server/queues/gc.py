@@ -13,7 +13,7 @@ A range is due when the oldest garbage it had after the last walk has passed its
 live bytes times the ttl: 1 means that reads of this range may pass as much garbage of full age as live rows.
 
 The threshold is raised only where something is going to be deleted, so a quiet table can be read further back than it
-promises. What a protection kept and nobody needs any more is let go by the same command. A threshold is raised, and deletions
+promises. What a protection kept and does not need any more is let go by the same command. A threshold is raised, and deletions
 are checked, by the leaseholder's own rules (`server.retention`): this queue only asks.
 
 Dropped tables go by range tombstone once the threshold has passed the drop, and so do long runs of deleted keys.

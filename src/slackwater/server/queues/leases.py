@@ -1,6 +1,6 @@
-"""Leases: ranges that nobody leads, leases on nodes that want to be rid of them, and even counts.
+"""Leases: ranges without a leaseholder, leases on nodes that want to be rid of them, and even counts.
 
-A range without a live lease closes nothing and its feeds stand still, even if nobody asks it for anything (pitfall 12). So
+A range without a live lease closes nothing and its feeds stand still, even if no request comes (pitfall 12). So
 its first live replica takes the lease. The others wait their turn, which comes when those before them are no longer live,
 or have had a turn each to do it: a node may be live and have no replica yet, or a broken one, or its record may say that it
 is live for a moment longer than its lease. A turn is a second or so (`scheduler.TURN_S`), not a whole interval of sweeps.
@@ -37,7 +37,7 @@ def should_nudge(
 
 
 class NudgeQueue:
-    """Takes leases that nobody holds."""
+    """Takes leases that have no holder."""
 
     name = "nudge"
 
@@ -59,7 +59,7 @@ class NudgeQueue:
             return False
         probe("queues.nudge")
         await leasing.hold()
-        visit.again = True  # the other queues had nothing to do here as long as nobody led the range
+        visit.again = True  # the other queues had nothing to do here as long as the range had no leaseholder
         return False
 
 

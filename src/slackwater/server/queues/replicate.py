@@ -52,7 +52,7 @@ class ReplicateQueue:
         return True
 
     async def _fill(self, visit: Visit) -> bool:
-        """A replica that is named and not there, on a node that can be asked: whoever named it did not finish."""
+        """A replica that is named and not there, on a node that can be asked: the change that named it was not finished."""
         found = await visit.members()
         empty = [n for n, s in found.items() if s is None and visit.view.state(n) is NodeState.LIVE]
         if not empty:

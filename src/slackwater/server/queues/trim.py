@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def trim_upto(
     members: Mapping[NodeId, ReplicaStatus | SlackwaterError | None], state: Callable[[NodeId], NodeState]
 ) -> Position:
-    """The position up to which nobody needs the log any more; 0: nothing is certain."""
+    """The position up to which no replica needs the log any more; 0: nothing is certain."""
     counted = [s for n, s in members.items() if state(n) is not NodeState.DEAD]
     positions = [s.durable if isinstance(s, ReplicaStatus) else Position(0) for s in counted]
     return min(positions, default=Position(0))

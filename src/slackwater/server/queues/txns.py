@@ -1,4 +1,4 @@
-"""What dead coordinators leave behind: intents that nobody resolves and records that nobody needs (I-21).
+"""What dead coordinators leave behind: unresolved intents and records that are not needed any more (I-21).
 
     intent older than `txn.expiration`            push its transaction to abort, resolve as the answer says
     pending record without heartbeat for as long  push it to abort: its coordinator may have died before its first intent
@@ -7,7 +7,7 @@
 
 A transaction that lives heartbeats its record, so a push of an old intent does it no harm: the answer is PENDING, and the
 intent stays. An aborted record without intents of its own to name (its coordinator died before it could say) may be
-forgotten at once: whoever meets one of its intents later is told "aborted" with or without the record.
+forgotten at once: a reader that meets one of its intents later is told "aborted" with or without the record.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Chores(NamedTuple):
     finish: list[TxnRecord]
     """Finished records that may have intents left."""
     collect: list[tuple[bytes, bytes]]
-    """(anchor, id) of records that nobody needs any more."""
+    """(anchor, id) of records that are not needed any more."""
 
 
 def sort_out(
@@ -125,7 +125,7 @@ class TxnQueue:
         )
 
     async def _aborted(self, visit: Visit, pushee: Intent) -> Resolution | None:
-        """What became of a transaction that nobody seems to look after; None while it lives."""
+        """The outcome of a transaction that seems to be abandoned; None while it lives."""
         deadline = Deadline(visit.context.runtime.clock, seconds=TIMEOUT_S)
         # As young as can be: only a transaction that no longer heartbeats loses against it.
         push = requests.PushTxn(pushee, visit.context.clock.now(), b"", pushee.ts, abort=True)

@@ -26,7 +26,7 @@ from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
-from slackwater.sim.oracles.collecting import Acknowledged, GarbageGoes, NothingOutlivesItsOwner, acknowledged
+from slackwater.sim.oracles.collecting import AcknowledgedWrite, GarbageGoes, NothingOutlivesItsOwner, acknowledged
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN, cluster_of, draw_plan
@@ -152,7 +152,7 @@ class Pest:
         mode = draw.pick((Mode.AT, Mode.AT, Mode.AFTER))
         first = await self._kv.scan(low, high, ts=ts, timeout=TIMEOUT_S)
         record = await protections.protect(ts, mode, "sim", b"", spans=[Span(low, high)], timeout=TIMEOUT_S)
-        acknowledged(world)[record] = Acknowledged(record, Kept(low, high, ts, after=mode is Mode.AFTER))
+        acknowledged(world)[record] = AcknowledgedWrite(record, Kept(low, high, ts, after=mode is Mode.AFTER))
         probe("gc.protected")
         for _ in range(draw.between(1, 6)):
             await self._client.runtime.clock.sleep(draw.between(200, 4000) / 1000)
