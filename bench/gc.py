@@ -11,6 +11,7 @@ protect      pairs of protect and release per second; what 10 000 of them leave 
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,7 @@ TTL_S = 1.0
 LONG_S = 4 * 3600.0
 FOREGROUND_S = 8.0
 FOREGROUND_TASKS = 16
+FOREGROUND_ROWS = 500
 SETTINGS = {"queue.interval": 2.0, "gc.interval": 2.0, "range.max_bytes": float(1 << 30), "range.max_requests": 0.0}
 
 
@@ -102,10 +104,10 @@ class Server:
     async def fill(self, prefix: bytes, rows: int, versions: int) -> None:
         """Write every row so many times."""
         for version in range(versions):
-            value = (b"%08d" % version).ljust(VALUE_BYTES, b".")
+            draw = random.Random(version)
             for low in range(0, rows, BLOCK):
                 keys = [kv(prefix + b"%08d" % i) for i in range(low, min(rows, low + BLOCK))]
-                await self.remote.kv.put_rows(keys, [value] * len(keys))
+                await self.remote.kv.put_rows(keys, [draw.randbytes(VALUE_BYTES) for _ in keys])
 
     async def scan_s(self, prefix: bytes, rows: int, *, rounds: int = 3) -> float:
         """Seconds for one scan of a table; the best of some."""
@@ -123,10 +125,12 @@ class Server:
 
         async def one(number: int) -> None:
             nonlocal done
-            at = 0
+            at, draw = 0, random.Random(number)
             while time.perf_counter() < end:
                 at += 1
-                await self.remote.kv.put(kv(b"fg/%02d/%06d" % (number, at % 500)), b"x" * VALUE_BYTES)
+                await self.remote.kv.put(
+                    kv(b"fg/%02d/%08d" % (number, at % FOREGROUND_ROWS)), draw.randbytes(VALUE_BYTES)
+                )
                 done += 1
 
         began = time.perf_counter()
@@ -175,6 +179,8 @@ async def measured(*, rows: int, versions: int, cycles: int) -> list[Figure]:
     async with served() as fresh, served() as old:
         await fresh.fill(b"t", rows, 1)
         await fresh.fill(b"u", rows, 1)
+        for number in range(FOREGROUND_TASKS):
+            await fresh.fill(b"fg/%02d/" % number, FOREGROUND_ROWS, 1)
         await old.ttl(LONG_S)
         await old.fill(b"u", rows, 20)
         fresh_scan, deep = await fresh.scan_s(b"u", rows), await old.scan_s(b"u", rows)
@@ -186,16 +192,17 @@ async def measured(*, rows: int, versions: int, cycles: int) -> list[Figure]:
         await old.fill(b"t", rows, versions)
         figures += await _foreground(old)
         before, _ = await old.garbage()
-        seconds = await old.collected(2 * rows + 500 * FOREGROUND_TASKS, within_s=900)
+        seconds = await old.collected(2 * rows + FOREGROUND_ROWS * FOREGROUND_TASKS, within_s=900)
         after, _ = await old.garbage()
         rate = (before - after) / max(seconds, 0.1)
         figures.append(_figure("collected", rate, "versions/s", "versions to go", float(before - after)))
         figures.append(
             _figure("scan after", await old.scan_s(b"t", rows), "s", "fresh", await fresh.scan_s(b"t", rows), goal=1.2)
         )
-        figures += await _protections(fresh, cycles)
         await asyncio.sleep(10)  # files are compacted by a later sweep
         figures.append(await _disk(old, fresh))
+    async with served() as other:
+        figures += await _protections(other, cycles)
     return figures
 
 

@@ -112,7 +112,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("gc.urgent_score", 2.0, "byte-ttls", (0.01, 1000), (0.1, 4), "Garbage bytes times their age, over live bytes times the ttl: above this a range does not wait for gc.interval."),
     Setting("gc.batch_versions", 500, "versions", (1, 5000), (1, 50), "Versions deleted by one command."),
     Setting("gc.clear_versions", 2000, "versions", (2, 1 << 20), (2, 50), "Neighboring versions that all go are deleted one by one below this many, and by one range tombstone from there on."),
-    Setting("gc.share", 0.25, "of one thread", (0.001, 1), (0.05, 1), "How much of the time a busy node collects; one without load does not pause."),
+    Setting("gc.share", 0.1, "of one thread", (0.001, 1), (0.05, 1), "How much of the time a busy node collects; one without load does not pause."),
     Setting("gc.compact_versions", 50_000, "versions", (0, 1 << 30), (0, 1000), "Deleted versions in a stretch of keys after which its files are compacted, so that space comes back; 0 leaves that to the engine."),
     Setting("liveness.dead_after", 300.0, "s", (1, 86400), (5, 30), "A node that has been expired for this long is dead: its replicas are replaced, and logs are trimmed without it."),
     Setting("txn.record_retention", 90.0, "s", (1, 86400), (5, 60), "Records of finished transactions are kept for this long, so that a repeated commit finds its answer."),
