@@ -16,25 +16,3 @@ plant(
         ),
     )
 )
-plant(
-    PlantedBug(
-        "X-COLUMNS-INTENTS",
-        "a segment is made at a timestamp below which intents may still commit",
-        play="columns",
-        expected=("I-38",),
-        patches=(
-            Patch("slackwater.storage.columns.build:anchor_of", "min(lowest, Timestamp(intent.ts - 1))", "lowest"),
-        ),
-    )
-)
-plant(
-    PlantedBug(
-        "X-COLUMNS-OUTLIVE",
-        "a segment outlives the rows that it was made of",
-        play="columns",
-        expected=("I-38",),
-        patches=(
-            Patch("slackwater.storage.columns.shelf:Shelf.note", "self._take_out(batch, start, end, noted)", "None"),
-        ),
-    )
-)
