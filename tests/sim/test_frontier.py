@@ -23,7 +23,6 @@ def test_the_frontier_holds_and_every_kind_of_read_is_served() -> None:
         "follow.negotiated",
         "follow.read",
         "follow.resolved",
-        "follow.threshold_raised",
         "frontier.merged",
     }
     for seed in range(1, 5):

@@ -82,7 +82,7 @@ def descriptors(cluster: Cluster) -> list[RangeDescriptor]:
 
 def _absent(cluster: Cluster) -> Iterator[str]:
     """Replicas that are missing, failed or behind."""
-    nodes = {node.node_id: (name, node) for name, node in cluster.up()}
+    nodes = {node.node_id: (name, node) for name, node in cluster.up() if node.member is not None}
     wanted = sum(1 for machine in cluster.world.nodes if not machine.gone)
     if len(nodes) < wanted:
         yield f"I-31 only {len(nodes)} of {wanted} nodes are up"

@@ -23,6 +23,7 @@ from slackwater.protocol.node.admin import DECOMMISSION, DecommissionRequest
 from slackwater.server.admin import Admin
 from slackwater.server.bootstrap import RANGE_ID_KEY
 from slackwater.server.peers import Peers
+from slackwater.server.system_kv import KvAdapter
 from slackwater.sim.handles import NS
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN, all_keys
 from slackwater.sim.scenarios.cluster_work import open_books
@@ -90,6 +91,8 @@ class Operator:
             except SlackwaterError as error:
                 probe("cluster.operator_again")
                 self._cluster.trouble = f"{step.__name__} met {type(error).__name__}: {error}"
+                with suppress(SlackwaterError):  # a node may have joined since that now leads what is asked for
+                    await self._client.book.refresh(KvAdapter(self._client.kv))
                 await self._clock.sleep(PAUSE_S)
             else:
                 return
