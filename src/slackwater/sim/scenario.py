@@ -178,9 +178,9 @@ MIX = (
     *("policies", "frontier", "cluster", "feeds_back", "cluster", "kernel"),
     *("cluster", "snapshots", "cluster", "feeds_tight", "gateways", "late"),
     *("cluster", "feeds_tables", "feeds_lead", "feeds_lag", "sessions", "feeds_gc"),
-    *("refetch", "cluster", "gray", "jobs", "collecting", "columns"),
+    *("refetch", "cluster", "gray", "jobs", "collecting", "columns", "cluster", "cluster"),
 )
-"""What consecutive seeds play: a share for everything that was built, and a round that any 30 seeds complete. Left out are
+"""What consecutive seeds play: a share for everything that was built, and a round that any 32 seeds complete. Left out are
 `standard`, which is for measuring, and `resend`, a neighbor of `frontier`."""
 PLAYS: dict[str, Play] = {}
 PLANTED: dict[str, PlantedBug] = {}

@@ -19,6 +19,7 @@ from slackwater.model.txns import Txn
 from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow
 from slackwater.protocol.range.requests import GcTxnRecords, Get, Header, RaiseGcThreshold
 from slackwater.protocol.range.served import Why
+from slackwater.replica.driver.columns import make, shape_of
 from slackwater.routing.sender import NO_RANGE
 from slackwater.storage.stats import Stats
 from tests.unit.gateway.read_columns import read_columns
@@ -351,22 +352,30 @@ def test_an_answer_that_does_not_fit_a_frame_is_asked_for_in_smaller_pieces():
     run(test())
 
 
-def test_rows_that_nobody_wrote_are_not_decoded_twice_and_those_written_are():
+async def columns_of(cluster, node):
+    """A segment of the whole table, made as soon as what was written is closed."""
+    written = node.clock.now()
+    replica = node.store.holding(SPAN.start)
+    await cluster.until(lambda: replica.closing.closed() >= written)
+    return await make(replica, SPAN.start, SPAN.end, [SCHEMA], shape_of(node.settings))
+
+
+def test_rows_that_were_not_written_come_from_columns_and_those_written_are_read():
     async def test():
         async with Cluster(1) as cluster:
             (node,) = cluster.nodes
             await fill(node, range(3000))
-            assert node.store is not None
             columns = node.store.context.columns
             limits = {"chunk_bytes": 2_000}
             first, answers = await rows(node, ts=node.clock.now(), **limits)
-            made = columns.misses
-            assert made >= len(answers) > 3
-            past = node.clock.now()
-            again, _ = await rows(node, ts=past, **limits)
+            assert len(answers) > 3
+            assert columns.pages == 0
+            assert await columns_of(cluster, node) is not None
+            past, of_rows = node.clock.now(), columns.row_pages
+            again, _ = await rows(node, ts=past)
             assert again == first
-            assert columns.misses <= made + 1  # what is behind the last row
-            assert columns.hits > 3
+            assert columns.pages > 0, "it came from columns"
+            assert columns.row_pages <= of_rows + 1  # what is behind the last row
             await fill(node, [1500], "new")
             assert (await rows(node, ts=node.clock.now(), **limits))[0][1500] == row(1500, "new")
             assert (await rows(node, ts=past, **limits))[0] == first, "the past stays what it was"
@@ -377,14 +386,12 @@ def test_rows_that_nobody_wrote_are_not_decoded_twice_and_those_written_are():
     run(test())
 
 
-def test_an_intent_in_the_span_of_kept_columns_is_still_in_the_way():
+def test_an_intent_in_the_span_of_columns_is_still_in_the_way():
     async def test():
         async with Cluster(1) as cluster:
             (node,) = cluster.nodes
             await fill(node, range(300))
-            await rows(node, ts=node.clock.now())
-            assert node.store is not None
-            assert len(node.store.context.columns) == 1
+            assert await columns_of(cluster, node) is not None
             txn = node.kv.begin()
             await txn.put(*CODEC.encode(row(7, "mine")))
             between = node.clock.now()
@@ -392,5 +399,6 @@ def test_an_intent_in_the_span_of_kept_columns_is_still_in_the_way():
             await txn.commit()
             assert (await rows(node, ts=between))[0][7] == row(7)
             assert (await rows(node, ts=node.clock.now()))[0][7] == row(7, "mine")
+            assert node.store.context.columns.pages >= 3, "all three came from columns"
 
     run(test())
