@@ -191,7 +191,7 @@ class TooStale(SlackwaterError):
 
 
 class BelowGcThreshold(SlackwaterError):
-    """History at this timestamp has been collected; facts: `timestamp`, `threshold`. Permanent."""
+    """History at this timestamp has been collected; facts: `timestamp`, `threshold`, `earliest`. Permanent."""
 
     sqlstate = "72000"
     deterministic = True

@@ -242,5 +242,6 @@ def test_blocks_travel_and_come_back() -> None:
         Changes([b"a"], [7], [b"x"], [b""], [b"t" * 16]),
         Resolved(Timestamp(5)),
         Ended(EndReason.RANGE_SPLIT, Timestamp(4), "why"),
+        Ended(EndReason.BELOW_GC_THRESHOLD, Timestamp(4), floor=Timestamp(9)),
     ):
         assert decode_event(encode_event(event)) == event

@@ -39,3 +39,15 @@ def test_what_a_consumer_keeps_is_the_tables_whenever_it_dies() -> None:
         done.update(result.probes)
     for what in ("feeds.keeper_died", "feeds.keeper_compared"):
         assert done[what] >= 1, f"{what} must have happened, or nothing was tested"
+
+
+def test_a_consumer_whose_token_is_older_than_what_is_kept_begins_anew() -> None:
+    done: Counter[str] = Counter()
+    for seed in (
+        5512009,
+        6612049,
+    ):  # the first that met it: their clusters do not answer for longer than history is kept
+        result = run_job(SimJob(seed=seed, play="feeds_tables"))
+        assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+        done.update(result.probes)
+    assert done["feeds.keeper_began_anew"] >= 1, "some token must have been refused, or nothing was tested"

@@ -29,10 +29,11 @@ from collections import deque
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import BelowGcThreshold, RangeMismatch, SlackwaterError, UnavailableError, UsageError
+from slackwater.clock.timestamp import MIN, Timestamp, show
+from slackwater.errors import RangeMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.feeds.frontier import Frontier, Progress, Token, decode_token, frontier_from, token_of
 from slackwater.hooks import probe
+from slackwater.model.retention import too_old
 from slackwater.model.spans import Span, SpanSet
 from slackwater.protocol.feeds.events import Changes, Ended, Event, Next, Resolved
 from slackwater.protocol.feeds.messages import SESSION_BYTES, DropFeed, OpenFeed, RegisterFeed
@@ -357,12 +358,8 @@ class SpanFeed:
         probe(f"feeds.client_ended_{event.reason.name.lower()}")
         span, what = registration.span, event.reason.next
         if what is Next.STOP:
-            self._failure = BelowGcThreshold(
-                "history no longer reaches back to where this feed stands; start from a later timestamp",
-                start=span.start,
-                after=registration.ts,
-                detail=event.detail,
-            )
+            needed = f"history after {show(registration.ts)}, where this feed stands,"
+            self._failure = too_old(registration.ts, threshold=event.floor, what=needed)
             return
         if what is Next.LOOK_UP:
             known = self._sender.cache.lookup(span.start)

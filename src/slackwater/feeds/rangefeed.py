@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp, show
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import Overloaded, UsageError, invariant
 from slackwater.feeds.effects import LOCKS_TRACKED_MAX, LockMap, read_effects, with_befores
 from slackwater.feeds.recent import RECENT_BYTES_DEFAULT, Recent
@@ -191,7 +191,7 @@ class RangeFeed:
         floor = complete_after(self.gc_threshold, self.kept, registration.span.start, registration.span.end)
         if registration.after >= floor:
             return False
-        registration.end(EndReason.BELOW_GC_THRESHOLD, f"history begins above {show(floor)}")
+        registration.end(EndReason.BELOW_GC_THRESHOLD, floor=floor)
         return True
 
     def open(self, registration: int) -> CatchUpScan | None:

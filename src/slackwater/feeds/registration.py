@@ -179,13 +179,13 @@ class Registration:
         else:
             self._append(Resolved(ts))
 
-    def end(self, reason: EndReason, detail: str = "") -> None:
+    def end(self, reason: EndReason, detail: str = "", *, floor: Timestamp = MIN) -> None:
         """The last word. What is buffered stays to be taken; after half a history nothing is known to be whole."""
         if self.phase is FeedPhase.ENDED:
             return
         self._forget_live()
         self.phase = FeedPhase.ENDED
-        self._append(Ended(reason, self._resolved, detail))
+        self._append(Ended(reason, self._resolved, detail, floor))
 
     # --- what goes out ---------------------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ import pytest
 import slackwater
 from slackwater.catalog import definition
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
-from slackwater.errors import DecodeError, FeedExpired, Overloaded, UsageError
+from slackwater.codec.layout import schema_span
+from slackwater.errors import BelowGcThreshold, DecodeError, FeedExpired, Overloaded, Retry, UsageError
 from slackwater.feeds.initial import PAGE_KEYS
 from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec
 from slackwater.protocol.client.changes import CHANGES, OpenChanges
+from slackwater.protocol.range.requests import RaiseGcThreshold
 from slackwater.server.metrics import collect as collect_metrics
 from slackwater.server.metrics import render
 from tests.unit.client.world import ACCOUNTS, accounts, session
@@ -101,6 +103,28 @@ def test_a_token_goes_on_where_it_was_saved() -> None:
         assert sorted(r["id"] for r in rows_of(after)) == [10, 11]
         both = await collect(db, "accounts", after=last.resolved, initial_scan="yes", until=db.now())
         assert sorted(r["id"] for r in rows_of(both)) == [0, 1, 2, 10, 11]
+
+    play(story)
+
+
+def test_a_token_from_before_what_is_kept_is_refused_for_good_and_told_where_to_begin_anew() -> None:
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        (node,) = cluster.nodes
+        await db.upsert("accounts", accounts(3))
+        (*_, last) = await collect(db, "accounts", initial_scan="only")
+        await db.delete("accounts", [0])
+        threshold = node.clock.now()
+        cluster.collect_upto_now()
+        await node.admin.ask(RaiseGcThreshold(threshold), at=schema_span(await db.table("accounts")).start)
+        for _ in range(2):
+            with pytest.raises(BelowGcThreshold, match="the earliest readable time is") as told:
+                await collect(db, "accounts", after=last.token, until=db.now())
+            assert told.value.retry is Retry.NEVER
+            assert told.value.facts["timestamp"] == last.resolved
+            assert told.value.facts["earliest"] == threshold + 1
+        for asked in ({"after": told.value.facts["earliest"], "initial_scan": "yes"}, {}):
+            anew = await collect(db, "accounts", until=db.now(), **asked)
+            assert sorted(r["id"] for r in rows_of(anew)) == [1, 2]
 
     play(story)
 

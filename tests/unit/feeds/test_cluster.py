@@ -204,8 +204,9 @@ async def test_below_the_gc_threshold_is_final() -> None:
         cluster.collect_upto_now()
         await node.admin.ask(requests.RaiseGcThreshold(threshold), at=kv(b"a"))
         async with node.feed_client.watch([WHOLE], after=before) as feed:
-            with pytest.raises(BelowGcThreshold):
+            with pytest.raises(BelowGcThreshold, match="earliest readable time") as told:
                 await Reader(feed).upto(node.clock.now())
+            assert told.value.facts == {"timestamp": before, "threshold": threshold, "earliest": threshold + 1}
         async with node.feed_client.watch([WHOLE], after=threshold) as feed:
             await Reader(feed, after=threshold).upto(node.clock.now())
 

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from slackwater.clock.timestamp import Timestamp  # noqa: TC001 - msgspec reads it when the classes are made
+from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import DecodeError
 from slackwater.model.changes import ChangedValue, Changes, FeedItem, changes_of, joined
 
@@ -86,6 +86,8 @@ class Ended(FeedItem, frozen=True):
     resolved: Timestamp
     """Resume with `after` at this: the last resolved timestamp sent before (or the registration's own `after`)."""
     detail: str = ""
+    floor: Timestamp = MIN
+    """Of one below the GC threshold: changes are complete above this, and reads too."""
 
 
 Event: TypeAlias = Changes | Resolved | Ended

@@ -25,7 +25,7 @@ from slackwater.server.bootstrap import RANGE_ID_KEY
 from slackwater.server.peers import Peers
 from slackwater.server.system_kv import KvAdapter
 from slackwater.sim.handles import NS
-from slackwater.sim.scenarios.cluster_plan import KV_SPAN, all_keys
+from slackwater.sim.scenarios.cluster_plan import KV_SPAN, SHORTEST_TTL, all_keys
 from slackwater.sim.scenarios.cluster_work import open_books
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class Operator:
         await self._until_done(open_books, client, self._cluster)
 
     async def _set_ttl(self, ttl_s: float) -> None:
+        facts = self._cluster.world.facts
+        facts[SHORTEST_TTL] = min(ttl_s, facts.get(SHORTEST_TTL, ttl_s))  # also when it is not known whether it was set
         await change_zone(self._client.kv, b"", b"", gc_ttl_s=ttl_s, timeout=ACT_TIMEOUT_S)
 
     # --- acts ------------------------------------------------------------------------------------------------------

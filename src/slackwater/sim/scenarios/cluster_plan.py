@@ -41,6 +41,8 @@ REGISTERS, ACCOUNTS, RING, LISTS, FORKS = 6, 5, 6, 5, 8
 FORK_KEYS = 2
 OPENING_BALANCE = 100
 GOOD_COPIES_MIN = 1
+SHORTEST_TTL = "shortest gc ttl"
+"""A fact of the world: the shortest time, in seconds, for which the operator had history kept; without it, he never said."""
 
 
 def register_keys() -> list[bytes]:

@@ -8,6 +8,11 @@
         dies                        after any batch, or in the middle of one; comes back from the token on its disk
 
 What a keeper has on its disk must be the tables at its resolved timestamp, every time: that is all that a token promises.
+
+A token is good for the gc ttl of its tables. In most runs that is a few seconds, and a keeper whose cluster does not answer for
+longer is refused for good: `BelowGcThreshold`. It forgets everything and begins anew, with an initial scan. Before that it
+looks at its token: to refuse one that is younger than the shortest ttl there has been is an error (I-25).
+
 Tables lie in several ranges, so that some are ahead of others, which is where a token may promise too much.
 """
 
@@ -17,20 +22,23 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, from_us, show
 from slackwater.codec.arrow import settle_pandas
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
-from slackwater.errors import SlackwaterError, UsageError
+from slackwater.config.zones import GC_TTL_S_DEFAULT
+from slackwater.errors import BelowGcThreshold, SlackwaterError, UsageError
+from slackwater.feeds.frontier import decode_token
 from slackwater.hooks import probe
 from slackwater.runtime.sync import timeout
+from slackwater.sim.clocks import EPOCH_NS
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.following import decided
 from slackwater.sim.oracles.versions import VersionsOracle
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
 from slackwater.sim.scenarios import cluster as base
 from slackwater.sim.scenarios.cluster_operator import Operator
-from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_plan import SHORTEST_TTL, cluster_of, draw_plan
 from slackwater.sim.scenarios.cluster_programs import Client
 from slackwater.sim.scenarios.gateways_work import session
 
@@ -155,8 +163,12 @@ class Keeper(_Program):
         while not self._enough:
             self._cluster.busy[self._name] = f"keeping what is resolved at {self._disk['resolved']}"
             self._memory = {}
-            with suppress(SlackwaterError, TimeoutError):
+            try:
                 await self._live()
+            except BelowGcThreshold as error:
+                self._begin_anew(error)
+            except (SlackwaterError, TimeoutError):
+                pass
             await self._sleep(self._draw.decay(NS // 2) / NS)
             probe("feeds.keeper_died")
         self._cluster.busy[self._name] = ""
@@ -183,6 +195,26 @@ class Keeper(_Program):
                     return
         finally:
             await stream.aclose()
+
+    def _begin_anew(self, error: BelowGcThreshold) -> None:
+        """Its token is refused for good, which may happen to old ones only: forget what was kept."""
+        world, token = self._cluster.world, self._disk["token"]
+        if token is None:  # its very first scan took longer than history is kept
+            return
+        stands = decode_token(token)
+        ts = Timestamp(stands.scan_ts or stands.resolved)
+        now = from_us((EPOCH_NS + world.loop.now_ns) // 1000)
+        ttl_s = world.facts.get(SHORTEST_TTL, GC_TTL_S_DEFAULT)
+        # A timestamp may be ahead of true time by a clock's error; behind a clock that was set wrong, by anything.
+        if ts > add_seconds(now, world.settings["clock.max_offset"] - ttl_s) and not world.shadows:
+            text = f"the token of {self._name} at {show(ts)} is younger than {ttl_s} s, and was refused: {error}"
+            world.violated("I-25", "young-token-refused", text, now=now)
+        earliest = error.facts.get("earliest")
+        if not isinstance(earliest, int) or earliest <= ts:
+            text = f"the token of {self._name} at {show(ts)} was refused without a later time to begin at: {error}"
+            world.violated("I-25", "no-earliest-time", text)
+        probe("feeds.keeper_began_anew")
+        self._disk.update(rows={}, token=None, resolved=MIN)
 
     def _take(self, batch: ChangeBatch) -> bool:
         """One batch; False: it died, perhaps in the middle of it."""
