@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING
 
 from bench._calls import Calls
 from bench._sampler import Sampler
+from bench.codec import MIXED
 from slackwater.codec.arrow import leave_pandas_out
 from slackwater.codec.layout import KEY_MAX
 from slackwater.codec.layout import kv as kv_key
 from slackwater.feeds.watch import SystemWatch
 from slackwater.log import open_log
 from slackwater.log.nats_server import LocalNats
+from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from slackwater.runtime import RealRuntime, Scope, TcpNet, run
 from slackwater.runtime.clock import RealClock
 from slackwater.server import member as member_module
@@ -39,6 +41,7 @@ from slackwater.storage.rocks import RocksDisk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from slackwater.model.schema import TableSchema
     from slackwater.server.member import Member
     from slackwater.server.remote import Remote
     from slackwater.txn.kv import KV
@@ -158,6 +161,7 @@ async def serve(directory: Path, log_url: str, join: str) -> None:
     await node.start()
     if not joined and not node.node_id:  # otherwise it was here before
         await node.init()
+        await _create(node, MIXED)
     await node.ready.wait()
     _profile_on_signal()
     _count_on_signal()
@@ -165,6 +169,16 @@ async def serve(directory: Path, log_url: str, join: str) -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
     await node.stop()
     engine.close()
+
+
+async def _create(node: Node, schema: TableSchema) -> None:
+    """Make the table that benchmarks write raw rows of: rows of tables that do not exist are refused."""
+    names = {column.id: column.name for column in schema.columns}
+    columns = [ColumnSpec(c.name, c.type, nullable=c.nullable) for c in schema.columns]
+    made = await (await node.joined()).catalog.create(
+        schema.name, columns, [KeySpec(names[k.column_id]) for k in schema.primary_key]
+    )
+    assert made.table_id == schema.table_id, "the first table of a new cluster"
 
 
 def _no_announcements(member: Member) -> SystemWatch:

@@ -25,6 +25,7 @@ from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.model import kinds
 from slackwater.model.predicates import predicate
 from slackwater.model.schema import Column, KeyColumn, TableSchema
+from slackwater.model.system_tables import FIRST_USER_TABLE_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 pa: Any = pyarrow
 
 MIXED = TableSchema(
-    table_id=7,
+    table_id=FIRST_USER_TABLE_ID,
     name="mixed",
     version=1,
     columns=(
