@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[1]
 STOP_SECONDS_MAX = 30.0
 REPLICATED_SECONDS_MAX = 60.0
+RAW = "raw"
+"""The table whose rows benchmarks write without a gateway, by the schema `bench.codec.MIXED`."""
 PROFILE = "SLACKWATER_BENCH_PROFILE"
 """Names a file: the server samples itself between two SIGUSR1 and writes its stacks there."""
 WITHOUT_FEEDS = "SLACKWATER_BENCH_WITHOUT_FEEDS"
@@ -176,7 +178,7 @@ async def _create(node: Node, schema: TableSchema) -> None:
     names = {column.id: column.name for column in schema.columns}
     columns = [ColumnSpec(c.name, c.type, nullable=c.nullable) for c in schema.columns]
     made = await (await node.joined()).catalog.create(
-        schema.name, columns, [KeySpec(names[k.column_id]) for k in schema.primary_key]
+        RAW, columns, [KeySpec(names[k.column_id]) for k in schema.primary_key]
     )
     assert made.table_id == schema.table_id, "the first table of a new cluster"
 

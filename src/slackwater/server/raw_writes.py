@@ -39,11 +39,16 @@ def known_plain(batch: Batch) -> bool:
 
 async def check_raw(gateway: Gateway, batch: Batch) -> None:
     """Raise `UsageError` when a write of the batch is a row that its table could not hold, or is under no key at all."""
+    rows: dict[tuple[int, int], tuple[list[bytes], list[bytes]]] = {}
     for key, value in _written(batch):
         if key.startswith(layout.TABLE):
-            await _check_row(gateway, key, value)
+            keys, values = rows.setdefault(_version_of(key, value), ([], []))
+            keys.append(key)
+            values.append(value or b"")
         elif key.startswith(layout.KV):
             _check_plain(key)
+    for (table_id, version), (keys, values) in rows.items():  # all rows of a version at once: a block is checked by columns
+        await _check_rows(gateway, table_id, version, keys, values)
 
 
 def _written(batch: Batch) -> Iterator[tuple[bytes, bytes | None]]:
@@ -57,18 +62,22 @@ def _written(batch: Batch) -> Iterator[tuple[bytes, bytes | None]]:
                 yield from zip(keys, values, strict=False)
 
 
-async def _check_row(gateway: Gateway, key: bytes, value: bytes | None) -> None:
+def _version_of(key: bytes, value: bytes | None) -> tuple[int, int]:
+    """The table and the version that a row says it is of."""
     try:
         table_id, _, _ = layout.split_table_key(key)
-        version = version_of(value or b"")  # a counter is no row
+        return table_id, version_of(value or b"")  # a counter is no row
     except DecodeError as error:
         raise UsageError(f"this is no row of a table: {error.message}; nothing was written", key=key[:32]) from None
+
+
+async def _check_rows(gateway: Gateway, table_id: int, version: int, keys: list[bytes], values: list[bytes]) -> None:
     history = await gateway.catalog.find_id(table_id)
     check_not_system(history.latest.name, what="write to")
     schema = history.by_version().get(version)
     if schema is None:
-        raise UsageError(f"table {history.latest.name} has no version {version}; nothing was written", key=key[:32])
-    gateway.checkers.of(schema).check_rows([key], [value or b""])
+        raise UsageError(f"table {history.latest.name} has no version {version}; nothing was written", key=keys[0][:32])
+    gateway.checkers.of(schema).check_rows(keys, values)
 
 
 def _check_plain(key: bytes) -> None:
