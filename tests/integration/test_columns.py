@@ -32,7 +32,8 @@ async def opened(path, monkeypatch, **settings):
 
     monkeypatch.setattr(em, "Node", Shown)
     async with em.embedded(path, settings=Settings(HASTY | settings)) as db:
-        yield db, nodes[-1].store.context.columns, nodes[-1]
+        member = nodes[-1].here()
+        yield db, member.store.context.columns, member
 
 
 def table(count, *, of=1, value="old"):

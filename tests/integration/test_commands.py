@@ -370,10 +370,10 @@ def test_certificates_that_do_not_fit(shell):
     refused(shell.inside("status", "--host", here, "--certs", "other"), "its certificate cannot be trusted")
     refused(shell.inside("status", "--host", f"127.0.0.1:{port}", "--certs", "certs"), "is not for this address")
     refused(shell.inside("status", "--host", here, "--certs", "certs", "--user", "eve"), "client.eve.crt is missing")
-    refused(shell.inside("status", "--host", here), "shows one of the same authority")
+    refused(shell.inside("status", "--host", here), "requires one signed by its CA")
     for name in ("client.root.crt", "client.root.key"):  # the right authority, and a certificate of another one
         (shell.directory / "certs" / name).write_bytes((shell.directory / "other" / name).read_bytes())
-    refused(shell.inside("status", "--host", here, "--certs", "certs"), "same authority")
+    refused(shell.inside("status", "--host", here, "--certs", "certs"), "signed by its CA")
     plain = address()
     shell.start("--store", "n2", "--listen", plain, "--insecure")
     refused(shell.inside("status", "--host", plain, "--certs", "other"), "if the node runs with --insecure")

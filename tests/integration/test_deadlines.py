@@ -109,7 +109,7 @@ def test_no_row_is_acknowledged_after_the_drop_of_its_table(tmp_path: Path) -> N
             for worker in workers:
                 worker.join()
             twin = db._twin  # the drop's own timestamp is not something applications ask for
-            dropped = db._wait(
+            dropped = db._loop.run(
                 twin._tables.by_id(table.table_id, fresh=True, deadline=twin._gateways.deadline())
             ).latest
             assert dropped.dropped

@@ -132,7 +132,11 @@ class Node:
         if self.address.endswith(":0"):
             self.address = bound
         if identity is not None:
-            await self._begin_life(identity)
+            try:
+                await self._begin_life(identity)
+            except BaseException:
+                await self.server.close()  # a start that met damage is tried again in this process, at the same address
+                raise
         elif self.join:
             self.scope.spawn(self._join_cluster(), name="join")
 

@@ -47,7 +47,10 @@ async def check_raw(gateway: Gateway, batch: Batch) -> None:
             values.append(value or b"")
         elif key.startswith(layout.KV):
             _check_plain(key)
-    for (table_id, version), (keys, values) in rows.items():  # all rows of a version at once: a block is checked by columns
+    for (table_id, version), (
+        keys,
+        values,
+    ) in rows.items():  # all rows of a version at once: a block is checked by columns
         await _check_rows(gateway, table_id, version, keys, values)
 
 
