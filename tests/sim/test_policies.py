@@ -52,7 +52,7 @@ def replicas(c: Cluster) -> tuple[Replica, Replica]:
 async def present(c: Cluster, key: bytes, *, node: str) -> requests.BatchResult:
     """A read of the present by a client on that very node."""
     client = c.nodes[node].kv
-    now = client.kernel.clock.now()
+    now = client.context.clock.now()
     header = requests.Header(NO_RANGE, ts=now, uncertainty_limit=client.uncertain_upto(now), follower_ok=True)
     return await client.read([requests.Get(key)], header, movable=True)
 
@@ -143,7 +143,7 @@ def test_a_condition_that_fails_on_a_value_of_the_future_says_so_when_its_time_h
         with pytest.raises(ConditionFailed) as failed:
             await other.cput(A, b"x", expected=b"0")
         assert failed.value.facts["actual"] == b"new"
-        assert other.kernel.clock.now() > max(
+        assert other.context.clock.now() > max(
             v.ts for v in (await c.kv.read([requests.Get(A)], requests.Header(NO_RANGE))).results
         )
         await writing
@@ -320,7 +320,7 @@ def test_a_transaction_reads_nearby_until_it_writes() -> None:
         client = c.nodes["n2"].kv
         await client.put(A, b"1")
         sent: list[bool] = []
-        inner = client.kernel.sender._transport
+        inner = client.context.sender._transport
 
         class Watching:
             async def batch(self, node_id: NodeId, batch: requests.Batch) -> requests.BatchResult:
@@ -330,7 +330,7 @@ def test_a_transaction_reads_nearby_until_it_writes() -> None:
                 )
                 return answer
 
-        client.kernel.sender._transport = Watching()
+        client.context.sender._transport = Watching()
 
         async def work(txn: Transaction) -> None:
             assert await txn.get(A) == b"1"
