@@ -106,6 +106,8 @@ def test_users_neither_make_nor_drop_nor_alter_nor_write_them() -> None:
                 with pytest.raises(UsageError, match=said):
                     await work
             jobs = (await db.scan("system.jobs")).to_pylist()
-            assert [job["description"] for job in jobs if job["id"] == ROW["id"]] == [], "only the staged write's own job"
+            assert [job["description"] for job in jobs if job["id"] == ROW["id"]] == [], (
+                "only the staged write's own job"
+            )
 
     asyncio.run(main())
