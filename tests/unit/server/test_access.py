@@ -256,7 +256,7 @@ def test_a_node_joins_over_tls_and_then_speaks_as_itself(certs):
 def test_a_method_that_nobody_may_call_cannot_be_made():
     with pytest.raises(TypeError):
         Method("x", int, int)
-    with pytest.raises(UsageError, match="of nobody"):
+    with pytest.raises(UsageError, match="names no role"):
         Method("x", int, int, callers=NOBODY)
 
 
