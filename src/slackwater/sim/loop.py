@@ -312,18 +312,16 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def dispose(self) -> None:
         """Let go of every task, silently: what their `finally` blocks do or raise no longer matters."""
-        tasks = sorted((t for t in asyncio.all_tasks(self) if isinstance(t, SimTask)), key=hash)
         hook, sys.unraisablehook = sys.unraisablehook, lambda _args: None
         self._closed = True
         events._set_running_loop(self)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for task in tasks:
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    _close_quietly(task.get_coro())
-                tasks.clear()
-                for _ in range(DISPOSE_ROUNDS):  # closing may schedule more, which is let go of in turn
+                for _ in range(DISPOSE_ROUNDS):  # closing may start more, which is let go of in turn
+                    for task in self._tasks_left():
+                        task._log_destroy_pending = False  # type: ignore[attr-defined]
+                        _close_quietly(task.get_coro())
                     self._ready.clear()
                     self._timers.clear()
                     self.parked.clear()
@@ -331,6 +329,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         finally:
             events._set_running_loop(None)
             sys.unraisablehook = hook
+
+    def _tasks_left(self) -> list[SimTask]:
+        return sorted((t for t in asyncio.all_tasks(self) if isinstance(t, SimTask)), key=hash)
 
     def _first_iteration(self, generator: AsyncGenerator[Any, Any]) -> None:
         self._generators[id(generator)] = self.domain  # by address, but never iterated
