@@ -6,10 +6,11 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from slackwater.cli.calling import dialing
 from slackwater.clock.timestamp import Timestamp, parse, seconds_between, show
 from slackwater.codec.layout import show_key
 from slackwater.errors import AccessDenied, SlackwaterError, UsageError
@@ -17,10 +18,8 @@ from slackwater.log import open_log
 from slackwater.model.ids import RangeId
 from slackwater.protocol.node.services import HELLO, HelloRequest
 from slackwater.runtime.real import RealRuntime, run
-from slackwater.runtime.rpc.dialer import Dialer
-from slackwater.runtime.rpc.method import Identity
 from slackwater.runtime.tcp import is_loopback
-from slackwater.server.arguments import DEFAULT_USER, client_net
+from slackwater.server.arguments import DEFAULT_USER
 from slackwater.server.process import ENGINE, LOG_FILE, PRIVATE_MODE
 from slackwater.server.recovery import build, make_plan
 from slackwater.server.recovery.offline import check_empty, opened, remove_unfinished
@@ -31,7 +30,6 @@ from slackwater.storage.rocks import RocksDisk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.runtime.seam import Disk
     from slackwater.server.recovery import RebuiltStore, RecoveryPlan, Survivor
 
 HELLO_S = 2.0
@@ -120,12 +118,7 @@ async def _check_gone(survivors: Sequence[Survivor], options: argparse.Namespace
     """Raise `UsageError` if a node of the old cluster answers where these stores say that it was."""
     cluster = survivors[0].identity.cluster_id
     addresses = sorted({a for s in survivors for a in s.addresses.values() if options.certs or is_loopback(a)})
-    settings = Settings()
-    net = client_net(settings, tuple(addresses), certs=options.certs, user=options.user)
-    runtime = RealRuntime(disk=cast("Disk", None), net=net, settings=settings)
-    scope = runtime.scope("recover")
-    dialer = Dialer(runtime, scope, identity=Identity(), settings=settings)
-    try:
+    async with dialing(tuple(addresses), certs=options.certs, user=options.user) as dialer:
         for address in addresses:
             try:
                 answers = (await dialer.call(address, HELLO, HelloRequest(), timeout=HELLO_S)).cluster_id == cluster
@@ -139,10 +132,6 @@ async def _check_gone(survivors: Sequence[Survivor], options: argparse.Namespace
                     "is meant",
                     address=address,
                 )
-    finally:
-        await dialer.close()
-        await scope.close()
-        runtime.close()
 
 
 async def _apply(plan: RecoveryPlan, options: argparse.Namespace, told: Any) -> RebuiltStore:
