@@ -143,7 +143,7 @@ class Steps:
             "track": visit,
             "close": lambda: buffer.close(target=now, limit=buffer.assigned_closed),
             "waking": closing.waking,
-            "catch_up": closing.catch_up,
+            "catch_up": closing.enter,
             "check": lambda: closing.check(run),
             "applied": closing.applied,
             "_targets": closing.targets,

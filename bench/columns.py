@@ -60,6 +60,7 @@ class Store:
     def __init__(self, directory: Path, name: str) -> None:
         self.disk = RocksDisk(directory, sleep=asyncio.sleep)
         self.name = name
+        self.plans = {plan: PlanReader(plan) for plan in (PLAN, ONE)}
         self.open()
 
     def open(self) -> None:
@@ -109,18 +110,27 @@ class Store:
         self.shelf.installed(kept, replaced)
         return time.process_time() - began
 
-    def read(self, plan: ScanPlan) -> int:
-        """Everything, as a node and its client do."""
-        reader, schema, rows = PlanReader(plan), plan_schema(plan), 0
+    def read(self, plan: ScanPlan, ts: Timestamp = RECENT) -> int:
+        """Everything, as a node and its client do; at the anchor, nothing has changed."""
+        reader, schema, rows = self.plans[plan], plan_schema(plan), 0
         with self.engine.snapshot() as frozen:
-            (part,) = self.shelf.find(SPAN.start, SPAN.end, ts=RECENT, threshold=Timestamp(0))
+            (part,) = self.shelf.find(SPAN.start, SPAN.end, ts=ts, threshold=Timestamp(0))
             segment = part.kept.opened()
             places = reader.fit(segment)
             assert places is not None
             for piece in read_segment(
-                segment, part.changes, frozen, reader, places, start=SPAN.start, end=SPAN.end, ts=RECENT, bound=RECENT
+                segment,
+                part.changes,
+                frozen,
+                reader,
+                places,
+                start=SPAN.start,
+                end=SPAN.end,
+                ts=RECENT,
+                bound=RECENT,
+                patches=True,
             ):
-                rows += sum(batch.num_rows for batch in unpack([piece.message], schema))
+                rows += sum(b.num_rows for b in unpack([piece.message], schema, [piece.patch] if piece.patch else []))
         return rows
 
 

@@ -21,9 +21,11 @@ import msgspec
 
 from bench.harness import Figure, figure, interleaved
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, from_us
+from slackwater.closedts.closable import Closed, CountedBy, NodeLease
+from slackwater.closedts.kinds import Scheme
+from slackwater.closedts.log_driven.receiver import Receiver
+from slackwater.closedts.log_driven.sender import ASKED_PER_TICK_MAX, Sender
 from slackwater.closedts.policy import ClosingPolicy, Terms, target
-from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.side_transport import ASKED_PER_TICK_MAX, Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.frontier import CannotClose
@@ -61,7 +63,22 @@ class IdleRange:
         """The cluster's lag."""
         return POLICY
 
-    def try_close(self, ts: Timestamp) -> Closed | CannotClose:
+    def closes_by(self, scheme: Scheme) -> bool:
+        """Only the log-driven scheme runs."""
+        return scheme is Scheme.LOG_DRIVEN
+
+    def count_by(self, counted: CountedBy | None) -> None:
+        """Nothing is counted for the store."""
+
+    def lease_start(self) -> Timestamp:
+        """Of no interest to the side transport."""
+        return MIN
+
+    def propose_empty(self) -> CannotClose | None:
+        """The side transport needs no commands."""
+        return CannotClose.OTHER_SCHEME
+
+    def try_close(self, ts: Timestamp, *, in_flight: bool = False) -> Closed | CannotClose:
         """The checks of a leaseholder."""
         if not self.holder:
             return CannotClose.NO_VALID_LEASE

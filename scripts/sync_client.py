@@ -89,7 +89,11 @@ PAIRS = (
     ),
     Pair(
         "Database",
-        (("table_operations.py", "TableOperations"), ("database.py", "AsyncDatabase")),
+        (
+            ("table_operations.py", "TableOperations"),
+            ("schema_changes.py", "SchemaOperations"),
+            ("database.py", "AsyncDatabase"),
+        ),
         "Session",
         "`AsyncDatabase`, waited for. Made by `slackwater.connect` and `slackwater.open`; close it, or use it in a `with`.",
         frozenset({"attempts", "change_items"}),

@@ -21,6 +21,8 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 """A file over this has two nouns. It was 500, and nouns were torn apart to stay under it; assertions add lines to whole ones."""
+WRITTEN = {ROOT / "src" / "slackwater" / "client" / "sync.py"}
+"""Written by a script from several files, each of which is held to the limit."""
 INVARIANTS = re.findall(r"^\| (I-\d\d) \| .* \| (.+) \|$", (ROOT / "docs" / "invariants.md").read_text(), re.MULTILINE)
 KINDS = {rule: kinds for rule, kinds in INVARIANTS if re.fullmatch(r"(\*planned\*: )?[AWHLM]( [AWHLM])*", kinds)}
 """By rule, how it is checked; other tables of the page repeat the rules."""
@@ -50,7 +52,9 @@ def test_source_file_is_tidy(path: Path) -> None:
     text = path.read_text()
     tree = ast.parse(text)
     assert ast.get_docstring(tree), f"{path}: a module starts with a docstring that says what it is for"
-    assert text.count("\n") <= FILE_LINES_MAX, f"{path}: over {FILE_LINES_MAX} lines; two nouns in one file?"
+    assert path in WRITTEN or text.count("\n") <= FILE_LINES_MAX, (
+        f"{path}: over {FILE_LINES_MAX} lines; two nouns in one file?"
+    )
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or 0) - node.lineno + 1

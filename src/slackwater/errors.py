@@ -5,15 +5,17 @@
     │   ├── WriteTooOld            a newer version exists; retry above it
     │   ├── ReadWithinUncertainty  a value may or may not precede the read; retry above it
     │   ├── SchemaChanged          the table has another version than the caller knows; learn it and retry
+    │   ├── LeasesInTheWay         nodes still use the version before the present one; wait for them
     │   └── TransactionAborted     another transaction wounded this one
     ├── ConflictError              an intent of another transaction is in the way; push it or wait
     ├── ConditionFailed            a conditional put found another value; carries it
+    │   └── UniqueViolation        another row has this value in a unique index; nothing was written
     ├── AmbiguousResult            may or may not have happened: never retry blindly
     │   └── AppendUnknown          the log did not say whether an append is durable
     ├── RoutingError               go elsewhere; carries the hint
     │   ├── NotLeaseholder
     │   └── RangeMismatch          the descriptor used is not the range's
-    ├── UnavailableError           nobody could answer in time; nothing is known to be wrong
+    ├── UnavailableError           no node answered in time; nothing is known to be wrong
     │   ├── ConnectionLost
     │   ├── DeadlineExceeded
     │   └── Overloaded             a bound was reached; back off
@@ -31,12 +33,15 @@
     │   ├── HistoryIncomplete      a lost range cannot be rebuilt from the log: start a node that has it, or restore a backup
     │   ├── LogTrimmed             the entries asked for are gone: restore from a snapshot
     │   └── LossyLogRefused        the server's settings can lose acknowledged data
+    ├── IndexCorrupted             an index does not fit its table; drop it and create it again
     ├── StorageError               the engine failed or its data does not check
     │   └── DamageError            stored bytes are damaged or missing: quarantine the replica, ask another one
     ├── UsageError                 the caller's mistake; the message says what to do
     │   ├── ProtocolError          a peer broke the wire protocol
     │   ├── AccessDenied           the caller's certificate does not allow it; the message says which one does
     │   ├── EntryTooLarge          over the bound; chunk it
+    │   ├── ConstraintViolation    a row does not satisfy a check of its table; nothing was written
+    │   │   └── NotNullViolation   a row lacks a value that it must have by now; nothing was written
     │   ├── NotFound               nothing has this id; nothing was changed, and the transaction is usable
     │   └── UnknownSetting / InvalidSetting
     ├── DecodeError                bytes that are not what they claim to be
@@ -118,6 +123,10 @@ class SchemaChanged(RetryableError):
     """The table has another version than the caller knows, or is gone; facts: `table_id`, `version`."""
 
 
+class LeasesInTheWay(RetryableError):
+    """Nodes use the version before a table's present one, so the next waits; facts: `table_id`, `version`, `holders`."""
+
+
 class ConflictError(SlackwaterError):
     """Intents of other transactions are in the way; fact: `intents`."""
 
@@ -130,6 +139,10 @@ class ConditionFailed(SlackwaterError):
 
     sqlstate = "23505"
     deterministic = True
+
+
+class UniqueViolation(ConditionFailed):
+    """Two rows would have one value in a unique index; facts: `index`, `values`. Nothing was written."""
 
 
 class AmbiguousResult(SlackwaterError):
@@ -159,7 +172,7 @@ class RangeMismatch(RoutingError):
 
 
 class UnavailableError(SlackwaterError):
-    """Nobody could answer in time."""
+    """No node answered in time."""
 
     sqlstate = "57P03"
     retry = Retry.LATER
@@ -259,6 +272,12 @@ class LossyLogRefused(LogError):
     """The log server's settings can lose acknowledged data; facts: `problems`."""
 
 
+class IndexCorrupted(SlackwaterError):
+    """An entry of an index and its table do not fit; facts: `entry`, `row`. No answer was given from it."""
+
+    sqlstate = "XX002"
+
+
 class StorageError(SlackwaterError):
     """The engine failed, or what it holds does not check."""
 
@@ -286,7 +305,7 @@ class ProtocolError(UsageError):
 
 
 class AccessDenied(UsageError):
-    """The caller is known, or is nobody, and may not do this; facts: `method` or `certificate`."""
+    """The caller, known or anonymous, may not do this; facts: `method` or `certificate`."""
 
     sqlstate = "42501"
     deterministic = False
@@ -296,6 +315,18 @@ class EntryTooLarge(UsageError):
     """Over a size bound; split the work; facts: `size`, `limit`."""
 
     sqlstate = "54000"
+
+
+class ConstraintViolation(UsageError):
+    """A row does not satisfy a check of its table; facts: `check`, `key`. Nothing was written."""
+
+    sqlstate = "23514"
+
+
+class NotNullViolation(ConstraintViolation):
+    """A row has NULL in a column that is becoming NOT NULL; facts: `check`, `key`. Nothing was written."""
+
+    sqlstate = "23502"
 
 
 class NotFound(UsageError):

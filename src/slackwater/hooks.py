@@ -18,46 +18,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _no_probe(site: str) -> None:
-    return None
-
-
-def _never(site: str) -> bool:
-    return False
-
-
-def _no_tap(site: str, *facts: object) -> None:
-    return None
-
-
-def _no_level(name: str, size: float, bound: float) -> None:
-    return None
-
-
-_probe: Callable[[str], None] = _no_probe
-_buggify: Callable[[str], bool] = _never
-_tap: Callable[..., None] = _no_tap
-_level: Callable[[str, float, float], None] = _no_level
+_probe: Callable[[str], None] | None = None
+_buggify: Callable[[str], bool] | None = None
+_tap: Callable[..., None] | None = None
+_level: Callable[[str, float, float], None] | None = None
 
 
 def probe(site: str) -> None:
-    """Mark that an odd branch was reached. Free in production."""
-    _probe(site)
+    """Mark that an odd branch was reached. Does nothing in production."""
+    if _probe is not None:
+        _probe(site)
 
 
 def buggify(site: str) -> bool:
     """Whether to take the unlikely path here. Always False in production."""
-    return _buggify(site)
+    return _buggify is not None and _buggify(site)
 
 
 def tap(site: str, *facts: object) -> None:
-    """Show an oracle of the simulator what happens at this very step. Free in production."""
-    _tap(site, *facts)
+    """Show an oracle of the simulator what happens at this very step. Does nothing in production."""
+    if _tap is not None:
+        _tap(site, *facts)
 
 
 def level(name: str, size: float, bound: float) -> None:
-    """Say, after something grew, how full a bounded queue or cache is: above its bound it breaks I-31. Free in production."""
-    _level(name, size, bound)
+    """Report how full a bounded queue or cache is after it grew: above its bound it breaks I-31. Does nothing in production."""
+    if _level is not None:
+        _level(name, size, bound)
 
 
 def install(
@@ -69,7 +56,7 @@ def install(
 ) -> None:
     """Switch hooks on for a simulation run; `install()` with no arguments switches all of them off."""
     global _probe, _buggify, _tap, _level  # one process, one run: see the module docstring
-    _probe = probe or _no_probe
-    _buggify = buggify or _never
-    _tap = tap or _no_tap
-    _level = level or _no_level
+    _probe = probe
+    _buggify = buggify
+    _tap = tap
+    _level = level

@@ -20,7 +20,7 @@ import msgspec
 from slackwater.errors import InvalidSetting, UnknownSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -119,11 +119,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("drain.timeout", 10.0, "s", (0, 600), (0, 10), "How long a stopping node tries to hand its leases over."),
     # tables and gateways
     Setting("catalog.poll_interval", 1.0, "s", (0.05, 60), (0.05, 5), "How often a node looks for new versions of tables, once it has served any."),
-    Setting("catalog.trust_duration", 5.0, "s", (0.5, 300), (1, 5), "How long a node commits rows by what it knew of their table when it last looked; dropping a table takes as long."),
+    Setting("catalog.lease.duration", 8.0, "s", (0.5, 3600), (0.5, 5), "How long after the end of its liveness record a node goes on writing by the versions of tables that it has leased; a node that dies delays a schema change by as much."),
+    Setting("catalog.lease.abandoned_duration", 8.0, "s", (0.5, 3600), (5, 10), "How long after the end of a node's liveness record its leases on tables are deleted by others; never less than catalog.lease.duration: raise this one first, lower that one first."),
     Setting("gateway.txns_max", 1024, "transactions", (1, 1 << 16), (2, 64), "Transactions of clients that one gateway keeps open."),
-    Setting("gateway.txn_idle_timeout", 60.0, "s", (1, 3600), (1, 60), "A client's transaction that nobody has used for this long is rolled back."),
+    Setting("gateway.txn_idle_timeout", 60.0, "s", (1, 3600), (1, 60), "A client's transaction that was idle for this long is rolled back."),
     Setting("gateway.page_bytes", 3 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),
     Setting("staging.rows_max", 1_000_000, "rows", (1, 100_000_000), (10, 10_000), "Rows that one publish of staged writes may hold: they are one transaction."),
+    Setting("schema.backfill_rate", 100_000, "rows/s", (10, 10_000_000), (200, 100_000), "Rows a second that a schema change reads at most, to fill an index or to check what is there."),
+    Setting("schema.backfill_chunk", 1_000, "rows", (1, 100_000), (1, 50), "Rows that one transaction of a backfill reads and writes entries for."),
+    Setting("schema.backfill_parallel", 4, "ranges", (1, 64), (1, 4), "Ranges that a backfill fills at the same time."),
     Setting("staging.ttl", 86400.0, "s", (60, 30 * 86400), (1, 3600), "A staged write whose client has been silent for this long fails, and its rows are removed; how long staged writes that ended are kept in system.jobs."),
     # jobs
     Setting("jobs.poll_interval", 5.0, "s", (0.05, 300), (0.1, 5), "How often a node looks for jobs to claim or to take over; what changes is also announced."),
@@ -139,6 +143,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),
     Setting("span_config.poll_interval", 10.0, "s", (0.05, 60), (0.1, 5), "How often a node reads the span configuration, in case an announcement was lost."),
     Setting("closed_timestamp.lead", 0.0, "s", (0, 5), (0, 2), "How far ahead of now ranges with the policy `lead` close; 0: as far as clock offset, round trip and transport need."),
+    Setting("closed_timestamp.scheme", 0, "number of a scheme", (0, 2), (0, 0), "How ranges close: 0 log-driven (2020), 1 store-wide (2018), 2 max-write-age (2017); can be changed while the cluster runs."),
+    Setting("closed_timestamp.max_write_age", 10.0, "s", (0.1, 600), (0.1, 5), "How old a write may be under the scheme max_write_age where its zone has no lag of its own; followers are so far behind."),
+    Setting("closed_timestamp.empty_command_interval", 1.0, "s", (0.05, 60), (0.1, 2), "Under the scheme max_write_age: how often a range that writes nothing puts an empty command into the log."),
     Setting("closed_timestamp.propagation_slack", 1.0, "s", (0, 10), (0, 2), "Added to the staleness that follower_read_timestamp() picks."),
     # retention
     Setting("protected_timestamp.records_max", 512, "records", (1, 1 << 16), (2, 64), "Protected timestamps that may exist at a time: every node keeps all of them in memory."),
@@ -156,6 +163,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("feed.client_bytes_max", 16 << 20, "bytes", (1 << 16, 1 << 30), (1 << 10, 1 << 16), "What a feed client buffers ahead of its reader."),
     Setting("feed.catch_up_slots", 4, "scans", (1, 256), (1, 4), "Catch-up scans that one node runs at the same time; no consumer gets all of them."),
     Setting("feed.keep_attached", 30.0, "s", (0, 3600), (0, 10), "How long a range goes on following its feed after its last consumer, for one that comes back."),
+    Setting("feed.protection_grace", 600.0, "s", (0, 7 * 86400), (0, 20), "How long history is kept for a change feed whose consumer went away, so that it can come back with its token; 0: not at all."),
     Setting("feed.recent_bytes_max", 4 << 20, "bytes", (0, 1 << 28), (0, 1 << 12), "Recent changes that a range with a feed keeps, so that who comes back needs no scan."),
     Setting("feed.index_bytes_max", 4 << 20, "bytes", (0, 1 << 28), (0, 1 << 14), "Keys of recent changes that a range with a feed keeps on disk, so that who comes back after a restart needs no scan either; 0: none."),
     Setting("feed.stall_timeout", 30.0, "s", (1, 3600), (2, 30), "A range that says nothing for this long is asked for on another replica; a consumer that takes nothing for this long loses its scan."),
@@ -166,18 +174,19 @@ SETTINGS: tuple[Setting, ...] = (
 _BY_NAME = {s.name: s for s in SETTINGS}
 
 
-class Settings:
-    """Current values. One instance per node; changed in place by whoever watches the settings table."""
+class Settings(dict[str, float]):
+    """Current values by name. One instance per node; changed in place when the settings table changes."""
 
     def __init__(self, values: Mapping[str, float] | None = None) -> None:
-        self._values: dict[str, float] = {s.name: s.default for s in SETTINGS}
+        super().__init__({s.name: s.default for s in SETTINGS})
         self.override(values or {})
 
-    def __getitem__(self, name: str) -> float:
-        try:
-            return self._values[name]
-        except KeyError:
-            raise _unknown(name) from None
+    def __missing__(self, name: str) -> float:
+        raise _unknown(name)
+
+    def __setitem__(self, name: str, value: float) -> None:
+        """As `set`: a value that was not checked has no way in."""
+        self.set(name, value)
 
     def set(self, name: str, value: float) -> None:
         """Change one setting, within its safe range."""
@@ -185,7 +194,7 @@ class Settings:
         low, high = setting.safe
         if not low <= value <= high:
             raise InvalidSetting(f"{name} must be between {low:g} and {high:g} {setting.unit}", value=value)
-        self._values[name] = value
+        super().__setitem__(name, value)
 
     def override(self, values: Mapping[str, float]) -> None:
         """Set several, checked against known names and the wider of the two ranges (for simulation and tests)."""
@@ -194,11 +203,7 @@ class Settings:
             low, high = min(setting.safe[0], setting.hostile[0]), max(setting.safe[1], setting.hostile[1])
             if not low <= value <= high:
                 raise InvalidSetting(f"{name} must be between {low:g} and {high:g} {setting.unit}", value=value)
-            self._values[name] = value
-
-    def __iter__(self) -> Iterator[tuple[Setting, float]]:
-        for setting in SETTINGS:
-            yield setting, self._values[setting.name]
+            super().__setitem__(name, value)
 
 
 def describe(name: str) -> Setting:

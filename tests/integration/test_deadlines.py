@@ -117,7 +117,7 @@ def test_no_row_is_acknowledged_after_the_drop_of_its_table(tmp_path: Path) -> N
             assert len(errors) == len(workers), "every writer is told in the end"
             assert max(acked) < dropped.modified
 
-    _played(tmp_path, story, **{"catalog.poll_interval": 1.0, "catalog.trust_duration": 2.0})
+    _played(tmp_path, story, **{"catalog.poll_interval": 1.0})
 
 
 def _write(url: str, acked: list[int], errors: list[SlackwaterError]) -> None:

@@ -255,8 +255,8 @@ class Mvcc(RuleBasedStateMachine):
 
         def fill(batch):
             if span:
-                done, resume = intents.resolve_span(self.engine, batch, b"\x04", b"\x05", resolution)
-                assert resume is None
+                done = [intents.resolve_span(self.engine, batch, b"\x04", b"\x05", resolution)]
+                assert done[0].resume is None
             else:
                 done = [intents.resolve(self.engine, batch, k, resolution) for k in KEYS]
             total = stats.ZERO

@@ -96,18 +96,27 @@ class Table:
         return [row for batch in unpack(page.blocks, plan_schema(plan)) for row in batch.to_pylist()]
 
     def columns(self, segment, changes, plan, start, end, *, ts, bound=MIN):
-        """What the segment gives, or None when it says that it cannot."""
+        """What the segment gives, or None when it says that it cannot; merged by the node and by the reader, twice."""
         reader = PlanReader(plan)
+        first, *others = (
+            self.read(segment, changes, plan, reader, start, end, ts=ts, bound=bound, patches=patches)
+            for patches in (False, True, True)
+        )
+        assert all(other == first for other in others)
+        return first
+
+    def read(self, segment, changes, plan, reader, start, end, *, ts, bound, patches):
         places = reader.fit(segment)
         if places is None:
             return None
         at, found = start, []
         pieces = read_segment(
             segment, changes, self.engine, reader, places,
-            start=start, end=end, ts=Timestamp(ts), bound=Timestamp(max(ts, bound)),
+            start=start, end=end, ts=Timestamp(ts), bound=Timestamp(max(ts, bound)), patches=patches,
         )  # fmt: skip
         for piece in pieces:
-            (batch,) = unpack([piece.message], plan_schema(plan))
+            assert patches or piece.patch is None
+            (batch,) = unpack([piece.message], plan_schema(plan), [piece.patch] if piece.patch else [])
             batch.validate(full=True)
             assert batch.num_rows == piece.rows
             assert at < piece.upto <= end

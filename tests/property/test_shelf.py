@@ -31,7 +31,7 @@ BOUND = st.one_of(st.none(), st.tuples(KEY, st.booleans()))
 LATER = st.integers(1, 30)
 READ = st.tuples(
     st.just("read"), BOUND, BOUND, st.integers(0, 60), st.sampled_from([0, 1, 50]),
-    st.sampled_from([200, 2_000, 1 << 20]), st.integers(1, 3),
+    st.sampled_from([200, 2_000, 1 << 20]), st.integers(1, 3), st.booleans(),
 )  # fmt: skip
 WRITE = st.tuples(st.just("write"), st.lists(st.tuples(KEY, LATER, st.booleans()), min_size=1, max_size=6))
 MAKE = st.tuples(st.just("make"), BOUND, BOUND, st.integers(0, 4), WRITE)
@@ -167,12 +167,12 @@ class Store:
 
     def read(self, step, meanwhile=None):
         """Page by page; each page is compared with a read of just its span from rows."""
-        _, low, high, back, rows, size, version = step
+        _, low, high, back, rows, size, version, patches = step
         at, end = sorted((self.key(low, self.span.start), self.key(high, self.span.end)))
         ts = max(1, self.now - back)
         plan = ScanPlan(tuple(self.schemas), version)
         while at < end:
-            bulk = bulk_of(ScanArrow(at, end, plan.encode()), ts, rows, size)
+            bulk = bulk_of(ScanArrow(at, end, plan.encode(), patches), ts, rows, size)
             with self.engine.snapshot() as frozen:
                 bulk.look_up(self.shelf)
                 if meanwhile is not None:
@@ -205,7 +205,7 @@ def bulk_of(request, ts, rows=0, size=1 << 20):
 
 
 def shown(page, plan):
-    return [row for batch in unpack(page.blocks, plan_schema(plan)) for row in batch.to_pylist()]
+    return [row for batch in unpack(page.blocks, plan_schema(plan), page.patches) for row in batch.to_pylist()]
 
 
 def play(store, steps):
@@ -234,7 +234,7 @@ def test_segments_give_what_rows_give(by_name, known, steps, shape):
 def test_segments_are_used_and_deltas_outlive_a_crash():
     """Without this, everything above would hold for a shelf that finds nothing."""
     store = Store(by_name=False, shape=Shape(7))
-    read = ("read", None, None, 0, 0, 1 << 20, 1)
+    read = ("read", None, None, 0, 0, 1 << 20, 1, True)
     play(store, [("make", None, None, 99, ())])
     play(store, [read])
     assert (store.shelf.pages, store.shelf.row_pages) == (1, 0)

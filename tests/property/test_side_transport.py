@@ -17,14 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
+from slackwater.closedts.closable import Closed, NodeLease
+from slackwater.closedts.log_driven.receiver import Receiver
+from slackwater.closedts.log_driven.sender import Sender
 from slackwater.closedts.policy import ClosingPolicy, Terms
-from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.side_transport import Closed, NodeLease, Sender
 from slackwater.config.zones import PolicyKind
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.sim.mutants import applied
+from tests.closables import LogDriven
 from tests.twins.receiver import NaiveReceiver
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ POLICIES = (
 )
 
 
-class RangeOnNode:
+class RangeOnNode(LogDriven):
     """One node's replica of a range, which closes if it holds the lease."""
 
     def __init__(self, world: World, node: NodeId, range_id: RangeId) -> None:
@@ -54,7 +56,7 @@ class RangeOnNode:
     def policy(self) -> ClosingPolicy:
         return self.world.policies[self.range_id]
 
-    def try_close(self, ts: Timestamp) -> Closed | CannotClose:
+    def try_close(self, ts: Timestamp, *, in_flight: bool = False) -> Closed | CannotClose:
         if self.world.holders[self.range_id] != self.node:
             return CannotClose.NO_VALID_LEASE
         if self.range_id in self.world.busy:

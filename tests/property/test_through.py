@@ -193,7 +193,7 @@ def test_a_span_that_ends_right_behind_a_key_is_resolved_above_its_versions():
     )
     engine.write(batch)
     batch = engine.batch()
-    (done,), resume = intents.resolve_span(engine, batch, key, key + b"\x00", FATES[TXNS[0]])
+    done = intents.resolve_span(engine, batch, key, key + b"\x00", FATES[TXNS[0]])
     engine.write(batch)
-    assert resume is None
+    assert done.resume is None
     assert counted.plus(done.stats) == recompute(engine, KEYS[0], KEYS[-1])

@@ -16,22 +16,24 @@ Every node keeps all descriptors in memory (`Tables`), complete up to a timestam
                  └ every `catalog.poll_interval`, or when a `CatalogWatch` rings (a feed): read what is new
 
 How far a node may lag. A table made through another gateway is found at once: a name that is not known is looked for
-before it is refused. A version published through another gateway is seen after at most the poll interval; until then this
-node still accepts rows for the old version. Nothing is corrupted by that: rows say which version wrote them, and ids are
-never used again. To rule it out takes leases on descriptors, which the schema-change work brings.
+before it is refused. A version published through another gateway is heard of at once, or found within the poll interval.
 
-No row is committed at or after the timestamp at which its table was dropped (I-30). A node that has read the catalog up to
-`upto` lets rows be committed below `upto + catalog.trust_duration`, and no higher:
+Writes go by *leases* (`leases`): a node writes to a table by a version only while it holds a lease on that version, a row of
+`system.lease`. Version v+1 is published when no lease on v-1 is left, so at any time at most two versions are in use (I-29):
 
-    drop:    note "being dropped" at P ──── wait ────► P + trust ──► commit the drop at D > P + trust
-    writer   knows of P: refuses.   does not: upto < P, so its rows lie below upto + trust < P + trust < D
+    v-1 ────────────── used by writes that began with it ────────────┐ last one ends, lease released
+    v          published ─────────── new writes ─────────────────────┼──────────────────────────►
+    v+1                                  publishing waits ...........┘ published
 
-Every write path carries that deadline to the range that evaluates it, where it is compared with the timestamp the write
-really gets: `EndTxn.deadline` for transactions, writes at once and publishes, `Header.write_below` for blocks of a bulk load.
-All of it is in timestamps, so it does not matter how far clocks differ. Leases will put their own end in the same place.
+Every write path carries the end of its lease, the frontier F, to the range that evaluates it, where it is compared with the
+timestamp the write really gets (I-30): `EndTxn.deadline` for transactions, writes at once and publishes, `Header.write_below` for
+blocks of a bulk load. All of it is in timestamps, so it does not matter how far clocks differ.
 
-Files. Pure: `records` (keys and codec), `tables` (the cache), `definition` (what a table may look like). Awaiting:
-`driver` (transactions, polling).
+Dropping a table takes two versions: by the first it takes no more rows, and the second, which waits for writes by the version
+before the first, says that it is dropped. So no row is committed at or after the drop.
+
+Files. Pure: `records` (keys and codec), `tables` (the cache), `definition` (what a table may look like), `leases`. Awaiting:
+`driver` (transactions, polling), `lease_driver` (acquiring, releasing, deleting what dead nodes have left).
 """
 
 from slackwater.catalog.driver import CatalogWatch, TableCatalog

@@ -1,6 +1,6 @@
 """The catalog of one node: transactions that change it, and a cache that follows it.
 
-    create, drop, publish    one transaction each; what they made is in this node's cache when they return
+    create, drop, publish    a transaction, or two of them; what they made is in this node's cache when they return
     find, find_id, names     from the cache; a miss reads what is new first
     watch                    reads what is new every `catalog.poll_interval`, and at once when the watch rings
 
@@ -17,28 +17,32 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from slackwater.catalog import definition
+from slackwater.catalog.lease_driver import ROWS, DescriptorLeases, EpochView, show_lease
 from slackwater.catalog.records import (
-    DROPPING,
     TABLE_ID_KEY,
     TableRecord,
     decode_id,
     decode_record,
     descriptor_key,
     descriptors_span,
-    dropping_key,
     encode_id,
     encode_record,
     is_version,
     name_key,
-    table_of,
     versions_span,
 )
 from slackwater.catalog.tables import TABLES_MAX, Tables
-from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
-from slackwater.errors import AccessDenied, BelowGcThreshold, Overloaded, SlackwaterError, UsageError
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.errors import (
+    AccessDenied,
+    BelowGcThreshold,
+    LeasesInTheWay,
+    Overloaded,
+    SlackwaterError,
+    UsageError,
+)
 from slackwater.hooks import probe
-from slackwater.model.system_tables import check_not_system
-from slackwater.model.tables import TableDescriptor, TableHistory
+from slackwater.model.system_tables import check_not_system, is_system
 from slackwater.protocol.range.requests import Export, Get, Header, Value, Versions
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import Lock, timeout
@@ -47,15 +51,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from slackwater.clock.hlc import HybridClock
-    from slackwater.protocol.client.calls import ColumnSpec, KeySpec
+    from slackwater.model.ids import NodeId
+    from slackwater.model.tables import TableDescriptor, TableHistory
+    from slackwater.protocol.client.calls import ColumnSpec, IndexSpec, KeySpec
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.seam import Runtime, TaskScope
     from slackwater.settings import Settings
     from slackwater.txn import KV, Transaction
 
-LOOK_AGAIN_SHARE = 0.25
-"""With so little trust left, a write reads the catalog first. Polling has usually done so long before."""
-assert 0 < LOOK_AGAIN_SHARE < 1, "a catalog is looked at again before it is no longer trusted"
 READ_VERSIONS = 1_000
 """Records read by one request."""
 
@@ -79,6 +82,10 @@ class TableCatalog:
         runtime: Runtime,
         settings: Settings,
         scope: TaskScope,
+        node_id: NodeId,
+        liveness: EpochView,
+        give_up: Callable[[], Awaitable[None]],
+        abandoned_s: Callable[[Transaction], Awaitable[float]],
         watch: CatalogWatch | None = None,
     ) -> None:
         self._kv = kv
@@ -90,6 +97,18 @@ class TableCatalog:
         self.tables = Tables()
         self._reading = Lock()
         self._following = False
+        self.leases = DescriptorLeases(
+            self,
+            kv,
+            node_id=node_id,
+            liveness=liveness,
+            give_up=give_up,
+            abandoned_s=abandoned_s,
+            clock=clock,
+            runtime=runtime,
+            settings=settings,
+        )
+        """The right of this node to write by what it knows of tables."""
 
     # --- finding
 
@@ -136,11 +155,14 @@ class TableCatalog:
         columns: Sequence[ColumnSpec],
         primary_key: Sequence[KeySpec],
         *,
+        indexes: Sequence[IndexSpec] = (),
         owner: str = "",
         timeout: float | None = None,
     ) -> TableDescriptor:
         """Make a table; its id is new, its name must be free. It belongs to `owner`, or to the operators."""
-        definition.first_version(1, name, columns, primary_key)  # what is wrong is said before anything is written
+        definition.first_version(
+            1, name, columns, primary_key, indexes=indexes
+        )  # what is wrong is said before anything is written
         await self._fresh(MIN)
         if len(self.tables) >= TABLES_MAX:
             raise Overloaded("the cluster has as many tables as it can hold", limit=TABLES_MAX)
@@ -149,132 +171,158 @@ class TableCatalog:
             if await txn.get(name_key(name)) is not None:
                 raise UsageError(f"there is a table {name!r} already; drop it first or pick another name", table=name)
             table_id = await txn.increment(TABLE_ID_KEY)
-            record = definition.first_version(table_id, name, columns, primary_key, owner=owner)
+            record = definition.first_version(table_id, name, columns, primary_key, indexes=indexes, owner=owner)
             await txn.put(name_key(name), encode_id(table_id))
             await txn.put(descriptor_key(table_id, 1), encode_record(record))
             return record
 
-        return await self._change(work, timeout=timeout)
+        made = await self._change(work, timeout=timeout)
+        assert made is not None, "a version was written"
+        return made
 
     async def drop(self, name: str, *, by: str | None = None, timeout: float | None = None) -> TableDescriptor:
         """Drop a table. Its rows stay where they are, readable as of before, until their history is collected.
 
-        First it is noted that the table is being dropped: a node that reads the note commits no more rows. Then every node
-        that has not read it has run out of trust (`deadline`), and the drop commits above all their deadlines (I-30). A drop
+        Two versions: under the first one it takes no more rows, and the second one says that it is dropped. The second is
+        published when no node uses the version before the first any more, so no row is committed at or after it (I-30). A drop
         that is cut off in between is finished by the next one; until then the table can be read, and not written.
 
         A user who is named by `by` may drop only what belongs to them; None is for those who may drop everything.
         """
 
-        async def work(txn: Transaction) -> TableRecord:
+        async def begin(txn: Transaction) -> TableRecord | None:
             now = await self._droppable(txn, name, by)
-            record = definition.dropped(now)
+            begun[:] = [now.table_id]
+            return None if now.dropping else await self._put_next(txn, now.table_id, definition.dropping)
+
+        async def end(txn: Transaction) -> TableRecord:
+            await self._droppable(txn, name, by)
             await txn.delete(name_key(name))
-            await txn.put(descriptor_key(now.table_id, record.schema.version), encode_record(record))
-            return record
+            return await self._put_next(txn, begun[0], definition.dropped)
 
         check_not_system(name, what="drop")
+        begun: list[int] = []
         deadline = self._kv.context.deadline(timeout)
-        await self._fence(name, by=by, deadline=deadline)
-        return await self._change(work, timeout=deadline.remaining())
-
-    async def _fence(self, name: str, *, by: str | None, deadline: Deadline) -> None:
-        """Note that a table is being dropped, and wait until no node commits rows of it any more."""
-
-        async def note(txn: Transaction) -> int:
-            table_id = (await self._droppable(txn, name, by)).table_id
-            await txn.put(dropping_key(table_id), DROPPING)
-            noted[:] = [txn]
-            return table_id
-
-        noted: list[Transaction] = []
-        table_id = await self._kv.run(note, timeout=deadline.remaining())
-        self.tables.dropping.add(table_id)
-        assert noted, "the note was committed"
-        assert noted[0].commit_ts > 0, "the note was committed"
-        await self._kv.context.wait_past(self._trusted_upto(noted[0].commit_ts))
+        await self._published(begin, deadline)
+        gone = await self._published(end, deadline)
+        assert gone is not None, "the last version was written"
+        return gone
 
     async def _droppable(self, txn: Transaction, name: str, by: str | None) -> TableDescriptor:
         """The table of that name, if `by` may drop it."""
         found = await txn.get(name_key(name))
         if found is None:
             raise UsageError(f"there is no table {name!r} to drop", table=name)
-        now = await self._latest(txn, decode_id(found))
+        now = await self.latest_in(txn, decode_id(found))
         if by is not None and now.owner != by:
             whose = now.owner or "the operators"
             raise AccessDenied(f"table {name} belongs to {whose}; its owner or an operator may drop it", table=name)
         return now
 
-    async def publish(self, table_id: int, change: Callable[[TableDescriptor], TableRecord]) -> TableDescriptor:
-        """Write the next version of a table: `change` makes it from the present one (see `definition`)."""
-        check_not_system((await self.find_id(table_id)).latest.name, what="alter")
+    async def publish(
+        self, table_id: int, change: Callable[[TableDescriptor], TableRecord], *, timeout: float | None = None
+    ) -> TableDescriptor:
+        """Write the next version of a table, once that is safe: `change` makes it from the present one (see `definition`)."""
 
         async def work(txn: Transaction) -> TableRecord:
-            now = await self._latest(txn, table_id)
-            if now.dropped:
-                raise UsageError(f"table {now.name} was dropped", table=now.name)
-            record = change(now)
-            if record.schema.version != now.version + 1 or record.schema.table_id != table_id:
-                raise UsageError("the next version of a table has the next number", version=record.schema.version)
-            await txn.put(descriptor_key(table_id, record.schema.version), encode_record(record))
-            return record
+            return await self._put_next(txn, table_id, change)
 
-        return await self._change(work)
+        made = await self._published(work, self._kv.context.deadline(timeout))
+        assert made is not None, "a version was written"
+        return made
+
+    async def publish_in(
+        self, txn: Transaction, table_id: int, change: Callable[[TableDescriptor], TableRecord]
+    ) -> TableDescriptor:
+        """Write the next version of a table in a transaction of the caller's, which commits it together with the rest.
+
+        `LeasesInTheWay` while a node uses the version before the present one: end the transaction and try again later
+        (`until_unused` waits for that). Other nodes, and this one, know the version once the transaction has committed and they
+        have looked (`refresh`). Its modification time is the commit timestamp, which is not known yet: the descriptor returned
+        says `MIN` instead.
+        """
+        return (await self._put_next(txn, table_id, change)).at(MIN)
+
+    async def until_unused(self, error: LeasesInTheWay, deadline: Deadline) -> None:
+        """Return when a change that leases were in the way of may be tried again; raises `error` at the deadline."""
+        table_id, version = error.facts["table_id"], error.facts["version"]
+        assert isinstance(table_id, int), table_id
+        assert isinstance(version, int), version
+        span, pauses = ROWS.span(table_id, version), self._kv.context.backoff()
+        while not deadline.passed:
+            await self._runtime.clock.sleep(deadline.pause(pauses.next()))
+            with suppress(SlackwaterError, TimeoutError):
+                if not (await self._kv.scan(span.start, span.end, max_keys=1)).keys:
+                    return
+                await self.leases.reap(table_id, version)
+        raise error
+
+    async def _put_next(
+        self, txn: Transaction, table_id: int, change: Callable[[TableDescriptor], TableRecord]
+    ) -> TableRecord:
+        """Write the next version of a table: the one place where versions after the first are made (I-29).
+
+        Leases on the version before the present one are counted at the transaction's own timestamp. Those on the present one are
+        not looked at: nodes acquire them all the time, and a scan would make them wait.
+        """
+        if is_system(table_id) and (known := self.tables.by_id(table_id)) is not None:
+            check_not_system(known.latest.name, what="alter")
+        now = await self.latest_in(txn, table_id)
+        if now.dropped:
+            raise UsageError(f"table {now.name} was dropped", table=now.name)
+        record = change(now)
+        if now.dropping and not record.dropped:
+            raise UsageError(f"table {now.name} is being dropped; it cannot be changed", table=now.name)
+        if record.schema.version != now.version + 1 or record.schema.table_id != table_id:
+            raise UsageError("the next version of a table has the next number", version=record.schema.version)
+        held = await ROWS.scan(txn, table_id, now.version - 1)
+        if held:
+            probe("catalog.leases_in_the_way")
+            self.leases.want_gone(table_id, now.version - 1)
+            raise LeasesInTheWay(
+                f"version {now.version + 1} of table {now.name} waits: version {now.version - 1} is still used by"
+                f" {', '.join(show_lease(row) for row in held)}; try again later (`slackwater leases {now.name}` shows them)",
+                table_id=table_id,
+                version=now.version - 1,
+                holders=[(row["node_id"], row["version"]) for row in held],
+            )
+        await txn.put(descriptor_key(table_id, record.schema.version), encode_record(record))
+        return record
+
+    async def _published(
+        self, work: Callable[[Transaction], Awaitable[TableRecord | None]], deadline: Deadline
+    ) -> TableDescriptor | None:
+        """Run a transaction that writes a version, again and again until no lease is in its way."""
+        while True:
+            try:
+                return await self._change(work, timeout=deadline.remaining())
+            except LeasesInTheWay as error:
+                await self.until_unused(error, deadline)
 
     async def _change(
-        self, work: Callable[[Transaction], Awaitable[TableRecord]], *, timeout: float | None = None
-    ) -> TableDescriptor:
+        self, work: Callable[[Transaction], Awaitable[TableRecord | None]], *, timeout: float | None = None
+    ) -> TableDescriptor | None:
         transaction: list[Transaction] = []
 
-        async def once(txn: Transaction) -> TableRecord:
+        async def once(txn: Transaction) -> TableRecord | None:
             transaction[:] = [txn]
             return await work(txn)
 
         record = await self._kv.run(once, timeout=timeout)
-        descriptor = TableDescriptor(
-            record.schema, transaction[0].commit_ts, record.next_column_id, record.dropped, record.owner
-        )
+        if record is None:
+            return None
+        descriptor = record.at(transaction[0].commit_ts)
         assert descriptor.modified > 0, "a change has a time"
-        self.tables.learn([descriptor])
+        self._learn([descriptor])
         return descriptor
 
-    async def _latest(self, txn: Transaction, table_id: int) -> TableDescriptor:
+    async def latest_in(self, txn: Transaction, table_id: int) -> TableDescriptor:
+        """The newest version of a table as a transaction sees it; no newer one can come between this and its commit."""
         span = versions_span(table_id)
-        rows = await txn.scan(span.start, span.end)
+        rows = await txn.reverse_scan(span.start, span.end, max_keys=1)
         if not rows.keys:
             raise UsageError("there is no table of this id", table_id=table_id)
-        return decode_record(rows.keys[-1], rows.values[-1], MIN)
-
-    # --- writing rows
-
-    async def look_again(self) -> None:
-        """Read what is new if what is known will soon be too old to commit rows by; an error if it is and cannot be read."""
-        if self.trusted_deadline() is not None:
-            return
-        probe("catalog.looked_again")
-        try:
-            await self.refresh()
-        except SlackwaterError:
-            if self.deadline() <= self._clock.peek():
-                raise
-
-    def trusted_deadline(self) -> Timestamp | None:
-        """The `deadline`, while what is known is new enough to commit rows by for some time to come."""
-        trust_s = self._settings["catalog.trust_duration"]
-        deadline = add_seconds(self.tables.upto, trust_s)
-        return deadline if seconds_between(self._clock.peek(), deadline) > trust_s * LOOK_AGAIN_SHARE else None
-
-    def deadline(self) -> Timestamp:
-        """Rows of tables that are not being dropped, as far as is known here, may be committed below this timestamp.
-
-        A table whose end is not known here was noted as being dropped above `tables.upto`, and is not dropped before the
-        trust of every node that had not read it has ended. (Leases on descriptors will put their own end here.)
-        """
-        assert self.tables.upto >= MIN, "what is known is known up to a time"
-        return self._trusted_upto(self.tables.upto)
-
-    def _trusted_upto(self, ts: Timestamp) -> Timestamp:
-        return add_seconds(ts, self._settings["catalog.trust_duration"])
+        return decode_record(rows.keys[0], rows.values[0], MIN)
 
     # --- following
 
@@ -293,6 +341,15 @@ class TableCatalog:
             self._scope.spawn(self._follow(), name="catalog")
         if self.tables.upto == MIN or self.tables.upto < at:
             await self.refresh()
+
+    async def following(self) -> None:
+        """Make sure that new versions are heard of or looked for from now on."""
+        await self._fresh(MIN)
+
+    def _learn(self, found: Sequence[TableDescriptor]) -> None:
+        self.tables.learn(found)
+        if found:
+            self.leases.nudge()
 
     async def _follow(self) -> None:
         while True:
@@ -315,9 +372,11 @@ class TableCatalog:
             try:
                 found = await self._exported(after=self.tables.upto, upto=upto)
             except BelowGcThreshold:
+                # Of what is kept now: `upto` itself may be too old, after a long wait for a leaseholder.
                 probe("catalog.history_collected")
+                upto = Timestamp(max(upto, self._clock.now()))
                 found = await self._as_of(upto)
-            self.tables.learn(found)
+            self._learn(found)
             assert all(descriptor.modified <= upto for descriptor in found), "nothing of the future is known"
             self.tables.complete_upto(upto)
 
@@ -350,11 +409,4 @@ class TableCatalog:
         return found
 
     def _decoded(self, records: Iterable[tuple[bytes, bytes, Timestamp]]) -> list[TableDescriptor]:
-        """The versions among records; what else they say is learned."""
-        found = []
-        for key, value, ts in records:
-            if is_version(key):
-                found.append(decode_record(key, value, ts))
-            else:
-                self.tables.dropping.add(table_of(key))
-        return found
+        return [decode_record(key, value, ts) for key, value, ts in records if is_version(key)]

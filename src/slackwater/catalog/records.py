@@ -13,6 +13,7 @@ from slackwater.clock.timestamp import MIN
 from slackwater.codec.keys import escape, unescape
 from slackwater.codec.layout import SYSTEM, prefix_span, system
 from slackwater.errors import DecodeError
+from slackwater.model.indexes import FIRST_INDEX_ID, Check, Index, Mutation
 from slackwater.model.schema import TableSchema
 from slackwater.model.spans import Span
 from slackwater.model.tables import TableDescriptor
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
 
 TABLE_ID_KEY = system("alloc", b"table")
-DROPPING = b"dropping"
-"""What is noted of a table that is being dropped."""
 _TABLE = "table"
 _NAME = "table_name"
 _NUMBER_BYTES = 4
@@ -38,6 +37,28 @@ class TableRecord(msgspec.Struct, frozen=True):
     next_column_id: int
     dropped: bool = False
     owner: str = ""
+    indexes: tuple[Index, ...] = ()
+    checks: tuple[Check, ...] = ()
+    mutations: tuple[Mutation, ...] = ()
+    next_index_id: int = FIRST_INDEX_ID
+    read_only: bool = False
+    dropping: bool = False
+
+    def at(self, ts: Timestamp) -> TableDescriptor:
+        """The descriptor, of a record that was committed at `ts`."""
+        return TableDescriptor(
+            self.schema,
+            ts,
+            self.next_column_id,
+            self.dropped,
+            self.owner,
+            self.indexes,
+            self.checks,
+            self.mutations,
+            self.next_index_id,
+            self.read_only,
+            self.dropping,
+        )
 
 
 _decoder = msgspec.msgpack.Decoder(TableRecord)
@@ -55,18 +76,8 @@ def descriptors_span() -> Span:
     return prefix_span(SYSTEM + escape(_TABLE.encode()))
 
 
-def dropping_key(table_id: int) -> bytes:
-    """Where it is noted that a table is being dropped: before its first version."""
-    return descriptor_key(table_id, 0)
-
-
-def table_of(key: bytes) -> int:
-    """The table that a record is about."""
-    return _numbers(key)[0]
-
-
 def is_version(key: bytes) -> bool:
-    """Whether a key of a table's records is that of a version: those begin at 1."""
+    """Whether a key of a table's records is that of a version: those begin at 1 (0 was a note of older releases)."""
     return _numbers(key)[1] != 0
 
 
@@ -115,16 +126,13 @@ def encode_record(record: TableRecord) -> bytes:
     assert all(column.id < record.next_column_id for column in record.schema.columns), (
         "ids of columns are never used again"
     )
-    assert record.schema.version > 0, "version 0 notes a drop"
+    assert record.schema.version > 0, "versions begin at 1"
     return msgspec.msgpack.encode(record)
 
 
 def check_table_record(key: bytes, value: bytes) -> None:
-    """Raise `DecodeError` when `value` is neither the version nor the note that its key names."""
-    if is_version(key):
-        decode_record(key, value, MIN)
-    elif value != DROPPING:
-        raise DecodeError("the note of a table that is being dropped says something else", key=key)
+    """Raise `DecodeError` when `value` is not the version that its key names."""
+    decode_record(key, value, MIN)
 
 
 def decode_record(key: bytes, value: bytes, ts: Timestamp) -> TableDescriptor:
@@ -137,4 +145,4 @@ def decode_record(key: bytes, value: bytes, ts: Timestamp) -> TableDescriptor:
     stored = record.schema
     if named != (stored.table_id, stored.version):
         raise DecodeError("a table's record lies under another table's key", key=key, table_id=stored.table_id)
-    return TableDescriptor(stored, ts, record.next_column_id, record.dropped, record.owner)
+    return record.at(ts)

@@ -32,8 +32,6 @@ class Tables:
         self._by_id: dict[int, TableHistory] = {}
         self._ids_by_name: dict[str, list[int]] = {}
         self.upto = MIN
-        self.dropping: set[int] = set()
-        """Tables that take no more rows, because they are about to be dropped."""
         self.learn(system_descriptors())
 
     def learn(self, descriptors: Iterable[TableDescriptor]) -> None:

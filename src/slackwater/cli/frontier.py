@@ -38,7 +38,7 @@ what can hold a replica back
   transaction  an unfinished transaction has written there; if it lasts, look for a client that forgot to commit
   apply        the replica has not applied the log that far: a slow or restarted node
   merge        the range is being merged with its neighbor; a moment
-  lease        nobody holds the lease, or it is on its way to another node
+  lease        no node holds the lease, or it is on its way to another node
   node         the node that holds the lease has stopped; another one takes over when a request needs it
   request      writes that are not in the log yet: the log is slow, or a request is
   policy       closing is off for this span (`slackwater zone`, closed_timestamp.target_duration)

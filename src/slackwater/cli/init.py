@@ -111,7 +111,7 @@ async def _init(options: argparse.Namespace) -> InitReply:
 
 
 class _WaitingNote:
-    """Follows a new cluster until it is replicated, or nobody else comes. Progress goes to standard error."""
+    """Follows a new cluster until it is replicated, or no other node joins. Progress goes to standard error."""
 
     def __init__(self, dialer: Dialer, host: str, *, expects: bool) -> None:
         self._dialer = dialer

@@ -38,6 +38,10 @@ COMMANDS: dict[str, CliCommand] = {
     "frontier": CliCommand(
         "slackwater.cli.frontier:main", "explain how far ranges are closed and resolved, and what holds them"
     ),
+    "tables": CliCommand("slackwater.cli.schema:tables_main", "list the tables of a cluster"),
+    "describe": CliCommand("slackwater.cli.schema:describe_main", "show a table: columns, indexes, checks, changes"),
+    "alter": CliCommand("slackwater.cli.schema:alter_main", "change columns, checks or the name of a table"),
+    "index": CliCommand("slackwater.cli.schema:index_main", "build or drop a secondary index"),
     "jobs": CliCommand("slackwater.cli.jobs:main", "list, pause, resume and cancel durable jobs, and wait for them"),
     "changefeed": CliCommand(
         "slackwater.cli.changefeed:main", "follow tables into files, with markers of what is final"
@@ -72,8 +76,8 @@ COMMANDS: dict[str, CliCommand] = {
 
 GROUPS = {
     "run a cluster": ("start", "init", "drain", "decommission", "cert", "nats"),
-    "look at one": ("status", "ranges", "frontier", "jobs", "protections", "settings"),
-    "use and steer it": ("changefeed", "kv", "zone", "protect", "release", "refetch", "recover"),
+    "look at one": ("status", "ranges", "frontier", "tables", "describe", "jobs", "protections", "settings"),
+    "use and steer it": ("alter", "index", "changefeed", "kv", "zone", "protect", "release", "refetch", "recover"),
     "try and prove it": ("demo", "sim", "bench", "version"),
 }
 
@@ -138,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
     except SlackwaterError as error:
         print(f"slackwater {name}: {said(error)}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # `slackwater ranges | head`: nobody reads on, and that is no error
+    except BrokenPipeError:  # `slackwater ranges | head`: the reader has gone, and that is no error
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - or the interpreter complains when it flushes
         return 0
     except OSError as error:

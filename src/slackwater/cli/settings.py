@@ -1,6 +1,6 @@
 """`slackwater settings`: the table of every tunable, and those that the cluster has set for all its nodes.
 
-slackwater settings [PATTERN]           what there is; asks nobody
+slackwater settings [PATTERN]           what there is; asks no node
 slackwater settings show | set | unset  what is in force everywhere, whatever nodes were started with
 """
 

@@ -7,6 +7,8 @@ seconds. One that does not answer is listed all the same, with what the first on
 from __future__ import annotations
 
 import argparse
+import datetime as dt
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.clock.timestamp import MIN, seconds_between, show
 from slackwater.codec.layout import show_key
 from slackwater.errors import SlackwaterError
+from slackwater.model.jobs import Job, Status, instant, oldest_running_s
+from slackwater.protocol.client.jobs import LIST_JOBS, ListJobs
 from slackwater.protocol.node.services import REPORT, STATUS, ReplicaStatus, ReportReply, ReportRequest, StatusRequest
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.real import run
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S = 3.0
 NODES_AT_ONCE = 32
+LATELY = dt.timedelta(days=1)
+"""Jobs that failed within this time are named."""
+FAILED_SHOWN_MAX = 5
 
 
 WAITING = "waiting for init"
@@ -129,7 +136,7 @@ def status_main(argv: list[str]) -> int:
         argv,
         STATUS_COLUMNS,
     )
-    rows, short = run(_status(options))
+    rows, short, jobs = run(_status(options))
     if options.json:
         print(msgspec.json.encode(rows).decode())
         return 0
@@ -141,6 +148,8 @@ def status_main(argv: list[str]) -> int:
         name = f"n{row.node}" if row.node else "-"
         table.append([name, row.address, state, str(row.epoch), *counts, offset, row.locality or "-"])
     print_table(table)
+    for line in jobs:
+        print(line)
     for row in rows:
         for warning in row.warnings:
             print(f"\nn{row.node}: {warning}")
@@ -203,8 +212,37 @@ def _options(name: str, description: str, argv: list[str], columns: str) -> argp
     return parser.parse_args(argv)
 
 
-async def _status(options: argparse.Namespace) -> tuple[list[NodeRow], list[str]]:
-    """Every node, and what is wrong with the replicas of the whole."""
+def job_lines(jobs: Sequence[Job], now: dt.datetime) -> list[str]:
+    """What `status` says of jobs: how many by status, the oldest that runs, and those that failed lately; [] without any."""
+    if not jobs:
+        return []
+    counts = Counter(job.status for job in jobs)
+    line = "jobs: " + ", ".join(f"{counts[status]} {status.value}" for status in Status if counts[status])
+    if counts[Status.RUNNING]:
+        line += f"; the oldest has been running for {oldest_running_s(jobs, now):.0f} s"
+    failed = [j for j in jobs if j.status is Status.FAILED and j.finished is not None and now - j.finished < LATELY]
+    named = [f"job {job.id} ({job.type}) failed: {job.error[:200]}" for job in failed[-FAILED_SHOWN_MAX:]]
+    more = len(failed) - len(named)
+    return [
+        line,
+        *named,
+        *([f"and {more} more within a day; see `slackwater jobs list --status failed`"] if more else []),
+    ]
+
+
+async def _jobs(dialer: Dialer, options: argparse.Namespace, first: ReportReply) -> list[str]:
+    """The lines about jobs. `status` is for bad days too: where jobs cannot be read, it says so and goes on."""
+    if not first.node.node_id:
+        return []
+    try:
+        reply = await dialer.call(options.host, LIST_JOBS, ListJobs(), timeout=ASK_TIMEOUT_S)
+    except SlackwaterError as error:
+        return [f"jobs: cannot be read now ({error})"]
+    return job_lines(reply.jobs, instant(first.now))
+
+
+async def _status(options: argparse.Namespace) -> tuple[list[NodeRow], list[str], list[str]]:
+    """Every node, what is wrong with the replicas of the whole, and what there is to say of jobs."""
     async with calling(options) as dialer:
         first = await dialer.call(options.host, REPORT, ReportRequest(), timeout=CALL_TIMEOUT_S)
         nodes = sorted(first.nodes or [first.node], key=lambda node: node.node_id)
@@ -214,12 +252,13 @@ async def _status(options: argparse.Namespace) -> tuple[list[NodeRow], list[str]
 
         answers = await ask_all([partial(ask, node) for node in nodes])
         held = await ask_all([partial(_replicas_of, dialer, node) for node in nodes if node.node_id])
+        jobs = [] if options.json else await _jobs(dialer, options, first)
     counted = count_replicas(replica for answer in held for replica in answer or ())
     liveness = {record.node_id: record for record in first.liveness}
     rows = [
         _node_row(node, liveness.get(node.node_id), first, answer) for node, answer in zip(nodes, answers, strict=True)
     ]
-    return rows, warnings(counted, nodes=sum(answer is not None for answer in held))
+    return rows, warnings(counted, nodes=sum(answer is not None for answer in held)), jobs
 
 
 def _node_row(node: NodeDescriptor, record: Liveness | None, first: ReportReply, answer: ReportReply | None) -> NodeRow:

@@ -33,6 +33,7 @@ gateway can tell what happened. Bad input writes nothing. A gateway that dies is
 from slackwater.client.changes import ChangeBatch
 from slackwater.client.connect import aconnect, connect
 from slackwater.client.database import AsyncDatabase
+from slackwater.client.definitions import Index
 from slackwater.client.snapshot import AsyncSnapshot
 from slackwater.client.sync import Database, Snapshot, Transaction
 from slackwater.client.transaction import AsyncTransaction
@@ -44,6 +45,7 @@ __all__ = [
     "AsyncTransaction",
     "ChangeBatch",
     "Database",
+    "Index",
     "Snapshot",
     "Transaction",
     "WriteResult",

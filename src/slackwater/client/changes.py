@@ -235,11 +235,11 @@ class _Reader:
         extend(timeline, history)
 
     def _news(self, history: TableHistory) -> list[TableDescriptor]:
-        """Versions after the feed's start that have not been handed out; a table's first is no change."""
+        """Visible changes after the feed's start that have not been handed out; a table's first version is none."""
         table_id = history.latest.table_id
         last = self._announced.get(table_id, 1)
         self._announced[table_id] = max(last, history.latest.version)
-        return [v for v in history.versions if v.version > last and v.modified > self._since]
+        return [v for v in history.visible_changes() if v.version > last and v.modified > self._since]
 
 
 class _Settled(_Reader):

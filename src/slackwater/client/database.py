@@ -19,11 +19,13 @@ import pyarrow
 
 from slackwater.client import changes, protections, reads, staging
 from slackwater.client.arguments import app_of, count_of, duration_of, function_of, names_of, partition_of, time_of
+from slackwater.client.index_reads import get_by
 from slackwater.client.inputs import key_of
 from slackwater.client.jobs import AsyncJobs
+from slackwater.client.queries import Query, explained, query
+from slackwater.client.schema_changes import SchemaOperations
 from slackwater.client.snapshot import AsyncSnapshot
 from slackwater.client.staging import PUBLISH_TIMEOUT_S, AsyncPart, staged_kind
-from slackwater.client.table_operations import TableOperations
 from slackwater.client.transaction import AsyncTransaction, Attempts
 from slackwater.client.writes import Writer, WriteResult
 from slackwater.clock.timestamp import MIN, Timestamp
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.gateways import Gateways
+    from slackwater.codec.access_paths import ScanExplanation
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.client.changes import ChangesItem, OpenChanges
     from slackwater.protocol.client.protections import Protection
@@ -54,7 +57,7 @@ PROTECT_TTL_S = 3600.0
 FOLLOWER_READ = "follower_read_timestamp()"
 
 
-class AsyncDatabase(TableOperations):
+class AsyncDatabase(SchemaOperations):
     """A session with a cluster. Made by `slackwater.aconnect`."""
 
     url: str
@@ -83,12 +86,17 @@ class AsyncDatabase(TableOperations):
         """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns. Missing rows are fine."""
         return await self._writer.write(WriteKind.DELETE, table, rows)
 
-    async def get(self, table: str, key: object, *, nearest: bool = False) -> dict[str, Any] | None:
+    async def get(
+        self, table: str, key: object, *, by: str | None = None, nearest: bool = False
+    ) -> dict[str, Any] | None:
         """A row by its primary key: a value, a tuple of values, or a dict. The newest; None when there is none.
 
+        With `by`, the row that has these values in a unique index, which is named, or the only column of which is.
         With `nearest`, from the replica nearest to the gateway if the present is closed there: on every replica of a table
         whose policy is `lead`. Elsewhere the leaseholder answers, one message later. The answer is as fresh either way.
         """
+        if by is not None:
+            return await get_by(self._gateways, self._tables, table, by, key, nearest=nearest)
         gateways, tables = self._gateways, self._tables
         deadline = gateways.deadline()
         history = tables.known(table) or await tables.by_name(table, deadline=deadline)
@@ -115,19 +123,32 @@ class AsyncDatabase(TableOperations):
         where: Sequence[Any] = (),
         limit: int | None = None,
         nearest: bool = False,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> Any:
-        """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`.
+        """Rows as they are now, at one timestamp, as a `pyarrow.Table`.
 
-        `where` is a list of `(column, operator, value)`, joined by AND; conditions on the primary key read less.
-        `nearest`: see `get`. All of it takes at most the session's timeout; `scan_batches` is for what takes longer.
+        Args:
+            table: by name.
+            columns: those wanted; all, without it.
+            where: a list of `(column, operator, value)`, joined by AND; conditions on an index's columns read less.
+            limit: at most so many rows.
+            nearest: see `get`.
+            index: read by this index, or by "primary"; without it the best is chosen (`explain_scan` tells which).
+            order: columns, each possibly followed by " desc". Without it rows come in the order of the index that is read,
+                which is the primary key's for a table without others.
+
+        All of it takes at most the session's timeout; `scan_batches` is for what takes longer.
         """
         deadline = self._gateways.deadline()
         undecoded = False
         while True:
             try:
-                asked = await self._query(table, deadline, columns=columns, where=where, limit=limit)
+                asked = await self._query(
+                    table, deadline, columns=columns, where=where, limit=limit, index=index, order=order
+                )
                 found = [batch async for batch in self._batches(asked, nearest=nearest, deadline=deadline)]
-                return pa.Table.from_batches(found, schema=asked.schema)
+                return asked.finish(pa.Table.from_batches(found, schema=asked.schema))
             except (RetryableError, DecodeError) as error:
                 self._tables.forget(table)
                 if isinstance(error, DecodeError):
@@ -143,17 +164,39 @@ class AsyncDatabase(TableOperations):
         columns: Sequence[str] | None = None,
         where: Sequence[Any] = (),
         limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> AsyncGenerator[Any, None]:
-        """The same, batch by batch, as they come. If the scan must begin again, that is a `RetryableError`."""
-        asked = await self._query(table, self._gateways.deadline(), columns=columns, where=where, limit=limit)
+        """The same, batch by batch, as they come; an `order` must be that of an index.
+
+        If the scan must begin again, that is a `RetryableError`.
+        """
+        deadline = self._gateways.deadline()
+        asked = await self._query(table, deadline, columns=columns, where=where, limit=limit, index=index, order=order)
+        asked.check_streams()
         async for batch in self._batches(asked):
             yield batch
 
-    async def _query(self, table: str, deadline: RetryBudget, **asked: Any) -> reads.Query:
-        return await self._tables.prepared(table, lambda history: reads.query(history, **asked), deadline=deadline)
+    async def explain_scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
+    ) -> ScanExplanation:
+        """How `scan` would read: which index, which keys, whether it has all that is wanted, why not another. Reads nothing."""
+        asked = {"columns": columns, "where": where, "limit": limit, "index": index, "order": order}
+        deadline = self._gateways.deadline()
+        return await self._tables.prepared(table, lambda history: explained(history, **asked), deadline=deadline)
+
+    async def _query(self, table: str, deadline: RetryBudget, **asked: Any) -> Query:
+        return await self._tables.prepared(table, lambda history: query(history, **asked), deadline=deadline)
 
     async def _batches(
-        self, asked: reads.Query, *, nearest: bool = False, deadline: RetryBudget | None = None
+        self, asked: Query, *, nearest: bool = False, deadline: RetryBudget | None = None
     ) -> AsyncGenerator[Any, None]:
         try:
             policy = calls.ReadPolicy(follower_ok=nearest, floor=self.session_floor)
@@ -299,13 +342,25 @@ class AsyncDatabase(TableOperations):
     # --- parallel reads
 
     async def partitions(
-        self, table: str, num: int | None = None, *, at: Timestamp | None = None
+        self,
+        table: str,
+        num: int | None = None,
+        *,
+        at: Timestamp | None = None,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
     ) -> list[calls.Partition]:
-        """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
+        """Parts of a table for tasks to read in parallel: one a range, or about `num`.
+
+        With `where` (and `columns`), of what `scan` would read: parts of the best index, if that is not the primary one.
+        Give `read_partition` the same.
+        """
         count, deadline = count_of(num, "num"), self._gateways.deadline()
         history = await self._tables.by_name(table, deadline=deadline)
         ts = self._gateways.clock.now() if at is None else self._time(at)
-        return await reads.partitions(self._gateways, history, at=ts, count=count, deadline=deadline)
+        return await reads.partitions(
+            self._gateways, history, at=ts, count=count, deadline=deadline, columns=columns, where=where
+        )
 
     async def read_partition(
         self,
@@ -325,7 +380,7 @@ class AsyncDatabase(TableOperations):
         ts, partition = self._time(at), partition_of(partition)
         history = await self._history_of(partition, ts)
         within = Span(partition.start, partition.end)
-        asked = reads.query(history, at=ts, columns=columns, where=where, within=within)
+        asked = query(history, at=ts, columns=columns, where=where, within=within)
         policy = reads.read_policy(ts, read_from=read_from, wait=wait)
         near = self._gateways.near(partition.replicas)
         async for page, batches in reads.scan(self._gateways, asked, policy, near=near):
@@ -439,9 +494,13 @@ class AsyncDatabase(TableOperations):
             self._gateways, names_of(tables), self._time, at=at, after=after, expires=expires, reason=reason, kind=kind
         )
 
-    async def renew_protection(self, protection: Protection | str, *, expires: float) -> Protection:
-        """Let a protection expire so many seconds from now instead."""
-        return await protections.renew(self._gateways, protection, duration_of(expires, "expires"))
+    async def renew_protection(self, protection: Protection | str, *, expires: float, after: Any = None) -> Protection:
+        """Let a protection expire so many seconds from now instead.
+
+        `after`: of a protection made with `after`, keep only what is live at this later time, and everything since.
+        """
+        moved = MIN if after is None else self._time(after)
+        return await protections.renew(self._gateways, protection, duration_of(expires, "expires"), after=moved)
 
     async def release(self, protection: Protection | str) -> None:
         """Let what a protection keeps be collected. `NotFound` if it is gone; `AccessDenied` if it is another user's."""

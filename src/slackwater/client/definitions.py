@@ -4,29 +4,38 @@
     create_table("orders", arrow_table.schema, primary_key=["id"])
     create_table("orders", columns, primary_key=["region", "id desc"])
 
-Types are those of `model.kinds` under their names there or under their SQL names; ` not null` may follow. Key columns are
-NOT NULL whether or not that is said. Arrow types map to the type that holds all their values; those that have none (nested
-types, unsigned 64-bit integers) are refused by name.
+    create_table("users", columns, primary_key=["id"], indexes=[
+        Index("by_email", ["email"], unique=True),
+        Index("by_city", ["city", "joined desc"], storing=["name"]),
+    ])
+
+Types are those of `model.kinds` under their names there or under their SQL names; ` not null` and ` default 5` may follow, in
+this order. Key columns are NOT NULL whether or not that is said. Arrow types map to the type that holds all their values; those
+that have none (nested types, unsigned 64-bit integers) are refused by name.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow
 
 from slackwater.client.arguments import names_of
 from slackwater.errors import UsageError
 from slackwater.model import kinds
+from slackwater.model.conditions import parse_literal
 from slackwater.model.kinds import ColumnType, decimal_type, parse_type
 from slackwater.model.schema import Column
-from slackwater.protocol.client.calls import ColumnSpec, KeySpec
+from slackwater.protocol.client.calls import ColumnSpec, IndexSpec, KeySpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 pa: Any = pyarrow
-NOT_NULL = " not null"
+_COLUMN = re.compile(
+    r"\s*(?P<type>.*?)(?P<null>\s+not\s+null)?(?:\s+default\s+(?P<default>.+?))?\s*", re.IGNORECASE | re.DOTALL
+)
 DESCENDING = " desc"
 ALIASES = {
     "smallint": "int2",
@@ -102,6 +111,32 @@ def key_specs(primary_key: str | Sequence[str]) -> tuple[KeySpec, ...]:
     return tuple(found)
 
 
+class Index(NamedTuple):
+    """A secondary index, as an application writes it: a name and columns, each possibly followed by ` desc`."""
+
+    name: str
+    columns: str | Sequence[str]
+    unique: bool = False
+    storing: Sequence[str] = ()
+    """Columns that the index carries beside its own: a read of these needs no row."""
+
+
+def index_specs(indexes: Sequence[Index]) -> tuple[IndexSpec, ...]:
+    """The indexes of a new table."""
+    if not isinstance(indexes, list | tuple) or isinstance(indexes, Index):
+        raise UsageError("indexes are a list of slackwater.Index objects", got=type(indexes).__name__)
+    return tuple(index_spec(index) for index in indexes)
+
+
+def index_spec(index: Index) -> IndexSpec:
+    """One index, checked as far as it can be without its table."""
+    given: Any = index
+    if not isinstance(given, Index) or not isinstance(given.name, str):
+        raise UsageError("an index is slackwater.Index(name, columns, unique=False, storing=())", got=repr(index)[:80])
+    storing = names_of(index.storing, "the stored columns of an index")
+    return IndexSpec(index.name, key_specs(index.columns), bool(index.unique), storing)
+
+
 def type_of_text(text: str) -> ColumnType:
     """A type from its name here or in SQL."""
     plain = " ".join(text.strip().lower().split())
@@ -133,9 +168,20 @@ def _spec(name: str, given: str | ColumnType) -> ColumnSpec:
         return ColumnSpec(name, given)
     if not isinstance(given, str):
         raise UsageError(f"column {name}: a type is a text such as 'int8' or 'decimal(10,2) not null'", got=repr(given))
-    text = given.strip()
-    nullable = not text.lower().endswith(NOT_NULL)
-    return ColumnSpec(name, type_of_text(text if nullable else text[: -len(NOT_NULL)]), nullable=nullable)
+    found = _COLUMN.fullmatch(given)
+    assert found is not None, "the first part takes everything"
+    ctype, default = type_of_text(found["type"]), found["default"]
+    value = None if default is None else _default(name, default.strip())
+    return ColumnSpec(name, ctype, nullable=found["null"] is None, default=value)
+
+
+def _default(name: str, text: str) -> object:
+    try:
+        return parse_literal(text)
+    except UsageError:
+        raise UsageError(
+            f"column {name}: cannot read the default {text[:80]!r}; it is a constant such as 5, 'text' or true"
+        ) from None
 
 
 def _of_column(column: Column | ColumnSpec) -> ColumnSpec:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.client.session import SessionFloor
 from slackwater.clock.hlc import HybridClock
+from slackwater.clock.hook import FollowClock
 from slackwater.codec.rows import VALUE_BYTES_MAX
 from slackwater.errors import (
     BelowGcThreshold,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from slackwater.client.url import Target
     from slackwater.model.descriptors import NodeDescriptor
     from slackwater.model.locality import Locality
-    from slackwater.runtime.rpc.method import Measurement, Method, StreamMethod
+    from slackwater.runtime.rpc.method import Method, StreamMethod
     from slackwater.runtime.rpc.stream import Stream
     from slackwater.runtime.seam import Address, Runtime, TaskScope
     from slackwater.settings import Settings
@@ -85,20 +86,6 @@ class Resend(enum.Enum):
 
     ALWAYS = "always"
     IF_UNSENT = "if unsent"
-
-
-class FollowClock:
-    """Implements `runtime.rpc.ClockHook`: stamps what is sent and follows what is received."""
-
-    stamp: Callable[[], int]
-    update: Callable[[int], None]
-
-    def __init__(self, clock: HybridClock) -> None:
-        self.stamp = clock.now
-        self.update = clock.update  # type: ignore[assignment]  # a timestamp is an integer, whichever message brought it
-
-    def measured(self, peer: str, measurement: Measurement) -> None:
-        """Does nothing: a client judges no clock."""
 
 
 class Gateways:

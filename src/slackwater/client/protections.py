@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slackwater.client.arguments import duration_of
+from slackwater.clock.timestamp import MIN
 from slackwater.errors import UsageError
 from slackwater.model.protection import Mode
 from slackwater.model.values import uuid_bytes
@@ -38,9 +39,11 @@ async def protect(
     return await _only(gateways, pr.PROTECT, request)
 
 
-async def renew(gateways: Gateways, protection: Protection | str, seconds: float | None) -> Protection:
-    """Let a protection expire later."""
-    return await _only(gateways, pr.RENEW, pr.RenewProtection(_id(protection), seconds or 0.0))
+async def renew(
+    gateways: Gateways, protection: Protection | str, seconds: float | None, *, after: Timestamp = MIN
+) -> Protection:
+    """Let a protection expire later, and move up to `after`."""
+    return await _only(gateways, pr.RENEW, pr.RenewProtection(_id(protection), seconds or 0.0, after))
 
 
 async def release(gateways: Gateways, protection: Protection | str) -> Protection:

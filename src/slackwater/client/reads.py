@@ -1,8 +1,7 @@
-"""Scans: plans, pages, and what to do when a gateway is lost in the middle.
+"""Scans: pages, and what to do when a gateway is lost in the middle.
 
-    where, columns ──► ScanPlan ──► bytes            made once, used by every replica
-    where          ──► span                          equality and ranges on the primary key read less
-    pages          ──► record batches                over the received bytes, no copy
+    where, columns, order ──► Query (`queries`)      which index, which span, and plans that every replica uses
+    pages                 ──► record batches         over the received bytes, no copy
 
 A scan at a timestamp that breaks goes on elsewhere, after the last page that came, at the same timestamp: no row is missing
 and none comes twice. A scan of the present that breaks, or cannot move up, must begin again: `RetryableError`.
@@ -17,18 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from slackwater.client.arguments import duration_of, names_of
+from slackwater.client.arguments import duration_of
+from slackwater.client.queries import Query, columns_of, query
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.codec.bulk_arrow import plan_schema, unpack
+from slackwater.codec.bulk_arrow import unpack
 from slackwater.codec.changes_arrow import change_schema
-from slackwater.codec.filters_arrow import bind
 from slackwater.codec.layout import schema_span
-from slackwater.codec.narrow import narrowed
 from slackwater.errors import DeadlineExceeded, DecodeError, RetryableError, UnavailableError, UsageError
-from slackwater.model.predicates import Predicate, predicate
 from slackwater.model.scan_plan import ScanPlan
 from slackwater.model.spans import Span
 from slackwater.protocol.client import calls
+from slackwater.protocol.client.index_reads import SCAN_INDEX, ScanIndex
 from slackwater.protocol.range.served import Why
 from slackwater.runtime.sync import timeout
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from slackwater.client.gateways import Gateways
-    from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.rpc.method import StreamMethod
@@ -44,80 +41,6 @@ if TYPE_CHECKING:
 
 READ_FROM = ("leader", "any", "follower")
 DEFAULT_WAIT_S = 10.0
-
-
-class Query(NamedTuple):
-    """A scan that has been thought through: what to read, how, and what comes out."""
-
-    history: TableHistory
-    plan: ScanPlan
-    span: Span | None
-    """None: no row can satisfy the predicates."""
-    schema: Any
-    limit: int = 0
-
-
-def query(
-    history: TableHistory,
-    *,
-    at: Timestamp = MIN,
-    columns: Sequence[str] | None = None,
-    where: Sequence[Any] = (),
-    limit: int | None = None,
-    within: Span | None = None,
-) -> Query:
-    """Check and prepare a scan; everything wrong with it is said here, before anything is sent."""
-    read = history.latest if at == MIN else history.readable_at(at)
-    _check_limit(limit)
-    predicates = predicates_of(read.schema, where)
-    plan = ScanPlan(history.schemas(), read.version, columns_of(read.schema, columns), predicates)
-    span = narrowed(read.schema, predicates)
-    if span is not None and within is not None:
-        span = span.intersect(within)
-    if limit == 0:
-        span = None
-    return Query(history, plan, span, plan_schema(plan), limit or 0)
-
-
-def _check_limit(limit: object) -> None:
-    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0):
-        return
-    raise UsageError("a limit is a number of rows, not negative", limit=limit)
-
-
-def columns_of(schema: TableSchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Checked names of columns, in the order asked for."""
-    if columns is None:
-        return None
-    if isinstance(columns, str):
-        raise UsageError("columns are a list of names", columns=columns)
-    names = names_of(columns, "columns")
-    for name in names:
-        schema.column(name)
-    if len(set(names)) != len(names):
-        raise UsageError("a column is asked for twice", columns=names)
-    if not names:
-        raise UsageError("ask for at least one column, or leave `columns` out for all")
-    return names
-
-
-def predicates_of(schema: TableSchema, where: Sequence[Any]) -> tuple[Predicate, ...]:
-    """`[("id", ">=", 10), …]` as predicates that their columns can be compared with."""
-    if isinstance(where, tuple) and len(where) in (2, 3) and isinstance(where[0], str):
-        where = [where]
-    if not isinstance(where, list | tuple):
-        raise UsageError("where is a list of conditions, such as [('id', '>=', 10)]", got=where)
-    found = []
-    for condition in where:
-        if isinstance(condition, Predicate):
-            made = condition
-        else:
-            if not isinstance(condition, tuple | list) or not 2 <= len(condition) <= 3:
-                raise UsageError("a condition is (column, operator, value), such as ('id', '>=', 10)", got=condition)
-            made = predicate(*condition)
-        bind(made, schema.column(made.column))
-        found.append(made)
-    return tuple(found)
 
 
 def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_only: bool = False) -> calls.ReadPolicy:
@@ -139,10 +62,26 @@ def read_policy(at: Timestamp, *, read_from: str, wait: float | None, nearest_on
 
 
 async def partitions(
-    gateways: Gateways, history: TableHistory, *, at: Timestamp, count: int, deadline: RetryBudget
+    gateways: Gateways,
+    history: TableHistory,
+    *,
+    at: Timestamp,
+    count: int,
+    deadline: RetryBudget,
+    columns: Sequence[str] | None = None,
+    where: Sequence[Any] = (),
 ) -> list[calls.Partition]:
-    """A table in parts, each with all that it takes to read it at `at`, in this process or in another."""
+    """A table in parts, each with all that it takes to read it at `at`, in this process or in another.
+
+    With conditions, the parts of the index that is the best for them and for these columns.
+    """
     request = calls.GetPartitions(history.latest.table_id, at, count)
+    held = history.at(at)
+    if where and held is not None and held.indexes:
+        asked = query(history, at=at, columns=columns, where=where)
+        if asked.span is not None and asked.path is not None and asked.path.secondary is not None:
+            start, end = msgspec.structs.astuple(asked.span)
+            request = msgspec.structs.replace(request, start=start, end=end)
     reply = await gateways.call(calls.PARTITIONS, request, deadline=deadline)
     known, upto = reply.table, reply.known_upto
     return [msgspec.structs.replace(part, history=known, known_upto=upto) for part in reply.partitions]
@@ -159,13 +98,17 @@ def scan(
     """Pages with their record batches; never more rows than the limit. Without a deadline, each page has the timeout."""
     schema, span, plan = asked.history.latest.schema, asked.span, asked.plan.encode()
     end = b"" if span is None else span.end
+    rows = None if asked.rows is None else asked.rows.encode()
 
-    def request(start: bytes, ts: Timestamp, *, waited: bool) -> calls.ScanTable:
+    def request(start: bytes, ts: Timestamp, *, waited: bool) -> calls.ScanTable | ScanIndex:
         wait_ms = 0 if waited else policy.wait_ms
         at = msgspec.structs.replace(policy, at=ts, wait_ms=wait_ms)
-        return calls.ScanTable(schema.table_id, schema.version, plan, start, end, at, asked.limit)
+        if rows is not None:
+            return ScanIndex(schema.table_id, schema.version, plan, rows, start, end, at, asked.limit)
+        return calls.ScanTable(schema.table_id, schema.version, plan, start, end, at, asked.limit, patches=True)
 
-    what = _Asked(calls.SCAN, request, asked.schema, span, policy.at, asked.limit)
+    method: StreamMethod[Any, calls.ScanPage] = calls.SCAN if rows is None else SCAN_INDEX
+    what = _Asked(method, request, asked.schema, span, policy.at, asked.limit)
     return _pages(gateways, what, near=near, deadline=deadline)
 
 
@@ -193,7 +136,7 @@ def changes(
 
 
 class _Asked(NamedTuple):
-    """A stream of pages: how to ask for it from a key on, and what comes."""
+    """A stream of pages: how to ask for it from a key on, and what its pages hold."""
 
     method: StreamMethod[Any, calls.ScanPage]
     request: Callable[..., Any]
@@ -232,7 +175,7 @@ async def _pages(
                 while (page := await _next(stream, until)) is not None:
                     for read in page.reads:  # a follower was waited for in vain: once is enough, on whichever gateway
                         waited = waited or read.why == Why.WAITED.value
-                    batches = unpack(page.blocks, asked.schema)
+                    batches = unpack(page.blocks, asked.schema, page.patches)
                     if asked.limit:
                         batches = _first(batches, left_rows)
                         left_rows -= sum(batch.num_rows for batch in batches)

@@ -17,11 +17,14 @@ import pyarrow
 
 from slackwater.client import protections
 from slackwater.client.arguments import count_of, duration_of
+from slackwater.client.index_reads import lookup
 from slackwater.client.inputs import key_of
-from slackwater.client.reads import Query, partitions, query, read_policy, scan
+from slackwater.client.queries import Query, explained, query
+from slackwater.client.reads import partitions, read_policy, scan
 from slackwater.codec.damage import decode_row
 from slackwater.errors import UsageError
 from slackwater.protocol.client import calls
+from slackwater.protocol.client.index_reads import GET_BY_INDEX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.client.tables import KnownTables
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.codec.access_paths import ScanExplanation
     from slackwater.model.schema import TableSchema
     from slackwater.protocol.client.protections import Protection
     from slackwater.runtime.retry import RetryBudget
@@ -78,11 +82,20 @@ class AsyncSnapshot:
         history = await self._tables.by_name_at(name, self.timestamp, deadline=self._gateways.deadline())
         return history.readable_at(self.timestamp).schema
 
-    async def get(self, table: str, key: object) -> dict[str, Any] | None:
-        """A row by its primary key as it was, or None."""
+    async def get(self, table: str, key: object, *, by: str | None = None) -> dict[str, Any] | None:
+        """A row by its primary key as it was, or by a unique index that there was then; None when there was none."""
         deadline = self._gateways.deadline()
         history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
         codec = self._tables.codec(history, at=self.timestamp)
+        if by is not None:
+            found = lookup(self._tables, history.readable_at(self.timestamp), by, key)
+            if found.key is None:
+                return None
+            asked = found.request(self._policy, version=history.latest.version)
+            reply = await self._gateways.call(GET_BY_INDEX, asked, deadline=deadline)
+            self._note(reply.reads)
+            (value,) = reply.values
+            return None if value is None else decode_row(codec, found.key, value)
         wanted = key_of(codec, key)
         request = calls.GetRows(history.latest.table_id, [wanted], self._policy)
         reply = await self._gateways.call(calls.GET_ROWS, request, deadline=deadline)
@@ -97,12 +110,14 @@ class AsyncSnapshot:
         columns: Sequence[str] | None = None,
         where: Sequence[Any] = (),
         limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> Any:
-        """Rows as they were, as a `pyarrow.Table`."""
+        """Rows as they were, as a `pyarrow.Table`, by the indexes that there were then; the rest is as in `Database.scan`."""
         deadline = self._gateways.deadline()
-        asked = await self._query(table, deadline, columns=columns, where=where, limit=limit)
+        asked = await self._query(table, deadline, columns=columns, where=where, limit=limit, index=index, order=order)
         batches = [batch async for batch in self._batches(asked, deadline)]
-        return pa.Table.from_batches(batches, schema=asked.schema)
+        return asked.finish(pa.Table.from_batches(batches, schema=asked.schema))
 
     async def scan_batches(
         self,
@@ -111,18 +126,46 @@ class AsyncSnapshot:
         columns: Sequence[str] | None = None,
         where: Sequence[Any] = (),
         limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> AsyncGenerator[Any, None]:
-        """The same, batch by batch, as they come."""
-        asked = await self._query(table, self._gateways.deadline(), columns=columns, where=where, limit=limit)
+        """The same, batch by batch, as they come; an `order` must be that of an index."""
+        deadline = self._gateways.deadline()
+        asked = await self._query(table, deadline, columns=columns, where=where, limit=limit, index=index, order=order)
+        asked.check_streams()
         async for batch in self._batches(asked):
             yield batch
 
-    async def partitions(self, table: str, num: int | None = None) -> list[calls.Partition]:
-        """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
+    async def explain_scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
+    ) -> ScanExplanation:
+        """How `scan` would read: see `Database.explain_scan`."""
+        history = await self._tables.by_name_at(table, self.timestamp, deadline=self._gateways.deadline())
+        return explained(
+            history, at=self.timestamp, columns=columns, where=where, limit=limit, index=index, order=order
+        )
+
+    async def partitions(
+        self,
+        table: str,
+        num: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+    ) -> list[calls.Partition]:
+        """Parts of a table for tasks to read in parallel: see `Database.partitions`."""
         deadline = self._gateways.deadline()
         history = await self._tables.by_name_at(table, self.timestamp, deadline=deadline)
+        count = count_of(num, "num")
         return await partitions(
-            self._gateways, history, at=self.timestamp, count=count_of(num, "num"), deadline=deadline
+            self._gateways, history, at=self.timestamp, count=count, deadline=deadline, columns=columns, where=where
         )
 
     async def renew(self, seconds: float) -> None:

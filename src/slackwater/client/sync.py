@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from slackwater.client.changes import ChangeBatch
+    from slackwater.client.definitions import Index
+    from slackwater.client.schema_changes import TableChange
     from slackwater.client.writes import WriteResult
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.codec.access_paths import ScanExplanation
     from slackwater.model.jobs import Job
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
@@ -43,15 +46,24 @@ class Transaction(Blocking[AsyncTransaction]):
         """When it happened; known after the commit."""
         return self._twin.commit_timestamp
 
-    def get(self, table: str, key: object) -> dict[str, Any] | None:
-        """A row by its primary key, or None."""
-        return self._loop.run(self._twin.get(table, key))
+    def get(self, table: str, key: object, *, by: str | None = None) -> dict[str, Any] | None:
+        """A row by its primary key, or by a unique index (`by`); None when there is none."""
+        return self._loop.run(self._twin.get(table, key, by=by))
 
     def scan(
-        self, table: str, *, columns: Sequence[str] | None = None, where: Sequence[Any] = (), limit: int | None = None
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> Any:
-        """Rows as a `pyarrow.Table`, the transaction's own writes included."""
-        return self._loop.run(self._twin.scan(table, columns=columns, where=where, limit=limit))
+        """Rows as a `pyarrow.Table`, the transaction's own writes included; the rest is as in `Database.scan`."""
+        return self._loop.run(
+            self._twin.scan(table, columns=columns, where=where, limit=limit, index=index, order=order)
+        )
 
     def upsert(self, table: str, rows: Any) -> WriteResult:
         """Write rows, replacing those with the same key."""
@@ -93,25 +105,60 @@ class Snapshot(Blocking[AsyncSnapshot]):
         """What a table looked like then."""
         return self._loop.run(self._twin.table(name))
 
-    def get(self, table: str, key: object) -> dict[str, Any] | None:
-        """A row by its primary key as it was, or None."""
-        return self._loop.run(self._twin.get(table, key))
+    def get(self, table: str, key: object, *, by: str | None = None) -> dict[str, Any] | None:
+        """A row by its primary key as it was, or by a unique index that there was then; None when there was none."""
+        return self._loop.run(self._twin.get(table, key, by=by))
 
     def scan(
-        self, table: str, *, columns: Sequence[str] | None = None, where: Sequence[Any] = (), limit: int | None = None
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> Any:
-        """Rows as they were, as a `pyarrow.Table`."""
-        return self._loop.run(self._twin.scan(table, columns=columns, where=where, limit=limit))
+        """Rows as they were, as a `pyarrow.Table`, by the indexes that there were then; the rest is as in `Database.scan`."""
+        return self._loop.run(
+            self._twin.scan(table, columns=columns, where=where, limit=limit, index=index, order=order)
+        )
 
     def scan_batches(
-        self, table: str, *, columns: Sequence[str] | None = None, where: Sequence[Any] = (), limit: int | None = None
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> Iterator[Any]:
-        """The same, batch by batch, as they come."""
-        return self._loop.iterate(self._twin.scan_batches(table, columns=columns, where=where, limit=limit))
+        """The same, batch by batch, as they come; an `order` must be that of an index."""
+        return self._loop.iterate(
+            self._twin.scan_batches(table, columns=columns, where=where, limit=limit, index=index, order=order)
+        )
 
-    def partitions(self, table: str, num: int | None = None) -> list[calls.Partition]:
-        """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
-        return self._loop.run(self._twin.partitions(table, num))
+    def explain_scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
+    ) -> ScanExplanation:
+        """How `scan` would read: see `Database.explain_scan`."""
+        return self._loop.run(
+            self._twin.explain_scan(table, columns=columns, where=where, limit=limit, index=index, order=order)
+        )
+
+    def partitions(
+        self, table: str, num: int | None = None, *, columns: Sequence[str] | None = None, where: Sequence[Any] = ()
+    ) -> list[calls.Partition]:
+        """Parts of a table for tasks to read in parallel: see `Database.partitions`."""
+        return self._loop.run(self._twin.partitions(table, num, columns=columns, where=where))
 
     def renew(self, seconds: float) -> None:
         """Keep a protected snapshot for so many seconds from now."""
@@ -224,10 +271,15 @@ class Database(Session):
     """`AsyncDatabase`, waited for. Made by `slackwater.connect` and `slackwater.open`; close it, or use it in a `with`."""
 
     def create_table(
-        self, name: str, columns: Mapping[str, Any] | Sequence[Any] | Any, *, primary_key: str | Sequence[str]
+        self,
+        name: str,
+        columns: Mapping[str, Any] | Sequence[Any] | Any,
+        *,
+        primary_key: str | Sequence[str],
+        indexes: Sequence[Index] = (),
     ) -> TableSchema:
-        """Make a table; see `client.definitions` for how columns and keys are written."""
-        return self._loop.run(self._twin.create_table(name, columns, primary_key=primary_key))
+        """Make a table; see `client.definitions` for how columns, keys and indexes (`Index`) are written."""
+        return self._loop.run(self._twin.create_table(name, columns, primary_key=primary_key, indexes=indexes))
 
     def drop_table(self, name: str) -> None:
         """Drop a table. Its rows can still be read as of a time before."""
@@ -244,6 +296,106 @@ class Database(Session):
     def history(self, name: str) -> TableHistory:
         """Every version of a table, with the time since when each holds. Asks: the answer is of now."""
         return self._loop.run(self._twin.history(name))
+
+    def create_index(
+        self,
+        table: str,
+        name: str,
+        columns: str | Sequence[str],
+        *,
+        unique: bool = False,
+        storing: str | Sequence[str] = (),
+        wait: bool = True,
+        timeout: float | None = None,
+        dry_run: bool = False,
+    ) -> TableChange:
+        """Build a secondary index on columns, each possibly followed by ` desc`, beside all reads and writes.
+
+        Args:
+            table: the table.
+            name: what the index is called.
+            columns: its columns, in order.
+            unique: no two rows have the same values in them (NULLs differ). If two have, the job fails and names them.
+            storing: columns whose values the index carries too, so that a read of them needs no row.
+            wait: return when the index can be used; otherwise at once, with the job.
+            timeout: how many seconds to wait; the job goes on.
+            dry_run: change nothing, say what would be done.
+        """
+        return self._loop.run(
+            self._twin.create_index(
+                table, name, columns, unique=unique, storing=storing, wait=wait, timeout=timeout, dry_run=dry_run
+            )
+        )
+
+    def drop_index(
+        self, table: str, name: str, *, wait: bool = True, timeout: float | None = None, dry_run: bool = False
+    ) -> TableChange:
+        """Remove a secondary index; reads as of before still use it."""
+        return self._loop.run(self._twin.drop_index(table, name, wait=wait, timeout=timeout, dry_run=dry_run))
+
+    def alter_table(
+        self,
+        table: str,
+        *,
+        add_column: Mapping[str, Any] | Sequence[Any] | None = None,
+        rename_column: Mapping[str, str] | None = None,
+        set_type: Mapping[str, Any] | None = None,
+        set_not_null: str | Sequence[str] = (),
+        drop_not_null: str | Sequence[str] = (),
+        add_check: Mapping[str, str] | None = None,
+        drop_check: str | Sequence[str] = (),
+        drop_column: str | Sequence[str] = (),
+        rename_to: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+        dry_run: bool = False,
+    ) -> TableChange:
+        """Change columns, checks or the name of a table. Several changes are made in the order of the arguments here.
+
+        Args:
+            table: the table.
+            add_column: as in `create_table`: names and types such as "int8 not null default 0". No row is rewritten.
+            rename_column: old names and new ones.
+            set_type: columns and their wider types.
+            set_not_null: columns in which NULL is forbidden from now on; a row that has one is named, and nothing changes.
+            drop_not_null: columns in which NULL is allowed.
+            add_check: names and conditions such as "price >= 0 and state in ('new', 'paid')".
+            drop_check: names of checks.
+            drop_column: columns to remove; what was in them can be read as of before.
+            rename_to: the table's new name.
+            wait: return when all of it is done; otherwise at once, with the jobs.
+            timeout: how many seconds to wait; the jobs go on.
+            dry_run: change nothing, say what would be done.
+        """
+        return self._loop.run(
+            self._twin.alter_table(
+                table,
+                add_column=add_column,
+                rename_column=rename_column,
+                set_type=set_type,
+                set_not_null=set_not_null,
+                drop_not_null=drop_not_null,
+                add_check=add_check,
+                drop_check=drop_check,
+                drop_column=drop_column,
+                rename_to=rename_to,
+                wait=wait,
+                timeout=timeout,
+                dry_run=dry_run,
+            )
+        )
+
+    def rename_table(
+        self, table: str, to_name: str, *, wait: bool = True, timeout: float | None = None, dry_run: bool = False
+    ) -> TableChange:
+        """Call a table something else; its old name is free when this returns."""
+        return self._loop.run(self._twin.rename_table(table, to_name, wait=wait, timeout=timeout, dry_run=dry_run))
+
+    def truncate_table(
+        self, table: str, *, wait: bool = True, timeout: float | None = None, dry_run: bool = False
+    ) -> TableChange:
+        """Remove all rows of a table at one time; they can still be read as of before. Writes wait for a moment."""
+        return self._loop.run(self._twin.truncate_table(table, wait=wait, timeout=timeout, dry_run=dry_run))
 
     @property
     def url(self) -> str:
@@ -265,13 +417,14 @@ class Database(Session):
         """Delete rows by key: dicts, key values or tuples, Arrow or pandas with the key columns. Missing rows are fine."""
         return self._loop.run(self._twin.delete(table, rows))
 
-    def get(self, table: str, key: object, *, nearest: bool = False) -> dict[str, Any] | None:
+    def get(self, table: str, key: object, *, by: str | None = None, nearest: bool = False) -> dict[str, Any] | None:
         """A row by its primary key: a value, a tuple of values, or a dict. The newest; None when there is none.
 
+        With `by`, the row that has these values in a unique index, which is named, or the only column of which is.
         With `nearest`, from the replica nearest to the gateway if the present is closed there: on every replica of a table
         whose policy is `lead`. Elsewhere the leaseholder answers, one message later. The answer is as fresh either way.
         """
-        return self._loop.run(self._twin.get(table, key, nearest=nearest))
+        return self._loop.run(self._twin.get(table, key, by=by, nearest=nearest))
 
     def scan(
         self,
@@ -281,19 +434,59 @@ class Database(Session):
         where: Sequence[Any] = (),
         limit: int | None = None,
         nearest: bool = False,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> Any:
-        """Rows as they are now, at one timestamp, in key order, as a `pyarrow.Table`.
+        """Rows as they are now, at one timestamp, as a `pyarrow.Table`.
 
-        `where` is a list of `(column, operator, value)`, joined by AND; conditions on the primary key read less.
-        `nearest`: see `get`. All of it takes at most the session's timeout; `scan_batches` is for what takes longer.
+        Args:
+            table: by name.
+            columns: those wanted; all, without it.
+            where: a list of `(column, operator, value)`, joined by AND; conditions on an index's columns read less.
+            limit: at most so many rows.
+            nearest: see `get`.
+            index: read by this index, or by "primary"; without it the best is chosen (`explain_scan` tells which).
+            order: columns, each possibly followed by " desc". Without it rows come in the order of the index that is read,
+                which is the primary key's for a table without others.
+
+        All of it takes at most the session's timeout; `scan_batches` is for what takes longer.
         """
-        return self._loop.run(self._twin.scan(table, columns=columns, where=where, limit=limit, nearest=nearest))
+        return self._loop.run(
+            self._twin.scan(table, columns=columns, where=where, limit=limit, nearest=nearest, index=index, order=order)
+        )
 
     def scan_batches(
-        self, table: str, *, columns: Sequence[str] | None = None, where: Sequence[Any] = (), limit: int | None = None
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> Iterator[Any]:
-        """The same, batch by batch, as they come. If the scan must begin again, that is a `RetryableError`."""
-        return self._loop.iterate(self._twin.scan_batches(table, columns=columns, where=where, limit=limit))
+        """The same, batch by batch, as they come; an `order` must be that of an index.
+
+        If the scan must begin again, that is a `RetryableError`.
+        """
+        return self._loop.iterate(
+            self._twin.scan_batches(table, columns=columns, where=where, limit=limit, index=index, order=order)
+        )
+
+    def explain_scan(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+        limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
+    ) -> ScanExplanation:
+        """How `scan` would read: which index, which keys, whether it has all that is wanted, why not another. Reads nothing."""
+        return self._loop.run(
+            self._twin.explain_scan(table, columns=columns, where=where, limit=limit, index=index, order=order)
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -376,9 +569,21 @@ class Database(Session):
         """How far every replica of every range of these tables (all, when none is named) is closed, and why not further."""
         return self._loop.run(self._twin.frontier(tables))
 
-    def partitions(self, table: str, num: int | None = None, *, at: Timestamp | None = None) -> list[calls.Partition]:
-        """Parts of a table for tasks to read in parallel: one a range, or about `num`."""
-        return self._loop.run(self._twin.partitions(table, num, at=at))
+    def partitions(
+        self,
+        table: str,
+        num: int | None = None,
+        *,
+        at: Timestamp | None = None,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Any] = (),
+    ) -> list[calls.Partition]:
+        """Parts of a table for tasks to read in parallel: one a range, or about `num`.
+
+        With `where` (and `columns`), of what `scan` would read: parts of the best index, if that is not the primary one.
+        Give `read_partition` the same.
+        """
+        return self._loop.run(self._twin.partitions(table, num, at=at, columns=columns, where=where))
 
     def read_partition(
         self,
@@ -487,9 +692,12 @@ class Database(Session):
         """
         return self._loop.run(self._twin.protect(tables, at=at, after=after, expires=expires, reason=reason, kind=kind))
 
-    def renew_protection(self, protection: Protection | str, *, expires: float) -> Protection:
-        """Let a protection expire so many seconds from now instead."""
-        return self._loop.run(self._twin.renew_protection(protection, expires=expires))
+    def renew_protection(self, protection: Protection | str, *, expires: float, after: Any = None) -> Protection:
+        """Let a protection expire so many seconds from now instead.
+
+        `after`: of a protection made with `after`, keep only what is live at this later time, and everything since.
+        """
+        return self._loop.run(self._twin.renew_protection(protection, expires=expires, after=after))
 
     def release(self, protection: Protection | str) -> None:
         """Let what a protection keeps be collected. `NotFound` if it is gone; `AccessDenied` if it is another user's."""

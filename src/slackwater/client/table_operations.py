@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slackwater.client.definitions import column_specs, key_specs
+from slackwater.client.definitions import column_specs, index_specs, key_specs
 from slackwater.client.gateways import Resend, lost
 from slackwater.client.tables import KnownTables, table_name
-from slackwater.errors import AmbiguousResult, SlackwaterError
+from slackwater.errors import AmbiguousResult, SlackwaterError, UsageError
 from slackwater.protocol.client import calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from slackwater.client.definitions import Index
     from slackwater.client.gateways import Gateways
     from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
@@ -30,12 +31,23 @@ class TableOperations:
         self._tables = KnownTables(gateways)
 
     async def create_table(
-        self, name: str, columns: Mapping[str, Any] | Sequence[Any] | Any, *, primary_key: str | Sequence[str]
+        self,
+        name: str,
+        columns: Mapping[str, Any] | Sequence[Any] | Any,
+        *,
+        primary_key: str | Sequence[str],
+        indexes: Sequence[Index] = (),
     ) -> TableSchema:
-        """Make a table; see `client.definitions` for how columns and keys are written."""
-        request = calls.CreateTable(table_name(name), column_specs(columns), key_specs(primary_key))
+        """Make a table; see `client.definitions` for how columns, keys and indexes (`Index`) are written."""
+        specs = index_specs(indexes)
+        request = calls.CreateTable(table_name(name), column_specs(columns), key_specs(primary_key), specs)
         reply = await self._define(calls.CREATE_TABLE, request, f"table {name} may or may not have been created")
-        return self._tables.remember(reply.table).latest.schema
+        made = self._tables.remember(reply.table).latest
+        if len(made.indexes) != len(specs):
+            raise UsageError(
+                f"table {name} was made without its indexes: the gateway is of an older release; upgrade it"
+            )
+        return made.schema
 
     async def drop_table(self, name: str) -> None:
         """Drop a table. Its rows can still be read as of a time before."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.index_entries import IndexCodec
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import UsageError
 from slackwater.protocol.client import calls
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.client.gateways import Gateways
-    from slackwater.model.tables import TableHistory
+    from slackwater.model.indexes import Index
+    from slackwater.model.tables import TableDescriptor, TableHistory
     from slackwater.runtime.retry import RetryBudget
 
 T = TypeVar("T")
@@ -35,6 +37,7 @@ class KnownTables:
         """The table that has this name, as far as is known; None when it was never met."""
         self._by_id: dict[int, TableHistory] = {}
         self._codecs: dict[tuple[int, int, int], RowCodec] = {}
+        self._index_codecs: dict[tuple[int, int, int], IndexCodec] = {}
 
     def remember(self, history: TableHistory) -> TableHistory:
         """Keep what a gateway told."""
@@ -56,6 +59,7 @@ class KnownTables:
         self._by_name.clear()
         self._by_id.clear()
         self._codecs.clear()
+        self._index_codecs.clear()
 
     async def by_name(self, name: str, *, deadline: RetryBudget) -> TableHistory:
         """The table that has this name now, as far as is known."""
@@ -108,6 +112,14 @@ class KnownTables:
         found = self._codecs.get(name)
         if found is None:
             found = self._codecs[name] = RowCodec(read.schema, history.by_version())
+        return found
+
+    def index_codec(self, table: TableDescriptor, index: Index) -> IndexCodec:
+        """Encodes the keys of an index's entries, under one version of its table."""
+        name = (table.table_id, table.version, index.id)
+        found = self._index_codecs.get(name)
+        if found is None:
+            found = self._index_codecs[name] = IndexCodec(table.schema, index)
         return found
 
 

@@ -33,42 +33,51 @@ import msgspec
 import pyarrow
 
 from slackwater.client.gateways import Resend, lost
+from slackwater.client.index_reads import lookup
 from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.point_reads import PointReadBatcher
-from slackwater.client.reads import query
+from slackwater.client.queries import query
 from slackwater.client.reads import scan as plain_scan
 from slackwater.client.writes import MESSAGE_BYTES_MAX, WriteResult, already_there, find_outcome, unique
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.damage import decode_row
-from slackwater.codec.rows import check_sizes
+from slackwater.codec.keys_arrow import encode_keys
+from slackwater.codec.rows import RowCodec, check_sizes
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import (
     ConditionFailed,
     ConnectionLost,
     DeadlineExceeded,
     DecodeError,
+    IndexCorrupted,
     RetryableError,
     SchemaChanged,
     SlackwaterError,
+    UniqueViolation,
     UsageError,
     invariant,
 )
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.protocol.client import calls
 from slackwater.protocol.client.calls import WriteKind
+from slackwater.protocol.client.index_reads import GET_BY_INDEX
 from slackwater.runtime.sync import CancelledError, Lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slackwater.client.gateways import Gateways
+    from slackwater.client.queries import Query
     from slackwater.client.tables import KnownTables
+    from slackwater.model.scan_plan import ScanPlan
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.rpc.method import Method
 
 pa: Any = pyarrow
 PAGE_ROWS = 10_000
+JOINED_ROWS = 2_000
+"""Rows that one message asks for when entries of an index are joined with them."""
 HELD_MAX = 64
 HELD_BYTES_MAX = 256 << 10
 """Writes, and bytes of them, that wait for the next message; what is larger is sent at once."""
@@ -173,10 +182,22 @@ class AsyncTransaction:
 
     # --- operations
 
-    async def get(self, table: str, key: object) -> dict[str, Any] | None:
-        """A row by its primary key, or None."""
-        history = await self._tables.by_name(table, deadline=self._patience())
+    async def get(self, table: str, key: object, *, by: str | None = None) -> dict[str, Any] | None:
+        """A row by its primary key, or by a unique index (`by`); None when there is none."""
+        deadline = self._patience()
+        history = await self._tables.by_name(table, deadline=deadline)
         codec = self._tables.codec(history)
+        if by is not None:
+            found = await self._tables.prepared(
+                table, lambda known: lookup(self._tables, known.latest, by, key), deadline=deadline
+            )
+            if found.key is None:
+                return None
+            policy = calls.ReadPolicy(floor=self._gateways.floor.ts)
+            asked = found.request(policy, version=found.table.version)
+            reply = await self._call(GET_BY_INDEX, asked, table, deadline)
+            (row,) = reply.values
+            return None if row is None else decode_row(codec, found.key, row)
         wanted = key_of(codec, key)
         value = await self._point_reads.get(history.latest.table_id, wanted)
         return None if value is None else decode_row(codec, wanted, value)
@@ -188,30 +209,54 @@ class AsyncTransaction:
         columns: Sequence[str] | None = None,
         where: Sequence[Any] = (),
         limit: int | None = None,
+        index: str | None = None,
+        order: str | Sequence[str] = (),
     ) -> Any:
-        """Rows as a `pyarrow.Table`, the transaction's own writes included."""
+        """Rows as a `pyarrow.Table`, the transaction's own writes included; the rest is as in `Database.scan`."""
         deadline = self._patience()
-        asked = await self._tables.prepared(
-            table, lambda history: query(history, columns=columns, where=where, limit=limit), deadline=deadline
-        )
+        options: Any = {"columns": columns, "where": where, "limit": limit, "index": index, "order": order}
+        asked = await self._tables.prepared(table, lambda history: query(history, **options), deadline=deadline)
+        found = pa.Table.from_batches(await self._scanned(table, asked, deadline), schema=asked.schema)
+        return asked.finish(found.slice(0, asked.limit) if asked.limit else found)
+
+    async def _scanned(self, table: str, asked: Query, deadline: RetryBudget) -> list[Any]:
+        """The batches of a scan, page by page."""
         read = asked.plan.schema()
-        decoder = BlockDecoder(read, asked.history.by_version(), asked.plan.columns, asked.plan.predicates)
+        versions = {schema.version: schema for schema in asked.plan.schemas}
+        decoder = BlockDecoder(read, versions, asked.plan.columns, asked.plan.predicates)
         batches: list[Any] = []
         start = asked.span.start if asked.span is not None else None
         while start is not None and asked.span is not None:
             request = calls.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS, floor=self._gateways.floor.ts)
             page = await self._call(calls.TXN_SCAN, request, table, deadline)
             try:
-                batches.append(decoder.decode(page.values))
+                batch = decoder.decode(page.values)
             except DecodeError:
                 async for _ in plain_scan(self._gateways, asked, calls.ReadPolicy(), deadline=deadline):
                     pass  # it meets the same row, where its key is known
                 raise
+            batches.append(batch if asked.rows is None else await self._joined(table, asked.rows, batch, deadline))
             start = page.resume
             if asked.limit and sum(batch.num_rows for batch in batches) >= asked.limit:
                 break
-        found = pa.Table.from_batches(batches, schema=asked.schema)
-        return found.slice(0, asked.limit) if asked.limit else found
+        return batches
+
+    async def _joined(self, table: str, plan: ScanPlan, entries: Any, deadline: RetryBudget) -> Any:
+        """The rows that entries of an index name, as far as they satisfy what entries could not decide."""
+        codec = RowCodec(plan.schema())
+        keys = [entries.column(name) for name in codec.key_names]
+        named = encode_keys(codec.prefix, codec.key_types, keys) if entries.num_rows else []
+        values: list[bytes] = []
+        policy = calls.ReadPolicy(floor=self._gateways.floor.ts)
+        for low in range(0, len(named), JOINED_ROWS):
+            request = calls.GetRows(plan.schema().table_id, named[low : low + JOINED_ROWS], policy)
+            reply = await self._call(calls.GET_ROWS, request, table, deadline)
+            for key, value in zip(request.keys, reply.values, strict=True):
+                if value is None:
+                    raise IndexCorrupted(f"an index of table {table} names a row that is not there", row=key)
+                values.append(value)
+        versions = {schema.version: schema for schema in plan.schemas}
+        return BlockDecoder(plan.schema(), versions, plan.columns, plan.predicates).decode(values)
 
     async def upsert(self, table: str, rows: Any) -> WriteResult:
         """Write rows, replacing those with the same key."""
@@ -255,6 +300,8 @@ class AsyncTransaction:
         try:
             for block in in_blocks(keys, values, bytes_max=MESSAGE_BYTES_MAX):
                 await self._call(calls.WRITE, calls.Write(table_id, version, kind, *block), table, deadline)
+        except UniqueViolation:
+            raise
         except ConditionFailed as error:
             raise already_there(self._tables.codec(history), error) from None
         return WriteResult(len(keys), MIN)
@@ -302,9 +349,9 @@ class AsyncTransaction:
         before = self._take_held()
         try:
             return await self._message(method, msgspec.structs.replace(request, before=before), table, deadline)
-        except ConditionFailed:
-            raise  # an insert met a row: what it carried had been taken before
         except (Exception, CancelledError) as error:
+            if isinstance(error, ConditionFailed) and not isinstance(error, UniqueViolation):
+                raise  # an insert met a row: what it carried had been taken before
             self._spoiled = RetryableError("writes of this transaction may not have arrived; run it again")
             self._changed(error, before)
             raise

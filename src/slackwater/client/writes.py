@@ -33,6 +33,7 @@ from slackwater.errors import (
     RetryableError,
     SchemaChanged,
     SlackwaterError,
+    UniqueViolation,
 )
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.protocol.client import calls
@@ -90,6 +91,8 @@ class Writer:
                 reply = await gateways.call(
                     calls.WRITE, named, deadline=deadline, resend=Resend.IF_UNSENT, sparing=True
                 )
+            except UniqueViolation:
+                raise
             except ConditionFailed as error:
                 raise already_there(ready.codec, error) from None
             except RetryableError as error:
@@ -214,6 +217,8 @@ class _Bulk:
                     raise
                 except RetryableError as error:
                     await deadline.again(error, "a block was not written")
+        except UniqueViolation as error:
+            return error
         except ConditionFailed as error:
             return already_there(self._codec, error)
         except SlackwaterError as error:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, us_of
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
 from slackwater.errors import ClockError, InvariantViolation
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class HybridClock:
     def __init__(self, wall_ns: Callable[[], int], *, max_offset_s: float, floor: Timestamp = MIN) -> None:
         self._wall_ns = wall_ns
         self.max_offset_us = round(max_offset_s * 1_000_000)
-        self._last = floor
+        self.latest = floor
+        """The highest timestamp given or heard."""
 
     def physical(self) -> Timestamp:
         """Wall time, untouched by what was heard; for policies that must not run ahead with a fast peer."""
@@ -50,40 +51,35 @@ class HybridClock:
 
     def now(self) -> Timestamp:
         """A timestamp above every other this clock has given or heard."""
-        before = self._last
+        before = self.latest
         now = self._wall_ns() // 1_000 << LOGICAL_BITS
         if now <= before:
             now = before + 1
         if now <= before:  # spelled out: this is called several times per request
             raise InvariantViolation("I-01", {"before": before, "after": now})
-        self._last = Timestamp(now)
-        return self._last
-
-    @property
-    def latest(self) -> Timestamp:
-        """The highest timestamp given or heard."""
-        return self._last
+        self.latest = Timestamp(now)
+        return self.latest
 
     def peek(self) -> Timestamp:
         """At or above every timestamp given or heard, without using one up."""
-        return Timestamp(max(self._last, self._wall_ns() // 1_000 << LOGICAL_BITS))
+        return Timestamp(max(self.latest, self._wall_ns() // 1_000 << LOGICAL_BITS))
 
     def update(self, heard: Timestamp) -> None:
         """Follow a timestamp received in a message; refuse one too far in the future."""
-        if heard <= self._last:
+        if heard <= self.latest:
             return
-        ahead_us = us_of(heard) - self._wall_ns() // 1_000
+        ahead_us = (heard >> LOGICAL_BITS) - self._wall_ns() // 1_000
         if ahead_us > self.max_offset_us:
             raise ClockError(
                 "a peer's clock is too far ahead; check its time synchronization",
                 offset_us=ahead_us,
                 max_offset_us=self.max_offset_us,
             )
-        self._last = heard
+        self.latest = heard
 
     def status(self) -> str:
         """One line for logs and scripts."""
-        return f"clock last={self._last} wall={self.physical()} max_offset_us={self.max_offset_us}"
+        return f"clock last={self.latest} wall={self.physical()} max_offset_us={self.max_offset_us}"
 
 
 class SteadyWall:
@@ -93,22 +89,19 @@ class SteadyWall:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
         self._max_offset_ns = round(max_offset_s * 1_000_000_000)
-        self._began_ns = wall_ns() - monotonic_ns()
+        self.began_ns = wall_ns() - monotonic_ns()
+        """Wall time less monotonic time when the process began, or at `accept`: what they differ by now was set since."""
 
     def __call__(self) -> int:
         """Nanoseconds since the Unix epoch, as `wall_ns`."""
         wall_ns = self._wall_ns()
-        steady_ns = self._monotonic_ns() + self._began_ns
+        steady_ns = self._monotonic_ns() + self.began_ns
         parted = not -self._max_offset_ns <= wall_ns - steady_ns <= self._max_offset_ns
         return steady_ns if parted else wall_ns
 
-    def parted_ns(self, wall_ns: int, monotonic_ns: int) -> int:
-        """By how much wall time was set, at a reading of both, since the process began, or since `accept`."""
-        return wall_ns - monotonic_ns - self._began_ns
-
     def accept(self) -> None:
         """Wall time is right as it is now."""
-        self._began_ns = self._wall_ns() - self._monotonic_ns()
+        self.began_ns = self._wall_ns() - self._monotonic_ns()
 
 
 class StepGuard:
@@ -141,7 +134,7 @@ class StepGuard:
         Unless a majority of peers has measured since that wall time is right: then it was wrong when the process began.
         """
         wall_ns, now_ns = self._wall_ns(), self._monotonic_ns()
-        stepped_ns = self._steady.parted_ns(wall_ns, now_ns)
+        stepped_ns = wall_ns - now_ns - self._steady.began_ns
         if -self._max_offset_ns <= stepped_ns <= self._max_offset_ns:
             self._noticed_ns = None
         elif self._noticed_ns is not None and offsets.vouched(after_ns=self._noticed_ns, now_ns=now_ns):

@@ -89,6 +89,8 @@ class Terms(msgspec.Struct, frozen=True):
     interval_s: float = 0.2
     lead_override_s: float = 0.0
     """Replaces the computed lead when it is not zero."""
+    max_write_age_s: float = 10.0
+    """Of the max-write-age scheme."""
 
 
 def terms_of(settings: Settings) -> Terms:
@@ -98,7 +100,15 @@ def terms_of(settings: Settings) -> Terms:
         max_offset_s=settings["clock.max_offset"],
         interval_s=settings["closed_timestamp.side_transport_interval"],
         lead_override_s=settings["closed_timestamp.lead"],
+        max_write_age_s=settings["closed_timestamp.max_write_age"],
     )
+
+
+def write_age_s(policy: ClosingPolicy, terms: Terms) -> float:
+    """How old a write may be under the max-write-age scheme: the zone's own lag, or the cluster's age; 0: nothing is closed."""
+    if policy.kind is not PolicyKind.LAG or not (policy.duration_ms or terms.target_duration_s):
+        return 0.0
+    return policy.duration_ms / 1000 or terms.max_write_age_s
 
 
 def longest_lead_s(terms: Terms) -> float:

@@ -1,8 +1,8 @@
 """Both ends of a bulk read: the schema its blocks have, and the way into and out of Arrow IPC messages.
 
     replica   RecordBatch ──pack──► encapsulated message (one copy)  ──► Blocks
-    reader    Blocks ──unpack──► RecordBatch over the received bytes (no copy)
-              Blocks ──stream──► schema message, blocks, end mark: a whole IPC stream, for whoever reads those
+    reader    Blocks ──unpack──► RecordBatch over the received bytes (no copy), patches merged in
+              Blocks ──stream──► schema message, blocks, end mark: a whole IPC stream, for readers of those
 
 Importing this module imports pyarrow; `bulk.py` does not.
 """
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from slackwater.codec.arrow import arrow_fields
+from slackwater.codec.patch_arrow import patched, places_of
 from slackwater.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from slackwater.model.patches import Patch
     from slackwater.model.scan_plan import ScanPlan
     from slackwater.model.schema import Column
 
@@ -42,12 +44,18 @@ def pack(batch: Any) -> memoryview:
     return memoryview(batch.serialize())
 
 
-def unpack(blocks: Iterable[memoryview], schema: Any) -> list[Any]:
-    """The record batches in blocks of one schema, over the same memory."""
+def unpack(blocks: Iterable[memoryview], schema: Any, patches: Sequence[Patch] = ()) -> list[Any]:
+    """The record batches in blocks of one schema, over the same memory where there is no patch."""
     try:
-        return [pa.ipc.read_record_batch(pa.py_buffer(block), schema) for block in blocks]
+        found = [pa.ipc.read_record_batch(pa.py_buffer(block), schema) for block in blocks]
+        for patch in patches:
+            if not 0 <= patch.block < len(found):
+                raise DecodeError("a patch is of a block that did not come", block=patch.block)
+            fresh = pa.ipc.read_record_batch(pa.py_buffer(patch.fresh), schema)
+            found[patch.block] = patched(found[patch.block], fresh, places_of(patch))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise DecodeError(f"a block is not a record batch of this schema: {error}") from None
+    return found
 
 
 def stream(blocks: Iterable[memoryview], schema: Any) -> Iterator[memoryview | bytes]:

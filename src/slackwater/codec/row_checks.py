@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import DecodeError, SlackwaterError, UsageError
+from slackwater.model.system_tables import is_system_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +32,10 @@ class RowChecker:
 
     def __init__(self, schema: TableSchema) -> None:
         self._codec = RowCodec(schema)
+        self.span = schema_span(schema)
+        """Of the table's rows."""
+        self.of_system = is_system_name(schema.name)
+        """Whether the table is the cluster's own."""
         self._key_names = [column.name for column, _ in schema.key_columns()]
 
     def check_rows(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
@@ -45,7 +51,7 @@ class RowChecker:
         for key in keys:
             try:
                 row = self._codec.decode_key(key)
-                same = self._codec.key([row[name] for name in self._key_names]) == key
+                same = self._codec.key(list(map(row.__getitem__, self._key_names))) == key
             except SlackwaterError as error:
                 raise self._refusal(key, error.message) from None
             if not same:
@@ -54,7 +60,7 @@ class RowChecker:
     def _check_row(self, key: bytes, value: bytes) -> None:
         try:
             row = self._codec.decode(value)
-            same = self._codec.key([row[name] for name in self._key_names]) == key
+            same = self._codec.key(list(map(row.__getitem__, self._key_names))) == key
         except SlackwaterError as error:
             raise self._refusal(key, error.message) from None
         if not same:

@@ -200,7 +200,8 @@ class RowCodec:
         self.layout = RowLayout(schema)
         self.prefix = table_prefix(schema.table_id, schema.index_id)
         self.key_types = key_types(schema)
-        self._defaults = [(c.name, c.default) for c in schema.columns]
+        self._names = [c.name for c in schema.columns]
+        self._defaults = [c.default for c in schema.columns]
         self._storers = [storer(c.type) for c in schema.columns]
         self._elements = [element_encoder(t) for t in self.key_types]
         self._places = {c.name: i for i, c in enumerate(schema.columns)}
@@ -213,14 +214,14 @@ class RowCodec:
         """(key, value) of a row. Columns left out take their default."""
         if not row.keys() <= self._places.keys():
             self.schema.column(min(row.keys() - self._places.keys()))  # raises, with the names there are
-        values = [row.get(name, default) for name, default in self._defaults]
+        values = list(map(row.get, self._names, self._defaults))
         try:
             stored = [None if v is None else store(v) for store, v in zip(self._storers, values, strict=True)]
         except UsageError:
             raise self._refusal(values) from None
         if None in stored:
             self._check_not_null(stored)
-        return self.key([values[i] for i in self._key_places]), self.layout.pack(stored)
+        return self.key(list(map(values.__getitem__, self._key_places))), self.layout.pack(stored)
 
     def key(self, values: Sequence[object]) -> bytes:
         """The key of a row from its primary-key values in key order; fewer values make a prefix to seek with."""

@@ -219,7 +219,7 @@ def _stop(stage: steps.Stage) -> None:
 
 
 def _serve(screen: Screen, cluster: LocalCluster) -> None:
-    """Keep the cluster and new customers until somebody presses Ctrl-C."""
+    """Keep the cluster and new customers until Ctrl-C is pressed."""
     acks = cluster.directory / "acks"
     url = cluster.url
     command = [

@@ -59,7 +59,7 @@ class Screen:
         self._print(self._in(style, f"    {text}"))
 
     def progress(self, text: str) -> None:
-        """A line that the next one replaces; only where somebody watches."""
+        """A line that the next one replaces; only on a terminal."""
         if self._moves:
             with self._lock:
                 print(f"{_CLEAR}    {self._in(DIM, text)}", end="", flush=True)

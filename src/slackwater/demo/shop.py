@@ -1,7 +1,7 @@
 """The shop: its tables, its customers, and what must hold of them at every timestamp.
 
 `python -m slackwater.demo.shop URL --acks FILE` is the customers: a process of its own that buys until SIGTERM. A purchase
-that was acknowledged is appended to FILE, so that somebody else can look for every one of them at the end.
+that was acknowledged is appended to FILE, so that the demo can look for every one of them at the end.
 
     acks file: one purchase a line    A <order> <amount>     acknowledged: must be there
                                       M <order> <amount>     the answer was lost for good: may be there
@@ -125,7 +125,7 @@ def count(wallets: Any, tills: Any, orders: Any) -> Books:
 
 
 def read_acks(path: Path) -> tuple[dict[int, int], dict[int, int]]:
-    """Acknowledged purchases, and those nobody knows about: order to amount."""
+    """Acknowledged purchases, and those whose outcome is unknown: order to amount."""
     kinds: dict[str, dict[int, int]] = {"A": {}, "M": {}}
     text = path.read_text()
     for line in text[: text.rfind("\n") + 1].splitlines():  # the last one may still be being written

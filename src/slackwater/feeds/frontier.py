@@ -34,6 +34,7 @@ import msgspec
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, show
 from slackwater.errors import DecodeError, UsageError, invariant
 from slackwater.hooks import probe
+from slackwater.model.protection import RECORD_ID_BYTES
 from slackwater.model.spans import Span, SpanSet
 from slackwater.protocol.client.changes import TOKEN_PREFIX
 
@@ -188,6 +189,8 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     """Spans beyond `resolved`: (start, end, ts)."""
     scan_ts: Timestamp = MIN
     """Of the initial scan, while it is not complete; MIN: there is none. Spans at it or above have been scanned."""
+    protection: bytes = b""
+    """The protection that keeps what comes after this token, for as long as it is kept after the feed."""
 
     def encode(self) -> str:
         """The opaque string."""
@@ -231,6 +234,8 @@ def _check_token(token: Token) -> None:
         raise DecodeError("a resume token has a timestamp out of range")
     if len(token.ahead) > TOKEN_SPANS_MAX or any(start >= end for start, end, _ in token.ahead):
         raise DecodeError("a resume token has impossible spans", spans=len(token.ahead))
+    if len(token.protection) not in {0, RECORD_ID_BYTES}:
+        raise DecodeError("a resume token names an impossible protection", size=len(token.protection))
 
 
 def token_of(frontier: Frontier, *, scan_ts: Timestamp = MIN) -> Token:

@@ -3,13 +3,18 @@
     history   ────────●═══════════════●────────────────────► now
                   protected        resolved
                       └─ lag ─────────┘
-    advance(resolved)     every `MOVE_INTERVAL_S` at most, the protection moves up to what has been resolved
+    advance(resolved)     every `MOVE_INTERVAL_S` at most, the protection moves up to what was resolved at the move before
+    end()                 a feed that delivered all it was asked for releases; one whose consumer went away leaves its
+                          protection for `feed.protection_grace`, and the consumer's token names it
     lag > alarm_after     `alarming`: a metric and one probe, long before anything happens
     lag > expires_after   KEEP: go on protecting, whatever it costs
                           FAIL: release, and the feed ends with `FeedExpired`: history may be collected again
 
 Protected timestamps live a layer beside this one: the feed calls `Protector`, which the server implements with them
 (`slackwater.server.protection:FeedProtector`).
+
+Why a move lags by one interval: what was sent is not what the consumer has kept. One that saves its token at least every
+`MOVE_INTERVAL_S` finds all history above it, whenever it comes back within the grace time.
 
 A protection that cannot be moved keeps more than is needed, which is safe; one that could not be made, or that was released by an
 operator, is tried again, and until then `protected` is None: the feed runs, and may be told `BelowGcThreshold`.
@@ -46,8 +51,11 @@ class ProtectionPolicy(enum.Enum):
 class Protector(Protocol):
     """Keeps history from being collected. Every call either did it or raises; none says maybe."""
 
-    async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str) -> bytes:
-        """Keep every version of `spans` above `ts`; returns the protection's name. Raises when it is too late."""
+    async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str, user: str, former: bytes) -> bytes:
+        """Keep every version of `spans` above `ts`; returns the protection's name. Raises when it is too late.
+
+        `former` is the protection that an earlier run of this feed left; it is released, if it was this user's.
+        """
         ...
 
     async def move(self, protection: bytes, ts: Timestamp) -> None:
@@ -56,6 +64,10 @@ class Protector(Protocol):
 
     async def release(self, protection: bytes) -> None:
         """Keep nothing for this one any more. Of one that is gone: fine."""
+        ...
+
+    async def leave(self, protection: bytes) -> None:
+        """Keep it for the grace time only: the feed has ended, and its consumer may come back."""
         ...
 
 
@@ -69,6 +81,7 @@ class FeedProtection:
         *,
         owner: str,
         clock: HybridClock,
+        user: str = "",
         policy: ProtectionPolicy = ProtectionPolicy.KEEP,
         expires_after_s: float = 0.0,
     ) -> None:
@@ -81,11 +94,20 @@ class FeedProtection:
         self._protector = protector
         self._spans = tuple(spans)
         self._owner = owner
+        self._user = user
         self._clock = clock
         self._expires_after_s = expires_after_s
         self._name: bytes | None = None
+        self._former = b""
+        self._next = MIN
+        """Where the next move goes: what was resolved at the one before."""
         self._moved_at = MIN
         self._alarmed = False
+
+    @property
+    def name(self) -> bytes:
+        """The protection's id, for the consumer's token; empty while there is none."""
+        return self._name or b""
 
     @property
     def lag_s(self) -> float:
@@ -97,9 +119,10 @@ class FeedProtection:
         """Whether an operator should look at this feed before it expires, or before what it keeps hurts."""
         return bool(self._expires_after_s) and self.lag_s > self._expires_after_s * ALARM_SHARE
 
-    async def begin(self, ts: Timestamp) -> None:
-        """Protect what comes after `ts`, before anything is read."""
-        self.resolved = ts
+    async def begin(self, ts: Timestamp, *, former: bytes = b"") -> None:
+        """Protect what comes after `ts`, before anything is read; `former` is what the consumer's token names."""
+        self.resolved = self._next = ts
+        self._former = former
         await self._keep(ts)
 
     async def advance(self, resolved: Timestamp) -> None:
@@ -107,7 +130,8 @@ class FeedProtection:
         self.resolved = Timestamp(max(self.resolved, resolved))
         now = self._clock.peek()
         if self._moved_at == MIN or seconds_between(self._moved_at, now) >= MOVE_INTERVAL_S or self._name is None:
-            await self._keep(self.resolved)
+            await self._keep(self.resolved if self._name is None else self._next)
+            self._next = self.resolved
 
     async def check(self) -> None:
         """Call it now and then, progress or not: raises when the feed has lagged for too long and is to fail."""
@@ -116,23 +140,26 @@ class FeedProtection:
         self._alarmed = self.alarming
         if self.policy is ProtectionPolicy.FAIL and self._expires_after_s and self.lag_s > self._expires_after_s:
             probe("feeds.protection_expired")
-            await self.end()
+            await self.end(finished=True)
             raise FeedExpired(
                 "the feed has lagged for longer than gc_protect_expires_after and keeps history no more; start it anew",
                 lag_s=round(self.lag_s, 3),
                 resolved=self.resolved,
             )
 
-    async def end(self) -> None:
-        """The feed is over: what it kept may go."""
+    async def end(self, *, finished: bool) -> None:
+        """The feed is over: what it kept may go, at once if it is `finished`, otherwise after the grace time."""
         name, self._name, self.protected = self._name, None, None
         if name is not None:
-            await self._protector.release(name)
+            await (self._protector.release(name) if finished else self._protector.leave(name))
 
     async def _keep(self, ts: Timestamp) -> None:
         try:
             if self._name is None:
-                self._name = await self._protector.protect(self._spans, ts, owner=self._owner)
+                self._name = await self._protector.protect(
+                    self._spans, ts, owner=self._owner, user=self._user, former=self._former
+                )
+                self._former = b""
             else:
                 await self._protector.move(self._name, ts)
         except NotFound:

@@ -20,12 +20,15 @@ resolved timestamp waits at T - 1 while the table as of T is sent under its new 
 
 A table whose closing is off is never resolved: its feed is refused, or ends, with an error that says why (`closing`).
 
-What the feed may still need is protected from collection (`feeds.protection`), and its lag is a metric of this node.
+What the feed may still need is protected from collection (`feeds.protection`), also for a while after its consumer went away, and
+its lag is a metric of this node.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, show
 from slackwater.codec.changes_arrow import check_followable
@@ -36,6 +39,7 @@ from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_fr
 from slackwater.feeds.initial import InitialScan
 from slackwater.feeds.protection import FeedProtection, ProtectionPolicy
 from slackwater.gateway.closing import check_closing
+from slackwater.gateway.tables import owner_of
 from slackwater.hooks import probe
 from slackwater.model.changes import Changes, joined
 from slackwater.model.spans import SpanSet
@@ -88,13 +92,15 @@ class ChangeFeeds:
         feed = TableFeed(self._gateway, request, histories, name=f"changes {self._made}")
         protection = known[feed.name] = self._protection(request, feed, context)
         feed.protection = protection
+        finished = False
         try:
-            await protection.begin(feed.since)
+            await protection.begin(feed.since, former=feed.former)
             async for item in feed.items():
                 yield item
+                finished = item.done
         finally:
             known.pop(feed.name, None)
-            await protection.end()
+            await protection.end(finished=finished)
 
     async def _histories(self, request: OpenChanges) -> list[TableHistory]:
         catalog, start = self._gateway.catalog, _start(request)
@@ -117,6 +123,7 @@ class ChangeFeeds:
             list(feed.spans),
             owner=f"{feed.name} of {context.peer or 'a client'}",
             clock=self._gateway.node.clock,
+            user=owner_of(context) or "",
             policy=policy,
             expires_after_s=request.expires_after_s,
         )
@@ -138,6 +145,8 @@ class TableFeed:
         start = (request.after or now) if token is None else token.scan_ts or token.resolved
         self.since = start
         """Schema changes after this are news to the client."""
+        self.former = b"" if token is None else token.protection
+        """The protection of the feed that this one goes on with."""
         self._scan_ts = MIN if token is None else token.scan_ts
         if token is None and request.initial_scan != "no":
             self._scan_ts = start
@@ -156,19 +165,22 @@ class TableFeed:
 
     async def items(self) -> AsyncIterator[ChangesItem]:
         """Everything the client gets."""
-        position = token_of(self._frontier, scan_ts=self._scan_ts).encode()
+        position = self._position(self._frontier, scan_ts=self._scan_ts)
         yield ChangesItem(
             tables=tuple(self._known.values()),
             since=self.since,
             resolved=self._frontier.resolved,
-            token=_from_resolved(self._frontier.resolved, scan_ts=self._scan_ts),
+            token=self._token(self._frontier.resolved, scan_ts=self._scan_ts),
             position=position,
         )
         if self._scan_ts:
             scan = InitialScan(self._node.kv, self._frontier, scan_ts=self._scan_ts)
             async for rows in scan:
-                resolved, position = self._frontier.resolved, scan.token()
-                token = _from_resolved(resolved, scan_ts=MIN if scan.done else self._scan_ts)
+                resolved, scan_ts = self._frontier.resolved, MIN if scan.done else self._scan_ts
+                token, position = (
+                    self._token(resolved, scan_ts=scan_ts),
+                    self._position(self._frontier, scan_ts=scan_ts),
+                )
                 yield ChangesItem(rows=rows, initial=True, token=token, position=position, resolved=resolved)
         if self._request.initial_scan == "only" or self._frontier.resolved >= self._until:
             yield self._checkpoint(self._frontier.resolved, done=True)
@@ -247,8 +259,20 @@ class TableFeed:
     def _checkpoint(self, resolved: Timestamp, *, feed: SpanFeed | None = None, done: bool = False) -> ChangesItem:
         self._sent = resolved
         self._sent_ns = self._node.runtime.clock.monotonic_ns()
-        position = "" if feed is None or self._request.whole else feed.token()
-        return ChangesItem(resolved=resolved, token=_from_resolved(resolved), position=position, done=done)
+        position = "" if feed is None or self._request.whole else self._position(feed.frontier)
+        return ChangesItem(resolved=resolved, token=self._token(resolved), position=position, done=done)
+
+    def _token(self, resolved: Timestamp, *, scan_ts: Timestamp = MIN) -> str:
+        """The token of a feed that has resolved so far: it goes on from there, or begins its initial scan again."""
+        return Token(resolved, scan_ts=scan_ts, protection=self._kept).encode()
+
+    def _position(self, frontier: Frontier, *, scan_ts: Timestamp = MIN) -> str:
+        """Behind everything that was sent."""
+        return msgspec.structs.replace(token_of(frontier, scan_ts=scan_ts), protection=self._kept).encode()
+
+    @property
+    def _kept(self) -> bytes:
+        return b"" if self.protection is None else self.protection.name
 
     def _below(self, rows: Changes) -> Changes:
         if max(rows.timestamps) <= self._until:
@@ -285,7 +309,7 @@ class TableFeed:
 
     def _note(self, history: TableHistory) -> None:
         """What a new version means for this feed."""
-        fresh = [v for v in history.versions if v.modified > self.since and v.version > 1]
+        fresh = [v for v in history.visible_changes() if v.modified > self.since]
         if not fresh:
             return
         if self._request.on_schema_change == "stop":
@@ -310,11 +334,6 @@ class TableFeed:
 
 def _start(request: OpenChanges) -> Timestamp:
     return decode_token(request.token).resolved if request.token else request.after
-
-
-def _from_resolved(resolved: Timestamp, *, scan_ts: Timestamp = MIN) -> str:
-    """The token of a feed that has resolved so far: it goes on from there, or begins its initial scan again."""
-    return Token(resolved, scan_ts=scan_ts).encode()
 
 
 def _check(request: OpenChanges) -> None:

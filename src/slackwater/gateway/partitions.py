@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import schema_span
 from slackwater.errors import UsageError
+from slackwater.model.spans import Span
 from slackwater.protocol.client import calls
 from slackwater.storage.stats import Stats
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
     from slackwater.model.descriptors import RangeDescriptor
-    from slackwater.model.spans import Span
 
 PARTITIONS_MAX = 10_000
 DIGITS = 8
@@ -58,6 +58,9 @@ class Partitions:
         await catalog.complete_upto(request.at)
         history = await catalog.find_id(request.table_id)
         whole = schema_span(history.latest.schema)
+        if request.start:
+            self._gateway.check_inside(request.table_id, request.start, request.end)
+            whole = Span(request.start, request.end)
         found = await node.sender.ranges_of(whole.start, whole.end, timeout=context.remaining())
         if request.count == 0:
             cuts = {max(d.start, whole.start) for d in found} - {whole.start}

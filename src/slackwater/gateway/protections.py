@@ -87,9 +87,12 @@ class ProtectionService:
         return await self._one(record_id, context)
 
     async def renew(self, request: pr.RenewProtection, context: CallContext) -> pr.ProtectionsReply:
-        """Let a protection expire later."""
+        """Let a protection expire later, and move up if it is of all that comes after a time."""
         protections, expires = self._gateway.node.protections, self._expires(request.expires_s)
-        await protections.renew(request.id, expires=expires, by=owner_of(context), timeout=context.remaining())
+        self._gateway.scans.check_past(request.after)
+        await protections.renew(
+            request.id, expires=expires, after=request.after, by=owner_of(context), timeout=context.remaining()
+        )
         return await self._one(request.id, context)
 
     async def release(self, request: pr.ReleaseProtection, context: CallContext) -> pr.ProtectionsReply:

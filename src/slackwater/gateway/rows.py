@@ -6,6 +6,9 @@
     transaction      handed to the transaction that is open here
     bulk             every row at least once, many blocks at a time, not at one timestamp
 
+A table with indexes or checks takes the long way: every write of its rows is planned (`catalog.planning`) and is a transaction,
+blocks of a bulk load included. A table without them pays one comparison for that.
+
 A transaction whose id the client chose is never reborn under another one: when a rival aborts it, the client is told and
 comes again with a new id.
 """
@@ -16,10 +19,13 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from slackwater.catalog.planning import is_plain
 from slackwater.clock.timestamp import MIN
-from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import FORMAT, HEADER_BYTES, check_sizes
-from slackwater.errors import AmbiguousResult, SlackwaterError, UsageError
+from slackwater.errors import AmbiguousResult, ConditionFailed, RetryableError, SlackwaterError, UsageError
+from slackwater.gateway.planned_writes import write_planned
 from slackwater.gateway.scans import range_reads
 from slackwater.model.system_tables import check_not_system
 from slackwater.model.txns import TXN_ID_BYTES
@@ -27,6 +33,7 @@ from slackwater.protocol.client import calls
 from slackwater.protocol.range.requests import Get, Header, Value
 from slackwater.replica.driver.waiting import as_known
 from slackwater.routing import outcome
+from slackwater.routing.parallel import in_parallel
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.later import Later
 from slackwater.txn.at_once import begin_write, write_at_once
@@ -35,6 +42,7 @@ from slackwater.txn.check import rows_ok
 from slackwater.txn.kv import until_committed
 
 if TYPE_CHECKING:
+    from slackwater.catalog.leases import DescriptorLease
     from slackwater.clock.timestamp import Timestamp
     from slackwater.codec.row_checks import RowCheckers
     from slackwater.gateway.context import CallContext
@@ -45,6 +53,11 @@ if TYPE_CHECKING:
     from slackwater.txn import Transaction
 
 KEYS_PER_GET_MAX = 10_000
+PLANNED_BLOCK_ROWS = 1_000
+"""Rows of a bulk load to a table with indexes that are one transaction: more would meet other writers more often."""
+PLANNED_BLOCKS_AT_ONCE = 4
+NOTHING_WRITTEN = (RetryableError, ConditionFailed, UsageError)
+"""Errors after which a write that is one transaction will never commit."""
 _HEADER = itemgetter(slice(HEADER_BYTES))
 """What a value begins with."""
 
@@ -66,38 +79,42 @@ class RowService:
             or len(request.txn_id) != TXN_ID_BYTES
         ):
             return None
-        found = self._gateway.writable_now(request.table_id, request.version)
-        if found is None:
+        lease = self._gateway.writable_now(request.table_id, request.version)
+        if lease is None or not is_plain(lease.table):
             return None
-        table, below = found
         rows_ok(request.keys, request.values)
-        check_rows(table, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
-        txns = self._gateway.node.kv.context
+        check_rows(lease.table, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
+        txns, below = self._gateway.node.kv.context, lease.term.frontier
         begun = begin_write(txns, request.txn_id, request.keys, request.values, below=below)
         if begun is None:
             return None
-        answer: Later[calls.WriteReply] = Later()
-        begun.then(partial(self._begun_ended, request, context, answer))
-        return answer
+        lease.taken += 1
+        return begun.go_on(partial(self._begun_ended, request, context, lease, below))
 
     def _begun_ended(
         self,
         request: calls.Write,
         context: CallContext,
-        answer: Later[calls.WriteReply],
+        lease: DescriptorLease,
+        below: Timestamp,
         ts: Timestamp | None,
         error: SlackwaterError | None,
-    ) -> None:
+    ) -> calls.WriteReply | Later[calls.WriteReply]:
         txns = self._gateway.node.kv.context
         if ts is not None and txns.passed(ts):
-            answer.settle(calls.WriteReply(len(request.keys), ts))
-        elif error is not None and outcome.lost(error):
-            answer.settle(None, outcome.ambiguous(error))
-        else:  # the time of the commit has not come, or nothing came of it: that takes a task
-            try:
-                txns.scope.spawn(self._go_on(request, context, answer, ts), name="write goes on")
-            except UsageError:
-                answer.settle(None, AmbiguousResult("this node is shutting down; ask another what became of the write"))
+            lease.given += 1
+            return calls.WriteReply(len(request.keys), ts)
+        if error is not None and outcome.lost(error):
+            lease.give_back_after(below)
+            raise outcome.ambiguous(error)
+        lease.give_back_after(ts or MIN)
+        # The time of the commit has not come, or nothing came of it: that takes a task.
+        answer: Later[calls.WriteReply] = Later()
+        try:
+            txns.scope.spawn(self._go_on(request, context, answer, ts), name="write goes on")
+        except UsageError:
+            raise AmbiguousResult("this node is shutting down; ask another what became of the write") from None
+        return answer
 
     async def _go_on(
         self, request: calls.Write, context: CallContext, answer: Later[calls.WriteReply], ts: Timestamp | None
@@ -105,7 +122,11 @@ class RowService:
         """Acknowledge a commit in the future once that time has come; or write the long way what was not written."""
         txns = self._gateway.node.kv.context
         try:
-            ts = await self._as_transaction(request, context) if ts is None else await txns.acknowledged(ts)
+            if ts is None:
+                async with self._leased(request) as lease:
+                    ts = await self._as_transaction(request, context, lease)
+            else:
+                await txns.acknowledged(ts)
             answer.settle(calls.WriteReply(len(request.keys), ts))
         except Exception as failed:
             answer.settle(None, as_known(failed, doing="going on with a write"))
@@ -127,10 +148,10 @@ class RowService:
         """Write rows of one table."""
         if request.txn:
             return await self._in_txn(request, context)
-        await self._checked(request)
-        if request.bulk:
-            return calls.WriteReply(len(request.keys), await self._bulk(request, context))
-        return calls.WriteReply(len(request.keys), await self._alone(request, context))
+        async with self._leased(request) as lease:
+            self._check(request, lease)
+            write = self._bulk if request.bulk else self._alone
+            return calls.WriteReply(len(request.keys), await write(request, context, lease))
 
     async def get(self, request: calls.GetRows, context: CallContext) -> calls.RowsReply:
         """Values by key."""
@@ -175,51 +196,110 @@ class RowService:
 
     async def take(self, open_txn: OpenTxn, request: calls.Write) -> None:
         """Give an open transaction a client's write, if it fits the table."""
-        await self._checked(request)
-        open_txn.tables[request.table_id] = request.version
-        await write_intents(open_txn.txn, request, block_bytes=self._block_bytes())
+        lease = await open_txn.leased(self._gateway, request.table_id, request.version)
+        self._check(request, lease)
+        await self._write_into(open_txn.txn, lease, request)
 
-    async def _checked(self, request: calls.Write) -> None:
-        history = await self._gateway.current(request.table_id, request.version)
-        check_rows(history.latest, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
+    def _check(self, request: calls.Write, lease: DescriptorLease) -> None:
+        check_rows(lease.table, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
 
-    async def _bulk(self, request: calls.Write, context: CallContext) -> Timestamp:
-        node = self._gateway.node
-        if request.kind is calls.WriteKind.UPSERT:
-            below = await self._gateway.writable(request.table_id, request.version)
-            await node.kv.put_rows(request.keys, request.values, below=below, timeout=context.remaining())
+    def _leased(self, request: calls.Write) -> Leased:
+        """The lease on the version of a client's write, for as long as the write takes."""
+        return Leased(self._gateway, request.table_id, request.version, in_parts=request.bulk)
+
+    async def _write_into(self, txn: Transaction, lease: DescriptorLease, request: calls.Write) -> None:
+        """Give a transaction the rows of a request, with what follows from them where the table has indexes or checks."""
+        table = lease.table
+        if is_plain(table):
+            await write_intents(txn, request, block_bytes=self._block_bytes())
         else:
-            await self._alone(request, context)
+            history = await self._gateway.catalog.find_id(table.table_id, version=table.version)
+            planner = self._gateway.planners.of(history, table)
+            await write_planned(txn, planner, request.kind, request.keys, request.values)
+
+    async def _bulk(self, request: calls.Write, context: CallContext, lease: DescriptorLease) -> Timestamp:
+        node = self._gateway.node
+        if request.kind is not calls.WriteKind.UPSERT:
+            await self._alone(request, context, lease)
+        elif is_plain(lease.table):
+            await node.kv.put_rows(request.keys, request.values, below=lease.deadline, timeout=context.remaining())
+        else:
+            await self._bulk_planned(request, context, lease)
         return node.clock.now()
 
-    async def _alone(self, request: calls.Write, context: CallContext) -> Timestamp:
+    async def _bulk_planned(self, request: calls.Write, context: CallContext, lease: DescriptorLease) -> None:
+        """A bulk load of a table with indexes: block by block, each a transaction, so that entries follow concurrent writers."""
+        node, deadline = self._gateway.node, self._gateway.deadline(context)
+
+        async def block(low: int) -> None:
+            rows = slice(low, low + PLANNED_BLOCK_ROWS)
+            part = msgspec.structs.replace(request, keys=request.keys[rows], values=request.values[rows])
+
+            async def work(txn: Transaction) -> None:
+                await self._write_into(txn, lease, part)
+                txn.deadline = lease.deadline
+
+            await node.kv.run(work, timeout=deadline.remaining())
+
+        works = [partial(block, low) for low in range(0, len(request.keys), PLANNED_BLOCK_ROWS)]
+        done = await in_parallel(node.scope, works, limit=PLANNED_BLOCKS_AT_ONCE, name="bulk block")
+        for failed in done:
+            if isinstance(failed, SlackwaterError):
+                raise failed
+
+    async def _alone(self, request: calls.Write, context: CallContext, lease: DescriptorLease) -> Timestamp:
         kv = self._gateway.node.kv
         if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
             raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
-        if request.kind is calls.WriteKind.UPSERT and request.txn_id:
+        if request.kind is calls.WriteKind.UPSERT and request.txn_id and is_plain(lease.table):
             rows_ok(request.keys, request.values)
-            below = await self._gateway.writable(request.table_id, request.version)
+            below, timeout = lease.deadline, context.remaining()
             written = await write_at_once(
-                kv.context, request.txn_id, request.keys, request.values, below=below, timeout=context.remaining()
+                kv.context, request.txn_id, request.keys, request.values, below=below, timeout=timeout
             )
             if written is not None:
                 return written
-        return await self._as_transaction(request, context)
+        return await self._as_transaction(request, context, lease)
 
-    async def _as_transaction(self, request: calls.Write, context: CallContext) -> Timestamp:
+    async def _as_transaction(self, request: calls.Write, context: CallContext, lease: DescriptorLease) -> Timestamp:
         kv = self._gateway.node.kv
         budget = kv.context.budget(self._gateway.deadline(context).remaining())
         txn = kv.begin(until=budget, txn_id=request.txn_id)
 
         async def once() -> Timestamp:
-            await write_intents(txn, request, block_bytes=self._block_bytes())
-            txn.deadline = await self._gateway.writable(request.table_id, request.version)
+            await self._write_into(txn, lease, request)
+            txn.deadline = lease.deadline
             return await txn.commit()
 
         return await until_committed(txn, once, budget, same_id=True)
 
     def _block_bytes(self) -> int:
         return max(1, int(self._gateway.node.settings["log.entry_bytes_max"]) // 4)
+
+
+class Leased:
+    """A lease on one version of a table, taken for the length of a write (`async with`)."""
+
+    __slots__ = ("_gateway", "_in_parts", "_lease", "_table_id", "_version")
+
+    def __init__(self, gateway: Gateway, table_id: int, version: int, *, in_parts: bool = False) -> None:
+        self._gateway = gateway
+        self._in_parts = in_parts
+        self._table_id = table_id
+        self._version = version
+        self._lease: DescriptorLease | None = None
+
+    async def __aenter__(self) -> DescriptorLease:
+        self._lease = await self._gateway.writable(self._table_id, self._version)
+        return self._lease
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        lease = self._lease
+        assert lease is not None, "it was entered"
+        if error is None or (isinstance(error, NOTHING_WRITTEN) and not self._in_parts):
+            lease.give_back()
+        else:  # all or a part of it may still commit, below the deadline it was sent with
+            lease.give_back_after(lease.deadline)
 
 
 def _rows_reply(answer: BatchResult) -> calls.RowsReply:
@@ -248,11 +328,12 @@ def check_rows(table: TableDescriptor, request: calls.Write, checkers: RowChecke
         request.kind is not calls.WriteKind.UPSERT or not request.keys
     ):  # blocks of those are checked where they are taken
         rows_ok(request.keys, request.keys if deleting else request.values)
-    check_not_system(table.name, what="write to")
-    span = schema_span(table.schema)
+    checker = checkers.of(table.schema)
+    if checker.of_system:
+        check_not_system(table.name, what="write to")
+    span = checker.span
     if request.keys[0] < span.start or request.keys[-1] >= span.end:
         raise UsageError(f"a key does not belong to table {table.name}", key=request.keys[0][:32])
-    checker = checkers.of(table.schema)
     if deleting:
         checker.check_keys(request.keys)
         return

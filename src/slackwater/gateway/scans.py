@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from slackwater.gateway.context import CallContext
+    from slackwater.gateway.node import GatewayNode
     from slackwater.gateway.service import Gateway
     from slackwater.protocol.range.requests import BatchResult, Request
     from slackwater.runtime.seam import TaskHandle
@@ -52,21 +53,19 @@ class Scans:
         if policy.at == MIN:
             return self._scan_now(request, context)
         self.check_past(policy.at)
-        return self._rows(request, _header(policy, policy.at)).run(context)
+        return self._rows(request, read_header(policy, policy.at)).run(context)
 
     async def _scan_now(self, request: calls.ScanTable, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         node, policy = self._gateway.node, request.policy
         await self._gateway.reach(policy.floor)
         await self._gateway.current(request.table_id, request.version)
-        now = node.clock.now()
-        limit = add_seconds(now, node.clock.max_offset_us / 1e6)
-        header = Header(NO_RANGE, ts=now, uncertainty_limit=limit, follower_ok=policy.follower_ok)
+        header = present_header(node, policy)
         async for page in self._rows(request, header).run(context):
             yield page
 
     def _rows(self, request: calls.ScanTable, header: Header) -> Pages:
         def piece(start: bytes, end: bytes) -> Request:
-            return ScanArrow(start, end, request.plan)
+            return ScanArrow(start, end, request.plan, request.patches)
 
         return Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
 
@@ -76,7 +75,7 @@ class Scans:
         if request.after > request.upto:
             raise UsageError("changes are read from an earlier timestamp to a later one")
         self.check_past(request.upto)
-        header = _header(request.policy, request.upto)
+        header = read_header(request.policy, request.upto)
 
         def piece(start: bytes, end: bytes) -> Request:
             return ExportArrow(start, end, request.after, request.upto, request.plan, request.diff)
@@ -147,13 +146,18 @@ class Pages:
             asked_ns = node.runtime.clock.monotonic_ns()
             try:
                 answer = await node.kv.read([self._piece(start, end)], self._header, timeout=context.remaining())
+                page = await self._completed(self._made(answer, end), context)
             except ReadWithinUncertainty as error:
                 await self._move(Timestamp(timestamp_of(error, "existing") + 1), start, context)
                 continue
             if any(served.why is Why.WAITED for served in answer.served):
                 self._waited_ms((node.runtime.clock.monotonic_ns() - asked_ns) // 1_000_000)
-            return self._made(answer, end)
+            return page
         raise RetryableError("the scan met new rows again and again; scan again, or at a timestamp")
+
+    async def _completed(self, page: calls.ScanPage, context: CallContext) -> calls.ScanPage:
+        """A page with all that belongs to it, at the same timestamp; what was scanned is all, here."""
+        return page
 
     def _waited_ms(self, ms: int) -> None:
         """A follower was waited for in vain: the rest of the scan waits that much less."""
@@ -172,10 +176,18 @@ class Pages:
         (found,) = answer.results
         assert isinstance(found, Blocks), found
         resume = found.resume or (end if end < self._end else None)
-        return calls.ScanPage(found.blocks, found.rows, self._header.ts, resume, range_reads(answer))
+        return calls.ScanPage(found.blocks, found.rows, self._header.ts, resume, range_reads(answer), found.patches)
 
 
-def _header(policy: calls.ReadPolicy, ts: Timestamp) -> Header:
+def present_header(node: GatewayNode, policy: calls.ReadPolicy) -> Header:
+    """The header of a read of the present: at this node's clock, uncertain as far as another clock may be ahead of it."""
+    now = node.clock.now()
+    limit = add_seconds(now, node.clock.max_offset_us / 1e6)
+    return Header(NO_RANGE, ts=now, uncertainty_limit=limit, follower_ok=policy.follower_ok)
+
+
+def read_header(policy: calls.ReadPolicy, ts: Timestamp) -> Header:
+    """The header of reads at a timestamp, by what a client said about where."""
     return Header(
         NO_RANGE,
         ts=ts,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.catalog.planning import WritePlanners
 from slackwater.clock.timestamp import Timestamp, show, us_of
 from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.row_checks import RowCheckers
 from slackwater.codec.rows import row_bytes_max
 from slackwater.errors import ClockError, SchemaChanged, UsageError
 from slackwater.gateway.changes import ChangeFeeds
+from slackwater.gateway.index_reads import IndexReads
 from slackwater.gateway.jobs import JobService
 from slackwater.gateway.partitions import Partitions
 from slackwater.gateway.protections import ProtectionService
 from slackwater.gateway.rows import RowService
 from slackwater.gateway.scans import Scans
+from slackwater.gateway.schema import SchemaService
 from slackwater.gateway.staging import Staging
 from slackwater.gateway.tables import TableService
 from slackwater.gateway.times import Times
@@ -24,10 +27,11 @@ from slackwater.protocol.client import calls
 
 if TYPE_CHECKING:
     from slackwater.catalog import TableCatalog
+    from slackwater.catalog.leases import DescriptorLease
     from slackwater.gateway.context import CallContext
     from slackwater.gateway.node import GatewayNode
     from slackwater.model.spans import Span
-    from slackwater.model.tables import TableDescriptor, TableHistory
+    from slackwater.model.tables import TableHistory
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.server import RpcServer
     from slackwater.txn.kv import KV
@@ -42,9 +46,11 @@ class Gateway:
     def __init__(self, node: GatewayNode) -> None:
         self.node = node
         self.checkers = RowCheckers()
+        self.planners = WritePlanners()
         self.tables = TableService(self)
         self.rows = RowService(self)
         self.scans = Scans(self)
+        self.index_reads = IndexReads(self)
         self.txns = Txns(self)
         self.times = Times(self)
         self.partitions = Partitions(self)
@@ -52,6 +58,7 @@ class Gateway:
         self.change_feeds = ChangeFeeds(self)
         self.jobs = JobService(self)
         self.protections = ProtectionService(self)
+        self.schema = SchemaService(self)
 
     def serve(self, server: RpcServer) -> None:
         """Answer clients that come by a connection."""
@@ -75,10 +82,12 @@ class Gateway:
         server.handle(calls.FRONTIER, self.times.frontier)
         server.handle(calls.PARTITIONS, self.partitions.partitions)
         server.handle_sync(calls.CLUSTER, self._on_cluster)
+        self.index_reads.serve(server)
         self.staging.serve(server)
         self.change_feeds.serve(server)
         self.jobs.serve(server)
         self.protections.serve(server)
+        self.schema.serve(server)
 
     def _on_cluster(self, request: calls.AskCluster, context: CallContext) -> calls.ClusterReply:
         node = self.node
@@ -143,28 +152,18 @@ class Gateway:
         """A table, dropped or not, if this node knows it without asking."""
         return self.node.catalog.known(table_id)
 
-    def writable_now(self, table_id: int, version: int) -> tuple[TableDescriptor, Timestamp] | None:
-        """A table and what `writable` says of it, where that is known without asking and the table takes rows."""
-        history = self.known(table_id)
-        if history is None:
-            return None
-        catalog, latest = self.node.catalog, history.latest
-        if latest.dropped or latest.version != version or table_id in catalog.tables.dropping:
-            return None
-        below = catalog.trusted_deadline()
-        return None if below is None else (latest, below)
+    def writable_now(self, table_id: int, version: int) -> DescriptorLease | None:
+        """The lease that `writable` would take, where this node holds it already; a caller that writes by it takes it."""
+        return self.node.catalog.leases.find(table_id, version)
 
-    async def writable(self, table_id: int, version: int) -> Timestamp:
-        """The timestamp below which rows of a table may be committed, in the version that a client used (I-30)."""
-        await self.catalog.look_again()
-        history = await self.current(table_id, version)
-        if table_id in self.catalog.tables.dropping:
-            raise SchemaChanged(
-                f"table {history.latest.name} is being dropped and takes no more rows",
-                table_id=table_id,
-                version=version,
-            )
-        return self.catalog.deadline()
+    async def writable(self, table_id: int, version: int) -> DescriptorLease:
+        """The lease by which rows may be written in the version that a client used (I-30), taken.
+
+        Its `table` says what to check rows by, and its `deadline` is the timestamp below which they are committed. The caller
+        gives it back when the write has ended: `give_back` if the outcome is known and in the past, `give_back_after` with the
+        deadline if it is not known.
+        """
+        return await self.catalog.leases.take(table_id, version)
 
     def check_inside(self, table_id: int, start: bytes, end: bytes) -> None:
         """Refuse a span that does not lie inside a table, by its keys alone: whether the table exists does not matter.

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.catalog.planning import is_plain
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import system
 from slackwater.codec.rows import RowCodec
-from slackwater.errors import ConditionFailed, UsageError
-from slackwater.gateway.rows import check_rows
+from slackwater.errors import ConditionFailed, UniqueViolation, UsageError
+from slackwater.gateway.planned_writes import write_planned
+from slackwater.gateway.rows import Leased, check_rows
 from slackwater.gateway.staged_jobs import GONE, TASKS_MAX, StagedJobs, chunk_key, count_key, counts_end
 from slackwater.gateway.tables import owner_of
 from slackwater.hooks import probe
@@ -54,8 +56,10 @@ from slackwater.protocol.range.requests import Get, Value
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from slackwater.catalog.leases import DescriptorLease
     from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
+    from slackwater.model.schema import TableSchema
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.range.requests import Request
     from slackwater.runtime.rpc.server import RpcServer
@@ -90,6 +94,7 @@ class Staging:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.checkers = gateway.checkers
+        self.planners = gateway.planners
         self.jobs = StagedJobs(gateway)
 
     @property
@@ -146,22 +151,21 @@ class Staging:
     async def publish(self, request: Publish, context: CallContext) -> Published:
         """Make staged rows visible, once."""
         node = self._gateway.node
-        history = await self._gateway.current(request.table_id, request.version)
         self._check(request)
+        history = await self._gateway.catalog.find_id(request.table_id, version=request.version)
         check_not_system(history.latest.name, what="write to")
-        work = _Publish(self, request, history, context)
-        try:
-            published = await node.kv.run(work.run, timeout=context.remaining())
-        except ConditionFailed as error:
-            raise ConditionFailed(
-                f"a row with this key is in table {history.latest.name} already; nothing was written", **error.facts
-            ) from None
+        async with Leased(self._gateway, request.table_id, request.version) as lease:
+            work = _Publish(self, request, history, lease, context)
+            try:
+                published = await node.kv.run(work.run, timeout=context.remaining())
+            except UniqueViolation:
+                raise
+            except ConditionFailed as error:
+                raise ConditionFailed(
+                    f"a row with this key is in table {lease.table.name} already; nothing was written", **error.facts
+                ) from None
         ts = Timestamp(max(published.ts, work.commit_ts))
         return msgspec.structs.replace(published, ts=ts)
-
-    async def writable(self, request: Publish) -> Timestamp:
-        """The timestamp below which a publish may commit."""
-        return await self._gateway.writable(request.table_id, request.version)
 
     async def drop(self, request: DropParts, context: CallContext) -> calls.NativeOk:
         """Forget parts."""
@@ -218,11 +222,15 @@ class Staging:
 class _Publish:
     """One publish on its way; `run` may be called again with another transaction."""
 
-    def __init__(self, staging: Staging, request: Publish, history: TableHistory, context: CallContext) -> None:
+    def __init__(
+        self, staging: Staging, request: Publish, history: TableHistory, lease: DescriptorLease, context: CallContext
+    ) -> None:
         self._staging = staging
         self._request = request
-        self._table = history.latest
-        self._merge = StagedMerge(history, request.keep) if request.keep else None
+        self._history = history
+        self._lease = lease
+        self._table = lease.table
+        self._merge = StagedMerge(lease.table.schema, history, request.keep) if request.keep else None
         self._context = context
         self.commit_ts = MIN
 
@@ -245,7 +253,7 @@ class _Publish:
                 self._check(chunk, seen)
                 await self._lay_down(txn, chunk)
         await jobs.published(txn, names, rows=rows)
-        txn.deadline = await self._staging.writable(request)
+        txn.deadline = self._lease.deadline
         self.commit_ts = await txn.commit()
         return Published(rows, self.commit_ts, already=False)
 
@@ -289,27 +297,29 @@ class _Publish:
             )
 
     async def _lay_down(self, txn: Transaction, chunk: Chunk) -> None:
-        kind = self._request.kind
-        if kind is StagedKind.DELETE:
-            for key in chunk.keys:
-                await txn.delete(key)
-        elif kind is StagedKind.INSERT_IGNORE:
-            rows = zip(chunk.keys, chunk.values, await _there(txn, chunk), strict=True)
+        kind, keys, values = self._request.kind, chunk.keys, chunk.values
+        if kind is StagedKind.INSERT_IGNORE:
+            rows = zip(keys, values, await _there(txn, chunk), strict=True)
             new = [(key, value) for key, value, old in rows if old is None]
-            if new:
-                await txn.put_rows([key for key, _ in new], [value for _, value in new])
+            keys, values = [key for key, _ in new], [value for _, value in new]
         elif self._merge is not None:
-            both = zip(chunk.values, await _there(txn, chunk), strict=True)
-            await txn.put_rows(chunk.keys, [self._merge.merged(value, old) for value, old in both])
+            both = zip(values, await _there(txn, chunk), strict=True)
+            values = [self._merge.merged(value, old) for value, old in both]
+        if not keys:
+            return
+        if not is_plain(self._table):
+            planner = self._staging.planners.of(self._history, self._table)
+            await write_planned(txn, planner, _WRITE_KINDS[kind], keys, values)
+        elif kind is StagedKind.DELETE:
+            await txn.delete_rows(keys)
         else:
-            await txn.put_rows(chunk.keys, chunk.values, must_be_new=kind is StagedKind.INSERT)
+            await txn.put_rows(keys, values, must_be_new=kind is StagedKind.INSERT)
 
 
 class StagedMerge:
     """Puts rows that lack some columns together with those that are there."""
 
-    def __init__(self, history: TableHistory, keep: Sequence[int]) -> None:
-        schema = history.latest.schema
+    def __init__(self, schema: TableSchema, history: TableHistory, keep: Sequence[int]) -> None:
         self._codec = RowCodec(schema, {known.version: known for known in history.schemas()})
         keys = {column.id for column, _ in schema.key_columns()}
         kept = [schema.by_id(column) for column in keep]

@@ -27,7 +27,9 @@ class TableService:
         """Make a table."""
         catalog = self._gateway.catalog
         owner, timeout = owner_of(context) or "", context.remaining()
-        made = await catalog.create(request.name, request.columns, request.primary_key, owner=owner, timeout=timeout)
+        made = await catalog.create(
+            request.name, request.columns, request.primary_key, indexes=request.indexes, owner=owner, timeout=timeout
+        )
         return calls.TableReply(await catalog.find_id(made.table_id))
 
     async def drop(self, request: calls.DropTable, context: CallContext) -> calls.TableReply:

@@ -22,7 +22,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.errors import AmbiguousResult, Overloaded, RetryableError, SlackwaterError, UsageError
+from slackwater.clock.timestamp import MIN
+from slackwater.errors import (
+    AmbiguousResult,
+    Overloaded,
+    RetryableError,
+    SchemaChanged,
+    SlackwaterError,
+    UsageError,
+)
 from slackwater.hooks import probe
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
 from slackwater.protocol.client import calls
@@ -32,8 +40,11 @@ from slackwater.txn.state import TxnPhase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from slackwater.catalog.leases import DescriptorLease
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
+    from slackwater.protocol.client.index_reads import GetByIndex
     from slackwater.txn import Transaction
 
 SCAN_ROWS_MAX = 10_000
@@ -47,8 +58,43 @@ class OpenTxn:
         self.txn = txn
         self.used_ns = now_ns
         self.in_use = 0
-        self.tables: dict[int, int] = {}
-        """The tables it has written to, and in which version."""
+        self.leases: dict[int, DescriptorLease] = {}
+        """The tables it has written to, each in one version throughout."""
+        self._descriptors_at = MIN
+        """The time as of which it takes versions of tables, all of them."""
+
+    async def leased(self, gateway: Gateway, table_id: int, version: int) -> DescriptorLease:
+        """The lease by which it writes to a table; taken with the first write, and given back at its end."""
+        lease = self.leases.get(table_id)
+        if lease is None:
+            lease = await gateway.writable(table_id, version)
+            if table_id in self.leases or (self.leases and lease.table.modified > self._descriptors_at):
+                probe("gateway.descriptors_apart")
+                lease.give_back()
+                raise RetryableError("a table that this transaction writes to has changed since it began; run it again")
+            if not self.leases:
+                self._descriptors_at = gateway.node.clock.now()
+            self.leases[table_id] = lease
+            # It commits at or above the time since when the version holds, however long ago it began.
+            self.txn.state.moved(lease.table.modified)
+        if lease.version != version:
+            raise SchemaChanged(
+                f"this transaction writes to table {lease.table.name} in version {lease.version}; run it again",
+                table_id=table_id,
+                version=version,
+            )
+        return lease
+
+    def deadline(self) -> Timestamp | None:
+        """Its commit timestamp must stay below this."""
+        return min((lease.deadline for lease in self.leases.values()), default=None)
+
+    def end_leases(self) -> None:
+        """Give every lease back: it has ended, or begins again."""
+        unknown = self.txn.phase is TxnPhase.UNKNOWN
+        for lease in self.leases.values():
+            lease.give_back_after(self.txn.deadline or lease.deadline) if unknown else lease.give_back()
+        self.leases.clear()
 
     def mark(self) -> calls.TxnHandle:
         """How the ranges know it."""
@@ -112,8 +158,7 @@ class Txns:
         async with self.using(request, context) as open_txn:
             txn = open_txn.txn
             try:
-                below = [await self._gateway.writable(*table) for table in open_txn.tables.items()]
-                txn.deadline = min(below, default=None)
+                txn.deadline = open_txn.deadline()
                 return calls.CommitReply(await txn.commit())
             except RetryableError:
                 raise
@@ -123,19 +168,23 @@ class Txns:
             finally:
                 if txn.phase is not TxnPhase.OPEN:
                     self._open.pop(request.txn, None)
+                    open_txn.end_leases()
 
     async def rollback(self, request: calls.EndClientTxn, context: CallContext) -> calls.NativeOk:
         """Roll back. One that is not here any more was rolled back already, or never will commit."""
         found = self._open.pop(request.txn, None)
         if found is not None and found.txn.phase is TxnPhase.OPEN:
             found.txn.until = self._gateway.deadline(context)
-            await found.txn.rollback()
+            try:
+                await found.txn.rollback()
+            finally:
+                found.end_leases()
         return calls.NativeOk()
 
     async def restart(self, request: calls.EndClientTxn, context: CallContext) -> calls.TxnReply:
         """Begin again, with the age of the first try."""
         async with self.using(request, context) as open_txn:
-            open_txn.tables.clear()
+            open_txn.end_leases()
             await open_txn.txn.restart()
             return calls.TxnReply(open_txn.mark())
 
@@ -170,7 +219,9 @@ class Txns:
         return opened
 
     def using(
-        self, request: calls.Write | calls.GetRows | calls.TxnScan | calls.EndClientTxn, context: CallContext
+        self,
+        request: calls.Write | calls.GetRows | GetByIndex | calls.TxnScan | calls.EndClientTxn,
+        context: CallContext,
     ) -> _Use:
         """A client's transaction, for the length of one operation and no longer than that has time.
 
@@ -210,3 +261,4 @@ class Txns:
                     probe("gateway.idle_transaction")
                     del self._open[name]
                     found.txn.abandon()
+                    found.end_leases()

@@ -18,12 +18,10 @@ from slackwater.codec.damage import decode_row
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.model.jobs import JobProgress
-from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
     from slackwater.gateway.service import Gateway
     from slackwater.jobs import RunningJob
-    from slackwater.model.spans import Span
 
 VERIFY_TYPE = "verify"
 ROWS_PER_STEP = 2_000
@@ -59,7 +57,7 @@ class Verify:
         history = await self._gateway.catalog.find_id(wanted.table_id)
         codec = RowCodec(history.readable_at(at).schema, history.by_version())
         span = schema_span(codec.schema)
-        total = self._rows_about(span)
+        total = self._gateway.schema.rows_about(span)
         done = job.checkpoint(_Verified)
         start: bytes | None = bytes.fromhex(done.next) or span.start
         clock, rate = self._gateway.node.runtime.clock, self._gateway.node.settings["jobs.verify_rate"]
@@ -88,13 +86,3 @@ class Verify:
 
     async def revert(self, job: RunningJob) -> None:
         """Nothing was written."""
-
-    def _rows_about(self, span: Span) -> int:
-        """Rows of the ranges that hold the table, as far as this node has them: more than the table has, or 0."""
-        store = self._gateway.node.store
-        states = [replica.state for replica in store.replicas.values()]
-        return sum(
-            Stats(*state.stats).live_keys
-            for state in states
-            if state.descriptor.start < span.end and span.start < state.descriptor.end
-        )

@@ -97,6 +97,10 @@ class Jobs:
         self._running: dict[int, _JobRun] = {}
         self._over: list[TaskScope] = []
         """Scopes of runs that have ended by themselves."""
+        self.seen: list[Job] = []
+        """The jobs that had not ended at the last look, by id."""
+        self.failed_total = 0
+        """Jobs whose failure this process wrote."""
         self._stopping = False
         self._cursor = b""
         self._collected_ns = 0
@@ -170,7 +174,7 @@ class Jobs:
 
     async def look(self) -> None:
         """Go once through the jobs that have not ended."""
-        jobs = await self.store.open()
+        jobs = self.seen = await self.store.open()
         found = {job.id for job in jobs}
         for job_id in [job_id for job_id in self.running if job_id not in found]:
             await self._stop(job_id, say=False)
@@ -282,7 +286,8 @@ class Jobs:
             await running.succeed()
             return
         now, change = self.store.now(), self._after(running.job, error, undo=undo)
-        await self.store.run(lambda txn: self.store.change(txn, running.ticket, lambda job: change(job, now)))
+        job = await self.store.run(lambda txn: self.store.change(txn, running.ticket, lambda job: change(job, now)))
+        self.failed_total += job.status is Status.FAILED
 
     def _after(self, job: Job, error: Exception | None, *, undo: bool) -> Callable[[Job, dt.datetime], Job]:
         """What becomes of a job after an attempt that did not succeed, or after its reverting."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
-from slackwater.jobs.transitions import ticket_of
+from slackwater.errors import ClaimLost
+from slackwater.jobs.transitions import parked, ticket_of
 
 if TYPE_CHECKING:
     from slackwater.jobs.store import JobStore, Work
@@ -47,6 +48,11 @@ class RunningJob:
             return progress
 
         await self.step(work)
+
+    async def park(self) -> NoReturn:
+        """Give the job up until another one wakes it; raises `ClaimLost`, which ends this attempt without a trace."""
+        self.job = await self._store.run(lambda txn: self._store.change(txn, self.ticket, parked))
+        raise ClaimLost(f"job {self.job.id} waits for another one", job=self.job.id)
 
     async def succeed(self, work: Work | None = None) -> None:
         """End the job, with what `work` writes, in one transaction; `resume` returns afterwards."""

@@ -3,7 +3,7 @@
 create, take        a new row; another claim
 step, succeed, …    what a claimant does, with the number of its claim compared in the same transaction (I-36)
 end                 the last write of a job; what it owns is released with it
-collect             rows of jobs that ended are removed once nobody needs them as history
+collect             rows of jobs that ended are removed once their retention is over
 """
 
 from __future__ import annotations
@@ -105,8 +105,12 @@ class JobStore:
         name: str = "",
         owns: Sequence[Owned] = (),
         claimant: to.Claimant | None = None,
+        parked: bool = False,
     ) -> Job:
-        """Make a job in the caller's transaction; one that has the same name already is returned instead."""
+        """Make a job in the caller's transaction; one that has the same name already is returned instead.
+
+        One that is `parked` is not worked on before another job wakes it.
+        """
         if self.types.find(kind) is None:
             raise UsageError(f"there are no jobs of type {kind!r}", type=kind)
         if len(name) > NAME_CHARS_MAX or len(description) > TEXT_CHARS_MAX:
@@ -129,6 +133,7 @@ class JobStore:
             payload=payload,
             name=name,
             owns=tuple(owns),
+            next_attempt=to.NOT_BEFORE_WOKEN if parked else None,
         )
         if claimant is not None:
             job = to.taken(job, claimant, now=now, attempts_max=1)
@@ -197,6 +202,13 @@ class JobStore:
             raise UsageError(f"job {job_id} is a {job.type} and cannot be paused; cancel it, or let it end")
         await self.write(txn, job, before=before)
         return job
+
+    async def wake(self, txn: Transaction, job_id: int) -> None:
+        """Let a parked job be worked on, and have nodes look for it at once."""
+        before = await self.get(txn, job_id)
+        if (job := to.woken(before)) != before:
+            await self.write(txn, job, before=before)
+            await txn.put(open_key(job.id), job.status.value.encode())
 
     async def take(self, txn: Transaction, seen: Job, claimant: to.Claimant, *, attempts_max: int) -> Job | None:
         """Claim a job whose claimant, as of `seen`, is gone or was never there; None if it has changed since."""

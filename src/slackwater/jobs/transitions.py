@@ -12,6 +12,7 @@ A user's request that makes no sense in the job's state is refused with one sent
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -20,11 +21,11 @@ from slackwater.errors import ClaimLost, UsageError
 from slackwater.model.jobs import Status
 
 if TYPE_CHECKING:
-    import datetime as dt
-
     from slackwater.model.jobs import Job, JobProgress
 
 ERROR_CHARS_MAX = 2000
+NOT_BEFORE_WOKEN = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
+"""The next attempt at a job that waits for another one, which wakes it in the transaction in which it ends."""
 
 
 class Ticket(NamedTuple):
@@ -43,7 +44,7 @@ class Claimant(NamedTuple):
 
 
 def ticket_of(job: Job) -> Ticket:
-    """The ticket of whoever holds the job now."""
+    """The ticket of the present claimant."""
     return Ticket(job.id, job.claim_number)
 
 
@@ -102,6 +103,12 @@ def retried(job: Job, error: str, *, at: dt.datetime) -> Job:
     return replace(_unclaimed(job), status=status, error=error[:ERROR_CHARS_MAX], next_attempt=at)
 
 
+def parked(job: Job) -> Job:
+    """The job gives its claim up and waits until it is woken; that is no failed attempt."""
+    status = Status.PENDING if job.status is Status.RUNNING else job.status
+    return replace(_unclaimed(job), status=status, attempts=0, next_attempt=NOT_BEFORE_WOKEN)
+
+
 def stopped(job: Job) -> Job:
     """The claimant of a job that is to be paused or cancelled has stopped; any other one is given up for the next claimant."""
     if job.status is Status.PAUSING:
@@ -126,6 +133,14 @@ def _unclaimed(job: Job) -> Job:
     return replace(
         job, claimed_by="", claim_epoch=0, claim_expires=None, claim_number=job.claim_number + 1, next_attempt=None
     )
+
+
+# --- by another job
+
+
+def woken(job: Job) -> Job:
+    """A job that waited may be worked on now; any other stays as it is."""
+    return replace(job, next_attempt=None) if job.next_attempt == NOT_BEFORE_WOKEN else job
 
 
 # --- by whoever finds it

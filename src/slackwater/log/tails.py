@@ -192,8 +192,7 @@ class Tail:
 
     def _take(self) -> list[Entry]:
         assert self._buffer, "there is something to take"
-        entries = self._buffer
-        self._drop_buffer()
+        entries, self._buffer, self._buffered_bytes = self._buffer, [], 0
         if entries[0].position <= self._after:  # dispatched while the catch-up read was under way
             entries = [entry for entry in entries if entry.position > self._after]
         assert not entries or entries[0].position > self._after, "no entry is given twice"

@@ -47,7 +47,7 @@ class FeedItem(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Changes(FeedItem, frozen=True, dict=True):
-    """Committed versions in an order that keeps each key's; columns run in parallel, and nobody changes them."""
+    """Committed versions in an order that keeps each key's; columns run in parallel and are never changed."""
 
     keys: list[bytes]
     timestamps: list[int]

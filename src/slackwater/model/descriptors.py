@@ -19,7 +19,7 @@ from typing import NewType
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.model.ids import Natural, NodeId, RangeId
 
 FIRST_RANGE = RangeId(1)
@@ -94,6 +94,20 @@ class Liveness(msgspec.Struct, frozen=True, array_like=True):
     decommissioning: bool = False
     life: int = 0
     """Of the process that runs as this node: another number at every start, and in every copy of its store."""
+    lease_ms: int = 0
+    """How long after its expiration what was leased under this epoch counts: leases on descriptors (`catalog.leases`)."""
+    relied_upto: Timestamp = MIN
+    """Everything promised under earlier epochs ends there. An epoch that its node ended has an earlier expiration than it had."""
+
+    @property
+    def promised_upto(self) -> Timestamp:
+        """Everything promised under this epoch, as far as this record knows, ends there."""
+        return add_seconds(self.expiration, self.lease_ms / 1000)
+
+    def next_epoch(self) -> Liveness:
+        """The record with this epoch ended; what was promised under it stays known."""
+        relied_upto = max(self.relied_upto, self.promised_upto)
+        return msgspec.structs.replace(self, epoch=Epoch(self.epoch + 1), relied_upto=relied_upto, lease_ms=0)
 
     def live_at(self, now: Timestamp) -> bool:
         """Whether the record had not expired at `now`."""

@@ -16,10 +16,14 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp, us_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Status(enum.Enum):
@@ -99,6 +103,12 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     progress: str | None = None
     owns: tuple[Owned, ...] = ()
     """What the job owns from now on, beside what it owned before."""
+
+
+def oldest_running_s(jobs: Iterable[Job], now: dt.datetime) -> float:
+    """How long ago the oldest of the running jobs was first started; 0 without any."""
+    started = [job.started for job in jobs if job.status is Status.RUNNING and job.started is not None]
+    return max(0.0, (now - min(started)).total_seconds()) if started else 0.0
 
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

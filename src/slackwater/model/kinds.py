@@ -15,7 +15,7 @@
 
 A type is either *fixed* (every value takes `width` bytes at a known place in the row) or *variable* (the value lies in
 the row's tail). The Arrow types are exactly those Spark demands, so a scanned batch needs no cast on its way there.
-JSON is text here; whether it parses is the business of whoever accepts it.
+JSON is text here; whether it parses is checked where it is accepted.
 """
 
 from __future__ import annotations

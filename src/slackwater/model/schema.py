@@ -70,6 +70,8 @@ class TableSchema(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...]
     primary_key: tuple[KeyColumn, ...]
     index_id: int = 1
+    secondary: bool = False
+    """The entries of a secondary index (`model.indexes`): NULL may stand in its key."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -131,7 +133,7 @@ def _check_primary_key(schema: TableSchema) -> None:
             raise UsageError(
                 "the primary key names a column id that is not there", table=schema.name, id=part.column_id
             )
-        if column.nullable:
+        if column.nullable and not schema.secondary:
             raise UsageError("a primary-key column must be NOT NULL", table=schema.name, column=column.name)
         if column.type.kind is ColumnKind.JSON:
             raise UsageError("json has no order and cannot be in a primary key", table=schema.name, column=column.name)

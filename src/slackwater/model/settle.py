@@ -7,7 +7,7 @@ Transactions then lie together, whole: all writes of a transaction have its comm
     add        b@12 a@10 b@12 c@31 a@20            as they come, with repeats
     release(upto=20)  ─►  a@10 b@12 a@20           sorted, each once; c@31 stays
 
-What waits is bounded by bytes: `full` says that whoever is ahead should pause. It cannot be cut short, because the slowest
+What waits is bounded by bytes: `full` says that the sources ahead should pause. It cannot be cut short, because the slowest
 range decides when it is released.
 """
 

@@ -5,6 +5,7 @@
      2   system.protected_ts_meta        one row: version and totals of the next two   protect/
      3   system.protected_ts_timestamps  one protected timestamp each                  protect/
      4   system.protected_ts_spans       one span of one of them each                  protect/
+     5   system.lease                    one node's lease on one version of a table    catalog/
     99   the last id that is kept for tables of the system; users' tables begin at 100
 
 They are read like any table (`db.scan("system.jobs")`, feeds, Spark) and written by nodes alone, through `txn.system_rows`. No
@@ -111,7 +112,26 @@ PROTECTED_TS_SPANS = _table(
     key=("id", "key", "end_key"),
 )
 
-SYSTEM_TABLES: tuple[TableSchema, ...] = (JOBS, PROTECTED_TS_META, PROTECTED_TS_TIMESTAMPS, PROTECTED_TS_SPANS)
+LEASE = _table(
+    5,
+    "lease",
+    {
+        "desc_id": (INT, NOT_NULL),
+        "version": (INT, NOT_NULL),
+        "expiration": (INT, NOT_NULL),
+        "node_id": (INT, NOT_NULL),
+        "epoch": (INT, NOT_NULL),
+    },
+    key=("desc_id", "version", "expiration", "node_id"),
+)
+
+SYSTEM_TABLES: tuple[TableSchema, ...] = (
+    JOBS,
+    PROTECTED_TS_META,
+    PROTECTED_TS_TIMESTAMPS,
+    PROTECTED_TS_SPANS,
+    LEASE,
+)
 """Every version of every table of the system, oldest first."""
 
 

@@ -15,6 +15,7 @@ a reader reads by; columns meet by id (`schema.py`), so a reader needs *all* ver
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp, show
 from slackwater.errors import UsageError
+from slackwater.model.indexes import FIRST_INDEX_ID, Check, Index, Mutation
 from slackwater.model.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _schema_of = attrgetter("schema")
+_looks = attrgetter("name", "dropped", "schema.columns", "schema.primary_key", "schema.index_id")
 
 
 class TableDescriptor(msgspec.Struct, frozen=True, dict=True):
@@ -42,6 +45,17 @@ class TableDescriptor(msgspec.Struct, frozen=True, dict=True):
     dropped: bool = False
     owner: str = ""
     """The client who made the table, by the name in its certificate; "" for one that belongs to the operators."""
+    indexes: tuple[Index, ...] = ()
+    """Secondary indexes in every state, in the order of their ids."""
+    checks: tuple[Check, ...] = ()
+    mutations: tuple[Mutation, ...] = ()
+    """Schema changes that have not ended; the first is under way."""
+    next_index_id: int = FIRST_INDEX_ID
+    """Ids of indexes, primary ones made by a truncation included, are never used again; neither are those of checks."""
+    read_only: bool = False
+    """It takes no rows for the moment: it is about to be emptied."""
+    dropping: bool = False
+    """Whether the table takes no more rows because the next version says that it is dropped."""
 
     # Read several times for every request, so each is found out once (`dict=True` has room for that).
 
@@ -95,6 +109,10 @@ class TableHistory(msgspec.Struct, frozen=True, dict=True):
         if found.dropped:
             raise UsageError(f"table {found.name} was dropped at {show(found.modified)}; read before that")
         return found
+
+    def visible_changes(self) -> list[TableDescriptor]:
+        """Versions in which rows look different than in the one before, to a reader or a feed: not those of indexes under way."""
+        return [new for old, new in pairwise(self.versions) if _looks(old) != _looks(new)]
 
     def schemas(self) -> tuple[TableSchema, ...]:
         """The schema of every version: what it takes to decode any row."""

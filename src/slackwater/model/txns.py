@@ -1,8 +1,8 @@
 """Transactions as messages and records.
 
 A transaction is known by a random 16-byte id and lives on its *anchor* range, the one that holds its first written key.
-Its record there decides for everybody: PENDING, COMMITTED or ABORTED. A missing record means that nobody has needed one
-yet: whoever pushes such a transaction writes the record it decides on, so the question is settled once.
+Its record there decides for all: PENDING, COMMITTED or ABORTED. A missing record means that none has been needed
+yet: the first push of such a transaction writes the record it decides on, so the question is settled once.
 
     coordinator ── writes intents ──► ranges
         │  heartbeats, EndTxn ──► record on the anchor range ◄── PushTxn ── others that met an intent

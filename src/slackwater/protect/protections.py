@@ -64,12 +64,20 @@ class Protections:
         return await self._kv.run(work, timeout=timeout)
 
     async def renew(
-        self, record_id: bytes, *, expires: Timestamp, by: str | None = None, timeout: float | None = None
+        self,
+        record_id: bytes,
+        *,
+        expires: Timestamp,
+        after: Timestamp = MIN,
+        by: str | None = None,
+        timeout: float | None = None,
     ) -> None:
-        """Let a record expire later, or never (MIN)."""
+        """Let a record expire later, or never (MIN); with `after`, let it keep only what is live then or later."""
 
         async def work(txn: Transaction) -> None:
             await self._check_owner(txn, record_id, by)
+            if after:
+                await self.store.move(txn, record_id, after)
             await self.store.renew(txn, record_id, expires=expires)
 
         await self._kv.run(work, timeout=timeout)

@@ -2,7 +2,7 @@
 
     expired                          whatever it is for
     meta_type "job"                  the job has ended, or is not kept any more
-    meta_type "feed"                 the process that ran the feed is gone, or it runs and does not know the feed
+    meta_type "feed"                 the process that ran the feed is gone: it expires after the grace time from then on
     any other meta_type              never: what is not known here may be known elsewhere
 
 Owners release what they no longer need themselves; this is for those that could not. A record is looked at again inside the

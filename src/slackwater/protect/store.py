@@ -5,6 +5,9 @@
                rows and spans
     release    the record and its spans; meta row: version + 1, totals                       no such record: `NotFound`
 
+What other records keep already can be protected again at any age (`uncovered`): by the time garbage collection stops seeing the
+one, it sees the other. So a consumer that comes back to history which only its former protection kept can go on from there.
+
 Every error is raised before anything was written, so the transaction remains usable. A protection holds once the transaction has
 committed; until then, and if it does not, nothing is protected. The caller sees to the release, or gives an expiry, or has a
 reconciler (`slackwater.protect.reconcile`) that finds out when the owner is gone.
@@ -19,11 +22,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, show
+from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, show
 from slackwater.codec.layout import KEY_MAX, KEY_MIN, table_span
 from slackwater.errors import NotFound, Overloaded, TooLate, UsageError
 from slackwater.hooks import probe
-from slackwater.model.protection import RECORD_ID_BYTES, Metadata, Mode, Record, State
+from slackwater.model.protection import RECORD_ID_BYTES, Kept, Metadata, Mode, Record, State, kept_in
+from slackwater.model.retention import still_there
 from slackwater.model.spans import Span, SpanSet
 from slackwater.protect import rows
 from slackwater.protect.zone_changes import zones_in
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from slackwater.clock.hlc import HybridClock
-    from slackwater.config.zones import Allowance
     from slackwater.runtime.seam import Rng
     from slackwater.settings import Settings
     from slackwater.txn.coordinator import Transaction
@@ -100,8 +103,7 @@ class ProtectionStore:
         """
         wanted = self._wanted(spans, tables)
         self._check(ts, meta_type, meta, wanted, expires)
-        allowance = (await zones_in(txn)).allowance(wanted)
-        self._set_deadline(txn, ts, allowance)
+        await self._set_deadline(txn, ts, mode, wanted)
         metadata = await rows.read_metadata(txn)
         changed = Metadata(metadata.version + 1, metadata.records + 1, metadata.spans + len(wanted))
         self._check_limits(changed)
@@ -178,9 +180,17 @@ class ProtectionStore:
                 " its owner"
             )
 
-    def _set_deadline(self, txn: Transaction, ts: Timestamp, allowance: Allowance) -> None:
-        deadline = allowance.deadline(ts)
-        if deadline <= max(txn.state.read_ts, txn.state.write_ts):
+    async def _set_deadline(self, txn: Transaction, ts: Timestamp, mode: Mode, wanted: Sequence[Span]) -> None:
+        """Let the transaction commit before `ts` could have been collected where no other record keeps it, or raise."""
+        zones, now = await zones_in(txn), max(txn.state.read_ts, txn.state.write_ts)
+        allowance, rest = zones.allowance(wanted), list(wanted)
+        if allowance.deadline(ts) <= now:
+            rest = uncovered((await rows.read_state(txn, read_at=txn.state.read_ts)).records, ts, mode, wanted)
+        if not rest:
+            probe("protect.covered")
+            return
+        deadline = zones.allowance(rest).deadline(ts)
+        if deadline <= now:
             probe("protect.too_late")
             earliest = max(allowance.floor, add_seconds(txn.state.write_ts, -allowance.gc_ttl_s))
             raise TooLate(
@@ -200,3 +210,14 @@ class ProtectionStore:
                     " raise the limit",
                     limit=limit,
                 )
+
+
+def uncovered(records: Iterable[Record], ts: Timestamp, mode: Mode, wanted: Iterable[Span]) -> list[Span]:
+    """The spans of which the records do not keep all that a protection of `ts` would.
+
+    Why the others need no deadline. A collector that does not see the new record has read the list before its commit: so it saw
+    the record that covers it, or that one was made in time for this collector. It never touches what either of them needs.
+    """
+    after = mode is Mode.AFTER
+    known = list(records)
+    return [s for s in wanted if not still_there(MAX, kept_in(known, s), Kept(s.start, s.end, ts, after))]

@@ -165,10 +165,11 @@ def _adoption_verdict(state: RangeState, command: Command, trigger: AdoptTrigger
 
 def apply_packet(state: RangeState, position: Position, packet: Packet) -> Applied:
     """Apply one log entry: all accepted commands, their triggers, and the new state, in one batch."""
-    invariant(
-        packet.range_id == state.descriptor.range_id, "I-04", packet=packet.range_id, range=state.descriptor.range_id
-    )
-    invariant(position > state.position, "I-04", position=position, applied=state.position)
+    if (
+        packet.range_id != state.descriptor.range_id or position <= state.position
+    ):  # spelled out: called for every entry
+        facts: dict[str, object] = {"packet": packet.range_id, "range": state.descriptor.range_id}
+        raise InvariantViolation("I-04", facts | {"position": position, "applied": state.position})
     before = state
     batch = WriteBatch()
     outcomes: list[ApplyOutcome] = []
@@ -343,12 +344,14 @@ def _merge(state: RangeState, merged: RangeDescriptor, right: RangeDescriptor, f
 
 def merge_in(packet: Packet) -> MergeTrigger | None:
     """The merge in an entry, if there is one: before it is applied, the driver waits for the right side."""
+    return pauses_in(packet)[0]
+
+
+def pauses_in(packet: Packet) -> tuple[MergeTrigger | None, bool]:
+    """What an entry must not be applied together with its neighbors for: the merge in it, and whether it asks for a digest."""
+    merge, digest = None, False
     for command in packet.commands:
-        if isinstance(command.trigger, MergeTrigger):
-            return command.trigger
-    return None
-
-
-def digest_in(packet: Packet) -> bool:
-    """Whether an entry asks for a digest of the state it leaves."""
-    return any(isinstance(command.trigger, ChecksumTrigger) for command in packet.commands)
+        if command.trigger is not None:
+            merge = command.trigger if isinstance(command.trigger, MergeTrigger) else merge
+            digest |= isinstance(command.trigger, ChecksumTrigger)
+    return merge, digest

@@ -13,6 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from slackwater.clock.timestamp import MIN
 from slackwater.codec.bulk_arrow import pack
 from slackwater.codec.changes_arrow import ChangeDecoder
@@ -34,6 +36,7 @@ from slackwater.storage.window import Window, in_window
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from slackwater.model.patches import Patch
     from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
     from slackwater.runtime.seam import Reader
@@ -118,6 +121,7 @@ def _from_segment(
     """An answer of a segment and its changes; None when it has to be made of rows: then that is right, and slower."""
     start, plan = read.request.start, _plan_reader(read.request.plan)
     packed: list[memoryview] = []
+    patches: list[Patch] = []
     rows = rows_read = size = 0
     upto = start
     try:
@@ -128,7 +132,16 @@ def _from_segment(
             probe("columns.not_for_this_read")
             return None
         for piece in read_segment(
-            segment, changes, reader, plan, places, start=start, end=part.end, ts=read.ts, bound=read.bound
+            segment,
+            changes,
+            reader,
+            plan,
+            places,
+            start=start,
+            end=part.end,
+            ts=read.ts,
+            bound=read.bound,
+            patches=isinstance(read.request, requests.ScanArrow) and read.request.patches,
         ):
             if not packed and (piece.bytes_read > SOFT * max_bytes or 0 < SOFT * max_rows < piece.rows_read):
                 probe("columns.batch_too_large")
@@ -139,6 +152,8 @@ def _from_segment(
             rows_read += piece.rows_read
             size += piece.bytes_read
             if piece.rows:
+                if piece.patch is not None:
+                    patches.append(structs.replace(piece.patch, block=len(packed)))
                 packed.append(piece.message)
             if size >= max_bytes or 0 < max_rows <= rows_read:
                 break
@@ -149,7 +164,7 @@ def _from_segment(
         probe("columns.damaged_row")
     if upto == start:
         return None
-    return Blocks(packed, rows, rows_read, size, upto if upto < read.request.end else None)
+    return Blocks(packed, rows, rows_read, size, upto if upto < read.request.end else None, patches)
 
 
 def _with_shown(part: Part, start: bytes, shown: Through) -> Changes | None:

@@ -149,8 +149,8 @@ def _attempt(
         read_ts = write_ts
     if (
         len(batch.requests) > 1
-        and not declare.is_read_only(batch)
         and not _write_and_commit(batch, one_phase=one_phase)
+        and not declare.is_read_only(batch)
     ):
         reader = Overlay(reader, evaluation.effects)
     work = Work(

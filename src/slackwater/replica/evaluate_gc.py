@@ -95,7 +95,7 @@ def gc_span(work: Work, request: requests.GcSpan) -> Result:
 def prepare_span(engine: Engine, state: RangeState, request: requests.GcSpan, dropped_at: Timestamp) -> tuple[int, ...]:
     """The statistics of a span that may go as a whole; empty when it may not. Long: to be called off the loop.
 
-    Of a dropped table everything may go once nobody can read it as of before: when the threshold has passed the drop, and
+    Of a dropped table everything may go once no read can reach it any more: when the threshold has passed the drop, and
     no protection keeps anything of it.
     """
     inside = stretches(state.gc_threshold, state.kept, request.start, request.end)

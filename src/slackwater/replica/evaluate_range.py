@@ -216,7 +216,7 @@ def change_replicas(work: Work, request: requests.ChangeReplicas) -> Result:
 def transfer_lease(work: Work, request: requests.TransferLease) -> Result:
     """Hand over the lease; the driver, which knows the target's liveness, makes the trigger."""
     if request.to != work.view.state.lease.holder:
-        work.evaluation.transfer_to = request.to
+        work.evaluation.transfer_to = request
     assert work.evaluation.trigger is None, "a transfer is proposed by the driver"
     return requests.Done()
 

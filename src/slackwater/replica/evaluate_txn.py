@@ -19,7 +19,7 @@ from slackwater.replica.declare import txn_key
 from slackwater.replica.evaluation import Evaluation
 from slackwater.replica.latches import LATCHES_PER_REQUEST_MAX
 from slackwater.runtime.seam import Family
-from slackwater.storage.intents import ResolvedIntent, resolve, resolve_span
+from slackwater.storage.intents import resolve, resolve_span
 from slackwater.storage.stats import ZERO
 
 if TYPE_CHECKING:
@@ -224,37 +224,33 @@ class _Done(NamedTuple):
 def _resolve(work: Work, outcome: Resolution, keys: list[bytes], spans: list[tuple[bytes, bytes]]) -> _Done:
     """Resolve intents until they fill a command. Resolving makes no new promise, so it is exempt from closing (I-10)."""
     budget = work.resolve_left
-    done: list[ResolvedIntent] = []
-    once: set[bytes] = set()  # keys may be named twice, and spans may cover them: each intent counts once (I-34)
-    looked_at = size = 0
+    # Keys may be named twice, and spans may cover them or each other: each intent counts once (I-34).
+    once: set[bytes] | None = set() if keys or len(spans) > 1 else None
+    changed, found, looked_at, size = ZERO, 0, 0, 0
     for key in keys:
         if size >= budget:
             break
         looked_at += 1
-        if key not in once:
+        if once is not None and key not in once:
             once.add(key)
-            done.append(resolve(work.reader, work.effects, key, outcome))
-            size += done[-1].size
+            one = resolve(work.reader, work.effects, key, outcome)
+            changed, found, size = changed.plus(one.stats), found + one.found, size + one.size
     finished = []
     resume: bytes | None = None
     for start, end in spans:
         if size >= budget:
             break
-        left = budget - size
-        some, resume = resolve_span(work.reader, work.effects, start, end, outcome, max_bytes=left, done_before=once)
-        done += some
-        size += sum(resolved.size for resolved in some)
+        some = resolve_span(work.reader, work.effects, start, end, outcome, max_bytes=budget - size, done_before=once)
+        changed, found, size = changed.plus(some.stats), found + some.found, size + some.size
+        resume = some.resume
         if resume is None:
             finished.append((start, end))
     assert looked_at <= len(keys), "no more is done than was asked for"
     assert len(finished) <= len(spans), "no more is done than was asked for"
     work.resolve_left -= size
-    changed = ZERO
-    for resolved in done:
-        changed = changed.plus(resolved.stats)
     if changed != ZERO:
         work.evaluation.add_stats(changed)
-    return _Done(sum(r.found for r in done), looked_at, finished, resume)
+    return _Done(found, looked_at, finished, resume)
 
 
 def _txn(work: Work) -> Txn:

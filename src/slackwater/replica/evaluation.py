@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.model.protection import Kept
-    from slackwater.model.txns import Txn, TxnRecord
+    from slackwater.model.txns import TxnRecord
     from slackwater.protocol.log.commands import Trigger
-    from slackwater.protocol.range.requests import Header
+    from slackwater.protocol.range.requests import TransferLease
     from slackwater.protocol.range.served import Served
     from slackwater.replica.evaluate_bulk import BulkReads
     from slackwater.replica.state import RangeState
@@ -209,18 +209,18 @@ class Evaluation:
         """A transaction whose record has to change before this push can be answered."""
         self.records: tuple[bytes, ...] = ()
         """Transactions whose records change when this applies."""
-        self.transfer_to: NodeId | None = None
+        self.transfer_to: TransferLease | None = None
         self.finishers: list[Callable[[RangeState, Timestamp], Result]] = []
         """Make the last results from the state in which the command applied and the clock thereafter."""
 
     @property
     def read_only(self) -> bool:
         """Whether there is nothing to replicate."""
-        return self.trigger is None and self.transfer_to is None and not len(self.effects) and not self._forced
-
-    @property
-    def _forced(self) -> bool:
-        return self.batch is not None and (self.close_at != MIN or Barrier in map(type, self.batch.requests))
+        effects = self.effects
+        if self.trigger is not None or self.transfer_to is not None or any(effects.writes) or any(effects.ranges):
+            return False
+        forced = self.batch is not None and (self.close_at != MIN or Barrier in map(type, self.batch.requests))
+        return not forced
 
     def write_at(self, ts: Timestamp) -> None:
         """Note that the effects hold a new version or intent at `ts`."""
@@ -253,8 +253,8 @@ class Work:
     """One batch under evaluation: what the handlers of single requests share."""
 
     __slots__ = (
-        "batch", "evaluation", "keys_left", "one_phase", "read_ts", "reader", "record", "resolve_left",
-        "sequence", "view", "write_ts",
+        "batch", "effects", "evaluation", "header", "keys_left", "one_phase", "read_ts", "reader", "record",
+        "resolve_left", "sequence", "txn", "view", "write_ts", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -270,6 +270,13 @@ class Work:
         record: TxnRecord | None = None,
     ) -> None:
         self.batch = batch
+        self.header = batch.header
+        self.txn = batch.header.txn
+        """The batch's transaction."""
+        self.writer = None if one_phase else self.txn
+        """The transaction that writes intents; None when versions are written directly."""
+        self.effects = evaluation.effects
+        """Where writes go."""
         self.view = view
         self.read_ts = read_ts
         self.write_ts = write_ts
@@ -285,23 +292,3 @@ class Work:
         """The transaction sequence of the request at hand."""
         self.keys_left = batch.header.max_keys
         """Rows that scans may still return; 0 when there is no limit."""
-
-    @property
-    def header(self) -> Header:
-        """The batch's header."""
-        return self.batch.header
-
-    @property
-    def txn(self) -> Txn | None:
-        """The batch's transaction."""
-        return self.batch.header.txn
-
-    @property
-    def writer(self) -> Txn | None:
-        """The transaction that writes intents; None when versions are written directly."""
-        return None if self.one_phase else self.batch.header.txn
-
-    @property
-    def effects(self) -> WriteBatch:
-        """Where writes go."""
-        return self.evaluation.effects

@@ -46,7 +46,7 @@ def lasts_s(wanted_s: float, *, max_offset_us: int) -> float:
 
 def lease_end(lease: Lease, liveness: Liveness | None) -> Timestamp | None:
     """When the lease ends as far as is known; None when that is not known."""
-    if not lease.by_epoch:
+    if not lease.epoch:  # expiration-based
         return lease.expiration
     if liveness is None or liveness.epoch < lease.epoch:
         return None

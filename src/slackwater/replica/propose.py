@@ -145,6 +145,10 @@ class ProposalBuffer(Generic[W]):
         """Proposals inserted and not yet decided."""
         return len(self._waiting)
 
+    def proposes(self, trigger: type[Trigger]) -> bool:
+        """Whether a command with such a trigger is inserted and not yet decided."""
+        return any(isinstance(proposal.trigger, trigger) for proposal in self._waiting.values())
+
     @property
     def buffered(self) -> int:
         """Proposals waiting for the next flush."""
@@ -193,6 +197,18 @@ class ProposalBuffer(Generic[W]):
         return Flight(
             payload, chosen, lease_sequence=self.sequence, last_lai=self.assigned_lai, closed=self.assigned_closed
         )
+
+    def push_out(self, command_id: bytes) -> bytes:
+        """An entry with one empty command and the next index: once it applies, no entry made before it can any more."""
+        self.assigned_lai = LeaseAppliedIndex(self.assigned_lai + 1)
+        empty = Command(
+            command_id=command_id,
+            lease_sequence=self.sequence,
+            lai=self.assigned_lai,
+            closed=self.assigned_closed,
+            min_write_ts=MIN,
+        )
+        return encode_packet(Packet(self.range_id, [empty]))
 
     def close(self, *, target: Timestamp, limit: Timestamp) -> Timestamp:
         """Raise the assigned closed timestamp as far as the policy, the tracker and the lease allow (I-11)."""

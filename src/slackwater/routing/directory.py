@@ -6,7 +6,7 @@
 
 The index maps end keys to descriptors and is brought up to date after a split or merge, not with it. So it can be old
 (the replica refuses and says what it knows) or, for a moment, have a hole (no descriptor holds the key: look again
-after a pause). A lookup reads a few rows ahead: whoever needs one range often needs its neighbour next.
+after a pause). A lookup reads a few rows ahead: a caller that needs one range often needs its neighbor next.
 
 Lookups take turns, LOOKUPS_MAX at a time, and look into the cache again once it is their turn: a thousand requests that
 miss the same range cost one read. A lookup never needs another lookup: the descriptor of range 1 is kept apart from the
@@ -120,7 +120,7 @@ class Directory:
     def cached(self, key: bytes, *, below: bool = False) -> RangeDescriptor | None:
         """What the cache has, unless the replica here knows better.
 
-        A descriptor from before this node had a replica works for ever, by way of the others: nobody would ever say that it
+        A descriptor from before this node had a replica works for ever, by way of the others: no refusal would ever say that it
         is old, and no read would be served from here.
         """
         found = _lookup_in(self.cache, key, below=below)

@@ -111,12 +111,15 @@ def _join_versions(pieces: list[Result]) -> Versions:
 def _join_blocks(pieces: list[Blocks]) -> Blocks:
     joined = Blocks([])
     for piece in pieces:
+        before = len(joined.blocks)
+        moved = [structs.replace(patch, block=patch.block + before) for patch in piece.patches]
         joined = Blocks(
             joined.blocks + piece.blocks,
             joined.rows + piece.rows,
             joined.rows_read + piece.rows_read,
             joined.bytes_read + piece.bytes_read,
             piece.resume,
+            joined.patches + moved,
         )
         if piece.resume is not None:
             break

@@ -1,8 +1,8 @@
 """Several pieces of work at once, each owned, errors as values.
 
-`asyncio.gather` starts tasks that nobody owns and forgets the others when one fails. Here every piece that waits is a task
+`asyncio.gather` starts tasks without an owner and forgets the others when one fails. Here every piece that waits is a task
 of the given scope, all of them are waited for whatever happens to one, and a typed error is returned in its place:
-whoever sent writes to five ranges must know what became of each.
+a sender of writes to five ranges must know what became of each.
 """
 
 from __future__ import annotations

@@ -43,13 +43,11 @@ class RangeCache:
 
     def lookup(self, key: bytes) -> RangeDescriptor | None:
         """The range believed to hold `key`."""
-        found = self._at(bisect_right(self._starts, key) - 1)
-        return None if found is None or key >= found.end else self._use(found)
+        return self._use(bisect_right(self._starts, key) - 1, upto=key + b"\x00")
 
     def lookup_below(self, end: bytes) -> RangeDescriptor | None:
         """The range believed to hold the keys just below `end`."""
-        found = self._at(bisect_left(self._starts, end) - 1)
-        return None if found is None or end > found.end else self._use(found)
+        return self._use(bisect_left(self._starts, end) - 1, upto=end)
 
     def insert(self, descriptor: RangeDescriptor) -> bool:
         """Remember a descriptor unless something newer overlaps it; whether it is now what the cache believes."""
@@ -110,13 +108,12 @@ class RangeCache:
 
     # --- inside
 
-    def _at(self, i: int) -> RangeDescriptor | None:
-        return self._by_start[self._starts[i]] if i >= 0 else None
-
-    def _use(self, descriptor: RangeDescriptor) -> RangeDescriptor:
-        start = descriptor.start
-        self._by_start[start] = self._by_start.pop(start)  # now the youngest
-        return descriptor
+    def _use(self, i: int, *, upto: bytes) -> RangeDescriptor | None:
+        """The range at a place in the order of starts, if it reaches as far as `upto`; it is now the youngest."""
+        if i < 0 or upto > self._by_start[start := self._starts[i]].end:
+            return None
+        found = self._by_start[start] = self._by_start.pop(start)
+        return found
 
     def _overlapping(self, start: bytes, end: bytes) -> list[RangeDescriptor]:
         low = bisect_right(self._starts, start) - 1

@@ -177,7 +177,7 @@ class RangeSender:
                 continue
             header = self._spread(requests, header, call)
             if not (header.max_keys or header.max_bytes) and outcome.bulk(requests):
-                header = structs.replace(header, max_bytes=BULK_BYTES_DEFAULT)  # nobody holds a whole table in memory
+                header = structs.replace(header, max_bytes=BULK_BYTES_DEFAULT)  # a whole table fits no memory
             if header.max_keys or header.max_bytes:
                 return await self._in_turn(requests, header, call)
             division = await self._divide(requests, call)

@@ -14,7 +14,7 @@ A node is bound to its id: with `node-3` in its certificate it can be node 3 and
 it can be the node whose address on record is one of the hosts in its certificate (`bound`).
 
 Rules
-    - A certificate without a name, or without a role, is nobody's: it is refused at the greeting.
+    - A certificate without a name, or without a role, names no caller: it is refused at the greeting.
     - A role is never taken from what a peer says, only from what the authority signed.
 """
 

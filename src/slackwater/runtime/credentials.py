@@ -3,7 +3,7 @@
     files change ──look()──► everything loads? ──yes──► new connections use it; open ones stay
                                              └──no───► what was in force stays, and `problem` says why
 
-So certificates are renewed by copying files over, without a restart and without a moment in which nobody is served. Files
+So certificates are renewed by copying files over, without a restart and without a pause in serving. Files
 that are copied one after the other do not match for a moment: that is a problem until the last one is there, and no harm.
 
 Rules

@@ -1,23 +1,26 @@
 """An answer that comes later, without a task that waits for it.
 
-    begun ──► Later ── then(tell) ──────► tell(answer, None) or tell(None, error), in a step of its own
+    begun ──► Later ── when_settled(act) ► act(error), in the very step that settles it: for what is kept until then
+                  ├─── then(tell) ──────► tell(answer, None) or tell(None, error), in a step of its own
                   ├─── map(made) ───────► the same, with its answer made by `made` from what it is told
+                  ├─── go_on(further) ──► the same, with `further` told the answer or the error; it may answer with another Later
                   └─── await wait() ────► for work that is a task already
 
 A task costs more than most of what a server is asked for. What has been handed to the log needs none: nothing is left to do
 until its fate is known, and then only the answer is to be sent.
 
 Rules
-    - It is settled once, and told once: whoever calls `then` or `wait` is the only one.
+    - It is settled once, and told once: `then` and `wait` are called once, by one caller.
     - It is told in a step of its own, never inside the step that settled it: there state is being changed, and what an
-      answer brings about must not meet it half changed.
+      answer brings about must not meet it half changed. `when_settled` is for what changes state in that very step, such as
+      the release of latches.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from slackwater.errors import SlackwaterError, invariant
+from slackwater.errors import InvariantViolation, SlackwaterError
 from slackwater.runtime.sync import get_running_loop
 
 if TYPE_CHECKING:
@@ -32,27 +35,40 @@ U = TypeVar("U")
 class Later(Generic[T]):
     """Where one answer is told."""
 
-    __slots__ = ("_error", "_made", "_settled", "_tell", "_value")
+    __slots__ = ("_at_once", "_error", "_further", "_made", "_settled", "_tell", "_value")
 
     def __init__(self) -> None:
         self._settled = False
+        self._at_once: tuple[Callable[[SlackwaterError | None], None], ...] = ()
         self._value: Any = None
         self._error: SlackwaterError | None = None
         self._made: tuple[Callable[[Any], Any], ...] = ()
+        self._further: Callable[[Any, SlackwaterError | None], Any] | None = None
         self._tell: Callable[[Any, SlackwaterError | None], None] | None = None
 
     def done(self) -> bool:
         """Whether it is settled."""
         return self._settled
 
+    def when_settled(self, act: Callable[[SlackwaterError | None], None]) -> None:
+        """Have `act(error)`, None if there is none, called in the very step in which it is settled, before anything is told."""
+        self._at_once += (act,)
+
     def map(self, made: Callable[[T], U]) -> Later[U]:
         """The same one, whose answer is now `made` of the answer it would have had. To be called before `then`."""
         self._made += (made,)
         return cast("Later[U]", self)
 
+    def go_on(self, further: Callable[[T | None, SlackwaterError | None], U | Later[U]]) -> Later[U]:
+        """The same one, whose answer is now what `further(answer, error)` returns or raises. To be called before `then`."""
+        assert self._further is None, "an answer is gone on from once"
+        self._further = further
+        return cast("Later[U]", self)
+
     def then(self, tell: Callable[[T | None, SlackwaterError | None], None]) -> None:
         """Have `tell(answer, error)` called once it is settled; one of the two is None."""
-        invariant(self._tell is None, "A-told-once")
+        if self._tell is not None:
+            raise InvariantViolation("A-told-once", {})
         self._tell = tell
         if self._settled:
             get_running_loop().call_soon(self._told)
@@ -78,7 +94,10 @@ class Later(Generic[T]):
 
     def settle(self, value: Any, error: SlackwaterError | None = None) -> None:
         """The answer is known, or the error that there is none."""
-        invariant(not self._settled, "A-settled-once")
+        if self._settled:  # spelled out, here and in `then`: every command passes
+            raise InvariantViolation("A-settled-once", {})
+        for act in self._at_once:
+            act(error)
         self._settled, self._value, self._error = True, value, error
         if self._tell is not None:
             get_running_loop().call_soon(self._told)
@@ -88,10 +107,18 @@ class Later(Generic[T]):
         if tell is None:
             return
         value, error = self._value, self._error
-        if error is None:
-            try:
+        try:
+            if error is None:
                 for made in self._made:
                     value = made(value)
+        except SlackwaterError as failed:
+            value, error = None, failed
+        if self._further is not None:
+            try:
+                value, error = self._further(value, error), None
             except SlackwaterError as failed:
                 value, error = None, failed
-        tell(value if error is None else None, error)
+            if isinstance(value, Later):
+                value.then(tell)
+                return
+        tell(value, error)

@@ -28,7 +28,7 @@ class LocalConnection:
 
     def __init__(self, peer: str, *, frame_bytes_max: int, high_water: int) -> None:
         self.peer = peer
-        self.certificate: Certificate | None = None  # one process: there is nobody to tell apart
+        self.certificate: Certificate | None = None  # one process: callers need not be told apart
         self._frame_bytes_max = frame_bytes_max
         self._high_water = high_water
         self._outgoing: list[bytes] = []
@@ -129,7 +129,7 @@ class LocalNet:
         return near
 
     async def listen(self, address: Address, accept: Callable[[Connection], FrameHandler]) -> LocalListener:
-        """Accept connections at a name nobody else uses."""
+        """Accept connections at a free name."""
         host, port = parse_address(address)
         if port == 0:
             port, self._next_port = self._next_port, self._next_port + 1

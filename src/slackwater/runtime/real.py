@@ -47,7 +47,7 @@ OFFLOAD_PENDING_MAX = 4096
 SWITCH_S = 0.0005
 """How long a thread keeps the interpreter while another wants it."""
 COLLECT_OBJECTS = 10_000
-"""So many objects more, and cycles that nobody refers to are looked for: the bound on how much of them waits."""
+"""New objects after which unreachable cycles are collected: bounds how many of them wait."""
 
 
 class RealRuntime:

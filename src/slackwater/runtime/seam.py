@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from slackwater.runtime.access import Certificate
@@ -244,7 +245,7 @@ class EngineSnapshot(Reader, Protocol):
 
 
 class FileSink(Protocol):
-    """A file in the making: nobody sees it before it is finished. Used on one thread at a time, not on the loop's."""
+    """A file in the making: invisible until it is finished. Used on one thread at a time, not on the loop's."""
 
     def write(self, data: bytes) -> None: ...
     def finish(self) -> None:
@@ -257,7 +258,7 @@ class FileSink(Protocol):
 
 
 class StoredFile(Protocol):
-    """A finished file, opened for reading for as long as somebody refers to it; any thread may read."""
+    """A finished file, open for reading for as long as it is referred to; any thread may read."""
 
     size: int
 
@@ -268,6 +269,9 @@ class StoredFile(Protocol):
 
 class Files(Protocol):
     """Files beside an engine that never change, for what is derived from it. They may go at any time (they are copies)."""
+
+    guard: AbstractContextManager[Any]
+    """Held while readers on several threads change what they share about these files."""
 
     def names(self) -> list[str]: ...
     def create(self, name: str) -> FileSink: ...

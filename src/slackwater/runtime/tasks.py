@@ -170,7 +170,7 @@ class Scope:
             asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def _settle(self) -> None:
-        """Wake whoever waits for the end, and leave the parent once nothing is left."""
+        """Wake the callers that wait for the end, and leave the parent once nothing is left."""
         if not self._members and self._parent is not None:
             self._parent._forget(self)
         for waiter in self._waiters:
@@ -209,7 +209,7 @@ class _Rest(Coroutine[Any, Any, None]):
         return self._work.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Interrupt the work. What it first waited for may have failed meanwhile: nobody else will look at that."""
+        """Interrupt the work. What it first waited for may have failed meanwhile: no other code will look at that."""
         (first,), self._awaited = self._awaited or (None,), None
         if isinstance(first, asyncio.Future) and first.done() and not first.cancelled():
             first.exception()

@@ -1,4 +1,4 @@
-"""TLS contexts for a cluster whose members trust one certificate authority and nobody else.
+"""TLS contexts for a cluster whose members trust one certificate authority and no other.
 
     node    presents node.crt (role node, its host names as SANs, for servers and clients)
             demands a certificate of the same authority from every caller

@@ -2,7 +2,7 @@
 
 Every node writes its descriptor to range 1 when it starts and reads everybody's now and then. Before it can read anything
 it asks the addresses it was given to join; what they answer is enough to find range 1. It also keeps what it knows in its
-own store: the first node of a cluster was given nobody to join, and must find the others again after a restart.
+own store: the first node of a cluster was given no address to join, and must find the others again after a restart.
 
 Range 1 may be led by a node whose address is not known yet, and then cannot be read to find it out. So a greeting goes both
 ways: who greets says where it is, who answers says whom it knows, and a node that misses an address greets everybody again.
@@ -106,7 +106,7 @@ class AddressBook:
         return () if known is None else known.locality
 
     def learn(self, nodes: Iterable[NodeDescriptor]) -> None:
-        """Take over newer descriptors; one that is no descriptor, whoever has it, is passed over."""
+        """Take over newer descriptors; one that is no descriptor is passed over."""
         for node in nodes:
             try:
                 check_descriptor(node)

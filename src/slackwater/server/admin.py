@@ -134,7 +134,7 @@ class Admin:
         if found.lease.holder and target.lease.sequence != found.lease.sequence:
             raise UnavailableError(f"the replica on n{to} is behind; it cannot take the lease yet")
         try:
-            await self.ask(requests.TransferLease(to), at=found.descriptor.start)
+            await self.ask(requests.TransferLease(to, target.life), at=found.descriptor.start)
         except AmbiguousResult:
             if (await self.describe(key)).lease.holder != to:
                 raise
@@ -195,7 +195,7 @@ class Admin:
             else:
                 return
         if await self.peers.replica(node, descriptor.range_id) is not None:
-            probe("admin.fetched_meanwhile")  # by a split on that node, or by somebody else
+            probe("admin.fetched_meanwhile")  # by a split on that node, or by another request
             return
         raise UnavailableError(f"n{node} could not fetch r{descriptor.range_id}", cause=str(last)) from last
 

@@ -1,7 +1,7 @@
-"""Couples a hybrid clock to every message: what is sent carries a stamp, what is received moves the clock on.
+"""Couples a node's clock to every message: it stamps and follows, as a client's does, and measures its peers.
 
-Nodes and clients use the same hook. A node also measures its peers, and stops serving when they prove its clock wrong
-(`OffsetMonitor`); a client only stamps and follows, and a stamp too far ahead is refused by its receiver.
+A node stops serving when its peers prove its clock wrong (`OffsetMonitor`). A client only stamps and follows
+(`clock.hook.FollowClock`), and a stamp too far ahead is refused by its receiver.
 
 A node may also talk to itself over a connection, and then it measures itself. That measurement always says that the two
 clocks agree, and is worth nothing: counted, it would vouch for a clock that was set (`StepGuard`) and outvote a peer who
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock import HybridClock, OffsetMonitor, PeerOffset
 from slackwater.clock.hlc import PEERS_MAX
-from slackwater.clock.timestamp import Timestamp
+from slackwater.clock.hook import FollowClock
 from slackwater.model.ids import NodeId
 
 if TYPE_CHECKING:
@@ -27,24 +27,16 @@ RTT_WEIGHT = 4
 """A measurement counts for one in so many."""
 
 
-class HybridClockHook:
+class HybridClockHook(FollowClock):
     """Implements `runtime.rpc.method.ClockHook`."""
 
     def __init__(
         self, clock: HybridClock, monitor: OffsetMonitor, *, own: Callable[[str], bool] = lambda _peer: False
     ) -> None:
-        self._clock = clock
+        super().__init__(clock)
         self._monitor = monitor
         self._own = own
         self._rtt_ns: dict[str, int] = {}
-
-    def stamp(self) -> int:
-        """The timestamp for a message that is about to be sent."""
-        return self._clock.now()
-
-    def update(self, ts: int) -> None:
-        """Follow the timestamp of a received message."""
-        self._clock.update(Timestamp(ts))
 
     def measured(self, peer: str, measurement: Measurement) -> None:
         """A heartbeat came back from `peer`."""

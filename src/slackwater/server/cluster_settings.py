@@ -21,6 +21,7 @@ from slackwater.settings import Settings
 
 if TYPE_CHECKING:
     from slackwater.model.spans import Span
+    from slackwater.txn import Transaction
     from slackwater.txn.kv import KV
 
 _decoder = msgspec.msgpack.Decoder(float)
@@ -56,6 +57,12 @@ async def read_settings(kv: KV) -> dict[str, float]:
         with suppress(DecodeError, msgspec.MsgspecError, UnicodeDecodeError):
             found[unescape(key, len(_PREFIX))[0].decode()] = float(_decoder.decode(value))
     return found
+
+
+async def setting_in(txn: Transaction, name: str) -> float | None:
+    """What is set for the whole cluster, as a transaction sees it; None: nothing is."""
+    found = await txn.get(setting_key(name))
+    return None if found is None else float(_decoder.decode(found))
 
 
 class ClusterSettings:

@@ -31,8 +31,8 @@ def give_up_later(member: Member, replica: Replica) -> None:
 async def _give_up(member: Member, replica: Replica) -> None:
     try:
         if replica.state.lease.holder == member.node_id:
-            for target in await _healthy(member, replica):
-                if replica.state.lease.holder != member.node_id or await hand_over(replica, target):
+            for target, life in (await _healthy(member, replica)).items():
+                if replica.state.lease.holder != member.node_id or await hand_over(replica, target, life=life):
                     break
             else:
                 probe("damage.lease_kept")
@@ -50,21 +50,21 @@ async def refetch_replica(member: Member, range_id: RangeId, target: NodeId) -> 
     if not healthy:
         raise UsageError(f"no other node has a healthy replica of r{range_id}; the one on n{target} stays as it is")
     if status.lease.holder == target and not status.failure:
-        await member.admin.transfer_lease(status.descriptor.start, healthy[0])
+        await member.admin.transfer_lease(status.descriptor.start, next(iter(healthy)))
     await member.peers.quarantine(target, range_id, reason="an operator has it fetched anew")
 
 
-async def _healthy(member: Member, replica: Replica) -> list[NodeId]:
+async def _healthy(member: Member, replica: Replica) -> dict[NodeId, int]:
     return await _healthy_of(member, replica.state.descriptor, member.node_id)
 
 
-async def _healthy_of(member: Member, descriptor: RangeDescriptor, but: NodeId) -> list[NodeId]:
-    """The nodes with a healthy replica of the range, without one of them, the most advanced first."""
+async def _healthy_of(member: Member, descriptor: RangeDescriptor, but: NodeId) -> dict[NodeId, int]:
+    """The nodes with a healthy replica of the range and the lives of their processes; not `but`, the most advanced first."""
     others = [n for n in descriptor.replicas if n != but]
     answers = await member.peers.replicas(others, descriptor.range_id)
     healthy = [
-        (-status.position, n)
+        (-status.position, n, status.life)
         for n, status in answers.items()
         if isinstance(status, ReplicaStatus) and not status.failure
     ]
-    return [n for _, n in sorted(healthy)]
+    return {n: life for _, n, life in sorted(healthy)}

@@ -5,7 +5,7 @@
                                                                └───── log: SQLite in DIR/log.db
 
 The node is a cluster of one; its store is the same as that of `slackwater start`, which can open the directory later and let
-others join. Without `listen` nobody outside the process can reach it, and no port is opened. With `listen` it serves that
+others join. Without `listen` it cannot be reached from outside the process, and no port is opened. With `listen` it serves that
 loopback address, for tools and for worker processes.
 """
 

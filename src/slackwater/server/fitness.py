@@ -146,6 +146,10 @@ class Fitness:
             return
         self.reach.called(peer, began_ns=began_ns, answered=True)
         self._told(reply)
+        if not reply.knows_you:
+            probe("fitness.greeted")
+            with suppress(SlackwaterError):
+                await self._member.book.greet(address)
         if reply.node_id == peer:
             # Believed only in an answer from an address that this node chose itself: it ends this process.
             self._member.liveness.hear_of_life(reply.your_life)
@@ -173,6 +177,7 @@ class Fitness:
             self.reach.misses(now_ns=now_ns, window_ns=window_ns),
             self.reach.cut_off(self._members(), now_ns=now_ns, window_ns=window_ns),
             0 if record is None else record.life,
+            to in self._member.book.nodes,
         )
 
     async def _complain(self, members: set[NodeId]) -> None:

@@ -39,13 +39,14 @@ from slackwater.server.admin_service import AdminService
 from slackwater.server.announcements import announcements
 from slackwater.server.announcing import keep_addresses
 from slackwater.server.bootstrap import RANGE_ID_KEY
-from slackwater.server.closing import ClosingService, side_transport
+from slackwater.server.closing import ClosingService, closing_schemes
 from slackwater.server.config_service import ConfigService
 from slackwater.server.damage import give_up_later
 from slackwater.server.drain import drain
 from slackwater.server.feeds import FeedService, feed_client, node_feeds
 from slackwater.server.fitness import Fitness
 from slackwater.server.jobs import node_jobs
+from slackwater.server.lease_settings import abandoned_s, lease_s
 from slackwater.server.membership import admit
 from slackwater.server.peers import Peers
 from slackwater.server.protection import FeedProtector, PinnedHistory, keep_reconciled, node_protections
@@ -116,6 +117,7 @@ class Member:
             first_lease=self._first_lease,
         )
         self.store = _store(self, lives, on_trimmed=self._fetch_later)
+        self.sender.at_once = self.store.at_once
         self.store.context.on_complaint = self.fitness.complained
         self.sender.directory.held = self.store.descriptor_of
         self.span_watch = span_watch(self)
@@ -153,7 +155,8 @@ class Member:
         self.fitness.start()
         self._addresses.spawn(keep_addresses(self), name="addresses")
         self.scope.spawn(self.span_watch.run(), name="span config")
-        self.scope.spawn(self.queues.run(), name="queues")
+        self.queues.start()
+        self.scope.spawn(self.catalog.leases.run(), name="descriptor leases")
         self.scope.spawn(self.announcements.follow(), name="announcements")
         self.scope.spawn(self.announcements.poll(), name="announcements repaired")
 
@@ -164,11 +167,15 @@ class Member:
 
     async def close(self) -> None:
         """End what writes, the liveness record first, and make durable what was applied. Nothing is served any more."""
+        with suppress(TimeoutError):  # otherwise other nodes delete what this one has leased, some seconds later
+            async with timeout(RELEASE_S):
+                await self.catalog.leases.close()
         with suppress(SlackwaterError):  # otherwise the record expires by itself
             await self.liveness.leave(horizon=self.store.horizon)
         await self._release_first_range()
         await self.fitness.close()
         await self._addresses.close()  # it writes too, and the store's last flush must be the last word
+        await self.queues.close()  # so do they: notes of merged ranges, records of columns
         await self.store.stop()
 
     async def drain(self) -> int:
@@ -336,13 +343,20 @@ def _kv(member: Member) -> KV:
 
 
 def _catalog(member: Member) -> TableCatalog:
-    return TableCatalog(
+    catalog = TableCatalog(
         member.kv,
         clock=member.clock,
         runtime=member.runtime,
         settings=member.settings,
         scope=member.scope.child("catalog"),
+        node_id=member.node_id,
+        liveness=member.liveness,
+        give_up=partial(member.liveness.step_down, horizon=member.store.horizon),
+        abandoned_s=partial(abandoned_s, settings=member.settings),
     )
+    member.liveness.on_own = catalog.leases.book.renewed
+    member.liveness.lease_s = partial(lease_s, member.settings)
+    return catalog
 
 
 def _store(member: Member, lives: Lives, *, on_trimmed: Callable[[RangeState], None]) -> Store:
@@ -359,7 +373,7 @@ def _store(member: Member, lives: Lives, *, on_trimmed: Callable[[RangeState], N
         on_trimmed=on_trimmed,
         on_damaged=partial(give_up_later, member),
         trusted=member.fitness.check_serving,
-        transport=side_transport(member),
+        transport=closing_schemes(member),
         policies=member.policies,
         check_record=check_record,
         life=lives.life,

@@ -2,7 +2,7 @@
 
     node.join    a newcomer shows a node certificate for the host of its address, and is given the next id
     greeting     a peer that says it is n3 shows the certificate of n3: one for that id, or for the host n3 is known at
-    node.hello   a node tells its own address, nobody else's, and only one that its certificate is for
+    node.hello   a node tells its own address, no other, and only one that its certificate is for
 
 What is told is checked before it is kept: every node tells it to every client, and writes it to its disk.
 """

@@ -1,7 +1,7 @@
 """The index of ranges: publishing a descriptor, and repairing what was never published.
 
 The truth about a range is in its own log. The index, `meta(end) → descriptor` in range 1, is a copy for finding ranges,
-brought up to date *after* a split or merge. Whoever changed the range may die before that, so every leaseholder also
+brought up to date *after* a split or merge. The node that changed the range may die before that, so every leaseholder also
 compares now and then (`repair`).
 
                  a           k               z

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater import __version__
 from slackwater.clock.timestamp import seconds_between, us_of
+from slackwater.model.jobs import Status, oldest_running_s
 from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.storage.stats import Stats
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from slackwater.feeds.driver import NodeFeeds
+    from slackwater.jobs import Jobs
     from slackwater.replica.driver import Store
     from slackwater.replica.driver.context import ReplicaContext
     from slackwater.server.member import Member
@@ -79,6 +82,7 @@ def collect(node: Node) -> Iterator[Metric]:
         yield from _of_cluster(node.member)
         yield from _of_store(node.member, node.member.store)
         yield from _of_protections(node.member)
+        yield from _of_jobs(node.member.jobs)
         yield from _of_feeds(node.member, node.member.feeds)
     yield from _of_process()
 
@@ -107,6 +111,19 @@ def _of_protections(member: Member) -> Iterator[Metric]:
     )
     text = "History in ranges led here that only protections keep."
     yield gauge("slackwater_pinned_bytes", text, member.pinned.here())
+
+
+def _of_jobs(jobs: Jobs) -> Iterator[Metric]:
+    counts = Counter(job.status.value for job in jobs.seen)
+    by_status = {status.value: float(counts[status.value]) for status in Status if not status.ended}
+    text = "Jobs of the cluster that have not ended, as this node saw them last."
+    yield gauges("slackwater_jobs", text, "status", by_status)
+    yield gauge(
+        "slackwater_oldest_running_job_seconds",
+        "How long ago the oldest running job was first started; 0: none runs.",
+        oldest_running_s(jobs.seen, jobs.store.now()),
+    )
+    yield counter("slackwater_jobs_failed_total", "Jobs that failed on this node.", jobs.failed_total)
 
 
 def _of_cluster(member: Member) -> Iterator[Metric]:

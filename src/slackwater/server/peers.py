@@ -1,6 +1,6 @@
 """What administration asks of other nodes, one method per question. A node asks itself in the same way.
 
-Every call is bounded. An answer that does not come is an error like any other: whoever decides on it must treat the node
+Every call is bounded. An answer that does not come is an error like any other: its caller must treat the node
 as unknown, which is neither live nor dead.
 """
 

@@ -47,6 +47,10 @@ ASKED_AT_ONCE_MAX = 16
 ABOUT_CHARS_MAX = 200
 RELEASE_TIMEOUT_S = 10.0
 OWNED_BY_FEED = "feed"
+MADE_MAX = 100_000
+"""Far more feeds than a gateway runs, and their protections that a copy may still show."""
+LEFT_SHARE_MAX = 0.5
+"""Of the limit of records: above this, feeds that end leave nothing behind."""
 
 
 def node_protections(member: Member) -> Protections:
@@ -86,8 +90,15 @@ async def keep_reconciled(member: Member) -> None:
         except UsageError:
             return True  # it is not kept any more
 
-    async def feed_ended(_txn: Transaction, record: Record) -> bool:
-        return member.feed_protector.orphaned(record)
+    async def feed_ended(txn: Transaction, record: Record) -> bool:
+        """Let a feed whose process is gone keep what it needs for the grace time, like one whose consumer went away."""
+        if record.expires != MIN or not member.feed_protector.orphaned(record):
+            return False
+        grace_s = member.feed_protector.grace_s(member.protections.tracker.state.records)
+        if grace_s:
+            probe("feeds.protection_left_by_process")
+            await member.protections.store.renew(txn, record.id, expires=add_seconds(txn.state.read_ts, grace_s))
+        return not grace_s
 
     orphaned = {OWNED_BY_JOB: job_ended, OWNED_BY_FEED: feed_ended}
     reconciler = Reconciler(member.kv, member.protections.store, member.protections.tracker, orphaned)
@@ -111,20 +122,58 @@ class FeedOwner(msgspec.Struct, frozen=True):
 _feed_owner = msgspec.json.Decoder(FeedOwner)
 
 
+def _owner_of(record: Record) -> FeedOwner | None:
+    try:
+        return _feed_owner.decode(record.meta) if record.meta_type == OWNED_BY_FEED else None
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
 class FeedProtector:
     """Implements `feeds.protection.Protector`: everything after the feed's progress, and what it takes to decode it."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
+        self._made: dict[bytes, None] = {}
+        """The last protections that were made in this process for feeds that were told of it, in order."""
+        self._making = 0
+        """Protections that are being made: their ids are not known yet."""
         self._ended: set[bytes] = set()
+        self._left: set[bytes] = set()
 
-    async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str) -> bytes:
+    async def protect(self, spans: Sequence[Span], ts: Timestamp, *, owner: str, user: str, former: bytes) -> bytes:
         """Keep every version of `spans` above `ts`; returns the protection's id. `TooLate` when it is."""
         member = self._member
         tables = sorted({split_table_key(span.start)[0] for span in spans})
         life = member.store.context.life
         meta = msgspec.json.encode(FeedOwner(owner[:ABOUT_CHARS_MAX], member.node_id, life))
-        return await member.protections.protect(ts, Mode.AFTER, OWNED_BY_FEED, meta, tables=tables)
+        store = member.protections.store
+
+        async def work(txn: Transaction) -> bytes:
+            made = await store.protect(txn, ts, Mode.AFTER, OWNED_BY_FEED, meta, tables=tables, user=user)
+            if former:
+                with suppress(NotFound):
+                    record = await store.get(txn, former)
+                    if self._takes_over(record, user):
+                        probe("feeds.protection_taken_over")
+                        await store.release(txn, former)
+            return made
+
+        self._making += 1
+        try:
+            made = await member.kv.run(work)
+            self._made[made] = None
+            if len(self._made) > MADE_MAX:
+                del self._made[next(iter(self._made))]
+        finally:
+            self._making -= 1
+        self._left.discard(former)
+        return made
+
+    def _takes_over(self, record: Record, user: str) -> bool:
+        """Whether a record was left by a feed of this user, so that the one that goes on with it may release it."""
+        left = record.expires != MIN or self.orphaned(record)
+        return record.meta_type == OWNED_BY_FEED and record.user == user and left
 
     async def move(self, protection: bytes, ts: Timestamp) -> None:
         """Keep only what is above `ts` from now on."""
@@ -135,23 +184,53 @@ class FeedProtector:
         self._ended.add(protection)
         await self.release_ended()
 
+    async def leave(self, protection: bytes) -> None:
+        """Keep it for the grace time only; if that cannot be written now, it is tried again until it can."""
+        self._left.add(protection)
+        await self.release_ended()
+
     async def release_ended(self) -> None:
-        """Release what has ended and could not be released then."""
-        for protection in sorted(self._ended):
+        """Release, or leave for the grace time, what has ended and could not be then, and what was made for nothing."""
+        member = self._member
+        known = member.protections.tracker.state.records
+        self._ended |= {record.id for record in known if self._forgotten(record)}
+        grace_s = self.grace_s(known)
+        if not grace_s:
+            self._ended |= self._left
+            self._left.clear()
+        expires = add_seconds(member.clock.now(), grace_s)
+        for protection in sorted(self._ended | self._left):
+            left = protection not in self._ended
             try:
-                await self._member.protections.release(protection, timeout=RELEASE_TIMEOUT_S)
+                if left:
+                    await member.protections.renew(protection, expires=expires, timeout=RELEASE_TIMEOUT_S)
+                else:
+                    await member.protections.release(protection, timeout=RELEASE_TIMEOUT_S)
             except NotFound:
                 pass
             except SlackwaterError:
                 probe("feeds.release_failed")
                 continue
-            self._ended.discard(protection)
+            (self._left if left else self._ended).discard(protection)
+
+    def grace_s(self, records: Sequence[Record]) -> float:
+        """How long a feed's protection is kept after the feed; 0 where too much is protected for that."""
+        settings = self._member.settings
+        crowded = len(records) > settings["protected_timestamp.records_max"] * LEFT_SHARE_MAX
+        return 0.0 if crowded else settings["feed.protection_grace"]
+
+    def _forgotten(self, record: Record) -> bool:
+        """Whether this process made a record and knows nothing of it: its feed was canceled before it was told of it."""
+        owner = _owner_of(record)
+        mine = (self._member.node_id, self._member.store.context.life)
+        if self._making or owner is None or (owner.node_id, owner.life) != mine:
+            return False
+        return record.expires == MIN and record.id not in self._made
 
     def orphaned(self, record: Record) -> bool:
         """Whether the process that ran a record's feed is gone: another runs as its node, or the node is dead."""
-        try:
-            owner = _feed_owner.decode(record.meta)
-        except (msgspec.MsgspecError, ValueError):
+        owner = _owner_of(record)
+        if owner is None:
             return False
         member = self._member
         found = member.liveness.get(NodeId(owner.node_id))

@@ -1,6 +1,6 @@
 """Checks key/value writes of callers that are no nodes: an operator, `slackwater kv`, a tool.
 
-Nodes send what gateways have checked already. Whoever else writes raw keys might write a row that no scan of its table can
+Nodes send what gateways have checked already. Other writers of raw keys might write a row that no scan of its table can
 decode, or a key that sorts among the versions of its neighbor. Both are refused here, before anything is evaluated. Removing
 a key is always allowed: that is how a row that does not decode is got rid of.
 """

@@ -1,7 +1,7 @@
 """Which nodes the others cannot reach: what each node misses, what a majority misses, and who is told.
 
 Liveness says that a node can write to the log. It does not say that anybody can talk to it: a node behind a broken switch
-reads and writes the log, renews its record, keeps its leases and serves nobody. So nodes also ask each other:
+reads and writes the log, renews its record, keeps its leases and serves no client. So nodes also ask each other:
 
     every heartbeat   each node calls each other one (`node.reach`) and says, in request and answer alike,
                       misses    whom it has tried to call for a whole `liveness.duration` without success
@@ -11,9 +11,9 @@ reads and writes the log, renews its record, keeps its leases and serves nobody.
                   ├─► two of three miss n3 ─► n3 is told: in the answer to its own calls, where it can still call;
     n2 misses n3 ─┘                           through the log of range 1, where not even that is possible
 
-A node that is told so gives its leases up by itself (`fitness.py`). Nobody takes them from it: others only ever end the epoch
+A node that is told so gives its leases up by itself (`fitness.py`). They are not taken from it: others only ever end the epoch
 of a node whose record has expired. What is not known is not missed: a node that has just begun to call, or cannot be asked,
-says nothing against anybody. Without a majority that hears each other nobody is cut off, so neither a cluster of two nor one
+says nothing against a node. Without a majority that hears each other no node is cut off, so neither a cluster of two nor one
 that is torn to pieces gives anything up.
 
 Pure: times come in.

@@ -9,9 +9,9 @@
         table_name       a table's id
         alloc            a counter
 
-The check is made where a write is evaluated (`slackwater.replica.evaluate_data:put`), whoever asks for it: raw key/value
+The check is made where a write is evaluated (`slackwater.replica.evaluate_data:put`), for every caller: raw key/value
 requests reach the same keys, and one record that does not decode would end the loops of every node that reads it.
-Names that are not listed are nobody's records and are not looked at.
+Names that are not listed are no records and are not looked at.
 """
 
 from __future__ import annotations

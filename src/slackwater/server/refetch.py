@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
+from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
@@ -29,6 +30,10 @@ HALVES_TRIES_MAX = 60
 """Looks for what was split off, before it is left to the leaseholder's queues: perhaps it has moved away altogether."""
 PAUSE_S, PAUSE_S_MAX = 1.0, 10.0
 """Between two rounds over the other replicas; longer each time, because a sender reads its whole replica first."""
+
+
+ASKED_S_MAX = 2.0
+"""For the leaseholder's answer how the range has gone on: where every replica has failed there is none, and none comes."""
 
 
 async def refetch(member: Member, descriptor: RangeDescriptor) -> None:
@@ -82,8 +87,9 @@ async def _refetch(member: Member, store: Store, descriptor: RangeDescriptor) ->
                 return
         await member.runtime.clock.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
-        with suppress(SlackwaterError):
-            newer = await _superseded(member, descriptor)
+        with suppress(SlackwaterError, TimeoutError):
+            async with timeout(ASKED_S_MAX):
+                newer = await _superseded(member, descriptor)
             if newer is None:
                 continue
             if member.node_id not in newer.replicas:

@@ -67,6 +67,7 @@ def replica_status(store: Store, range_id: RangeId, configuration: SpanWatch) ->
         kept=len(state.kept),
         wanted=configuration.factor(state.descriptor),
         columns=_columns(store, state.descriptor),
+        life=store.context.life,
     )
 
 

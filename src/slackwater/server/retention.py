@@ -11,7 +11,7 @@ Rule (seed 003; I-26). Of a range that lies in one zone, everything at or below
 may go, but for what is protected. Any of it unknown: nothing may. Why that is enough stands in `slackwater.protect` and
 `slackwater.config.zones`: a protection that is not in the list commits above R, and below its own timestamp plus the ttl.
 
-The lease counts, because whoever held it before may have known less: a list that was read before the lease began may miss
+The lease counts, because the holder before may have known less: a list that was read before the lease began may miss
 a protection that the former leaseholder had honored, and whose entry a merge or a snapshot has brought here since.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class NodeRetention:
-    """Implements `RetentionRules` from a node's copies. Pure: whoever wants newer copies refreshes them first."""
+    """Implements `RetentionRules` from a node's copies. Pure: newer copies are fetched by the caller first."""
 
     def __init__(
         self,

@@ -124,5 +124,5 @@ class JournalWatch:
 
 
 def _name(node_id: int | None) -> str:
-    """`n3`; `-` for nobody, `gone` for a replica that is not here."""
+    """`n3`; `-` for no node, `gone` for a replica that is not here."""
     return "gone" if node_id is None else f"n{node_id}" if node_id else "-"

@@ -237,6 +237,7 @@ class _SimFiles:
     def __init__(self, disk: SimDisk, files: Files) -> None:
         self._disk = disk
         self._files = files
+        self.guard = files.guard
         self.names = files.names
         self.open = files.open
         self.remove = files.remove

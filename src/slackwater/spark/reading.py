@@ -30,7 +30,7 @@ from slackwater.spark.plan import BEGINNING, changes_after
 from slackwater.spark.types import Asked, filter_names, where_of, with_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -61,7 +61,9 @@ class SnapshotReader(DataSourceReader):
         if self._plan.to_close:
             with suppress(SlackwaterError):  # then tasks wait for followers, or ask leaseholders
                 self._plan.db.close_now([self._plan.table.name])
-        return parts_of(self._plan, self._plan.at)
+        if self._plan.options.metadata:  # of every change of the table: no index has those
+            return parts_of(self._plan, self._plan.at)
+        return parts_of(self._plan, self._plan.at, columns=self._asked.read, where=self._where)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one part, in a task."""
@@ -119,10 +121,14 @@ def named_in_options(plan: Plan) -> dict[str, str]:
     return {**named, **filter_names(table, options.filters)}
 
 
-def parts_of(plan: Plan, at: Timestamp) -> list[RangePart]:
-    """The table in parts, as it lies now."""
-    snapshot = plan.db.snapshot(as_of=at, tables=[plan.table.name], read_from=plan.options.read_from.value)
-    return [RangePart(found) for found in snapshot.partitions(plan.table.name, plan.options.partitions)]
+def parts_of(
+    plan: Plan, at: Timestamp, *, columns: list[str] | None = None, where: Sequence[Any] = ()
+) -> list[RangePart]:
+    """The table in parts, as it lies now; or the part of an index that has what satisfies the conditions."""
+    name, options = plan.table.name, plan.options
+    snapshot = plan.db.snapshot(as_of=at, tables=[name], read_from=options.read_from.value)
+    found = snapshot.partitions(name, options.partitions, columns=columns or None, where=where)
+    return [RangePart(part) for part in found]
 
 
 def changes_of(

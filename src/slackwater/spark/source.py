@@ -60,7 +60,7 @@ class Source:
         asked = self.options
         if asked.asks_floor:
             return floor_schema(floor(database(asked).cluster_id))
-        if not asked.changes:  # a stream moves on; its batches are read while they are young
+        if not asked.changes:  # a stream, or a batch of changes, knows only later where it begins
             self._pin(self.plan.at)
         return spark_schema(self.plan.table, asked.columns, changes=asked.changes, metadata=asked.metadata)
 

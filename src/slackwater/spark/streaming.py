@@ -15,6 +15,9 @@ It is one batch whatever the limit, because all its rows have one commit timesta
 `Trigger.AvailableNow` should deliver everything committed before it began, and resolved timestamps lag some seconds. So it
 asks for the present to be closed (`close_now`) and stops there.
 
+What a stream has yet to read is kept from being collected from its committed offset on (`pins.StreamPin`), before a batch is
+planned.
+
 Of the three objects that Spark makes of this class, one lives long (it is asked for offsets), others are made for a batch and
 pickled into tasks: `read` uses nothing but the part it is given.
 """
@@ -33,6 +36,7 @@ from slackwater.model.reserved import COMMIT_VERSION
 from slackwater.spark.change_rows import as_inserts
 from slackwater.spark.names import demand_exact
 from slackwater.spark.offsets import Offset, batch_end, check_table, decode, limited_end
+from slackwater.spark.pins import StreamPin
 from slackwater.spark.plan import BEGINNING, resolved
 from slackwater.spark.reading import changes_of, named_in_options, parts_of
 from slackwater.spark.types import Asked
@@ -71,6 +75,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Offset | None = None
         self._target: Timestamp | None = None
         self._finished = MIN
+        self._pin = StreamPin(options)
 
     # --- offsets, in the driver's planner
 
@@ -95,9 +100,9 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         upto = self._target if self._target is not None else batch_end(self._resolved())
         if upto <= max(first.resolved, self._plan.since):  # nothing new, or not even a table yet
             return first.encode()
+        self._keep(upto if first.snapshot else first.resolved)
         if isinstance(limit, ReadMaxRows) and not first.snapshot:
-            after = Timestamp(max(first.resolved, self._plan.since))  # before that there is no table to look at
-            upto = limited_end(self._versions, after=after, upto=upto, rows=limit.max_rows)
+            upto = limited_end(self._versions, after=self._since(first.resolved), upto=upto, rows=limit.max_rows)
         return self._offset(upto).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -109,13 +114,15 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._checked(start), self._checked(end)
         if last.resolved <= first.resolved:
             return []
+        self._keep(last.resolved if first.snapshot else first.resolved)
         return [
             ChangePart(part.partition, after=first.resolved, upto=last.resolved, snapshot=first.snapshot)
             for part in parts_of(self._plan, last.resolved)
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept for a stream: history is."""
+        """What came up to here need not be kept any more."""
+        self._pin.advance(self._plan.db, self._since(self._checked(end).resolved))
 
     # --- in tasks
 
@@ -143,6 +150,14 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield as_inserts(batch, part.upto)
 
     # --- inside
+
+    def _keep(self, after: Timestamp) -> None:
+        """Keep what comes after an offset from being collected."""
+        self._pin.begin(self._plan.db, self._since(after))
+
+    def _since(self, after: Timestamp) -> Timestamp:
+        """Not before there is a table."""
+        return Timestamp(max(after, self._plan.since))
 
     def _begin(self) -> Offset:
         start = self._plan.options.start

@@ -70,6 +70,8 @@ class Block(NamedTuple):
     """The complemented timestamp of the newest version seen, visible or not; 0 when some were passed over."""
     keys: list[bytes]
     """As stored, where they were asked for."""
+    width: int = 0
+    """How long each of the keys is; 0: they differ."""
 
     @property
     def newest(self) -> Timestamp:
@@ -164,9 +166,10 @@ def visible_blocks(
         keys, values = cursor.chunk(pairs)
         if not keys:
             break
+        width = even_width(keys)
+        marks, same = stamps(keys, width)
         if bound > ts:
-            _check_certain(keys, start, ts, bound)
-        marks, same = stamps(keys)
+            _check_certain(keys, marks, start, ts, bound)
         mask = _visible_mask(keys, marks, same, newest_wanted, last_key, last_seen=last_seen)
         last_key = keys[-1][:-8]
         last_seen = int.from_bytes(keys[-1][-8:], "big") >= newest_wanted
@@ -175,7 +178,7 @@ def visible_blocks(
         block = _shown(keys if keyed else [], values, mask)
         at = max(start, last_key + b"\x00" if last_seen else last_key)
         assert at >= start, "a scan only moves on"
-        yield block._replace(resume=at, mark=int(marks.min()))
+        yield block._replace(resume=at, mark=int(marks.min()), width=width)
         if int(mask.sum()) * DEEP_FACTOR < len(keys) and len(keys) >= BLOCK_FIRST:
             deep = _deep(reader, at, end, ts, bound)
             yield deep
@@ -203,9 +206,8 @@ def _shown(keys: list[bytes], values: list[bytes], mask: Array) -> Block:
     return Block(values, None, 0, keys)
 
 
-def _check_certain(keys: Sequence[bytes], start: bytes, ts: Timestamp, bound: Timestamp) -> None:
+def _check_certain(keys: Sequence[bytes], marks: Array, start: bytes, ts: Timestamp, bound: Timestamp) -> None:
     """Refuse to go past a version that may have been written before the read began."""
-    marks, _ = stamps(keys)
     wanted, first = int.from_bytes(suffix(ts), "big"), int.from_bytes(suffix(bound), "big")
     for at in np.flatnonzero((marks >= first) & (marks < wanted)).tolist():
         if keys[at][:-8] >= start:
@@ -257,14 +259,20 @@ def _visible_mask(
     return mask
 
 
-def stamps(keys: Sequence[bytes]) -> tuple[Array, Array]:
-    """Of stored keys: their complemented timestamps, and whether each is of the same key as the one before it."""
+def even_width(keys: Sequence[bytes]) -> int:
+    """How long each of these keys is, which is the same for all in most tables; 0: they differ."""
     width = len(keys[0])
-    assert width >= 8, "a stored key ends with its timestamp"
+    return width if list(map(len, keys)).count(width) == len(keys) else 0
+
+
+def stamps(keys: Sequence[bytes], width: int) -> tuple[Array, Array]:
+    """Of stored keys: their complemented timestamps, and whether each is of the same key as the one before it.
+
+    `width` is what `even_width` says.
+    """
+    assert len(keys[0]) >= 8, "a stored key ends with its timestamp"
     joined = np.frombuffer(b"".join(keys), np.uint8)
-    if width >= 16 and list(map(len, keys)).count(width) == len(keys):
-        return _even(joined, width)
-    return _ragged(keys, joined)
+    return _even(joined, width) if width >= 16 else _ragged(keys, joined)
 
 
 def _even(joined: Array, width: int) -> tuple[Array, Array]:

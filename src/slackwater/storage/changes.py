@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slackwater.codec.changes_arrow import ChangeRows, present
-from slackwater.storage.arrow import BATCH_ROWS, BLOCK_FIRST, BLOCK_PAIRS, ArrowBlock, refuse_conflicts, stamps
+from slackwater.storage.arrow import (
+    BATCH_ROWS,
+    BLOCK_FIRST,
+    BLOCK_PAIRS,
+    ArrowBlock,
+    even_width,
+    refuse_conflicts,
+    stamps,
+)
 from slackwater.storage.versions import suffix
 from slackwater.storage.window import WholeKeys, Window, in_window
 
@@ -130,7 +138,7 @@ class _PendingChanges:
 
 def _changes(whole: WholeKeys, window: Window, *, before: bool) -> ChangeRows:
     """The changes among the versions of whole keys."""
-    marks, same = stamps(whole.keys)
+    marks, same = stamps(whole.keys, even_width(whole.keys))
     live = present(whole.values)
     had = np.zeros(len(live), bool)  # a row was there before this version
     had[:-1] = same[1:] & live[1:]

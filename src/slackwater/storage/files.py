@@ -13,11 +13,13 @@ memory.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import StorageError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 UNFINISHED = ".tmp"
@@ -26,8 +28,9 @@ UNFINISHED = ".tmp"
 class DirectoryFiles:
     """`seam.Files` in a directory of its own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, guard: AbstractContextManager[Any]) -> None:
         self._path = path
+        self.guard = guard
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in path.glob(f"*{UNFINISHED}"):
             left.unlink(missing_ok=True)
@@ -121,6 +124,7 @@ class MemoryFiles:
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
+        self.guard: AbstractContextManager[Any] = nullcontext()
 
     def names(self) -> list[str]:
         """Finished files."""

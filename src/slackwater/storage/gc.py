@@ -30,10 +30,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.codec.layout import VERSION_BYTES
 from slackwater.errors import UsageError
 from slackwater.runtime.seam import Family
 from slackwater.storage.stats import ZERO, Stats, of_versions, without_oldest
-from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, BLOCK_MIN, suffix, tail_key, ts_of
+from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, BLOCK_MIN, SKIP_AFTER, suffix, tail_key, ts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,18 +152,19 @@ def collect_keys(
 ) -> Collected:
     """Delete the named versions. Refuses what the rule does not allow (I-26); one that is gone already is skipped."""
     count, stats = 0, ZERO
-    for key, named, vanishing in points:
-        rule = next((s for s in stretches if s.start <= key < s.end), None)
-        if rule is None:
+    ordered = sorted(points)
+    rules = iter(stretches)
+    rule = next(rules, None)
+    for (key, named, vanishing), versions in zip(
+        ordered, versions_of_many(reader, [point.key for point in ordered]), strict=True
+    ):
+        while rule is not None and key >= rule.end:
+            rule = next(rules, None)
+        if rule is None or key < rule.start:
             raise UsageError("a version outside the range is not its to collect (I-26)", key=key)
-        versions = versions_of(reader, key)
-        allowed = garbage(versions, rule.floor, rule.instants)
-        wanted = set(named)
-        going = [version for version in versions if version[0] in wanted]
-        if not wanted.isdisjoint({ts for ts, _ in versions} - {ts for ts, _ in allowed}):
-            raise UsageError("a version is still visible at or above the floor, or at a kept instant (I-26)", key=key)
-        if len(going) < len(allowed) and _uncovers(going, allowed):
-            raise UsageError("a tombstone goes only with all that it hides (I-26)", key=key)
+        going = garbage(versions, rule.floor, rule.instants)
+        if len(going) != len(named) or any(ts != name for (ts, _), name in zip(going, named, strict=True)):
+            going = _named(key, versions, going, set(named))
         if going and len(going) == len(versions) and not vanishing:
             raise UsageError("a key that vanishes must be named as such: its writers have to wait", key=key)
         for ts, _ in going:
@@ -172,6 +174,16 @@ def collect_keys(
     assert count >= 0, "statistics lose what is collected (I-26)"
     assert stats.versions == -count, "statistics lose what is collected (I-26)"
     return Collected(count, stats)
+
+
+def _named(key: bytes, versions: Versions, allowed: Versions, wanted: set[Timestamp]) -> Versions:
+    """The versions of a key that a batch names and that are there, if they may go: fewer than could, or some are gone."""
+    going = [version for version in versions if version[0] in wanted]
+    if not wanted.isdisjoint({ts for ts, _ in versions} - {ts for ts, _ in allowed}):
+        raise UsageError("a version is still visible at or above the floor, or at a kept instant (I-26)", key=key)
+    if len(going) < len(allowed) and _uncovers(going, allowed):
+        raise UsageError("a tombstone goes only with all that it hides (I-26)", key=key)
+    return going
 
 
 def check_clear(engine: Engine, start: bytes, end: bytes, *, stretches: Sequence[Stretch] | None) -> Stats | None:
@@ -252,6 +264,38 @@ def versions_of(reader: Reader, key: bytes) -> Versions:
         if not keys:
             return found
         found += ((ts_of(stored), value) for stored, value in zip(keys, values, strict=True))
+
+
+def versions_of_many(reader: Reader, keys: Sequence[bytes]) -> Iterator[Versions]:
+    """Per key, in ascending order, all its versions. Neighbors are read in one stream; far ones cost a seek."""
+    if not keys:
+        return
+    cursor = reader.cursor(Family.DATA, start=keys[0] + b"\x80", end=keys[-1] + AFTER_VERSIONS)
+    stored: list[bytes] = []
+    values: list[bytes] = []
+    at, passed = 0, 0
+    for key in keys:
+        versions: Versions = []
+        while True:
+            if at == len(stored):
+                stored, values = cursor.chunk(BLOCK_MAX)
+                at = 0
+                if not stored:
+                    break
+            here = stored[at][:-VERSION_BYTES]
+            if here < key:
+                at += 1
+                passed += 1
+                if passed > SKIP_AFTER:  # not neighbors: the next wanted key is worth a seek
+                    cursor.seek(key + b"\x80")
+                    stored, at, passed = [], 0, 0
+                continue
+            if here > key:
+                break
+            versions.append((ts_of(stored[at]), values[at]))
+            at += 1
+        passed = 0
+        yield versions
 
 
 def keys_of(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[bytes, Versions]]:

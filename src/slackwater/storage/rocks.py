@@ -180,7 +180,7 @@ class RocksEngine(RocksReader):
         self._budget = int(settings["storage.memtable_bytes"]) * MEMTABLES_PER_FAMILY_MAX
         self._memory = rocksdict.WriteBufferManager(self._budget, allow_stall=False)
         self._db = self._open(settings)
-        self.files: Files = DirectoryFiles(path / FILES)
+        self.files: Files = DirectoryFiles(path / FILES, Lock())
         super().__init__("engine")
         self._sources = tuple(self._db.get_column_family(FAMILY_NAMES[f]) for f in FAMILIES)
         self._handles = tuple(self._db.get_column_family_handle(FAMILY_NAMES[f]) for f in FAMILIES)

@@ -187,8 +187,11 @@ class RocksCursor:
 
     def _pull(self, limit: int, *, with_values: bool) -> tuple[list[bytes], list[bytes]]:
         iterator = self._reader.shared(self._family, self)
+        if self._reverse:
+            self._reader.stands.pop(self._family, None)
         if iterator is not self.own:
-            self._place(iterator)
+            if self._reverse or not self._reader.stands_behind(self._family, self._next()):
+                self._place(iterator)
             self.own = iterator
         keys: list[bytes] = []
         values: list[bytes] = []
@@ -206,12 +209,17 @@ class RocksCursor:
         assert not with_values or len(keys) == len(values), "a value for every key"
         if keys:
             self._last = keys[-1]
+        if not self._reverse:
+            self._reader.stands[self._family] = (self._next(), key_here())
         return keys, values
+
+    def _next(self) -> bytes:
+        """Where a forward cursor goes on."""
+        return max(self._start, self._from or b"") if self._last is None else self._last + b"\x00"
 
     def _place(self, iterator: Any) -> None:
         if not self._reverse:
-            at = max(self._start, self._from or b"")
-            iterator.seek(at if self._last is None else self._last + b"\x00")
+            iterator.seek(self._next())
             return
         beyond = self._last  # exclusive; `_from` is inclusive
         if beyond is None and (self._from is None or self._from >= self._end):
@@ -227,7 +235,7 @@ class RocksCursor:
                 return None
             at = self._from if self._from is not None and self._from < self._end else None
         else:
-            at = max(self._start, self._from or b"") if self._last is None else self._last + b"\x00"
+            at = self._next()
             if at >= self._end:
                 self._ended = True
                 return iter(())
@@ -243,6 +251,8 @@ class RocksReader:
         self._shared: dict[Family, Any] = {}
         self._owners: dict[Family, RocksCursor] = {}
         self._cursors: WeakSet[RocksCursor] = WeakSet()
+        self.stands: dict[Family, tuple[bytes, bytes | None]] = {}
+        """Where the shared iterators stand: after a seek to the first, at the second (None: behind the last key)."""
         self._closed = False
         self.version = 0  # counts the writes of an engine; a snapshot has none
 
@@ -254,14 +264,25 @@ class RocksReader:
         """The first pair with start <= key < end: one seek of the shared iterator, whose user has to seek again."""
         iterator = self.shared(family, None)
         try:
-            iterator.seek(start)
+            if not self.stands_behind(family, start):
+                iterator.seek(start)
             key: bytes | None = iterator.key()
+            self.stands[family] = (start, key)
             if key is None or key >= end:
                 iterator.status()  # an iterator that met damage has no key either
                 return None
             return key, iterator.value()
         except Exception as error:
             raise failure(error, "reading") from error
+
+    def stands_behind(self, family: Family, key: bytes) -> bool:
+        """Whether a seek of the shared iterator to `key` would leave it where it stands.
+
+        Such a seek is not free: it passes whatever was deleted between, a hundred thousand locks after a large commit, and
+        a scan that looks for locks block by block would pass all of them for every block.
+        """
+        low, at = self.stands.get(family, (None, None))
+        return low is not None and low <= key and (at is None or key <= at)
 
     def source(self, family: Family) -> Any:
         """The RocksDB handle of one family; refuses when closed."""
@@ -274,7 +295,7 @@ class RocksReader:
         return True
 
     def shared(self, family: Family, cursor: RocksCursor | None) -> Any:
-        """The one `RdictIter` of the family; its previous user will have to seek again. None: nobody keeps it."""
+        """The one `RdictIter` of the family; its previous user will have to seek again. None: no cursor keeps it."""
         iterator = self._shared.get(family)
         if iterator is None:
             # Another thread may be pinning this snapshot right now: the first one made the right iterator.
@@ -322,6 +343,7 @@ class RocksReader:
             owner.own = None
         self._shared.clear()
         self._owners.clear()
+        self.stands.clear()
 
     def _drop_iterators(self) -> None:
         self._drop_shared()

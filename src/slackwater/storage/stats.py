@@ -24,7 +24,7 @@ from bisect import bisect_left, bisect_right
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from slackwater.clock.timestamp import Timestamp, us_of
+from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp
 from slackwater.codec.layout import VERSION_BYTES
 from slackwater.runtime.seam import Family
 from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, tail_key, ts_of
@@ -69,10 +69,11 @@ class Stats(NamedTuple):
 
 
 ZERO = Stats()
+_SECOND = 1_000_000 << LOGICAL_BITS
 
 
 def _second(ts: Timestamp) -> int:
-    return us_of(ts) // 1_000_000
+    return ts // _SECOND
 
 
 def version_bytes(key: bytes, value: bytes) -> int:

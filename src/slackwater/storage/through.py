@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import abc
 from bisect import bisect_left, bisect_right
+from itertools import compress, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import VERSION_BYTES
 from slackwater.model.txns import TXN_ID_BYTES, Resolution, TxnStatus
 from slackwater.runtime.seam import Family
-from slackwater.storage.intents import StoredIntent, decode_intent
+from slackwater.storage.intents import StoredIntent, decode_intent, decode_intents
 from slackwater.storage.versions import AFTER_VERSIONS, suffix
 
 if TYPE_CHECKING:
@@ -119,6 +120,16 @@ class Through:
 
     def versions(self, keys: Sequence[bytes], raws: Sequence[bytes]) -> tuple[list[bytes], list[bytes], int]:
         """The versions that stored intents are shown as (stored keys, values), and how many intents stay in the way."""
+        if raws and self._one_commit(raws):
+            outcome = self.decided(raws[0])
+            assert outcome is not None, "the first intent shows what became of all"
+            intents, marks = decode_intents(raws), suffix(outcome.ts)
+            shown = [intent.epoch == outcome.epoch for intent in intents]
+            self.shown += sum(shown)
+            if all(shown):
+                return [key + marks for key in keys], [intent.value for intent in intents], 0
+            same_epoch = [intent.value for intent in compress(intents, shown)]
+            return [key + marks for key in compress(keys, shown)], same_epoch, 0
         stored: list[bytes] = []
         values: list[bytes] = []
         undecided = 0
@@ -145,6 +156,14 @@ class Through:
         assert len(stored) + undecided <= len(keys), "an intent is shown, in the way, or gone"
         self.shown += len(stored)
         return stored, values, undecided
+
+    def _one_commit(self, raws: Sequence[bytes]) -> bool:
+        """Whether all intents are of one transaction that is shown as committed, as beside a large commit they are."""
+        head = raws[0][: _ID.stop]
+        if not head.startswith(_HEAD) or not all(map(bytes.startswith, raws, repeat(head))):
+            return False
+        outcome = self.decided(raws[0])
+        return outcome is not None and outcome.status is TxnStatus.COMMITTED and outcome.ts <= self._bound
 
     def passed(self, start: bytes, end: bytes) -> None:
         """Note that every intent in [start, end) is decided, so that it need not be looked at again."""

@@ -125,7 +125,8 @@ class TxnContext:
 
     def passed(self, ts: Timestamp) -> bool:
         """Whether this node's clock is above `ts` already, so that `wait_past` would not wait."""
-        return self.clock.peek() >= ts  # every later `now()` is above what `peek` shows
+        clock = self.clock
+        return clock.latest >= ts or clock.peek() >= ts  # every later `now()` is above what `peek` shows
 
     async def wait_past(self, ts: Timestamp) -> None:
         """Commit-wait: return once this node's clock is above `ts`.

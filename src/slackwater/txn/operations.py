@@ -69,6 +69,10 @@ class Operations(abc.ABC):
         """Remove a key."""
         await self._hold_back([(key_ok(key), None)])
 
+    async def delete_rows(self, keys: Sequence[bytes]) -> None:
+        """Remove many keys, whether or not they are there."""
+        await self._hold_back([(key_ok(key), None) for key in keys])
+
     async def cput(self, key: bytes, value: bytes, *, expected: bytes | None) -> None:
         """Set a key if it has the `expected` value now (None: no value); else `ConditionFailed`."""
         await self._do([ConditionalPut(key_ok(key), value, expected)])

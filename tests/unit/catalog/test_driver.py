@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +16,9 @@ from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from slackwater.protocol.range import requests
 from tests.unit.server.cluster import Cluster
+
+if TYPE_CHECKING:
+    from slackwater.txn import Transaction
 
 COLUMNS, KEY = (ColumnSpec("id", INT),), (KeySpec("id"),)
 
@@ -50,6 +55,40 @@ def test_other_nodes_find_what_is_new_at_once_and_what_is_gone_soon() -> None:
                 await two.find("t")
             with pytest.raises(UsageError, match="was dropped"):
                 await two.publish(made.table_id, lambda now: definition.without_column(now, "a"))
+
+    asyncio.run(main())
+
+
+def test_a_version_is_published_with_the_rest_of_a_transaction_or_not_at_all() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            node = cluster.nodes[0]
+            made = await node.catalog.create("t", COLUMNS, KEY)
+            committed: list[Transaction] = []
+
+            async def work(txn: Transaction) -> None:
+                committed[:] = [txn]
+                await txn.put(b"beside", b"1")
+                add = partial(definition.with_column, spec=ColumnSpec("a", INT))
+                assert (await node.catalog.publish_in(txn, made.table_id, add)).version == 2
+                assert (await node.catalog.publish_in(txn, made.table_id, add_b)).version == 3  # it sees its own
+
+            add_b = partial(definition.with_column, spec=ColumnSpec("b", INT))
+            await node.kv.run(work)
+            await node.catalog.refresh()
+            found = (await node.catalog.find("t")).latest
+            assert (found.version, found.modified) == (3, committed[0].commit_ts)
+
+            async def fails(txn: Transaction) -> None:
+                await node.catalog.publish_in(txn, made.table_id, lambda now: definition.without_column(now, "a"))
+                raise RuntimeError("the rest failed")
+
+            with pytest.raises(RuntimeError):
+                await node.kv.run(fails)
+            await node.catalog.refresh()
+            assert (await node.catalog.find("t")).latest.version == 3
+            with pytest.raises(UsageError, match=r"cannot alter system\.jobs"):
+                await node.catalog.publish(1, add_b)
 
     asyncio.run(main())
 

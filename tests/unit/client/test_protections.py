@@ -7,6 +7,7 @@ import time
 import pytest
 
 import slackwater
+from slackwater.clock.timestamp import add_seconds
 from slackwater.errors import NotFound, TooLate, UsageError
 from slackwater.protocol.client.protections import Protection
 
@@ -72,14 +73,38 @@ def test_a_protected_snapshot_is_released_by_hand_or_by_its_ttl(db) -> None:
         db.snapshot().renew(5)
 
 
-def test_a_change_feed_keeps_what_it_still_needs_and_lets_it_go_at_its_end(db) -> None:
+def test_a_change_feed_keeps_what_it_still_needs_and_lets_it_go_some_time_after_its_end(db) -> None:
     feed = db.changes("orders", resolved=0.1)
     next(feed)
     (listed,) = db.protections()
     assert (listed.kind, listed.mode.value, listed.tables) == ("feed", "after", ("orders",))
     assert listed.about.startswith("changes 1 of")
+    assert listed.expires == 0
     feed.close()
+    until(lambda: db.protections()[0].expires > 0)  # its consumer may come back with a token, for a while
+    list(db.changes("orders", resolved=0.1, until=db.now()))  # this one is finished, and leaves nothing
+    until(lambda: [p.id for p in db.protections()] == [listed.id])
+
+
+def test_a_protection_of_all_that_comes_after_a_time_moves_up_and_no_other_does(db) -> None:
+    began = db.now()
+    kept = db.protect("orders", after=began)
+    later = db.now()
+    assert db.renew_protection(kept, expires=60, after=later).timestamp == later
+    assert db.renew_protection(kept, expires=60, after=began).timestamp == later, "never back"
+    with pytest.raises(UsageError, match="future"):
+        db.renew_protection(kept, expires=60, after=add_seconds(later, 3600))
+    instant = db.protect("orders", at=later)
+    with pytest.raises(UsageError, match="only a protection of all that comes after a time can move"):
+        db.renew_protection(instant, expires=60, after=later)
+    assert {p.id: (p.timestamp, p.expires > 0) for p in db.protections()} == {
+        kept.id: (later, True),
+        instant.id: (later, False),
+    }
+
+
+def until(holds) -> None:
     deadline = time.monotonic() + 30
-    while db.protections() and time.monotonic() < deadline:
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
         time.sleep(0.05)
-    assert db.protections() == []

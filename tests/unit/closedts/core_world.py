@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.closedts import BucketTracker
+from slackwater.closedts.closable import Closed, NodeLease
+from slackwater.closedts.log_driven.receiver import Receiver
+from slackwater.closedts.log_driven.sender import Sender
 from slackwater.closedts.policy import ClosingPolicy, Terms
 from slackwater.closedts.policy import target as policy_target
-from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.side_transport import Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseSequence, RangeDescriptor
 from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.protocol.closedts.frontier import CannotClose
@@ -35,6 +36,7 @@ from slackwater.replica.apply import Absorbed, ApplyVerdict, Created, LeaseChang
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
+from tests.closables import LogDriven
 
 if TYPE_CHECKING:
     from slackwater.protocol.log.commands import Trigger
@@ -51,7 +53,7 @@ class Broken(AssertionError):
     """A node applied a write below what it may have served."""
 
 
-class CoreReplica:
+class CoreReplica(LogDriven):
     """One replica; closable for its node's sender."""
 
     def __init__(self, node: CoreNode, state: RangeState) -> None:
@@ -76,7 +78,7 @@ class CoreReplica:
     def policy(self) -> ClosingPolicy:
         return ClosingPolicy()
 
-    def try_close(self, ts: Timestamp) -> Closed | CannotClose:
+    def try_close(self, ts: Timestamp, *, in_flight: bool = False) -> Closed | CannotClose:
         hindered = None if self.state.lease.holder == self.node.id else CannotClose.NO_VALID_LEASE
         if self.transferring:
             hindered = CannotClose.LEASE_MOVING

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.closedts.receiver import STEPS_MAX, Promise, Receiver
+from slackwater.closedts.log_driven.receiver import Receiver
+from slackwater.closedts.records import STEPS_MAX, Promise
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.update import Update
@@ -230,7 +231,7 @@ def test_a_follower_far_behind_keeps_the_first_and_the_newest_promise() -> None:
 
 
 def test_the_number_of_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slackwater.closedts.receiver.STREAMS_MAX", 1)
+    monkeypatch.setattr("slackwater.closedts.log_driven.receiver.STREAMS_MAX", 1)
     f = Follower()
     f.take(full(2, 100, (1, 5), node=1))
     f.receiver.detach(NodeId(1), f.tokens[1])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slackwater.clock.timestamp import MIN
-from slackwater.closedts import side_transport
+from slackwater.closedts.log_driven import sender as side_transport
+from slackwater.closedts.log_driven.sender import UPDATES_KEPT, Sender
 from slackwater.closedts.policy import ClosingPolicy, Terms
-from slackwater.closedts.side_transport import UPDATES_KEPT, Sender
 from slackwater.config.zones import PolicyKind
 from slackwater.errors import UsageError
 from slackwater.model.ids import RangeId

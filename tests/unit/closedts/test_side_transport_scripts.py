@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slackwater.clock.timestamp import Timestamp, from_us
+from slackwater.closedts.log_driven.receiver import Receiver
+from slackwater.closedts.log_driven.sender import Sender
 from slackwater.closedts.policy import ClosingPolicy
-from slackwater.closedts.receiver import Receiver
-from slackwater.closedts.side_transport import Sender
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.config.zones import PolicyKind
 from slackwater.errors import NotLeaseholder

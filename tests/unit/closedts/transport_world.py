@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
+from slackwater.closedts.closable import Closed, NodeLease
+from slackwater.closedts.log_driven.sender import Sender
 from slackwater.closedts.policy import ClosingPolicy, Terms
-from slackwater.closedts.side_transport import Closed, NodeLease, Sender
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
 from slackwater.model.ids import NodeId, RangeId
+from tests.closables import LogDriven
 
 if TYPE_CHECKING:
     from slackwater.protocol.closedts.frontier import CannotClose
@@ -33,7 +35,7 @@ def lease(upto: float = 1e6, epoch: int = EPOCH) -> NodeLease:
     return NodeLease(Epoch(epoch), at(upto))
 
 
-class FakeRange:
+class FakeRange(LogDriven):
     """A leased range."""
 
     def __init__(
@@ -52,7 +54,7 @@ class FakeRange:
     def policy(self) -> ClosingPolicy:
         return self.own_policy
 
-    def try_close(self, ts: Timestamp) -> Closed | CannotClose:
+    def try_close(self, ts: Timestamp, *, in_flight: bool = False) -> Closed | CannotClose:
         self.asked += 1
         if self.refuses is not None:
             return self.refuses

@@ -22,10 +22,11 @@ class Ledger:
         self.broken = False
         self.gone = False
 
-    async def protect(self, spans, ts, *, owner) -> bytes:
+    async def protect(self, spans, ts, *, owner, user, former) -> bytes:
         if self.broken:
             raise UnavailableError("not now")
         self.calls.append(("protect", ts))
+        self.former = former
         return b"p1"
 
     async def move(self, protection, ts) -> None:
@@ -36,6 +37,9 @@ class Ledger:
 
     async def release(self, protection) -> None:
         self.calls.append(("release", 0))
+
+    async def leave(self, protection) -> None:
+        self.calls.append(("leave", 0))
 
 
 class Story:
@@ -58,11 +62,24 @@ def test_it_moves_behind_progress_now_and_then() -> None:
     story.now_s += MOVE_INTERVAL_S + 1
     there = add_seconds(story.now(), -3)
     run(story.protection.advance(there))
-    assert story.ledger.calls[1:] == [("move", there)]
+    assert story.ledger.calls[1:] == [("move", began)], "the consumer may not have kept what was sent since"
+    story.now_s += MOVE_INTERVAL_S + 1
+    run(story.protection.advance(story.now()))
+    assert story.ledger.calls[2:] == [("move", there)]
     assert story.protection.protected == there
-    run(story.protection.end())
+    run(story.protection.end(finished=True))
     assert story.ledger.calls[-1][0] == "release"
     assert story.protection.protected is None
+
+
+def test_a_consumer_that_went_away_leaves_its_protection_and_its_token_names_it() -> None:
+    story = Story()
+    run(story.protection.begin(story.now(), former=b"old"))
+    assert story.ledger.former == b"old"
+    assert story.protection.name == b"p1"
+    run(story.protection.end(finished=False))
+    assert [call for call, _ in story.ledger.calls] == ["protect", "leave"]
+    assert story.protection.name == b""
 
 
 def test_the_alarm_comes_first_and_then_the_policy() -> None:

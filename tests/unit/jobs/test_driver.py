@@ -11,6 +11,7 @@ from slackwater.errors import AccessDenied, ClaimLost, UnavailableError, UsageEr
 from slackwater.jobs import transitions as to
 from slackwater.jobs.record import name_key, open_span
 from slackwater.model.jobs import JobProgress, Owned, Status
+from slackwater.server import metrics
 from tests.unit.jobs.world import JobsCluster, know, step_key
 
 if TYPE_CHECKING:
@@ -234,6 +235,38 @@ def test_an_application_keeps_its_claim_for_as_long_as_its_lease() -> None:
         await cluster.until_status(job.id, "succeeded")
         with pytest.raises(ClaimLost):
             await store.run(lambda txn: store.succeed(txn, to.ticket_of(job)))
+
+    play(story)
+
+
+def test_metrics_count_what_has_not_ended_and_what_failed() -> None:
+    async def story(cluster: JobsCluster) -> None:
+        node, counting = cluster.nodes[0], cluster.counting[0]
+
+        def numbers() -> dict[str, float]:
+            return {
+                " ".join([metric.name, *(value for _, value in sample.labels)]): sample.value
+                for metric in metrics.collect(node.node)
+                for sample in metric.samples
+            }
+
+        async def until(name: str, value: float) -> None:
+            async with asyncio.timeout(20):
+                while numbers()[name] != value:
+                    await asyncio.sleep(0.01)
+
+        assert numbers()["slackwater_jobs_failed_total"] == 0
+        assert numbers()["slackwater_oldest_running_job_seconds"] == 0
+        counting.upto = 1
+        job = await cluster.make()
+        await until("slackwater_jobs running", 1)
+        assert numbers()["slackwater_oldest_running_job_seconds"] > 0
+        counting.fail = [UsageError("no")]
+        counting.upto = 3
+        await cluster.until_status(job.id, "failed")
+        await until("slackwater_jobs running", 0)
+        await until("slackwater_jobs_failed_total", 1)
+        assert numbers()["slackwater_oldest_running_job_seconds"] == 0
 
     play(story)
 

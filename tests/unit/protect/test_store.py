@@ -78,6 +78,34 @@ def test_what_is_older_than_the_shortest_ttl_is_too_late_and_nothing_is_written(
     play(story)
 
 
+def test_what_another_record_keeps_can_be_protected_again_at_any_age_and_nothing_else_can() -> None:
+    async def story(c: Cluster) -> None:
+        p = protections(c)
+        await write_zone(c.node.kv, ZoneConfig(A_F.start, A_F.end, gc_ttl_s=10))
+        await write_zone(c.node.kv, ZoneConfig(G_M.start, G_M.end, gc_ttl_s=10))
+        early = c.node.clock.now()
+        await c.runtime.clock.sleep(1)
+        since = c.node.clock.now()
+        former = await p.protect(since, Mode.AFTER, "feed", b"", spans=[A_F], expires=add_seconds(since, 60))
+        await c.runtime.clock.sleep(30)
+        later = add_seconds(since, 5)
+        part = Span(kv_key(b"b"), kv_key(b"c"))
+        for mode, ts, spans in ((Mode.AFTER, early, [A_F]), (Mode.AT, early, [part]), (Mode.AFTER, later, [A_F, G_M])):
+            with pytest.raises(TooLate):
+                await p.protect(ts, mode, "feed", b"", spans=spans)
+        assert len((await p.list()).records) == 1
+        again = await p.protect(later, Mode.AFTER, "feed", b"", spans=[A_F])
+        at = await p.protect(later, Mode.AT, "user", b"", spans=[part])
+        await p.release(former)
+        await p.release(again)
+        with pytest.raises(TooLate):
+            await p.protect(later, Mode.AFTER, "feed", b"", spans=[part])  # kept is one instant, not what came after it
+        await p.protect(later, Mode.AT, "user", b"", spans=[part])
+        assert at in {r.id for r in (await p.list()).records}
+
+    play(story)
+
+
 def test_a_commit_past_the_deadline_is_refused_and_a_retry_says_too_late() -> None:
     async def story(c: Cluster) -> None:
         p = protections(c)

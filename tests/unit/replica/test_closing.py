@@ -9,7 +9,7 @@ import pytest
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts import BucketTracker
-from slackwater.closedts.side_transport import Closed
+from slackwater.closedts.closable import Closed
 from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.closedts.frontier import CannotClose

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from slackwater.catalog.leases import abandoned_after
 from slackwater.clock import HybridClock
+from slackwater.clock.timestamp import MIN, add_seconds
 from slackwater.errors import ConditionFailed, UnavailableError
 from slackwater.model.ids import NodeId
 from slackwater.replica.driver import NodeLiveness
@@ -107,7 +109,7 @@ def test_a_heartbeat_under_way_does_not_revive_a_node_that_leaves():
         raw = records.rows[liveness_key(N1)]
         await one._heartbeat()
         with pytest.raises(UnavailableError):
-            await one._write(one.get(N1).epoch, expected=raw)
+            await one._write(raw, one.get(N1))
         assert records.rows[liveness_key(N1)] == raw
         assert one.own() is None
 
@@ -151,3 +153,60 @@ def test_heartbeats_come_while_the_record_is_of_use(duration: float, interval: f
     clock = HybridClock(Wall(), max_offset_s=0.5)
     liveness = NodeLiveness(N1, RealRuntime(disk=None), clock, settings, Records(), trusted=lambda: None)
     assert liveness._interval == pytest.approx(expected)
+
+
+def test_what_was_promised_under_an_epoch_is_known_however_it_ends():
+    """Leases are deleted by the end of the epoch after theirs, Q: never before what their own node relied on, P + duration."""
+
+    async def main():
+        for end in ("leaves", "steps down", "is ended", "restarts"):
+            wall, records = Wall(), Records()
+            one, two = pair(wall, records)
+            one.lease_s = lambda: 8.0
+            relied: list[int] = []
+            one.on_own = lambda record: relied.append(record.promised_upto)
+            await one._begin()
+            wall.ns += 10**9
+            await one._heartbeat()
+            await two.refresh()
+            promised = max(relied)
+            assert promised == add_seconds(two.get(N1).expiration, 8.0)
+            if end == "leaves":
+                await one.leave()
+            elif end == "steps down":
+                await one.step_down(horizon=lambda: MIN)
+            elif end == "is ended":
+                wall.ns += 10 * 10**9
+                await two.end_epoch(two.get(N1))
+            else:
+                wall.ns += 10 * 10**9
+                again, _ = pair(wall, records)
+                await again._begin()
+            await two.refresh()
+            after = two.get(N1)
+            assert (after.epoch, after.relied_upto) == (2, promised), end
+            if end in ("leaves", "steps down"):
+                assert after.expiration < promised, "others need not wait for its ranges"
+            assert abandoned_after(after, abandoned_s=8.0) >= promised, end
+
+    asyncio.run(main())
+
+
+def test_a_frontier_that_was_handed_out_is_kept_when_leases_are_made_shorter():
+    async def main():
+        wall, records = Wall(), Records()
+        one, _ = pair(wall, records)
+        one.lease_s = lambda: 60.0
+        await one._begin()
+        handed_out = one.get(N1).promised_upto
+        one.lease_s = lambda: 2.0
+        for _ in range(5):
+            wall.ns += 10**9
+            await one._heartbeat()
+            assert one.get(N1).promised_upto >= handed_out
+        wall.ns += 60 * 10**9
+        await one._heartbeat()
+        record = one.get(N1)
+        assert record.promised_upto == add_seconds(record.expiration, 2.0)
+
+    asyncio.run(main())

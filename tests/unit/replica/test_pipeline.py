@@ -42,10 +42,10 @@ def test_a_proposal_whose_index_was_taken_is_refused_not_forgotten() -> None:
     The pipeline stopped repeating the append, since nothing with that index could apply any more, but told nobody: the
     requests, their latches and everything behind them waited for ever.
     """
-    states = [RangeState(DESCRIPTOR, LEASE, LeaseAppliedIndex(4))]
+    replica = SimpleNamespace(state=RangeState(DESCRIPTOR, LEASE, LeaseAppliedIndex(4)))
 
     def taken() -> None:
-        states.append(RangeState(DESCRIPTOR, LEASE, LeaseAppliedIndex(9)))
+        replica.state = RangeState(DESCRIPTOR, LEASE, LeaseAppliedIndex(9))
 
     async def go() -> None:
         context: Any = SimpleNamespace(
@@ -53,7 +53,7 @@ def test_a_proposal_whose_index_was_taken_is_refused_not_forgotten() -> None:
         )
         buffer: ProposalBuffer[Waiter] = ProposalBuffer(RangeId(7), BucketTracker(), entry_bytes_max=1 << 16)
         buffer.start_lease(sequence=LeaseSequence(3), lai=LeaseAppliedIndex(4), closed=MIN)
-        pipeline = Pipeline(context, buffer, state=lambda: states[-1], targets=lambda: (MIN, MIN))
+        pipeline = Pipeline(context, buffer, of=replica, targets=lambda: (MIN, MIN))
         waiter = Waiter()
         pipeline.submit(
             Proposal(
@@ -80,7 +80,7 @@ def test_a_cancelled_caller_leaves_the_command_and_its_keepers_alone() -> None:
     async def go() -> None:
         waiter = Waiter()
         told: list[object] = []
-        waiter.when_decided(told.append)
+        waiter.when_settled(told.append)
         caller = asyncio.create_task(waiter.wait())
         await asyncio.sleep(0)
         caller.cancel()
@@ -100,7 +100,7 @@ def test_a_command_that_fails_tells_its_keepers_before_its_caller() -> None:
     async def go() -> None:
         waiter = Waiter()
         order: list[object] = []
-        waiter.when_decided(order.append)
+        waiter.when_settled(order.append)
 
         async def call() -> None:
             try:

@@ -91,7 +91,7 @@ class Cluster:
             engine=engine,
             log=self.log.handle(),
             address=f"n{number + 1}:7400",
-            settings=Settings({s.name: v for s, v in self.settings}),
+            settings=Settings(self.settings),
             join=() if number == 0 else ("n1:7400",),
             locality=self._localities[number] if number < len(self._localities) else (),
             listener=listener,

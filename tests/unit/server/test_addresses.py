@@ -60,6 +60,24 @@ def test_nodes_greet_each_other_in_turn_so_that_one_who_lost_every_address_is_fo
     run(main())
 
 
+def test_a_node_that_lost_every_address_is_greeted_by_the_next_node_that_calls_it() -> None:
+    """Found by seed 767297969: its turn in `greet_next` came after 13 s, and no stream of closed timestamps reached it."""
+
+    async def main() -> None:
+        async with Cluster(3) as cluster:
+            one, two, three = cluster.nodes
+            one.book.nodes = {N1: one.book.nodes[N1]}
+            for node in (one, two, three):  # neither by reading, nor by turns
+                node.book.greet_next = node.book.greet_all = node.book.refresh = _nothing  # type: ignore[method-assign]
+            await cluster.until(lambda: {N2, N3} <= one.book.nodes.keys())
+
+    run(main())
+
+
+async def _nothing(*_: object) -> None:
+    pass
+
+
 def test_a_founder_that_led_nothing_finds_its_cluster_again_by_what_it_wrote_down() -> None:
     """It was started without --join, and range 1 has moved away since: only its own notes say whom to ask."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from slackwater.replica.snapshot import check_whole, send_parts
 from slackwater.replica.state import encode_state, state_key
 from slackwater.runtime import run
 from slackwater.runtime.seam import Family
+from slackwater.runtime.sync import Event
 from slackwater.server.damage import refetch_replica
 from slackwater.server.health import health
 from slackwater.server.queues.check import CheckQueue
@@ -179,5 +180,30 @@ def test_a_damaged_store_is_rebuilt_without_what_is_not_whole() -> None:
             first.engine.write(batch)
             with pytest.raises(StorageError):
                 copy_whole(RottenReader("n1", first.engine, rot, lambda: None), MemoryEngine())
+
+    run(main())
+
+
+def test_a_replica_is_fetched_anew_although_its_leaseholder_never_answers() -> None:
+    """Found by seed 326866011: two of three replicas had failed, the holder's too, and both asked it how the range went on."""
+
+    async def main() -> None:
+        async with Cluster(3) as cluster:
+            *_, third = await filled(cluster)
+            fetch, tries = third.fetch, []
+
+            async def refused_once(range_id: RangeId, source: NodeId) -> None:
+                tries.append(source)
+                if len(tries) <= 2:
+                    raise UnavailableError("not yet")
+                await fetch(range_id, source)
+
+            async def never(_key: bytes) -> NoReturn:
+                await Event().wait()
+                raise AssertionError("nothing sets it")
+
+            third.fetch, third.admin.describe = refused_once, never  # type: ignore[method-assign]
+            third.store.replicas[R3].quarantine("for a test")
+            await cluster.until(lambda: len(tries) > 2 and whole(third))
 
     run(main())

@@ -205,7 +205,7 @@ def test_unknown_zones_or_protections_or_two_zones_in_one_range_collect_nothing(
 
 def test_rows_of_a_dropped_table_and_long_runs_of_deleted_rows_go_by_range_tombstone() -> None:
     async def main() -> None:
-        async with Cluster(1, catalog__trust_duration=0.5) as cluster:
+        async with Cluster(1) as cluster:
             (node,) = cluster.nodes
             await set_ttl(node, GC_TTL_S_MIN)
             gone = await node.catalog.create("gone", COLUMNS, KEY)

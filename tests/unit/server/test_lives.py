@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from slackwater.codec.layout import kv, system
+from slackwater.codec.layout import META, kv, system
 from slackwater.errors import AmbiguousResult, NotLeaseholder, StorageError, UnavailableError
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.protocol.range import requests
 from slackwater.replica.apply import apply_packet
 from slackwater.replica.evaluation import Evaluation
 from slackwater.runtime import run
+from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
     from slackwater.replica.state import RangeState
+    from slackwater.server.queues.context import Visit
 
 
 def test_a_lease_of_a_former_life_is_not_used() -> None:
@@ -41,6 +43,71 @@ def test_a_lease_of_a_former_life_is_not_used() -> None:
             assert replica.state.lease.sequence > held.sequence
             assert replica.state.lease.start > held.expiration
             assert len(await cluster.keys()) == 10
+
+    run(main())
+
+
+def test_a_lease_is_handed_to_the_life_that_its_new_holder_lives_now() -> None:
+    """Found by seed 767297928: a drain gave range 1 to a node that had just restarted, in the life of its old record.
+
+    No node could use that lease until it had ended, and no liveness record was renewed meanwhile.
+    """
+
+    async def main() -> None:
+        async with Cluster(2, lease__duration=60.0) as cluster:
+            one, two = cluster.nodes
+            for key in (META, kv(b"")):
+                await one.admin.relocate(key, (one.node_id, two.node_id))
+            old = one.liveness.get(two.node_id)
+            await cluster.kill(two)
+            again = await cluster.add(two.engine, 1)  # type: ignore[arg-type]
+            life, held = again.store.context.life, one.store.holding(kv(b""))
+            assert old is not None
+            assert life != old.life
+            one.liveness.get = lambda _node: old  # type: ignore[method-assign]
+            with pytest.raises(UnavailableError, match=r"started again|not known to be live"):
+                held.leasing.transfer(again.node_id, served=one.clock.now(), life=life)
+            del one.liveness.get
+            await one.admin.transfer_lease(META, again.node_id)
+            await cluster.until(lambda: again.store.replicas[1].state.lease.holder == again.node_id)
+            assert life == again.store.replicas[1].state.lease.life
+            again.store.replicas[1].leasing.check(again.clock.now())
+
+    run(main())
+
+
+def test_no_queue_writes_behind_the_last_flush() -> None:
+    """Found by seed 678062198: the note of a merged range was dropped while the store was flushed for the last time."""
+
+    class Late:
+        name = "trim"
+        begun, may_write = asyncio.Event(), asyncio.Event()
+
+        async def process(self, visit: Visit) -> bool:
+            self.begun.set()
+            await self.may_write.wait()
+            batch = WriteBatch()
+            batch.put(Family.LOCAL, b"late", b"")
+            visit.context.store.context.engine.write(batch)
+            return False
+
+    async def main() -> None:
+        async with Cluster(1, queue__interval=0.05) as cluster:
+            node = cluster.nodes[0]
+            late, engine = Late(), node.engine
+            node.queues.queues[:] = [late]
+            await asyncio.wait_for(late.begun.wait(), 20)
+            flush = engine.flush
+
+            async def slowly() -> None:
+                late.may_write.set()
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                await flush()
+
+            engine.flush = slowly  # type: ignore[method-assign]
+            await node.node.stop()
+            assert engine.get(Family.LOCAL, b"late") is None
 
     run(main())
 

@@ -53,7 +53,7 @@ def test_a_node_too_new_for_the_cluster_does_not_join_and_says_which_side_to_upg
                 engine=MemoryEngine(),
                 log=cluster.log.handle(),
                 address="n2:7400",
-                settings=Settings({s.name: v for s, v in cluster.settings}),
+                settings=Settings(cluster.settings),
                 join=("n1:7400",),
                 versions=NEW,
             )

@@ -9,7 +9,7 @@ from slackwater.model.retention import readable, stretches
 from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.storage import gc, intents, reads, stats, writes
 from slackwater.storage.memory import MemoryEngine
-from slackwater.storage.versions import raw_of, raw_value
+from slackwater.storage.versions import newest, raw_of, raw_value
 from tests.golden import check, scripts
 
 
@@ -113,7 +113,9 @@ class Runner:
     def do_resolve(self, key, txn, status, at="0", epoch="0"):
         outcome = Resolution(txn.encode().ljust(16, b"."), int(epoch), TxnStatus[status.upper()], Timestamp(int(at)))
         done = self.write(lambda b: intents.resolve(self.engine, b, bound(key), outcome))
-        return "no intent of it" if not done.found else f"version @{done.version.ts}" if done.version else "done"
+        made = outcome.status is TxnStatus.COMMITTED and newest(self.engine, bound(key), upto=outcome.ts)
+        made = made and made.ts == outcome.ts
+        return "no intent of it" if not done.found else f"version @{outcome.ts}" if made else "done"
 
     def do_intents(self):
         found = [(k, intents.decode_intent(v)) for k, v in intents.intents_in(self.engine, b"", b"\xff")]

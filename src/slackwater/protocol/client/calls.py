@@ -35,6 +35,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.ids import Natural, Small
 from slackwater.model.kinds import ColumnType
+from slackwater.model.patches import Patch
 from slackwater.model.tables import TableHistory
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method, StreamMethod
@@ -58,12 +59,23 @@ class KeySpec(msgspec.Struct, frozen=True):
     descending: bool = False
 
 
+class IndexSpec(msgspec.Struct, frozen=True):
+    """A secondary index to be."""
+
+    name: str
+    columns: tuple[KeySpec, ...]
+    unique: bool = False
+    storing: tuple[str, ...] = ()
+    """Columns that entries carry beside the key."""
+
+
 class CreateTable(msgspec.Struct, frozen=True):
-    """Make a table."""
+    """Make a table. A gateway of an older release makes it without `indexes`: the caller looks at the answer."""
 
     name: str
     columns: tuple[ColumnSpec, ...]
     primary_key: tuple[KeySpec, ...]
+    indexes: tuple[IndexSpec, ...] = ()
 
 
 class DropTable(msgspec.Struct, frozen=True):
@@ -141,7 +153,7 @@ class WriteReply(msgspec.Struct, frozen=True):
 
 
 class ReadPolicy(msgspec.Struct, frozen=True):
-    """When and where to read. At `MIN`, now: from the leaseholder, or with `follower_ok` from whoever has the present closed."""
+    """When and where to read. At `MIN`, now: from the leaseholder, or with `follower_ok` from any replica that has it closed."""
 
     at: Timestamp = MIN
     follower_ok: bool = False
@@ -211,6 +223,8 @@ class ScanTable(msgspec.Struct, frozen=True):
     policy: ReadPolicy = ReadPolicy()
     limit: Small = 0
     """Stop soon after this many rows; 0: all."""
+    patches: bool = False
+    """Whether the client merges changed rows into blocks itself, as clients do that know `ScanPage.patches`."""
 
 
 class ScanPage(msgspec.Struct, frozen=True):
@@ -224,6 +238,7 @@ class ScanPage(msgspec.Struct, frozen=True):
     ts: Timestamp
     resume: bytes | None
     reads: list[RangeRead] = []
+    patches: list[Patch] = []
 
 
 # --- transactions ------------------------------------------------------------------------------------------------------
@@ -397,6 +412,9 @@ class GetPartitions(msgspec.Struct, frozen=True):
     table_id: Small
     at: Timestamp
     count: Small = 0
+    start: bytes = b""
+    end: bytes = b""
+    """A span of keys inside the table, of one of its indexes; empty: all rows. A gateway of an older release divides all rows."""
 
 
 class PartitionsReply(msgspec.Struct, frozen=True):

@@ -35,6 +35,8 @@ class RenewProtection(msgspec.Struct, frozen=True):
 
     id: bytes
     expires_s: float
+    after: Timestamp = MIN
+    """Of a protection of all that comes after a time: keep only what is live at this time or later. MIN: as it was."""
 
 
 class ReleaseProtection(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Staged writes: rows that many processes bring, made visible by one of them at one timestamp, exactly once.
 
-    task 1 ── stage ──► part a ┐                     parts lie in the cluster, seen by nobody
+    task 1 ── stage ──► part a ┐                     parts lie in the cluster, invisible
     task 2 ── stage ──► part b ├─ publish(a, b) ──►  one transaction: every row, and the mark "app X has done version 7"
     task 2'── stage ──► part c ┘  (c: an attempt that lost; it goes with the job)
 

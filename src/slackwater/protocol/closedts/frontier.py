@@ -47,6 +47,7 @@ class CannotClose(enum.Enum):
     REPLICA_GONE = "replica gone"
     POLICY_OFF = "policy off"
     TOO_MANY_POLICIES = "too many different policies on this node"
+    OTHER_SCHEME = "closed by another scheme"
 
 
 class HoldKind(enum.Enum):
@@ -75,6 +76,7 @@ _KINDS = {
     CannotClose.REPLICA_GONE.value: HoldKind.REPLICA,
     CannotClose.POLICY_OFF.value: HoldKind.POLICY,
     CannotClose.TOO_MANY_POLICIES.value: HoldKind.POLICY,
+    CannotClose.OTHER_SCHEME.value: HoldKind.NOTHING,
 }
 
 

@@ -5,7 +5,7 @@
     idle    { seq 9  groups [(g1, 140), (g2, 850)] }          the same few bytes, whatever the number of ranges
 
 A member that is not mentioned advances with its group. A *promise* (range, lai, ts) says: every command that applies
-after index `lai` writes above ts. It stays true for ever, whoever holds the lease later, which is why a receiver may keep
+after index `lai` writes above ts. It stays true for ever, under every later lease, which is why a receiver may keep
 promises of a sender that is gone.
 
 Read a message in this order: take out `removed`, put in `members`, then move the groups. What was removed must not move
@@ -37,6 +37,8 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     groups: list[tuple[GroupId, Timestamp]]
     removed: list[RangeId] = []
     members: list[Member] = []
+    scheme: int = 0
+    """Which scheme of closing the sender has heard is the cluster's (`closedts.kinds.Scheme`)."""
 
     def status(self) -> str:
         """One line for logs and scripts."""

@@ -9,7 +9,7 @@
 
 One consumer has one stream to each node, however many ranges it follows there; all streams of a pair of nodes share one
 connection, as all RPC does. A stream per consumer, not one for all consumers of a node: flow control is the stream's window,
-so a consumer that takes nothing holds up itself and nobody else, and what waits for it waits at the serving node, where
+so a consumer that takes nothing holds up no other consumer, and what waits for it waits at the serving node, where
 its budget ends it (pitfall 33).
 
 Numbers of registrations are the consumer's own. Events of one registration come in order; an `Ended` is its last.

@@ -7,7 +7,7 @@ itself). A `Command` carries them with what every replica needs to decide, by on
     log entry = crc32 ++ msgpack( Packet{ range, commands: [ Command, … ] } )
 
 One flush of the proposal buffer is one entry: its commands apply in one engine batch. Change feeds need no extra payload:
-new versions, intents and their resolution can be read off the effects when, and only when, somebody listens.
+new versions, intents and their resolution can be read off the effects when, and only when, a listener asks.
 """
 
 from __future__ import annotations

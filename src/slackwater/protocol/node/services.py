@@ -111,6 +111,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     gc_threshold: Timestamp = MIN
     kept: int = 0
     """Entries of history below the threshold that stay, because something protects them."""
+    life: int = 0
+    """Of the process that answers (`Liveness.life`): a lease that is to be of use is given to that one."""
 
 
 class CapacityRequest(msgspec.Struct, frozen=True):
@@ -200,6 +202,8 @@ class ReachStatement(msgspec.Struct, frozen=True):
     cut_off: list[NodeId] = []
     your_life: int = 0
     """The life that the liveness record of the node spoken to names, as far as the speaker knows; 0: it knows none."""
+    knows_you: bool = True
+    """Whether the speaker has an address of the node spoken to; one that has lost it is greeted."""
 
 
 class Ok(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
-"""Bulk reads: what is asked of a range when columns are wanted, and what comes back.
+"""Bulk reads: what is asked of a range when columns are wanted, and the answer.
 
     ScanArrow     the rows of a span at the header's timestamp
     ExportArrow   what happened to the rows of a span in (after, upto]: one row per change
     Blocks        record batches as Arrow IPC messages, and the key to go on from
+    Patch         rows of a block that have changed since it was stored, for the reader to merge
 
 The reader knows the table; a range does not. So the request brings a `model.scan_plan.ScanPlan`: every schema version that may
 have written a value, the version to read as, the columns wanted, and predicates to push into the decode. It travels as *bytes*:
@@ -15,6 +16,10 @@ Blocks are *encapsulated messages* without their schema: `bulk_arrow.plan_schema
 schema message, then the messages of any number of `Blocks`, then the end mark, are a valid IPC stream; so whoever passes
 them on neither decodes nor copies. The views point into the frame they came in, or into Arrow's own memory.
 
+A replica that keeps a span in columns has blocks as they were stored, compressed. Where a few rows of one have changed, a reader
+that says so (`ScanArrow.patches`) gets the block as it is and a `Patch` beside it: merging at the reader, who decompresses the
+block anyway, costs a fifth of merging in the node. Other readers get merged blocks.
+
 Limits (`Header.max_keys`, `max_bytes`) are soft: they count stored rows and bytes before predicates, and cut between blocks.
 A batch without limits gets `BULK_BYTES_DEFAULT`. An answer with `resume` continues there, at the same timestamp.
 """
@@ -24,6 +29,7 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
+from slackwater.model.patches import Patch
 
 BULK_BYTES_DEFAULT = 4 << 20
 """Stored bytes one answer covers when the batch sets no limit."""
@@ -41,6 +47,8 @@ class ScanArrow(_BulkMessage, frozen=True):
     start: bytes
     end: bytes
     plan: bytes
+    patches: bool = False
+    """Whether the reader merges changes itself (`codec.patch_arrow`)."""
 
 
 class ExportArrow(_BulkMessage, frozen=True):
@@ -63,11 +71,13 @@ class Blocks(_BulkMessage, frozen=True):
 
     blocks: list[memoryview]
     rows: int = 0
-    """In the blocks."""
+    """In the blocks, patches applied."""
     rows_read: int = 0
     bytes_read: int = 0
     """Of the store, before predicates: what limits count."""
     resume: bytes | None = None
+    patches: list[Patch] = []
+    """In the order of the blocks; at most one for each."""
 
 
 BULK = (ScanArrow, ExportArrow)

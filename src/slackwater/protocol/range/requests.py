@@ -283,6 +283,8 @@ class TransferLease(_Message, frozen=True):
     """Hand the lease to another replica."""
 
     to: NodeId
+    life: int = 0
+    """Of that node's process, as it said itself; 0: the one that its liveness record names."""
 
 
 class RaiseGcThreshold(_Message, frozen=True):

@@ -5,17 +5,20 @@
     as follower      what is closed here: the applied state's value, or a promise of the side transport whose index is
                      applied (I-12); reads at or below it need no lease, others may wait a little
 
-A promise made for an idle range is only looked up when the range wakes: `catch_up` before evaluation, `waking` when a
+A promise made for an idle range is only looked up when the range wakes: `enter` before evaluation, `waking` when a
 proposal is about to be inserted. Both run in the same step as the evaluation itself, so nothing is promised in between.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
+from slackwater.closedts.kinds import DEFAULT, Scheme, closing_schemes
 from slackwater.closedts.negotiate import resolve
-from slackwater.closedts.policy import ClosingPolicy, closable_upto, longest_lead_s, target, terms_of
+from slackwater.closedts.policy import ClosingPolicy, closable_upto, longest_lead_s, target, terms_of, write_age_s
+from slackwater.closedts.store_wide.mpt import CountedTracker
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.errors import InvariantViolation, TooStale, UsageError
 from slackwater.hooks import tap
@@ -27,17 +30,18 @@ from slackwater.replica import declare
 from slackwater.replica.apply import ApplyVerdict
 from slackwater.replica.closing import try_close
 from slackwater.replica.driver.leasing import LeaseUse
+from slackwater.replica.evaluation import Evaluation
 from slackwater.replica.fates import fates
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from slackwater.closedts.closable import Closed, CountedBy
     from slackwater.closedts.negotiate import ResolvedSpan
-    from slackwater.closedts.side_transport import Closed
+    from slackwater.model.ids import Position
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.apply import Applied
     from slackwater.replica.driver.replica import Replica
+    from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import EngineSnapshot, Reader
 
 
@@ -100,41 +104,105 @@ class Closing:
 
     def targets(self) -> tuple[Timestamp, Timestamp]:
         """How far the policy and the lease let a flush close."""
-        replica = self._replica
-        wanted = target(self.policy(), self._context.clock.physical(), terms_of(self._context.settings))
+        replica, transport, clock = self._replica, self._context.transport, self._context.clock
+        physical = clock.physical()
+        if transport is None or transport.plain:
+            wanted = target(self.policy(), physical, terms_of(self._context.settings))
+        else:
+            wanted = transport.carried(replica.state.descriptor.range_id, self, physical)
         if replica.state.frozen is not None or not (wanted or self._at):
             return MIN, MIN
         assert replica.state.frozen is None, "a frozen range closes nothing (I-10)"
-        return Timestamp(max(wanted or MIN, self._at)), self._upto()
+        upto = closable_upto(replica.leasing.usable_until(Timestamp(max(physical, clock.latest))))
+        return Timestamp(max(wanted or MIN, self._at)), upto
 
-    def _upto(self) -> Timestamp:
-        return closable_upto(self._replica.leasing.usable_until())
+    def closes_by(self, scheme: Scheme) -> bool:
+        """Whether that scheme is to close this range now."""
+        transport = self._context.transport
+        run = DEFAULT if transport is None else transport.running
+        if run == DEFAULT:
+            return scheme is Scheme.LOG_DRIVEN
+        return scheme in closing_schemes(run, self.policy(), by_epoch=not self._replica.leasing.by_expiration)
 
-    def try_close(self, ts: Timestamp) -> Closed | CannotClose:
-        """Promise that nothing will be written at or below `ts` any more, or say why not."""
+    def lease_start(self) -> Timestamp:
+        """When the lease in force began."""
+        return self._replica.state.lease.start
+
+    def count_by(self, counted: CountedBy | None) -> None:
+        """Have every write counted from its evaluation until it has its index; None: no longer."""
+        buffer = self._replica.pipeline.buffer
+        if isinstance(buffer.tracker, CountedTracker):
+            buffer.tracker = buffer.tracker.release()
+        if counted is not None:
+            buffer.tracker = counted(buffer.tracker)
+
+    def propose_empty(self) -> CannotClose | None:
+        """Hand a command that changes nothing to the log, or say why not."""
         replica = self._replica
-        if replica.retired or replica.failure is not None:
+        if (hindered := self._hindered()) is not None:
+            return hindered
+        if replica.state.frozen is not None:
+            return CannotClose.MERGE_IN_PROGRESS
+        if replica.pipeline.buffer.in_flight:
+            return CannotClose.PROPOSALS_IN_FLIGHT  # a command is on its way: it carries what an empty one would
+        replica.propose(Evaluation())
+        return None
+
+    def patience_s(self) -> float:
+        """How long an entry may be on its way to the log before an empty command pushes it out."""
+        if not self.closes_by(Scheme.MAX_WRITE_AGE):
+            return math.inf
+        return write_age_s(self.policy(), terms_of(self._context.settings)) or math.inf
+
+    def _hindered(self) -> CannotClose | None:
+        """Why nothing can be closed here, whatever the timestamp."""
+        replica = self._replica
+        if replica.retired or replica.failure is not None or replica.stopped:
             return CannotClose.REPLICA_GONE
         use = replica.leasing.use(self._context.clock.peek())
-        hindered = None if use is LeaseUse.USABLE else _HINDRANCES.get(use, CannotClose.NO_VALID_LEASE)
-        return try_close(ts, state=replica.state, buffer=replica.pipeline.buffer, hindered=hindered, upto=self._upto())
+        return None if use is LeaseUse.USABLE else _HINDRANCES.get(use, CannotClose.NO_VALID_LEASE)
+
+    def try_close(self, ts: Timestamp, *, in_flight: bool = False) -> Closed | CannotClose:
+        """Promise that nothing will be written at or below `ts` any more, or say why not."""
+        replica = self._replica
+        upto = closable_upto(replica.leasing.usable_until(self._context.clock.peek()))
+        return try_close(
+            ts,
+            state=replica.state,
+            buffer=replica.pipeline.buffer,
+            hindered=self._hindered(),
+            upto=upto,
+            in_flight=in_flight,
+        )
 
     def forward(self, ts: Timestamp) -> None:
         """`ts` was promised on this range's behalf."""
         buffer = self._replica.pipeline.buffer
         if ts > buffer.assigned_closed:
-            assert ts > buffer.assigned_closed, "closing only moves up (I-09)"
             buffer.close(target=ts, limit=ts)
 
-    def catch_up(self) -> None:
-        """Before evaluating: nothing may be written at or below what was promised while the range was idle."""
-        self.forward(self.promised())
+    def enter(self) -> Timestamp:
+        """A request that may write is about to be evaluated: the lowest timestamp that it may write at.
 
-    def waking(self) -> None:
-        """The range is idle no more, or its lease changed."""
+        It lies above what was promised while the range was idle, and above what schemes need to promise next.
+        """
+        if (promised := self.promised()) > self._replica.pipeline.buffer.assigned_closed:
+            self.forward(promised)
+        transport, floor = self._context.transport, self._replica.pipeline.buffer.floor
+        if transport is None or transport.plain:
+            return floor
+        return Timestamp(max(floor, transport.floor(self._replica.state.descriptor.range_id) + 1))
+
+    def waking(self, write_ts: Timestamp = MIN) -> None:
+        """The range is idle no more: a command is about to be proposed, perhaps one that writes; or its lease changed."""
         transport = self._context.transport
         if transport is not None:
-            self.forward(transport.touch(self._replica.state.descriptor.range_id))
+            replica = self._replica
+            promised = transport.touch(replica.state.descriptor.range_id)
+            if promised > replica.pipeline.buffer.assigned_closed:
+                self.forward(promised)
+            if write_ts and not transport.plain:
+                transport.proposed(replica.state.descriptor.range_id, write_ts)
 
     def closing_at(self, ts: Timestamp) -> None:
         """Let the next flush close `ts`, whatever the policy says."""
@@ -149,18 +217,18 @@ class Closing:
         state, transport = self._replica.state, self._context.transport
         if transport is None:
             return state.closed
-        believed = Timestamp(max(state.closed, transport.closed_for(state.descriptor.range_id, state.lai)))
+        believed = Timestamp(max(state.closed, transport.closed_for(state.descriptor.range_id, state.lai, state.lease)))
         tap("closedts.believed", self._replica, believed)
         return believed
 
-    def check(self, run: Iterable[Applied]) -> None:
+    def check(self, run: list[tuple[RangeState, Applied, Position]]) -> None:
         """Before writing what is about to be applied: nothing of it lies at or below what may have been served (I-10).
 
         The applied state's own closed timestamp is part of the acceptance rule; this is about promises of the side
         transport, which are no part of the replicated state. A violation quarantines this replica and nothing else.
         """
         closed = self.closed()
-        for applied in run:
+        for _, applied, _ in run:
             for command, verdict in applied.outcomes:
                 if verdict is ApplyVerdict.ACCEPTED and 0 < command.min_write_ts <= closed:
                     facts: dict[str, object] = {"write": command.min_write_ts, "lai": command.lai, "promised": closed}

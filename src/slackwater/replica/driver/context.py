@@ -36,6 +36,12 @@ BULK_READS_MAX = 2
 """Bulk reads that a node does at a time: each is a thread that wants the interpreter, as the loop does."""
 
 
+class HasState(Protocol):
+    """A replica, to the parts of it that look at its applied state."""
+
+    state: RangeState
+
+
 class LivenessView(Protocol):
     """What a replica may know of nodes. `None` is unknown, which is neither live nor dead."""
 
@@ -43,7 +49,7 @@ class LivenessView(Protocol):
         """The newest known record of a node."""
         ...
 
-    def own(self) -> Liveness | None:
+    def own(self, now: Timestamp | None = None) -> Liveness | None:
         """This node's record, while it may rely on it."""
         ...
 

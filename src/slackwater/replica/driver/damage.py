@@ -124,11 +124,11 @@ async def check_received(log: DamageLog, context: ReplicaContext, state: RangeSt
         frozen.close()
 
 
-async def hand_over(replica: Replica, to: NodeId) -> bool:
+async def hand_over(replica: Replica, to: NodeId, *, life: int) -> bool:
     """Transfer the lease of a replica that serves nothing any more; whether that is known to have happened."""
     try:
         async with timeout(HAND_OVER_S):
-            await replica.give_lease(to)
+            await replica.give_lease(to, life=life)
     except (SlackwaterError, TimeoutError):
         probe("replica.hand_over_failed")
         return False

@@ -20,10 +20,11 @@ Nearly every request meets nothing and takes the short way: no task, no timer, a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, seconds_between
-from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, UnavailableError
+from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, probe, tap
 from slackwater.protocol.range import requests
 from slackwater.replica import admission, declare
@@ -87,19 +88,20 @@ class Executor:
             return None
         admission.check_size(batch)
         read_at, chosen = declare.read_ts_of(batch, now), self._chosen(batch)
-        latch = NO_LATCH
-        if not declare.is_read_only(batch):
+        latch, read_only = NO_LATCH, declare.is_read_only(batch)
+        if not read_only:
             if (latch := self._latch_free(self._touched(batch, read_at))) == NO_LATCH:
                 return None
         elif len(self._latches) and not self._latches.passes(self._touched(batch, read_at)):
             return None
         try:
-            evaluation = self._evaluate(batch, now, read_at, (), self._uncertain_upto(now) if chosen else MIN)
+            upto = self._uncertain_upto(now) if chosen else MIN
+            evaluation = self._evaluate(batch, now, read_at, (), upto, read_only=read_only)
             if not evaluation.read_only:
                 begun = self._begin(evaluation, latch)
                 self._metered(batch)
                 return begun
-            answer = self._read_answer(batch, read_at, evaluation)
+            answer = self._read_answer(batch, read_at, evaluation, self._replica.state)
         except BaseException as error:
             self._unlatch(latch)
             if isinstance(error, NotLeaseholder) or (chosen and isinstance(error, ReadWithinUncertainty)):
@@ -192,14 +194,18 @@ class Executor:
             await self._wait_for(latch, deadline)
         try:
             prepared = await self._prepare(batch) if type(batch.requests[0]) in PREPARED else ()
-            evaluation = self._evaluate(batch, self._context.clock.now(), read_at, prepared, upto)
+            now, read_only = self._context.clock.now(), declare.is_read_only(batch)
+            evaluation = self._evaluate(batch, now, read_at, prepared, upto, read_only=read_only)
             if evaluation.read_only:
-                frozen = None if evaluation.bulk is None else self._context.engine.snapshot()
+                frozen, state = (
+                    None if evaluation.bulk is None else self._context.engine.snapshot(),
+                    self._replica.state,
+                )
                 self._unlatch(latch)
                 latch = NO_LATCH
                 if evaluation.bulk is not None and frozen is not None:
                     evaluation.results = await read_bulk(self._context, evaluation.bulk, frozen)
-                return self._read_answer(batch, read_at, evaluation), evaluation.parked
+                return self._read_answer(batch, read_at, evaluation, state), evaluation.parked
             command = self._begin(evaluation, latch)
         except BaseException:
             self._unlatch(latch)
@@ -261,6 +267,8 @@ class Executor:
         read_at: Timestamp,
         prepared: tuple[int, ...],
         uncertain_upto: Timestamp,
+        *,
+        read_only: bool,
     ) -> Evaluation:
         """Check and act: no await between here and `Replica.propose`."""
         replica, context = self._replica, self._context
@@ -268,15 +276,14 @@ class Executor:
         context.trusted()
         lease_end = replica.leasing.check(now)
         tap("replica.serving", replica, now)
-        replica.check_bounds(batch)
-        if not declare.is_read_only(batch):
-            replica.closing.catch_up()
+        admission.check_bounds(batch, replica.state.descriptor)
+        floor = replica.pipeline.buffer.floor if read_only else replica.closing.enter()
         view = View(
             reader=context.engine,
             state=replica.state,
             now=now,
             read_at=read_at,
-            floor=replica.pipeline.buffer.floor,
+            floor=floor,
             lease_end=lease_end,
             tscache=replica.tscache,
             txn_expiration_s=context.settings["txn.expiration"],
@@ -292,26 +299,28 @@ class Executor:
         assert not evaluation.min_write_ts or evaluation.min_write_ts < lease_end, (
             "nothing is written at or above the end of the lease (I-07)"
         )
-        if isinstance(evaluation.transfer_to, int):
-            evaluation.trigger = replica.leasing.transfer(evaluation.transfer_to, served=replica.tscache.highest)
+        if (wanted := evaluation.transfer_to) is not None:
+            served = replica.tscache.highest
+            evaluation.trigger = replica.leasing.transfer(wanted.to, served=served, life=wanted.life)
         return evaluation
 
-    def _read_answer(self, batch: Batch, read_at: Timestamp, evaluation: Evaluation) -> BatchResult:
+    def _read_answer(self, batch: Batch, read_at: Timestamp, evaluation: Evaluation, state: RangeState) -> BatchResult:
+        """The answer to a read that was done on `state`, which may be older than the present one."""
         header = batch.header
         served = served_here(self._replica, evaluation.ts) if header.follower_ok or header.ts else ()
         answer = self._answer(evaluation, self._replica.state, served)
-        tap("replica.read_served", self._replica, batch, read_at, answer)
+        tap("replica.read_served", self._replica, batch, read_at, answer, state)
         return answer
 
     def _begin(self, evaluation: Evaluation, latch: RequestId) -> Later[BatchResult]:
         """Hand a command to the log. From here on the latch is the command's: a cancelled caller must not let others in."""
-        assert not evaluation.read_only, "only what changes something is proposed"
         waiter = self._replica.propose(evaluation)
-        waiter.when_decided(lambda _: self._command_decided(latch, evaluation.records))
-        return waiter.map(lambda state: self._answer(evaluation, state))
+        waiter.when_settled(partial(self._command_decided, latch, evaluation.records))
+        return waiter.map(partial(self._answer, evaluation))
 
-    def _command_decided(self, latch: RequestId, records: tuple[bytes, ...]) -> None:
-        self._unlatch(latch)
+    def _command_decided(self, latch: RequestId, records: tuple[bytes, ...], error: SlackwaterError | None) -> None:
+        if latch != NO_LATCH:
+            self._wake(self._latches.release(latch))
         for txn_id in records:
             self._records.tell(txn_id)
 

@@ -48,12 +48,9 @@ from slackwater.replica.lease import (
 from slackwater.runtime.sync import timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from slackwater.model.descriptors import Liveness
     from slackwater.model.ids import NodeId
-    from slackwater.replica.driver.context import ReplicaContext
-    from slackwater.replica.state import RangeState
+    from slackwater.replica.driver.context import HasState, ReplicaContext
 
 APPEND_ATTEMPTS_MAX = 8
 EXTEND_AFTER = 0.25
@@ -80,13 +77,13 @@ class LeaseUse(enum.Enum):
 class Leasing:
     """The lease of one replica, as this node sees it."""
 
-    def __init__(self, context: ReplicaContext, *, state: Callable[[], RangeState], continued: bool = False) -> None:
+    def __init__(self, context: ReplicaContext, of: HasState, *, continued: bool = False) -> None:
         self._context = context
-        self._state = state
+        self._of = of
         self._acquiring = False
         self.changed: Waiters[str] = Waiters()
         self.transferring_to: NodeId | None = None
-        lease = state().lease
+        lease = of.state.lease
         # A lease found on disk or in a snapshot was this node's in a former life, or before its replica was replaced. What
         # was served under it is forgotten, and what was applied may not be here yet: it must be acquired anew, which
         # puts a command behind everything in the log. (The right half of a split goes on under its lease: `continued`.)
@@ -96,7 +93,7 @@ class Leasing:
     @property
     def by_expiration(self) -> bool:
         """Whether this range's leases are expiration-based."""
-        return self._state().descriptor.range_id == FIRST_RANGE
+        return self._of.state.descriptor.range_id == FIRST_RANGE
 
     @property
     def duration_s(self) -> float:
@@ -105,22 +102,17 @@ class Leasing:
 
     def status(self, now: Timestamp) -> LeaseState:
         """What the current lease is worth."""
-        lease = self._state().lease
-        return lease_state(lease, self._record(lease), now=now, max_offset_us=self._context.clock.max_offset_us)
+        lease = self._of.state.lease
+        return lease_state(lease, self._record(lease, now), now=now, max_offset_us=self._context.clock.max_offset_us)
 
-    def usable_until(self) -> Timestamp:
-        """The first instant at which this node may no longer serve under the current lease."""
-        lease = self._state().lease
-        return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
+    def usable_until(self, now: Timestamp) -> Timestamp:
+        """The first instant at which this node may no longer serve under the current lease; MIN: it may not now."""
+        lease = self._of.state.lease
+        return usable_until(lease, self._record(lease, now), max_offset_us=self._context.clock.max_offset_us)
 
     def use(self, now: Timestamp) -> LeaseUse:
         """Whether this node may act under the current lease at `now`."""
-        lease = self._state().lease
-        return self._use(lease, self._until(lease), now)
-
-    def _until(self, lease: Lease) -> Timestamp:
-        """The first instant at which the lease is not VALID any more, as far as is known; MIN: it is not."""
-        return usable_until(lease, self._record(lease), max_offset_us=self._context.clock.max_offset_us)
+        return self._use(self._of.state.lease, self.usable_until(now), now)
 
     def _use(self, lease: Lease, until: Timestamp, now: Timestamp) -> LeaseUse:
         if lease.holder != self._context.node_id:
@@ -136,22 +128,21 @@ class Leasing:
     @property
     def former(self) -> bool:
         """Whether the current lease is of this node but of another life, its replica's or its process's: not of use here."""
-        lease = self._state().lease
+        lease = self._of.state.lease
         strange = lease.holder == self._context.node_id and lease.life not in (0, self._context.life)
         return strange or lease.sequence == self._former
 
     def check(self, now: Timestamp) -> Timestamp:
         """Raise unless this node holds the lease now and may serve under it; returns until when (see `usable_until`)."""
-        lease = self._state().lease
-        until = self._until(lease)
-        use = self._use(lease, until, now)
+        until = self.usable_until(now)
+        use = self._use(self._of.state.lease, until, now)
         if use is not LeaseUse.USABLE:
             raise self._unusable(use)
         return until
 
     def _unusable(self, use: LeaseUse) -> NotLeaseholder:
         hints = {
-            LeaseUse.ELSEWHERE: self._state().lease.holder,
+            LeaseUse.ELSEWHERE: self._of.state.lease.holder,
             LeaseUse.MOVING: self.transferring_to or 0,
             LeaseUse.NOT_BEGUN: self._context.node_id,
         }
@@ -191,7 +182,7 @@ class Leasing:
 
     async def _next(self) -> Lease:
         """The lease this node may ask for now."""
-        held, own = self._state().lease, self._check_entitled()
+        held, own = self._of.state.lease, self._check_entitled()
         node, clock = self._context.node_id, self._context.clock
         if own is None:
             return next_expiration_lease(
@@ -213,7 +204,7 @@ class Leasing:
 
     def _check_entitled(self) -> Liveness | None:
         """Raise unless this node may ask for the lease now; the record it stands on, where leases stand on records."""
-        held = self._state().lease
+        held = self._of.state.lease
         if self.by_expiration:
             if self.former and self.status(self._context.clock.now()) is not LeaseState.EXPIRED:
                 # Something was served under it, up to a time that is not known; nothing was at or above its end.
@@ -237,22 +228,22 @@ class Leasing:
             min_write_ts=MIN,
             trigger=LeaseTrigger(lease),
         )
-        range_id = self._state().descriptor.range_id
+        range_id = self._of.state.descriptor.range_id
         payload = encode_packet(Packet(range_id, [command]))
         for _ in range(APPEND_ATTEMPTS_MAX):
-            if self._state().lease.sequence != before:
+            if self._of.state.lease.sequence != before:
                 return
             try:
                 await self._context.log.append(range_id, [payload])
                 break
             except (AppendUnknown, Overloaded):
                 await self._context.runtime.clock.sleep(0.05)
-        while self._state().lease.sequence == before:
+        while self._of.state.lease.sequence == before:
             await self.changed.wait("applied", seconds=1.0)
 
     def extension(self) -> LeaseExtension | None:
         """The extension this holder should propose now, if EXTEND_AFTER of the usable part of its lease is over."""
-        lease, now = self._state().lease, self._context.clock.now()
+        lease, now = self._of.state.lease, self._context.clock.now()
         if lease.by_epoch or self.use(now) is not LeaseUse.USABLE:
             return None
         stasis_s = self._context.clock.max_offset_us / 1e6
@@ -266,12 +257,14 @@ class Leasing:
         assert not lease.by_epoch, "only an expiration-based lease is extended"
         return LeaseExtension(add_seconds(now, self.duration_s))
 
-    def transfer(self, to: NodeId, *, served: Timestamp) -> LeaseTrigger:
+    def transfer(self, to: NodeId, *, served: Timestamp, life: int = 0) -> LeaseTrigger:
         """The trigger that hands the lease to `to`. Serving stops when it is proposed: see `transferring_to`.
 
-        `served` is at or above every read that was noted here; it may be in the future.
+        `served` is at or above every read that was noted here; it may be in the future. `life` is what the target's process
+        says of itself: a node that was started again a moment ago has no use for a lease of its former life, and nor has
+        any other node until that lease has ended.
         """
-        state, now = self._state(), self._context.clock.now()
+        state, now = self._of.state, self._context.clock.now()
         if to not in state.descriptor.replicas:
             raise UsageError(
                 f"n{to} has no replica of r{state.descriptor.range_id}; add one first",
@@ -284,11 +277,14 @@ class Leasing:
                 LeaseSequence(state.lease.sequence + 1),
                 now,
                 expiration=add_seconds(now, self.duration_s),
-                life=0 if record is None else record.life,
+                life=life or (0 if record is None else record.life),
             )
         else:
             if record is None or not record.live_at(now) or record.draining:
                 raise UnavailableError(f"n{to} is not known to be live and taking leases")
+            if life not in (0, record.life):
+                probe("leases.target_started_again")
+                raise UnavailableError(f"n{to} was started again and has not renewed its liveness record yet")
             lease = Lease(to, LeaseSequence(state.lease.sequence + 1), now, epoch=record.epoch, life=record.life)
         # Everything this node served as leaseholder: the new holder writes above that. What it has closed, however far in
         # the future, is in the applied state once the command is: its own closed timestamp is at or above that.
@@ -300,7 +296,7 @@ class Leasing:
 
     def release(self, *, served: Timestamp) -> LeaseTrigger | None:
         """The trigger that ends this node's own expiration-based lease; serving stops when it is proposed."""
-        held, now = self._state().lease, self._context.clock.now()
+        held, now = self._of.state.lease, self._context.clock.now()
         if held.by_epoch or self.use(now) is not LeaseUse.USABLE:
             return None
         sequence = LeaseSequence(held.sequence + 1)
@@ -315,7 +311,7 @@ class Leasing:
         that was under way as well: its outcome is not waited for any more, and where no other node can take the lease, a
         node that went on waiting would never serve again.
         """
-        lease = self._state().lease
+        lease = self._of.state.lease
         if lease.holder == self._context.node_id:
             self._former, self.transferring_to = lease.sequence, None
 
@@ -325,13 +321,13 @@ class Leasing:
         self.changed.tell("applied")
         self.changed.tell("lease")
 
-    def _record(self, lease: Lease) -> Liveness | None:
-        if not lease.by_epoch:
+    def _record(self, lease: Lease, now: Timestamp) -> Liveness | None:
+        if not lease.epoch:  # expiration-based
             return None
         view = self._context.liveness
         # A node trusts its own record only while its heartbeats succeed.
-        return view.own() if lease.holder == self._context.node_id else view.get(lease.holder)
+        return view.own(now) if lease.holder == self._context.node_id else view.get(lease.holder)
 
     def elsewhere(self, reason: str, hint: int, **facts: object) -> NotLeaseholder:
         """The refusal that sends the caller to another replica."""
-        return NotLeaseholder(reason, range_id=self._state().descriptor.range_id, hint=hint, reason=reason, **facts)
+        return NotLeaseholder(reason, range_id=self._of.state.descriptor.range_id, hint=hint, reason=reason, **facts)

@@ -35,6 +35,7 @@ every `feed.poll_interval`; when they do not, with every heartbeat.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -167,6 +168,10 @@ class NodeLiveness:
         self._known: dict[NodeId, Liveness] = {}
         self.on_news: Callable[[], None] = lambda: None
         """Called when a node was first heard of, began another life, expired, or said that it stops or leaves."""
+        self.lease_s: Callable[[], float] = lambda: 0.0
+        """How long after a record's expiration leases on descriptors that hang on it count; written with each heartbeat."""
+        self.on_own: Callable[[Liveness], None] = lambda record: None
+        """Called with this node's record whenever it is known to be in the store."""
         self.heartbeats_failed = 0
         self._live: frozenset[NodeId] = frozenset()
         self._heard_at = MIN
@@ -184,11 +189,10 @@ class NodeLiveness:
         if life:
             self._heard_life = life
 
-    def own(self) -> Liveness | None:
-        """This node's record while it is live by its own clock; None otherwise."""
-        if self._own is not None and self._clock.peek() < self._own.expiration:
-            return self._own
-        return None
+    def own(self, now: Timestamp | None = None) -> Liveness | None:
+        """This node's record while it is live by its own clock, at the reading `now` or at a new one; None otherwise."""
+        own = self._own
+        return own if own is not None and (self._clock.peek() if now is None else now) < own.expiration else None
 
     def all(self) -> list[Liveness]:
         """Every known record, by node."""
@@ -258,7 +262,7 @@ class NodeLiveness:
         """Start a new epoch, once the former one can no longer be relied upon by anybody."""
         raw = await self._kv.get(liveness_key(self.node_id))
         if raw is None:
-            await self._write(Epoch(1), expected=None)
+            await self._write(None, Liveness(self.node_id, Epoch(1), MIN))
             await self.refresh()
             self.on_news()
             return
@@ -270,7 +274,7 @@ class NodeLiveness:
             # Not all of it at once: whether another process renews it meanwhile is soon to be seen.
             await self._runtime.clock.sleep(min(seconds_between(now, record.expiration) + 0.001, self._interval))
             raise UnavailableError("the record of this node's former life has not expired yet")
-        await self._write(Epoch(record.epoch + 1), expected=raw)
+        await self._write(raw, record.next_epoch())
         await self.refresh()
         self.on_news()  # leases of the former life are to be acquired anew, also where there is no other node to hear of
 
@@ -318,7 +322,7 @@ class NodeLiveness:
             await self._begin()
             return
         try:
-            await self._write(own.epoch, expected=_encoder.encode(own))
+            await self._write(_encoder.encode(own), own)
         except ConditionFailed as refused:
             self._adopt(refused.facts.get("actual"))
 
@@ -342,14 +346,24 @@ class NodeLiveness:
         self._own = None if self._left or record.epoch <= self._ended else record
         self.registered.set()
         self._known[self.node_id] = record
+        self.on_own(record)
 
-    async def _write(self, epoch: Epoch, *, expected: bytes | None) -> None:
-        assert epoch > 0, "epochs begin at 1"
+    async def _write(self, expected: bytes | None, base: Liveness) -> None:
+        """Replace our record by `base`, renewed: of its epoch, and with what was promised under earlier ones."""
+        assert base.epoch > 0, "epochs begin at 1"
         if self._left:
             raise UnavailableError("this node is stopping and renews nothing")
-        expiration = add_seconds(self._clock.now(), self._duration)
-        leaving = expected is not None and _decoder.decode(expected).decommissioning
-        record = Liveness(self.node_id, epoch, expiration, self.draining, leaving, self._lives.life)
+        record = msgspec.structs.replace(
+            base,
+            expiration=add_seconds(self._clock.now(), self._duration),
+            draining=self.draining,
+            life=self._lives.life,
+        )
+        # What was handed out under this epoch counts as long as it did, also when leases are made shorter.
+        lease_ms = max(
+            round(self.lease_s() * 1000), ceil(seconds_between(record.expiration, base.promised_upto) * 1000)
+        )
+        record = msgspec.structs.replace(record, lease_ms=lease_ms)
         assert record.expiration > self._clock.peek(), "a record lasts"
         await self._kv.conditional_put(liveness_key(self.node_id), _encoder.encode(record), expected=expected)
         self._trust(record)
@@ -379,7 +393,7 @@ class NodeLiveness:
         """Raise the epoch of an expired node. Fails when its record has changed since, for better or worse."""
         if record.live_at(self._clock.now()):
             raise UnavailableError(f"n{record.node_id} has not expired; its epoch cannot be ended")
-        ended = msgspec.structs.replace(record, epoch=Epoch(record.epoch + 1))
+        ended = record.next_epoch()
         try:
             assert ended.epoch > record.epoch, "ended epochs never come back (I-07)"
             await self._kv.conditional_put(
@@ -450,7 +464,7 @@ class NodeLiveness:
             if own is None:
                 return
             ended = Timestamp(max(MIN, min(own.expiration, self._clock.now())))
-            gone = msgspec.structs.replace(own, epoch=Epoch(own.epoch + 1), expiration=ended, draining=draining)
+            gone = msgspec.structs.replace(own.next_epoch(), expiration=ended, draining=draining)
             try:
                 await self._kv.conditional_put(
                     liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own)

@@ -4,16 +4,19 @@
 
 While one append is under way, everything evaluated meanwhile gathers in the buffer and leaves as one entry: group commit
 for free. An append with an unknown outcome is repeated with the same bytes until the entry is seen, or cannot apply any
-more because the lease has changed (pitfall 54: unknown is neither failure nor success).
+more because the lease has changed (pitfall 54: unknown is neither failure nor success). Under the max-write-age scheme it is
+not repeated for longer than a write may be old: then an empty command with a higher index takes its place, so that it can
+no longer apply wherever it turns up.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from slackwater.errors import AppendUnknown, NotLeaseholder, Overloaded, SlackwaterError
 from slackwater.hooks import probe, tap
-from slackwater.protocol.log.commands import ComplaintTrigger
+from slackwater.protocol.log.commands import COMMAND_ID_BYTES, ComplaintTrigger
 from slackwater.replica.apply import ApplyVerdict
 from slackwater.runtime.later import Later
 from slackwater.runtime.sync import Event
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from slackwater.clock.timestamp import Timestamp
     from slackwater.replica.apply import ApplyOutcome
-    from slackwater.replica.driver.context import ReplicaContext
+    from slackwater.replica.driver.context import HasState, ReplicaContext
     from slackwater.replica.propose import Flight, Proposal, ProposalBuffer
     from slackwater.replica.state import RangeState
 
@@ -34,26 +37,13 @@ assert APPEND_BACKOFF_S <= APPEND_BACKOFF_MAX_S, "pauses grow"
 
 
 class Waiter(Later["RangeState"]):
-    """Tells the outcome of one command: at once to what is kept for it, such as latches, then to the caller.
+    """Tells the outcome of one command, the state in which it applied: first to what is kept for it, then to its caller.
 
-    The caller may be cancelled while the command lives on.
+    An error says that it never will apply, or that its outcome is unknown. The caller may be cancelled while the command
+    lives on.
     """
 
-    __slots__ = ("_then",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._then: tuple[Callable[[SlackwaterError | None], None], ...] = ()
-
-    def when_decided(self, then: Callable[[SlackwaterError | None], None]) -> None:
-        """Have `then(error)` called, None when it applied, in the very step in which the command is decided."""
-        self._then += (then,)
-
-    def settle(self, value: RangeState | None, error: SlackwaterError | None = None) -> None:
-        """The command applied in the state `value`; or `error` says that it never will, or that its outcome is unknown."""
-        for then in self._then:
-            then(error)
-        super().settle(value, error)
+    __slots__ = ()
 
 
 class Pipeline:
@@ -64,13 +54,16 @@ class Pipeline:
         context: ReplicaContext,
         buffer: ProposalBuffer[Waiter],
         *,
-        state: Callable[[], RangeState],
+        of: HasState,
         targets: Callable[[], tuple[Timestamp, Timestamp]],
+        patience_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
+        """`patience_s` is how long an entry may be under way before an empty command pushes it out."""
         self.buffer = buffer
         self._context = context
-        self._state = state
+        self._of = of
         self._targets = targets
+        self._patience_s = patience_s
         self._dirty = Event()
 
     def submit(self, proposal: Proposal[Waiter]) -> None:
@@ -88,27 +81,40 @@ class Pipeline:
                 closed = self.buffer.assigned_closed
                 flight = self.buffer.flush(close_target=target, close_limit=limit)
                 if flight is not None:
-                    tap("propose.flushed", self._context, self._state(), flight, closed)
+                    tap("propose.flushed", self._context, self._of.state, flight, closed)
                     await self._append(flight)
 
     async def _append(self, flight: Flight[Waiter]) -> None:
         assert flight.lease_sequence <= self.buffer.sequence, "a flight belongs to this lease or to an earlier one"
-        pause = APPEND_BACKOFF_S
-        range_id = self.buffer.range_id
+        pause, failed_ns = APPEND_BACKOFF_S, 0
+        range_id, payload, pushing = self.buffer.range_id, flight.payload, False
         while not self._decided(flight):
             try:
-                await self._context.log.append(range_id, [flight.payload])
+                if payload:
+                    await self._context.log.append(range_id, [payload])
             except AppendUnknown:
                 probe("propose.append_unknown")
             except Overloaded:
                 probe("propose.log_overloaded")
             except SlackwaterError as error:
+                if pushing:  # said of the empty command: what it was to push out may still appear, so it is tried again
+                    await self._context.runtime.clock.sleep(pause)
+                    continue
                 # The log says that the entry never will appear, so these proposals are certain not to apply.
                 for proposal in self.buffer.withdraw(flight):
                     fail(proposal, error)
                 return
             else:
-                return
+                if not pushing:
+                    return
+                payload = (
+                    b""  # what was pushed out is decided when the empty command applies, if it did not come before that
+                )
+            if not pushing and (patience_s := self._patience_s()) < math.inf:
+                failed_ns = failed_ns or self._context.runtime.clock.monotonic_ns()
+                if self._overdue(flight, failed_ns, patience_s):
+                    probe("propose.pushed_out")
+                    payload, pushing = self.buffer.push_out(self._context.runtime.rng.bytes(COMMAND_ID_BYTES)), True
             await self._context.runtime.clock.sleep(pause)
             pause = min(2 * pause, APPEND_BACKOFF_MAX_S)
         # Decided without being settled: a late entry of this node's former life used up the indexes. Wherever this one
@@ -120,13 +126,19 @@ class Pipeline:
                 NotLeaseholder(
                     "another command took this one's index",
                     range_id=range_id,
-                    hint=self._state().lease.holder,
+                    hint=self._of.state.lease.holder,
                     reason=ApplyVerdict.STALE_INDEX.value,
                 ),
             )
 
+    def _overdue(self, flight: Flight[Waiter], since_ns: int, patience_s: float) -> bool:
+        """Whether an entry of the lease in force has been under way for longer than its writes may be old."""
+        if flight.lease_sequence != self.buffer.sequence:
+            return False
+        return self._context.runtime.clock.monotonic_ns() - since_ns > patience_s * 1e9
+
     def _decided(self, flight: Flight[Waiter]) -> bool:
-        state = self._state()
+        state = self._of.state
         return state.lease.sequence != flight.lease_sequence or state.lai >= flight.last_lai
 
     def settle(self, outcome: ApplyOutcome, state: RangeState) -> None:

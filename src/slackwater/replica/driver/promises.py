@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.closedts.receiver import Promise
+from slackwater.closedts.records import Promise
 from slackwater.codec.layout import range_local
 from slackwater.hooks import probe
 from slackwater.model.descriptors import LeaseAppliedIndex
@@ -44,8 +44,8 @@ async def note(engine: Engine, replicas: Mapping[RangeId, Replica], pause: Calla
     """
     known: dict[RangeId, Promise] = {}
     for number, (range_id, replica) in enumerate(list(replicas.items()), 1):
-        # What this node promised itself, as leaseholder, is as true as what it was promised; both name at most this index.
-        closed = Timestamp(max(replica.closing.closed(), replica.closing.promised()))
+        # What this node promised itself, as leaseholder, reached it like any other promise, with its index.
+        closed = replica.closing.closed()
         if closed > replica.state.closed:
             known[range_id] = Promise(replica.state.lai, closed)
         if number % LOOKED_AT_ONCE == 0:

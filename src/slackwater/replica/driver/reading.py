@@ -50,13 +50,14 @@ async def follower_read(replica: Replica, batch: Batch) -> BatchResult:
     )
     try:
         evaluation = evaluate(batch, view)
-        if evaluation.bulk is not None:
-            evaluation.results = await read_bulk(context, evaluation.bulk, context.engine.snapshot())
+        frozen, state = None if evaluation.bulk is None else context.engine.snapshot(), replica.state
+        if evaluation.bulk is not None and frozen is not None:
+            evaluation.results = await read_bulk(context, evaluation.bulk, frozen)
     except ConflictError as error:
         raise _in_the_way(replica, batch, error) from None
     served = served_here(replica, evaluation.ts)
     answer = evaluation.result(view.state, context.node_id, now=now, by_follower=True, served=served)
-    tap("replica.read_served", replica, batch, view.read_at, answer)
+    tap("replica.read_served", replica, batch, view.read_at, answer, state)
     return answer
 
 

@@ -29,7 +29,7 @@ from slackwater.errors import (
 from slackwater.hooks import probe, tap
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
 from slackwater.replica import admission
-from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, digest_in, merge_in
+from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, pauses_in
 from slackwater.replica.driver.checksums import Checksums
 from slackwater.replica.driver.closing import Closing
 from slackwater.replica.driver.executing import Executor
@@ -87,14 +87,16 @@ class Replica:
             low_water=Timestamp(max(state.read_floor, state.closed)),
             bytes_max=int(context.settings["replica.tscache_bytes_max"]),
         )
-        self.leasing = Leasing(context, state=lambda: self.state, continued=continued)
+        self.leasing = Leasing(context, self, continued=continued)
         self.closing = Closing(self)
         self.executor = Executor(self)
         buffer: ProposalBuffer[Waiter] = ProposalBuffer(
             state.descriptor.range_id, BucketTracker(), entry_bytes_max=int(context.settings["log.entry_bytes_max"])
         )
         buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
-        self.pipeline = Pipeline(context, buffer, state=lambda: self.state, targets=self.closing.targets)
+        self.pipeline = Pipeline(
+            context, buffer, of=self, targets=self.closing.targets, patience_s=self.closing.patience_s
+        )
 
     def start(self) -> None:
         """Begin to tail the log and to flush proposals."""
@@ -146,7 +148,7 @@ class Replica:
 
     def propose(self, evaluation: Evaluation) -> Waiter:
         """Hand what was evaluated, in this very step, to the log; the waiter is told what became of it."""
-        self.closing.waking()
+        self.closing.waking(evaluation.min_write_ts)
         if evaluation.close_at:
             self.closing.closing_at(evaluation.close_at)
         proposal = Proposal(
@@ -162,7 +164,7 @@ class Replica:
         self.pipeline.submit(proposal)
         if isinstance(evaluation.trigger, LeaseTrigger):
             self.leasing.transferring_to = evaluation.trigger.lease.holder
-            waiter.when_decided(self._transfer_decided)
+            waiter.when_settled(self._transfer_decided)
         return waiter
 
     def _transfer_decided(self, error: SlackwaterError | None) -> None:
@@ -181,9 +183,9 @@ class Replica:
         if trigger is not None:
             await self.propose(Evaluation(trigger=trigger)).wait()
 
-    async def give_lease(self, to: NodeId) -> None:
+    async def give_lease(self, to: NodeId, *, life: int) -> None:
         """Transfer the lease, also of a suspended replica; returns once that is applied here."""
-        trigger = self.leasing.transfer(to, served=self.reached())
+        trigger = self.leasing.transfer(to, served=self.reached(), life=life)
         await self.propose(Evaluation(trigger=trigger)).wait()
 
     # --- applying --------------------------------------------------------------------------------------------------
@@ -224,14 +226,15 @@ class Replica:
         size = 0
         for position, payload in entries:
             packet = decode_packet(payload)
-            if merge_in(packet) is not None:
+            merge, digest = pauses_in(packet)
+            if merge is not None:
                 self._apply_run(run)
                 run, size = [], 0
                 await self._await_right_side(position, packet)
             run.append((position, packet))
             size += len(payload)
             # A digest is of the state right here, whatever else arrived with it.
-            if size >= APPLY_RUN_BYTES_MAX or digest_in(packet):
+            if size >= APPLY_RUN_BYTES_MAX or digest:
                 self._apply_run(run)
                 run, size = [], 0
         self._apply_run(run)
@@ -251,20 +254,21 @@ class Replica:
         """Apply entries in one engine batch, then tell everybody. Cannot be interleaved."""
         if not run or self.retired or self.halted:
             return
-        state, whole = self.state, WriteBatch()
+        state = self.state
         done: list[tuple[RangeState, Applied, Position]] = []
         for position, packet in run:
             applied = apply_packet(state, position, packet)
             done.append((state, applied, position))
             state = applied.state
-            if len(run) > 1:  # listeners get each entry's own batch, so a run is gathered in another one
+        whole = done[0][1].batch
+        if len(done) > 1:  # listeners get each entry's own batch, so a run is gathered in another one
+            whole = WriteBatch()
+            for _, applied, _ in done:
                 whole.extend(applied.batch)
-            else:
-                whole = applied.batch
         for before, applied, _ in done:
             if before.descriptor.generation != applied.state.descriptor.generation:
                 self.context.hooks.generation_changed(whole, before.descriptor, applied.state.descriptor)
-        self.closing.check(applied for _, applied, _ in done)
+        self.closing.check(done)
         assert state.position == run[-1][0], "the state is that of the last entry (I-06)"
         assert len(done) == len(run), "every entry is applied"
         self.context.write(whole)
@@ -293,6 +297,8 @@ class Replica:
                 right = state.descriptor
                 reads = self.tscache.summary(bytes_max=SPLIT_READS_BYTES_MAX, start=right.start, end=right.end)
                 self.context.hooks.replica_created(state, reads, continued=not self.leasing.former)
+                if self.context.transport is not None:
+                    self.context.transport.divided(self.state.descriptor.range_id, right.range_id)
             case Absorbed(descriptor):
                 self.tscache.raise_floor(self.state.read_floor)
                 self.context.hooks.replica_absorbed(descriptor, self.state.descriptor.range_id)

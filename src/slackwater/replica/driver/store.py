@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
+from slackwater.closedts.closable import NodeLease
 from slackwater.closedts.policy import PolicyBook, closable_upto
-from slackwater.closedts.side_transport import NodeLease
 from slackwater.errors import (
     DamageError,
     LogTrimmed,
@@ -25,6 +25,7 @@ from slackwater.errors import (
     UnavailableError,
 )
 from slackwater.hooks import probe, tap
+from slackwater.model.descriptors import Epoch
 from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.replica import declare
 from slackwater.replica.driver import promises
@@ -386,7 +387,7 @@ class Store:
         """At or above everything this process has closed or served, in the future of its clock where ranges lead."""
         return Timestamp(max([self._reached, *(r.reached() for r in self.replicas.values())]))
 
-    # --- closed timestamps (`closedts.driver.Ranges`) ----------------------------------------------------------------
+    # --- closed timestamps (`closedts.log_driven.driver.Ranges`) ----------------------------------------------------------------
 
     def node_lease(self) -> NodeLease | None:
         """The epoch this node's leases hang on, while it may be relied on."""
@@ -396,6 +397,18 @@ class Store:
         upto = closable_upto(Timestamp(own.expiration - (clock.max_offset_us << LOGICAL_BITS)))
         assert upto < own.expiration, "closing stays inside the lease (I-11)"
         return NodeLease(own.epoch, upto) if clock.peek() <= upto else None
+
+    def live_epoch(self, node: NodeId) -> Epoch:
+        """The epoch in which a node is known to be live now; 0: it is not, or that is not known."""
+        view = self.context.liveness
+        record = view.own() if node == self.context.node_id else view.get(node)
+        live = record is not None and record.live_at(self.context.clock.peek())
+        return record.epoch if record is not None and live else Epoch(0)
+
+    def leaseholder(self, range_id: RangeId) -> NodeId:
+        """The node that holds the lease of a range that is here, as far as is known; 0: none."""
+        replica = self.replicas.get(range_id)
+        return NodeId(0) if replica is None else replica.state.lease.holder
 
     def closed(self, range_id: RangeId) -> Timestamp:
         """What a follower read of this range may be served at, here and now."""

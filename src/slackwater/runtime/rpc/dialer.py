@@ -9,7 +9,7 @@
 
 A dead peer must cost its callers nothing: after a failed dial every call to it fails at once until a pause is over. The
 pause doubles with each failure in a row, up to `rpc.reconnect_pause_max`, with a random quarter taken off so that a
-cluster does not dial a returning node in step. Nothing dials in the background: whoever wants a peer asks for it.
+cluster does not dial a returning node in step. Nothing dials in the background: a peer is dialed when a caller asks for it.
 
 A dial is a task of the dialer, not of the first caller, so the cancellation of one caller does not fail the others who
 wait for the same dial.
@@ -285,6 +285,6 @@ def _close_all(peers: list[Peer]) -> None:
 
 
 def _retrieve(dial: asyncio.Future[Peer]) -> None:
-    """Every waiter may have been cancelled: an error nobody asks for is no unhandled one."""
+    """Every waiter may have been cancelled: an error that no waiter asks for is no unhandled one."""
     if not dial.cancelled():
         dial.exception()

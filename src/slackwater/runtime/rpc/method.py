@@ -4,7 +4,7 @@
     FEED = StreamMethod("range.feed", FeedRequest, FeedEvent, callers=NODES_AND_OPERATORS)
 
 A method is a name, two types and who may call it, declared once and imported by caller and server; the name travels, the
-rest does not. A method that nobody may call cannot be made.
+rest does not. A method without callers cannot be made.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Context:
         self._clock = clock
         self.deadline_ns = deadline_ns  # on our monotonic clock; 0 for none
         self.size = size  # bytes of the request
-        self.cancelled = False  # nobody waits for the answer any more
+        self.cancelled = False  # no caller waits for the answer any more
         self.started = False
         self.credit = 0
         self.window = 0

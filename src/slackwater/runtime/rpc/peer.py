@@ -15,7 +15,7 @@ a call early is decided here and told to the server, which cancels the handler:
 
 A node pings its peers at every heartbeat interval. The answer measures the round trip and, as NTP does, the offset
 between the clocks: the server read its clock somewhere between sending and receiving, so half the round trip bounds the
-error. A client's clock is nobody's business: it pings only where nothing else was said, and often enough that the server
+error. A client's clock is not measured: it pings only where nothing else was said, and often enough that the server
 does not take it for gone. There are more clients than nodes, and a server has better things to do.
 """
 
@@ -390,4 +390,4 @@ class Peer(RpcSession):
             call.fail(ConnectionLost(str(error), peer=self.peer, sent=True))
         if not self._ready.done():
             self._ready.set_exception(error)
-            self._ready.exception()  # whoever dialed may have gone: that is no unhandled error
+            self._ready.exception()  # the dialing caller may have gone: that is no unhandled error

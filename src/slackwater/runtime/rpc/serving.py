@@ -144,7 +144,7 @@ class ServerSession(RpcSession):
                 self._on_hello(message)
             case Goodbye():
                 error = unpack(message.error, message.message, message.facts)
-                if not isinstance(error, ConnectionLost):  # the caller refuses us: whoever runs this should know
+                if not isinstance(error, ConnectionLost):  # the caller refuses us: the operator should know
                     self._server.refused(self._connection.peer, error)
                 self._end(error)
 
@@ -355,10 +355,10 @@ class ServerSession(RpcSession):
         if not context.cancelled:
             self._fault(context.id, context.method, error)
         elif not isinstance(error, SlackwaterError):
-            self._server.crashed(context.method, error)  # nobody waits for the answer, but a bug is a bug
+            self._server.crashed(context.method, error)  # no caller waits for the answer, but a bug is a bug
 
     def _on_handler_cancelled(self, context: Context) -> None:
-        """Somebody other than the caller cancelled the task: the caller still deserves an answer."""
+        """Answers a caller whose task was cancelled, but not by that caller."""
         if not context.cancelled and self._error is None:
             context.cancelled = True
             lost = ConnectionLost("the server ended before the request did; it may have been executed", sent=True)
@@ -392,7 +392,7 @@ class ServerSession(RpcSession):
             self._forget(context)
         # A cancelled task remembers where it was, frames and request and all: it must not be found from there.
         task, context.task = context.task, None
-        if task is not None:  # a `Later` has none: it is told in time, to nobody
+        if task is not None:  # a `Later` has none: what it is told in time is dropped
             task.cancel()
 
     def _tick(self) -> None:

@@ -7,7 +7,7 @@ consumer gives credit back as it takes items, half a window at a time so that cr
     items             a b c d                e f
     consumer                   takes a, b → Credit(2)
 
-So a slow consumer holds at most `window` decoded items and holds up nobody else on the connection.
+So a slow consumer holds at most `window` decoded items and holds up no other stream of the connection.
 
 Close a stream that is not read to its end: `async with peer.stream(...) as events:` or `await events.aclose()`. A task
 that is cancelled while it waits for an item closes the stream. The connection closes it when it ends.

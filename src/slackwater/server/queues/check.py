@@ -77,7 +77,7 @@ class CheckQueue:
         interval, now_ns = visit.context.settings["queue.check_interval"], visit.context.now_ns()
         range_id = visit.descriptor.range_id
         if not visit.leading:
-            visit.context.questions.pop(range_id, None)  # whoever leads the range asks
+            visit.context.questions.pop(range_id, None)  # the range's leaseholder asks
             return False
         if not interval or len(visit.descriptor.replicas) < 2:
             return False

@@ -3,7 +3,7 @@
     named in the descriptor, nothing here, and no other node that is named answers     ──► replay, install
     not named, and every node that is named has been dead for `liveness.dead_after`    ──► replay, be named, replay, install
 
-To be named takes an entry in the range's own log (`AdoptTrigger`). It takes the lease from nobody and nothing from the log,
+To be named takes an entry in the range's own log (`AdoptTrigger`). It takes no lease away and nothing from the log,
 so a node that was thought dead and comes back finds one more replica, and otherwise what it left. From then on the new
 replica is like any other: it asks for the lease when the old holder's epoch is over, which puts an entry behind all there
 are; it is copied to other nodes; and the dead one is taken off.

@@ -106,14 +106,18 @@ class Queues:
 
     # --- when ----------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Sweep for as long as the node lives. Nodes do not sweep in step: each waits a little differently."""
+    def start(self) -> None:
+        """Sweep until closed. Nodes do not sweep in step: each waits a little differently."""
         self.context.liveness.on_news = self.wake
         self.context.scope.spawn(self._keep(self._urgent, self._sweep_urgent), name="urgent queues")
         self.context.store.context.columns.on_want = self._columns.news.set
         self.context.scope.spawn(self._keep(self._columns, self.columns.sweep), name="columns")
         self.context.scope.spawn(self._collect(), name="gc")
-        await self._keep(self._upkeep, self._sweep_upkeep)
+        self.context.scope.spawn(self._keep(self._upkeep, self._sweep_upkeep), name="queues")
+
+    async def close(self) -> None:
+        """End every sweep: after this, no queue writes to the store."""
+        await self.context.scope.close()
 
     async def _collect(self) -> None:
         while True:

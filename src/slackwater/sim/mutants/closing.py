@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.closedts.receiver import _Record
+from slackwater.closedts.records import Record
 from slackwater.sim.mutants.patch import Patch
 from slackwater.sim.scenario import PlantedBug, plant
 
 if TYPE_CHECKING:
-    from slackwater.closedts.receiver import Receiver, _Stream
+    from slackwater.closedts.log_driven.receiver import Receiver, _Stream
     from slackwater.protocol.closedts.update import Update
     from slackwater.replica.propose import Flight, ProposalBuffer
 
 _BUFFER = "slackwater.replica.propose:ProposalBuffer"
-_RECEIVER = "slackwater.closedts.receiver:Receiver"
+_RECEIVER = "slackwater.closedts.log_driven.receiver:Receiver"
 
 
 def repropose(buffer: ProposalBuffer[object], flight: Flight[object]) -> None:
@@ -30,7 +30,7 @@ def believe_last(receiver: Receiver, stream: _Stream, update: Update) -> None:
     """M04: forget what other messages promised to the ranges that this one names."""
     for range_id, _, _ in update.members:
         if range_id in receiver._records:
-            receiver._records[range_id] = _Record()
+            receiver._records[range_id] = Record()
         for other in receiver._streams.values():
             if other is not stream:
                 other.members.pop(range_id, None)
@@ -174,7 +174,7 @@ plant(
         expected=("I-10", "I-09"),
         patches=(
             Patch(
-                "slackwater.replica.driver.closing:Closing.try_close",
+                "slackwater.replica.driver.closing:Closing._hindered",
                 "use = replica.leasing.use(self._context.clock.peek())",
                 """
 use = replica.leasing.use(self._context.clock.peek())
@@ -211,6 +211,38 @@ plant(
                 "slackwater.server.recovery.plan:_options",
                 "known = resolve(copy.reader, start, end, closed=copy.closed, fate=fate)",
                 "known = resolve(copy.reader, start, start, closed=copy.closed, fate=fate)",
+            ),
+        ),
+    )
+)
+plant(
+    PlantedBug(
+        "M08",
+        "the store-wide scheme lets a command write at the very timestamp that the next heartbeat closes",
+        play="store_wide",
+        expected=("I-10", "I-11"),
+        patches=(
+            Patch(
+                "slackwater.closedts.store_wide.driver:StoreWide.floor",
+                "self.sender.mpt.cur",
+                "self.sender.mpt.cur - 1",
+            ),
+            # The range's own bound would refuse as well: two guards, and both have to be broken.
+            Patch("slackwater.replica.closing:try_close", "lowest <= ts", "lowest < ts"),
+        ),
+    )
+)
+plant(
+    PlantedBug(
+        "X-UNNAMED",
+        "a quiet range proposes a command, and the next heartbeat does not name it",
+        play="store_wide",
+        expected=("I-10", "I-11", "I-09", "I-12"),
+        patches=(
+            Patch(
+                "slackwater.closedts.store_wide.sender:Sender.touch",
+                "lai = self._quiet.pop(range_id, None)",
+                "return promised",
             ),
         ),
     )

@@ -146,18 +146,18 @@ plant(
         patches=(
             Patch(
                 f"{_CHANGES}:TableFeed.items",
-                "_from_resolved(self._frontier.resolved, scan_ts=self._scan_ts)",
+                "self._token(self._frontier.resolved, scan_ts=self._scan_ts)",
                 "position",
             ),
             Patch(
                 f"{_CHANGES}:TableFeed.items",
-                "_from_resolved(resolved, scan_ts=MIN if scan.done else self._scan_ts)",
+                "self._token(resolved, scan_ts=scan_ts)",
                 "position",
             ),
             Patch(
                 f"{_CHANGES}:TableFeed._checkpoint",
-                "_from_resolved(resolved)",
-                "position or _from_resolved(resolved)",
+                "self._token(resolved)",
+                "position or self._token(resolved)",
             ),
         ),
     )

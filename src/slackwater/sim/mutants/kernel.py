@@ -73,7 +73,7 @@ plant(
         expected=("I-01",),
         faults=frozenset({FaultKind.CLOCK_BEYOND}),
         patches=(
-            Patch(f"{_PROGRAMS}:NodeClock.update", BODY, "self.clock._last = max(self.clock._last, Timestamp(ts))"),
+            Patch(f"{_PROGRAMS}:NodeClock.update", BODY, "self.clock.latest = max(self.clock.latest, Timestamp(ts))"),
         ),
     )
 )

@@ -33,8 +33,8 @@ plant(
             ),
             Patch(
                 "slackwater.replica.driver.leasing:Leasing.transfer",
-                "state, now = self._state(), self._context.clock.now()",
-                "state = self._state(); now = Timestamp(state.lease.start + 1)",
+                "state, now = self._of.state, self._context.clock.now()",
+                "state = self._of.state; now = Timestamp(state.lease.start + 1)",
             ),
             Patch("slackwater.replica.driver.leasing:Leasing.transfer", "Timestamp(max(now, served))", "now"),
         ),

@@ -14,7 +14,7 @@ plant(
         patches=(
             Patch(
                 "slackwater.protect.store:ProtectionStore._set_deadline",
-                "deadline <= max(txn.state.read_ts, txn.state.write_ts)",
+                "deadline <= now",
                 "False",
             ),
             Patch(
@@ -43,5 +43,20 @@ plant(
         play="collecting",
         expected=("I-28",),
         patches=(Patch("slackwater.protect.reconcile:Reconciler.round", "MIN < record.expires <= now", "False"),),
+    )
+)
+plant(
+    PlantedBug(
+        "X-COVERED-BY-ANY",
+        "a time is protected again because another protection is there, although that one keeps only what came later",
+        play="collecting",
+        expected=("I-26", "I-27"),
+        patches=(
+            Patch(
+                "slackwater.protect.store:uncovered",
+                "Kept(s.start, s.end, ts, after)",
+                "Kept(s.start, s.end, MAX, after)",
+            ),
+        ),
     )
 )

@@ -24,7 +24,7 @@ plant(
 probe("propose.append_unknown")
 for proposal in flight.proposals:
     if proposal.waiter._tell is not None:
-        proposal.waiter._value = self._state()
+        proposal.waiter._value = self._of.state
         proposal.waiter._told()
 """,
             ),

@@ -32,7 +32,7 @@ plant(
         "a commit does not look at its deadline: rows get into a table after it was dropped",
         play="gateways",
         expected=("I-30",),
-        settings={"catalog.trust_duration": 0.5},
+        settings={"catalog.lease.duration": 0.5, "catalog.lease.abandoned_duration": 0.5},
         patches=(
             Patch("slackwater.replica.records:check_commit", "commit_ts >= request.deadline", "False"),
             Patch("slackwater.replica.evaluate:_check_deadline", "write_ts >= below", "False"),

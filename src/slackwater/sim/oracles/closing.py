@@ -28,9 +28,10 @@ from bisect import bisect_right
 from operator import attrgetter, lt
 from typing import TYPE_CHECKING, NamedTuple
 
-from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp
-from slackwater.closedts.driver import SideTransport
-from slackwater.closedts.policy import target
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds
+from slackwater.closedts.driver.schemes import Schemes
+from slackwater.closedts.kinds import Scheme
+from slackwater.closedts.policy import target, write_age_s
 from slackwater.codec.layout import split_version
 from slackwater.protocol.log.commands import NO_LAI, LeaseTrigger, MergeTrigger, SplitTrigger
 from slackwater.replica.apply import ApplyVerdict
@@ -45,8 +46,11 @@ from slackwater.storage.intents import decode_intent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from slackwater.closedts.closable import NodeLease
+    from slackwater.closedts.log_driven.sender import Sender as GroupSender
     from slackwater.closedts.policy import ClosingPolicy, Terms
-    from slackwater.closedts.side_transport import NodeLease, Sender
+    from slackwater.closedts.publisher import Publisher
+    from slackwater.closedts.store_wide.sender import Sender as StoreSender
     from slackwater.model.ids import RangeId
     from slackwater.protocol.log.commands import Command
     from slackwater.replica.driver import Replica
@@ -158,7 +162,7 @@ class Ledger(_Watcher):
                 lais.append(command.lai)
                 lowest.append(command.min_write_ts)
 
-    def _published(self, sender: Sender, now: Timestamp, terms: Terms, lease: NodeLease) -> None:
+    def _published(self, sender: GroupSender | StoreSender, now: Timestamp, terms: Terms, lease: NodeLease) -> None:
         for range_id, lai, ts, _ in sender.promises():
             if not self.of(range_id).add(lai, ts):
                 continue
@@ -350,7 +354,7 @@ class PublishedClosing(_Watcher):
     name = "I-11"
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Sender, ClosingPolicy], Timestamp] = {}
+        self._known: dict[tuple[GroupSender | StoreSender, ClosingPolicy], Timestamp] = {}
 
     def attach(self, world: World) -> None:
         """Listen to both ways of publishing."""
@@ -358,7 +362,7 @@ class PublishedClosing(_Watcher):
         listen(world, "closedts.published", self._by_transport)
         listen(world, "propose.flushed", self._by_command)
 
-    def _by_transport(self, sender: Sender, now: Timestamp, terms: Terms, lease: NodeLease) -> None:
+    def _by_transport(self, sender: GroupSender | StoreSender, now: Timestamp, terms: Terms, lease: NodeLease) -> None:
         store = self._store_with(sender)
         fresh: list[tuple[ClosingPolicy, Timestamp]] = []
         last: ClosingPolicy | None = None  # ranges of one group share one policy, and a policy is slow to hash
@@ -380,11 +384,11 @@ class PublishedClosing(_Watcher):
             if aim is None or ts > aim:
                 self.violated("over-target", f"n{sender.node_id} published {ts} for {policy.status()}; wanted is {aim}")
 
-    def _store_with(self, sender: Sender) -> Store | None:
+    def _store_with(self, sender: GroupSender | StoreSender) -> Store | None:
         for _, node in cluster_of(self.world).up():
             store = node.member.store if node.member else None
             transport = store.context.transport if store else None
-            if isinstance(transport, SideTransport) and transport.sender is sender:
+            if isinstance(transport, Schemes) and sender in (transport.log_driven.sender, transport.store_wide.sender):
                 return store
         return None
 
@@ -404,11 +408,22 @@ class PublishedClosing(_Watcher):
         replica = None if store is None else store.replicas.get(state.descriptor.range_id)
         if replica is None or context.transport is None:
             return
-        closing = replica.closing
-        aim = target(closing.policy(), context.clock.physical(), context.transport.terms()) or MIN
-        if flight.closed > max(aim, closing._at):
+        aim, asked = self._aim(replica, context.transport), replica.closing._at
+        if flight.closed > max(aim, asked):
             where = f"{name_of(context)} r{state.descriptor.range_id}"
-            self.violated("over-target", f"{where} closes {flight.closed}; wanted is {aim}, asked for {closing._at}")
+            self.violated("over-target", f"{where} closes {flight.closed}; wanted is {aim}, asked for {asked}")
+
+    def _aim(self, replica: Replica, transport: Publisher) -> int:
+        """How far a command may close by itself, under whichever schemes close its range."""
+        closing, now, terms = replica.closing, replica.context.clock.physical(), transport.terms()
+        aims = [MIN]
+        if closing.closes_by(Scheme.LOG_DRIVEN):
+            aims.append(target(closing.policy(), now, terms) or MIN)
+        if closing.closes_by(Scheme.MAX_WRITE_AGE) and (age_s := write_age_s(closing.policy(), terms)):
+            aims.append(add_seconds(now, -age_s))
+        if closing.closes_by(Scheme.STORE_WIDE):
+            aims.append(transport.promised(replica.state.descriptor.range_id))
+        return max(aims)
 
     def _inside(self, context: ReplicaContext, state: RangeState, ts: Timestamp) -> None:
         """Before the end of the lease less the clocks' error, by what this node knows of its own lease."""

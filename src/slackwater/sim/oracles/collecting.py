@@ -1,8 +1,9 @@
 """What is collected, watched as it is applied (I-26, and the half of I-28 that says that garbage goes).
 
     I-26   every deletion: whatever can still be read of its key, above the threshold, at a kept instant and at a protected one,
-           shows what V shows there; a threshold is raised only as far as the leaseholder's copies of zones and protections
-           allow, and never past a protection that was acknowledged
+           shows what V shows there, where an intent stands for what it has become on a replica that is ahead; a threshold is
+           raised only as far as the leaseholder's copies of zones and protections allow, and never past a protection that was
+           acknowledged
     I-28   after healing, on every replica: no garbage that nothing needs is older than its time to live and some slack
 
 Which protections were acknowledged, the oracle knows from the clients that asked for them (`AcknowledgedWrite`), not from nodes.
@@ -23,6 +24,7 @@ from slackwater.sim.oracles.closing import listen
 from slackwater.sim.oracles.replication import _Watcher
 from slackwater.sim.scenarios.cluster_plan import cluster_of
 from slackwater.storage.gc import garbage, keys_of, versions_of
+from slackwater.storage.intents import intent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -126,6 +128,7 @@ class OnlyGarbageGoes(_Watcher):
         holder = next((s for s in self._states(event) if s.descriptor.contains(key)), state)
         written = self._versions.found.get(key, {})
         there = dict(versions_of(engine, key))
+        there |= _to_come(engine, key, there, written)
         instants = {holder.gc_threshold + 1, MAX, *(k.ts for k in holder.kept if k.start <= key < k.end)}
         instants |= {a.kept.ts for a in acknowledged(self.world).values() if a.kept.start <= key < a.kept.end}
         # The first replica to apply an entry holds all of V in its range; of others, and of neighbors, only what is closed.
@@ -148,6 +151,17 @@ class OnlyGarbageGoes(_Watcher):
         for replica in node.member.store.replicas.values() if node is not None and node.member else ():
             if replica.state.descriptor.range_id != event.after.descriptor.range_id:
                 yield replica.state
+
+
+def _to_come(
+    engine: MemoryEngine, key: bytes, there: dict[Timestamp, bytes], written: dict[int, bytes]
+) -> dict[Timestamp, bytes]:
+    """The version that an intent on the key stands for, where V has it from a replica that has resolved the intent."""
+    intent = intent_of(engine, key)
+    if intent is None:
+        return {}
+    newest = max([intent.ts - 1, *there])
+    return {Timestamp(ts): value for ts, value in written.items() if ts > newest and value == intent.value}
 
 
 def _visible(versions: dict[Timestamp, bytes] | dict[int, bytes], ts: int) -> bytes:

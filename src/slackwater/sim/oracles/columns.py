@@ -56,7 +56,7 @@ class Columns:
         except SlackwaterError as error:
             self.world.violated(self.name, "rows-refuse", f"rows refuse what columns gave: {error}")
             return
-        given = [row for batch in unpack(found.blocks, plan_schema(plan)) for row in batch.to_pylist()]
+        given = [row for batch in unpack(found.blocks, plan_schema(plan), found.patches) for row in batch.to_pylist()]
         if given != wanted:
             differ = [(a, b) for a, b in zip(given, wanted, strict=False) if a != b][:3]
             text = (

@@ -19,8 +19,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN, Timestamp, from_us, seconds_between
-from slackwater.closedts.policy import target, terms_of
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, from_us, seconds_between
+from slackwater.closedts.kinds import Scheme
+from slackwater.closedts.policy import target, terms_of, write_age_s
 from slackwater.codec.layout import split_version
 from slackwater.model.spans import Span, SpanSet
 from slackwater.model.txns import TxnStatus
@@ -49,8 +50,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from slackwater.closedts.negotiate import ResolvedSpan
+    from slackwater.closedts.policy import Terms
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver import Replica
+    from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Reader
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.oracles.versions import VersionsOracle
@@ -82,7 +85,9 @@ class Follows(_Watcher):
         super().attach(world)
         listen(world, "replica.read_served", self._served)
 
-    def _served(self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult) -> None:
+    def _served(
+        self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult, state: RangeState
+    ) -> None:
         if not answer.by_follower or batch.header.txn is not None:
             return
         for request, result in zip(batch.requests, answer.results, strict=True):
@@ -154,8 +159,10 @@ class WithinBounds(_Watcher):
         listen(world, "replica.follower_refused", self._refused)
         listen(world, "closedts.resolved", self._reported)
 
-    def _served(self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult) -> None:
-        if answer.by_follower and declare.required_frontier(batch) > self._ledger.allowed(replica.state):
+    def _served(
+        self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult, state: RangeState
+    ) -> None:
+        if answer.by_follower and declare.required_frontier(batch) > self._ledger.allowed(state):
             where = f"{name_of(replica.context)} r{replica.state.descriptor.range_id}"
             self.violated("above-closed", f"{where} served a follower read at {read_at}, above what is closed there")
 
@@ -222,8 +229,11 @@ class NotCollected(_Watcher):
         super().attach(world)
         listen(world, "replica.read_served", self._served)
 
-    def _served(self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult) -> None:
-        threshold, kept = replica.state.gc_threshold, replica.state.kept
+    def _served(
+        self, replica: Replica, batch: Batch, read_at: Timestamp, answer: BatchResult, state: RangeState
+    ) -> None:
+        # Of the state that was read: a bulk read goes on, on its snapshot, while the threshold rises and versions go.
+        threshold, kept = state.gc_threshold, state.kept
         serving = SpanSet(Span(k.start, k.end) for k in kept if k.ts == read_at or (k.after and k.ts < read_at))
         reads = [declare.span_of(r) for r in batch.requests if isinstance(r, requests.FOLLOWER_READS)]
         spans = [Span(start, end or start + b"\x00") for start, end in filter(None, reads)]
@@ -279,10 +289,12 @@ class Advances:
 
     def _too_far_behind(self, world: World) -> Iterator[tuple[Replica, str]]:
         terms, now = terms_of(world.settings), from_us((EPOCH_NS + world.loop.now_ns) // 1000)
-        spare_s = terms.interval_s + 2 * terms.max_offset_s + DELAY_S + SLACK_S
+        # Two ticks: under the store-wide scheme a target is closed by the heartbeat after the one that set it.
+        spare_s = 2 * terms.interval_s + 2 * terms.max_offset_s + DELAY_S + SLACK_S
+        spare_s += world.settings["closed_timestamp.empty_command_interval"]
         for name, node in cluster_of(world).up():
             for replica in node.member.store.replicas.values() if node.member else ():
-                aim = target(replica.closing.policy(), now, terms)
+                aim = _aim(replica, now, terms)
                 if aim is None or replica.failure is not None:
                     continue
                 behind_s = seconds_between(replica.closing.closed(), aim)
@@ -292,6 +304,15 @@ class Advances:
                         f"{name} r{replica.state.descriptor.range_id} is closed {behind_s:.1f} s behind its target; "
                         f"allowed are {spare_s:.1f} s",
                     )
+
+
+def _aim(replica: Replica, now: Timestamp, terms: Terms) -> Timestamp | None:
+    """What should be closed by now: by the policy, or by the age of writes where only that scheme closes the range."""
+    policy, closing = replica.closing.policy(), replica.closing
+    if closing.closes_by(Scheme.LOG_DRIVEN) or closing.closes_by(Scheme.STORE_WIDE):
+        return target(policy, now, terms)
+    age_s = write_age_s(policy, terms)
+    return add_seconds(now, -age_s) if age_s else None
 
 
 def _thawed_within_s(world: World) -> float:

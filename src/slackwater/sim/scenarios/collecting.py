@@ -1,7 +1,8 @@
 """Garbage collection under fire: short times to live that change, protections that come and go, spans that are emptied.
 
     pest      writes, deletes and rewrites a span of its own; asks ranges for more than their rules allow; changes zones
-    keeper    protects parts of ranges, reads them until it lets go of them, and leaves some to the end (I-26, I-28)
+    keeper    protects parts of ranges, reads them until it lets go of them, and leaves some to the end (I-26, I-28); sometimes
+              it protects again what its first protection keeps, far older than the ttl, and lets go of the first (I-27)
     traveler  protects an instant of a table, and reads it until it lets go of it: the same each time (I-27, `travelers`)
 
 Everything else is the cluster play: transactions, splits, merges, lease transfers, moves, restarts, all faults. Protections
@@ -10,13 +11,14 @@ that the traveler forgets, or whose answer it lost, expire (I-28).
 
 from __future__ import annotations
 
+from asyncio import CancelledError, current_task
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slackwater.clock.timestamp import MAX, add_seconds
 from slackwater.codec.layout import kv
-from slackwater.errors import AmbiguousResult, BelowGcThreshold, RetryableError, SlackwaterError, UsageError
+from slackwater.errors import AmbiguousResult, BelowGcThreshold, RetryableError, SlackwaterError, TooLate, UsageError
 from slackwater.hooks import probe
 from slackwater.model.protection import Kept, Mode
 from slackwater.model.spans import Span
@@ -36,6 +38,9 @@ from slackwater.sim.scenarios.travelers import Traveler
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.protect import Protections
+    from slackwater.protocol.range.requests import Rows
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenarios.cluster_plan import Cluster, ClusterPlan
     from slackwater.sim.tape import Tape, TapeStream
@@ -56,6 +61,8 @@ PEST = Span(kv(b"pest/"), kv(b"pest0"))
 PEST_KEYS = [kv(b"pest/%02d" % i) for i in range(12)]
 TTLS_S = (1.0, 1.5, 3.0, 6.0)
 TIMEOUT_S = 4.0
+ACT_TIMEOUT_S = 30.0
+"""Of all that one protection is read and protected again for."""
 PEST_CLIENT = 998
 """The client number under which the pest writes down what it does."""
 
@@ -78,9 +85,16 @@ class Pest:
             await clock.sleep(0.1)
         while cluster.traffic:
             cluster.busy[name] = act.__name__
-            with suppress(SlackwaterError, TimeoutError):
-                async with timeout(2 * TIMEOUT_S):
+            try:
+                async with timeout(ACT_TIMEOUT_S):
                     await act()
+            except (SlackwaterError, TimeoutError):
+                pass
+            except CancelledError:
+                task = current_task()
+                if task is None or task.cancelling():
+                    raise
+                probe("gc.keeper_lost_its_node")  # the node whose calls it used was stopped under it
             await clock.sleep(self._draw.decay(mean_ns) / NS)
         cluster.busy[name] = ""
 
@@ -154,20 +168,55 @@ class Pest:
         record = await protections.protect(ts, mode, "sim", b"", spans=[Span(low, high)], timeout=TIMEOUT_S)
         acknowledged(world)[record] = AcknowledgedWrite(record, Kept(low, high, ts, after=mode is Mode.AFTER))
         probe("gc.protected")
+        if not await self._reads_the_same(low, high, ts, first):
+            return
+        if mode is Mode.AFTER and draw.chance(2, 3):
+            record = await self._protect_again(protections, record, Span(low, high), ts)
+        if draw.chance(3, 4):
+            acknowledged(world).pop(record)
+            with suppress(AmbiguousResult):
+                await protections.release(record, timeout=TIMEOUT_S)
+
+    async def _reads_the_same(self, low: bytes, high: bytes, ts: Timestamp, first: Rows | None) -> bool:
+        """Read a protected instant for a while; `first` is what was read there before."""
+        world, draw = self._cluster.world, self._draw
         for _ in range(draw.between(1, 6)):
             await self._client.runtime.clock.sleep(draw.between(200, 4000) / 1000)
             try:
                 again = await self._kv.scan(low, high, ts=ts, timeout=TIMEOUT_S)
             except BelowGcThreshold as error:
                 world.violated("I-27", "protected-refused", f"a read at the protected {ts} was refused: {error}")
-                return
+                return False
+            first = first or again
             if (again.keys, again.values) != (first.keys, first.values):
                 world.violated("I-27", "protected-changed", f"a read at the protected {ts} is not what it was")
             probe("gc.kept")
-        if draw.chance(3, 4):
-            acknowledged(world).pop(record)
-            with suppress(AmbiguousResult):
-                await protections.release(record, timeout=TIMEOUT_S)
+        return True
+
+    async def _protect_again(self, protections: Protections, former: bytes, span: Span, ts: Timestamp) -> bytes:
+        """Go on with what a protection keeps: protect a later time, older than the ttl, and let go of the first one.
+
+        Sometimes a time before it is asked for as well, which only the ttl can grant.
+        """
+        world, draw = self._cluster.world, self._draw
+        low, high = span.start, span.end
+        later = add_seconds(ts, draw.pick((-5.0, -2.0, 0.0, 0.3, 1.0)))
+        first = None
+        with suppress(BelowGcThreshold):
+            first = await self._kv.scan(low, high, ts=later, timeout=TIMEOUT_S)
+        try:
+            record = await protections.protect(later, Mode.AFTER, "sim", b"", spans=[span], timeout=TIMEOUT_S)
+        except TooLate:
+            if later >= ts:
+                world.violated("I-27", "protected-refused", f"{later} is protected after {ts}, and cannot be protected")
+            return former
+        acknowledged(world)[record] = AcknowledgedWrite(record, Kept(low, high, later, after=True))
+        acknowledged(world).pop(former)
+        probe("gc.protected_again")
+        with suppress(AmbiguousResult):
+            await protections.release(former, timeout=TIMEOUT_S)
+        await self._reads_the_same(low, high, later, first)
+        return record
 
 
 class Collecting:

@@ -62,7 +62,12 @@ THINK_MEAN_NS, DAWDLE_MEAN_NS = NS // 6, NS
 DIE_ONE_IN, SAVE_ONE_IN = 12, 3
 PATIENCE_S = 5.0
 SHOWN_MAX = 3
-SETTINGS = {"closed_timestamp.target_duration": 0.5, "feed.push_after": 1.0, "feed.push_interval": 0.5}
+SETTINGS = {
+    "closed_timestamp.target_duration": 0.5,
+    "feed.push_after": 1.0,
+    "feed.push_interval": 0.5,
+    "feed.protection_grace": 0.0,  # so that old tokens are refused; tests/sim/test_feed_grace.py is about the others
+}
 
 Kept = dict[tuple[str, int], dict[Timestamp, int | None]]
 """By table and row, the versions that were handed out: a count, or None for a deletion."""

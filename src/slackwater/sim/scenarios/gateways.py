@@ -47,7 +47,8 @@ SETTINGS = {
     "rpc.heartbeat_interval": 0.2,
     "rpc.heartbeat_timeout": 1.0,
     "drain.timeout": 2.0,
-    "catalog.trust_duration": 2.0,
+    "catalog.lease.duration": 2.0,
+    "catalog.lease.abandoned_duration": 2.0,
 }
 ENDS = frozenset({FaultKind.STOP, FaultKind.KILL, FaultKind.CRASH})
 """A gateway ends: in good manners, or not. Of all else that can go wrong there is little, so that this is seen often."""

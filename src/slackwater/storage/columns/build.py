@@ -24,7 +24,6 @@ from slackwater.storage.arrow import visible_blocks
 from slackwater.storage.columns.reading import Merge, PlanReader
 from slackwater.storage.columns.segment import BATCH_ROWS, SegmentWriter
 from slackwater.storage.intents import decode_intent, intents_in
-from slackwater.storage.versions import suffix
 from slackwater.storage.window import Window, in_window
 
 if TYPE_CHECKING:
@@ -32,10 +31,12 @@ if TYPE_CHECKING:
 
     from slackwater.model.schema import TableSchema
     from slackwater.runtime.seam import Reader
+    from slackwater.storage.arrow import Block
     from slackwater.storage.columns.delta import Changes
     from slackwater.storage.columns.segment import Index, Segment
 
 pa: Any = pyarrow
+Array = np.ndarray[Any, Any]
 BATCH_BYTES = 2 << 20
 """Stored bytes in one batch at most, or one row."""
 SEGMENT_ROWS = 1_000_000
@@ -88,69 +89,104 @@ def from_rows(
     newest = max(schemas, key=lambda schema: schema.version)
     decoder = BlockDecoder(newest, {schema.version: schema for schema in schemas})
     writer = SegmentWriter(newest, anchor=anchor, start=start, write=write)
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    size = 0
+    pending = _Pending(decoder, writer, shape)
     upto, above = end, MIN
     for block in visible_blocks(reader, start, end, ts=anchor, bound=anchor, keyed=True):
         above = max(above, block.newest)
-        keys += block.keys
-        values += block.values
-        size += sum(map(len, block.values))
+        pending.add(block)
         if block.resume is None:
             break
-        if len(keys) >= shape.batch_rows or size >= shape.batch_bytes:
-            done = _add_rows(writer, decoder, keys, values, shape)
-            yield size
-            keys, values = keys[done:], values[done:]
-            size = sum(map(len, values))
+        if pending.rows > shape.batch_rows or pending.size > shape.batch_bytes:
+            yield pending.write()
             if writer.rows >= shape.segment_rows:
                 upto = block.resume
                 break
-    while keys:
-        done = _add_rows(writer, decoder, keys, values, shape, last=True)
-        keys, values = keys[done:], values[done:]
-    yield size
+    yield pending.write(last=True)
     changed: list[bytes] = []
     if above > anchor:
         for found in in_window(reader, Window(start, upto, anchor, MAX), below=False):
             changed += found.keys
-    assert not keys, "every row was written"
     index = writer.finish(upto)
     return Built(index, changed, writer.size)
 
 
-def _add_rows(
-    writer: SegmentWriter,
-    decoder: BlockDecoder,
-    keys: list[bytes],
-    values: list[bytes],
-    shape: Shape,
-    *,
-    last: bool = False,
-) -> int:
-    """Write one full batch, or the `last` one; how many rows that took."""
-    sizes = np.cumsum(np.fromiter(map(len, values[: shape.batch_rows]), np.int64))
-    count = min(len(sizes), int(np.searchsorted(sizes, shape.batch_bytes)) + 1)
-    if count == len(keys) and not last:  # there is room for more
-        return 0
-    begins, plain = _divided(keys[:count])
-    writer.add(decoder.decode(values[:count]).columns, begins, plain, stored_bytes=int(sizes[count - 1]))
-    return count
+class _Pending:
+    """Rows on their way into a segment, joined block by block while they are in the processor's cache."""
+
+    def __init__(self, decoder: BlockDecoder, writer: SegmentWriter, shape: Shape) -> None:
+        self._decoder = decoder
+        self._writer = writer
+        self._shape = shape
+        self.rows = 0
+        self.size = 0
+        """Bytes of values."""
+        self._values: list[bytes | memoryview] = []
+        self._lengths: list[Array] = []
+        self._keys: list[bytes | memoryview] = []
+        self._widths: list[Array] = []
+
+    def add(self, block: Block) -> None:
+        """Take a block."""
+        count = len(block.values)
+        if not count:
+            return
+        joined = b"".join(block.values)
+        self._values.append(joined)
+        self._lengths.append(np.fromiter(map(len, block.values), np.int64, count))
+        self._keys.append(b"".join(block.keys))
+        even = block.width
+        widths = np.full(count, even) if even else np.fromiter(map(len, block.keys), np.int64, count)
+        self._widths.append(widths)
+        self.rows += count
+        self.size += len(joined)
+
+    def write(self, *, last: bool = False) -> int:
+        """Write full batches, and with `last` what is left; the bytes that took."""
+        if not self.rows:
+            return 0
+        before, shape = self.size, self._shape
+        values, ends = memoryview(b"".join(self._values)), _ends(self._lengths)
+        keys, marks = memoryview(b"".join(self._keys)), _ends(self._widths)
+        at = 0
+        while at < self.rows:
+            room = int(np.searchsorted(ends, ends[at] + shape.batch_bytes, "left"))
+            upto = min(self.rows, at + shape.batch_rows, max(room, at + 1))
+            if upto == self.rows and not last:  # there is room for more
+                break
+            columns = self._decoder.decode_spans(values, ends[at:upto], ends[at + 1 : upto + 1]).columns
+            begins, plain = _divided(keys, marks[at : upto + 1])
+            self._writer.add(columns, begins, plain, stored_bytes=int(ends[upto] - ends[at]))
+            at = upto
+        self._values, self._lengths = [values[ends[at] :]], [np.diff(ends[at:])]
+        self._keys, self._widths = [keys[marks[at] :]], [np.diff(marks[at:])]
+        self.rows, self.size = self.rows - at, int(ends[-1] - ends[at])
+        assert not (last and self.rows), "every row was written"
+        return before - self.size
 
 
-def _divided(stored: list[bytes]) -> tuple[Any, Any]:
-    """When each version was written, and its key, as Arrow arrays."""
-    width = len(stored[0])
-    if list(map(len, stored)).count(width) == len(stored):  # the rule in a table: no need to cut them one by one
-        joined = np.frombuffer(b"".join(stored), np.uint8).reshape(-1, width)
+def _ends(lengths: list[Array]) -> Array:
+    """Where things of these lengths lie, one after the other."""
+    whole = np.concatenate(lengths)
+    found = np.zeros(len(whole) + 1, np.int64)
+    np.cumsum(whole, out=found[1:])
+    return found
+
+
+def _divided(stored: memoryview, bounds: Array) -> tuple[Any, Any]:
+    """When each version was written, and its key, as Arrow arrays: of stored keys that lie between these bounds."""
+    data = np.frombuffer(stored, np.uint8)
+    widths = np.diff(bounds)
+    count, width = len(widths), int(widths[0])
+    if (widths == width).all():  # the rule in a table: no need to cut them one by one
+        joined = data[bounds[0] : bounds[-1]].reshape(-1, width)
         marks = np.ascontiguousarray(joined[:, -8:]).view(">u8").ravel().astype(np.uint64)
-        offsets = np.arange(len(stored) + 1, dtype=np.int32) * (width - 8)
+        offsets = np.arange(count + 1, dtype=np.int32) * (width - 8)
         keys = np.ascontiguousarray(joined[:, :-8])
-        plain = pa.Array.from_buffers(pa.binary(), len(stored), [None, pa.py_buffer(offsets), pa.py_buffer(keys)])
+        plain = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(keys)])
     else:
-        marks = np.frombuffer(b"".join([key[-8:] for key in stored]), ">u8").astype(np.uint64)
-        plain = pa.array([key[:-8] for key in stored], pa.binary())
+        marks = data[(bounds[1:] - 8)[:, None] + np.arange(8)].view(">u8").ravel().astype(np.uint64)
+        cut = zip(bounds[:-1].tolist(), (bounds[1:] - 8).tolist(), strict=True)
+        plain = pa.array([bytes(stored[low:high]) for low, high in cut], pa.binary())
     return pa.array((~marks).astype(np.int64), pa.int64()), plain
 
 
@@ -189,10 +225,10 @@ def _merged_batches(
     """Batch by batch; a batch that has grown is divided, one that has nothing left is left out."""
     firsts, anchor = segment.firsts, window.after
     for number in range(segment.batch_of(window.start), max(1, len(firsts))):
-        behind = firsts[number + 1] if number + 1 < len(firsts) else segment.index.end
+        behind = segment.end_of(number)
         low = max(window.start, firsts[number]) if number else window.start
         high = min(behind, window.end)
-        picked = changes.visible(low, high, ts=anchor, bound=anchor)
+        picked = changes.visible(firsts, number, low, high, ts=anchor, bound=anchor)
         values = changes.values(reader, picked)
         merge = Merge(segment, number if firsts else None, picked, values, low=low, end=high)
         size = segment.index.batches[number].stored_bytes if firsts else 0
@@ -205,7 +241,6 @@ def _merged_batches(
         yield size
         if high >= window.end:
             break
-    above = suffix(anchor)
-    changed = [stored for stored in changes.between(window.start, window.end) if stored[-8:] < above]
+    changed = changes.above(anchor, window.start, window.end)
     index = writer.finish(window.end)
     return Built(index, changed, writer.size)

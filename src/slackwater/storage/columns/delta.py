@@ -1,45 +1,135 @@
 """What was written in the span of a segment since its anchor: the stored keys of all newer versions, without values.
 
-    segment      a  b  c  d  e  f  g            live at the anchor 20
+    segment      a  b  c │ d  e  f │ g          live at the anchor 20, in batches
     delta        c@23   e@31   e@24   x@25      in the order in which they were applied
+    buckets      c@23   │ e@31 e@24 │ x@25      by the batch in whose span they are
 
 A read at T looks at those at or below T, newest of each key, and gets their values by their full keys; a key whose newest
 version is above T is as it was at the anchor. So a read pays for what has changed, not for what there is.
+
+Reads go batch by batch, and most of what has changed in a batch had changed when the last read came by. So a bucket keeps
+what the last read made of it for as long as the next one sees the same changes: a write costs the reads after it one batch
+to be made anew, not all of them. `Room` bounds what all segments of a store keep.
 
 Only the loop adds to a delta. A read that goes to a thread takes a `Changes`: the first so many entries, which never change.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right
+from contextlib import nullcontext
+from itertools import compress, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from slackwater.runtime.seam import Family
-from slackwater.storage.versions import AFTER_VERSIONS, suffix, ts_of, uncertain
+from slackwater.storage.versions import suffix, ts_of, uncertain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from slackwater.clock.timestamp import Timestamp
     from slackwater.runtime.seam import Reader
 
-VALUES_BYTES_MAX = 8 << 20
-"""Of the values of changed rows that are kept in memory for one segment: each is read again and again."""
+ROOM_BYTES = 48 << 20
+"""Memory for the values of changed rows, and for what was made of them, of all segments of a store."""
+ENTRY_BYTES = 192
+"""What a value that is kept takes beside its bytes: two objects and a place in a dictionary."""
+
+Array = np.ndarray[Any, Any]
+
+
+class Room:
+    """How much is kept in memory for the changes of one store's segments; changed with its guard held."""
+
+    __slots__ = ("guard", "limit", "used")
+
+    def __init__(self, guard: AbstractContextManager[Any] | None = None, limit: int = ROOM_BYTES) -> None:
+        self.guard = nullcontext() if guard is None else guard
+        self.limit = limit
+        self.used = 0
+
+    def take(self, size: int) -> bool:
+        """Whether so much may be kept; it then counts until it is given back."""
+        if self.used + size > self.limit:
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """So much is not kept any more."""
+        self.used -= size
+        assert self.used >= 0, "no more is given back than was taken"
+
+
+class Bucket:
+    """The changes in the span of one batch, in the order in which they were applied."""
+
+    __slots__ = ("_marks", "kept", "numbers", "size", "stored")
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        """The place of each in the delta."""
+        self.stored: list[bytes] = []
+        self._marks: Array = np.zeros(0, np.uint64)
+        self.kept: tuple[Array, Any] | None = None
+        """Which changes a read saw, and what it made of them."""
+        self.size = 0
+        """Bytes that this takes of the room."""
+
+    def marks(self, count: int) -> Array:
+        """The complemented timestamps of the first `count`."""
+        known = self._marks
+        if len(known) < count:
+            raw = b"".join([stored[-8:] for stored in self.stored[len(known) : count]])
+            self._marks = known = np.concatenate([known, np.frombuffer(raw, ">u8").astype(np.uint64)])
+        return known[:count]
+
+
+class Seen(NamedTuple):
+    """The changes of one batch that a read sees."""
+
+    bucket: Bucket
+    mask: Array
+    """Of the bucket's first so many."""
+
+    def made(self) -> Any:
+        """What a read made of exactly these changes, if that was kept."""
+        kept = self.bucket.kept
+        if kept is None or len(kept[0]) > len(self.mask):
+            return None
+        known = len(kept[0])
+        same = np.array_equal(self.mask[:known], kept[0]) and not self.mask[known:].any()
+        return kept[1] if same else None
+
+    def newest(self) -> list[bytes]:
+        """The newest of each key, in order."""
+        ordered = sorted(compress(self.bucket.stored, self.mask.tolist()))
+        return [version for before, version in pairwise([b"", *ordered]) if before[:-8] != version[:-8]]
+
+
+UNCHANGED = Seen(Bucket(), np.zeros(0, bool))
+"""No change is seen."""
 
 
 class Delta:
     """The stored keys of versions above the anchor of one segment."""
 
-    __slots__ = ("_bytes", "_newest", "_ordered", "_values", "stored")
+    __slots__ = ("_buckets", "_bytes", "_closed", "_filed", "_room", "_values", "stored")
 
-    def __init__(self, stored: Iterable[bytes] = ()) -> None:
+    def __init__(self, stored: Iterable[bytes] = (), room: Room | None = None) -> None:
         self.stored: list[bytes] = list(stored)
-        self._ordered: tuple[list[bytes], int] = ([], 0)
-        self._newest: tuple[list[bytes], bytes, int] = ([], b"", -1)
+        self._buckets: dict[int, Bucket] = {}
+        self._filed = 0
+        """How many of them are in buckets."""
         self._values: dict[bytes, bytes] = {}
         """Of versions that were read; a version never changes."""
+        self._room = Room() if room is None else room
         self._bytes = 0
+        """Of the room."""
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -48,28 +138,22 @@ class Delta:
         """What there is now."""
         return Changes(self, len(self.stored))
 
-    def ordered(self, count: int) -> list[bytes]:
-        """The first `count` in the engine's order; may be called on any thread."""
+    def bucket(self, firsts: Sequence[bytes], number: int, count: int) -> tuple[Bucket, int] | None:
+        """The changes in one of the batches that begin at `firsts`, and how many of them are among the first `count`."""
         assert 0 <= count <= len(self.stored), "a count of what was written"
-        known, upto = self._ordered
-        if upto == count:
-            return known
-        if upto > count:
-            return sorted(self.stored[:count])
-        found = sorted(known + self.stored[upto:count])  # two runs, which sorting merges
-        assert len(found) == count, "no change is lost"
-        self._ordered = found, count
-        return found
-
-    def newest(self, count: int) -> tuple[list[bytes], bytes]:
-        """Of the first `count` the newest of each key, in order, and the mark of the newest of all; on any thread."""
-        found, mark, upto = self._newest
-        if upto != count:
-            ordered = self.ordered(count)
-            found = [v for before, v in pairwise([b"", *ordered]) if before[:-8] != v[:-8]]
-            mark = min((v[-8:] for v in ordered), default=AFTER_VERSIONS)
-            self._newest = found, mark, count
-        return found, mark
+        with self._room.guard:
+            for place in range(self._filed, count):
+                stored = self.stored[place]
+                batch = max(0, bisect_right(firsts, stored[:-8]) - 1)
+                bucket = self._buckets.get(batch)
+                if bucket is None:
+                    bucket = self._buckets[batch] = Bucket()
+                bucket.stored.append(stored)
+                bucket.numbers.append(place)
+            self._filed = max(self._filed, count)
+        found = self._buckets.get(number)
+        upto = 0 if found is None else bisect_left(found.numbers, count)
+        return None if found is None or not upto else (found, upto)
 
     def values(self, reader: Reader, picked: Sequence[bytes]) -> list[bytes | None]:
         """The values of some of them, kept as far as there is room; on any thread."""
@@ -78,20 +162,54 @@ class Delta:
         if not missing:
             return [held[version] for version in picked]
         found = dict(zip(missing, reader.multi_get(Family.DATA, missing), strict=True))
-        size = sum(len(key) + len(value or b"") for key, value in found.items())
-        if self._bytes + size <= VALUES_BYTES_MAX:
-            self._bytes += size
+        if self._took(sum(len(value or b"") + ENTRY_BYTES for value in found.values())):
             held.update((key, value) for key, value in found.items() if value is not None)
         return [found[version] if version in found else held[version] for version in picked]
+
+    def keep(self, seen: Seen, made: Any, size: int) -> None:
+        """Keep what a read made of the changes it saw in a batch, if there is room; on any thread."""
+        bucket = seen.bucket
+        with self._room.guard:
+            self._room.give_back(bucket.size)
+            self._bytes -= bucket.size
+            bucket.kept, bucket.size = None, 0
+        if self._took(size):
+            shown = np.flatnonzero(seen.mask)
+            bucket.kept = seen.mask[: int(shown[-1]) + 1 if len(shown) else 0], made
+            bucket.size = size
+
+    def grew(self, seen: Seen, size: int) -> bool:
+        """Whether there is room for more of what is kept of a batch; on any thread."""
+        if seen.bucket.kept is None or not self._took(size):
+            return False
+        seen.bucket.size += size
+        return True
+
+    def _took(self, size: int) -> bool:
+        with self._room.guard:
+            if self._closed or not self._room.take(size):
+                return False
+            self._bytes += size
+            return True
+
+    def close(self) -> None:
+        """Its segment is gone: give the room back."""
+        with self._room.guard:
+            self._closed = True
+            self._room.give_back(self._bytes)
+            self._bytes = 0
+            self._values = {}
+            for bucket in self._buckets.values():
+                bucket.kept, bucket.size = None, 0
 
 
 class Changes:
     """A delta as it was in one step."""
 
-    __slots__ = ("_count", "_delta", "_more")
+    __slots__ = ("_count", "_more", "delta")
 
     def __init__(self, delta: Delta, count: int, more: Sequence[bytes] = ()) -> None:
-        self._delta = delta
+        self.delta = delta
         self._count = count
         self._more = more
 
@@ -100,40 +218,46 @@ class Changes:
 
     def also(self, stored: Sequence[bytes]) -> Changes:
         """With versions that are not in the engine, such as intents that are shown as what they have become."""
-        return Changes(self._delta, self._count, [*self._more, *stored])
+        return Changes(self.delta, self._count, [*self._more, *stored])
 
     def values(self, reader: Reader, picked: Sequence[bytes]) -> list[bytes | None]:
         """The values of some of them."""
         if self._more:
             return reader.multi_get(Family.DATA, picked)
-        return self._delta.values(reader, picked)
+        return self.delta.values(reader, picked)
 
-    def visible(self, low: bytes, high: bytes, *, ts: Timestamp, bound: Timestamp) -> list[bytes]:
-        """The newest at or below `ts` of each key with low <= key < high; those in (ts, bound] are uncertain."""
-        if not self._more:
-            newest, mark = self._delta.newest(self._count)
-            if mark >= suffix(ts):  # all of them are in the past of the read
-                return _within(newest, low, high)
-        return visible_changes(self.between(low, high), ts=ts, bound=bound)
-
-    def between(self, low: bytes, high: bytes) -> list[bytes]:
-        """Those of keys with low <= key < high, in order, newest first within a key."""
-        assert low <= high, "a span"
-        ordered = self._delta.ordered(self._count)
+    def seen(self, firsts: Sequence[bytes], number: int, *, ts: Timestamp, bound: Timestamp) -> Seen | None:
+        """What a read at `ts` sees of the changes of a whole batch; None: that is for `visible` to say."""
         if self._more:
-            ordered = sorted([*ordered, *self._more])
-        return _within(ordered, low, high)
+            return None
+        found = self.delta.bucket(firsts, number, self._count)
+        if found is None:
+            return UNCHANGED
+        bucket, count = found
+        marks = bucket.marks(count)
+        mask: Array = marks >= _mark(ts)
+        if bound > ts and (marks[~mask] >= _mark(bound)).any():
+            return None  # one of them is uncertain
+        return Seen(bucket, mask) if mask.any() else UNCHANGED
+
+    def visible(
+        self, firsts: Sequence[bytes], number: int, low: bytes, high: bytes, *, ts: Timestamp, bound: Timestamp
+    ) -> list[bytes]:
+        """The newest at or below `ts` of each key of a batch with low <= key < high; those in (ts, bound] are uncertain."""
+        assert low <= high, "a span"
+        found = self.delta.bucket(firsts, number, self._count)
+        stored = [*(found[0].stored[: found[1]] if found else ()), *self._more]
+        return visible_changes(sorted(v for v in stored if low <= v[:-8] < high), ts=ts, bound=bound)
+
+    def above(self, ts: Timestamp, low: bytes, high: bytes) -> list[bytes]:
+        """Those with a timestamp above `ts`, of keys with low <= key < high."""
+        newest = suffix(ts)
+        stored = [*self.delta.stored[: self._count], *self._more]
+        return [version for version in stored if version[-8:] < newest and low <= version[:-8] < high]
 
 
-def _within(ordered: list[bytes], low: bytes, high: bytes) -> list[bytes]:
-    """Those of keys with low <= key < high."""
-    first = bisect_left(ordered, low)
-    behind = high[:-1] + AFTER_VERSIONS if high.endswith(b"\x00") else high  # versions of a key that the bound extends
-    last = bisect_left(ordered, behind, first)
-    found = ordered[first:last]
-    if found and not (low <= found[0][:-8] and found[-1][:-8] < high):
-        found = [stored for stored in found if low <= stored[:-8] < high]
-    return found
+def _mark(ts: Timestamp) -> int:
+    return int.from_bytes(suffix(ts), "big")
 
 
 def visible_changes(stored: Sequence[bytes], *, ts: Timestamp, bound: Timestamp) -> list[bytes]:

@@ -1,8 +1,8 @@
 """Reading segments: the columns of a batch as a plan asks for them, with what has changed since merged in.
 
-    batch      id name …      keys a b c d e                       nothing changed: the stored bytes, as they are
-    changes    b@31 (new row)  d@30 (deleted)  f@33 (new key)      otherwise, whole columns at a time:
-               take [0, 5, 2, 4, 6] of  a b c d e ++ b' f          positions by one search in the sorted keys, one take a column
+    nothing changed          the stored bytes, as they are
+    some rows changed        the stored bytes, and a patch: the reader merges (`codec.patch_arrow`), who decompresses anyway
+    predicates, or a part    decompressed here and merged, whole columns at a time: positions by one search in the sorted keys
 
 A plan may ask for another version of the table than the segment was made with. Columns meet by id, as everywhere: one that the
 segment lacks was added later and has its default in every row; one that was dropped before the segment was made is not there
@@ -18,39 +18,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow
-import pyarrow.compute as pac
 
 from slackwater.codec.arrow import arrow_fields, literal_array
 from slackwater.codec.bulk_arrow import pack, plan_columns
 from slackwater.codec.filters_arrow import bind
-from slackwater.codec.keys_arrow import binary_offsets
+from slackwater.codec.patch_arrow import merged
 from slackwater.codec.retype_arrow import widen_array
 from slackwater.codec.rows_arrow import BlockDecoder
-from slackwater.errors import SegmentDamaged
+from slackwater.hooks import probe
 from slackwater.model.predicates import Op, Predicate, literals
 from slackwater.model.schema import can_retype
 from slackwater.storage.columns.ipc import message
+from slackwater.storage.columns.placing import PATCHES_MAX, Ordered, Placed, search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.patches import Patch
     from slackwater.model.scan_plan import ScanPlan
     from slackwater.model.schema import Column
     from slackwater.runtime.seam import Reader
-    from slackwater.storage.columns.delta import Changes
+    from slackwater.storage.columns.delta import Changes, Seen
     from slackwater.storage.columns.segment import Segment
 
 pa: Any = pyarrow
-pc: Any = pac
-KEY_BYTES_TOGETHER = 256
-"""Keys up to this long are searched for together; longer ones one by one."""
 IN_LIST_PRUNED_MAX = 64
 PICKED_MAX = 8192
 PICKED_BYTES_MAX = 2 << 20
 """Changed rows that one piece merges: what was added between two rows may be more than an answer holds."""
-KNOWN_MAX = 1 << 16
-"""Changed keys whose place in a segment is remembered."""
 
 Array = np.ndarray[Any, Any]
 
@@ -60,9 +56,11 @@ class Piece(NamedTuple):
 
     message: memoryview
     rows: int
+    """With the patch, if there is one."""
     rows_read: int
     bytes_read: int
     upto: bytes
+    patch: Patch | None = None
 
 
 class PlanReader:
@@ -164,35 +162,84 @@ def read_segment(
     end: bytes,
     ts: Timestamp,
     bound: Timestamp,
+    patches: bool = False,
 ) -> Iterator[Piece]:
     """The rows of [start, end) at `ts`, batch by batch; the span lies in the segment's, and `ts` at or above its anchor.
 
-    `places` is what `fit` said. Raises `SegmentDamaged` before a piece that would not be right; what was given before is.
+    `places` is what `fit` said; with `patches`, batches of which some rows have changed may come as they are stored, with a
+    patch beside them. Raises `SegmentDamaged` before a piece that would not be right; what was given before is.
     """
-    whole, possible = plan.as_stored(segment, places), plan.may_match(segment)
+    stored, possible = plan.as_stored(segment, places), plan.may_match(segment)
     firsts = segment.firsts
     at, number = start, segment.batch_of(start)
     while at < end:
-        behind = firsts[number + 1] if number + 1 < len(firsts) else segment.index.end
+        behind = segment.end_of(number)
         upto = min(behind, end)
-        picked = changes.visible(at, upto, ts=ts, bound=bound)
-        values = changes.values(reader, picked[:PICKED_MAX]) if picked else []
-        room = _room(values)
-        if room < len(picked):  # much was added here: more than one answer can hold
-            upto = picked[room][:-8]
-            picked, values = picked[:room], values[:room]
-        inside = bool(firsts) and at <= firsts[number] and behind <= upto
-        if not picked and inside and whole is not None:
-            rows = segment.index.batches[number].rows
-            made = message(rows, segment.packed(number, whole)).joined()
-            yield Piece(memoryview(made), rows, rows, len(made), upto)
-        else:
-            merge = Merge(segment, number if firsts and possible[number] else None, picked, values, low=at, end=upto)
+        whole = bool(firsts) and at <= (firsts[number] if number else segment.index.start) and upto == behind
+        piece = None
+        if whole and stored is not None:
+            seen = changes.seen(firsts, number, ts=ts, bound=bound)
+            if seen is not None and (patches or not len(seen.mask)):
+                piece = _stored_piece(segment, number, changes, seen, reader, plan, stored)
+        if piece is None:
+            picked = changes.visible(firsts, number, at, upto, ts=ts, bound=bound)
+            values = changes.values(reader, picked[:PICKED_MAX]) if picked else []
+            room = _room(values)
+            if room < len(picked):  # much was added here: more than one answer can hold
+                upto = picked[room][:-8]
+                picked, values = picked[:room], values[:room]
+            wanted = number if firsts and possible[number] else None
+            merge = Merge(segment, wanted, picked, values, low=at, end=upto)
             batch = _filtered(plan, merge.columns(plan, places), merge.rows)
             packed = pack(batch)
-            yield Piece(packed, batch.num_rows, merge.rows, len(packed), upto)
+            piece = Piece(packed, batch.num_rows, merge.rows, len(packed), upto)
+        yield piece
         at = upto
         number += upto == behind
+
+
+def _stored_piece(
+    segment: Segment,
+    number: int,
+    changes: Changes,
+    seen: Seen,
+    reader: Reader,
+    plan: PlanReader,
+    stored: Sequence[int],
+) -> Piece | None:
+    """A whole batch as it is stored, with a patch for what has changed; None: that is too much for one answer."""
+    rows, patch, more = segment.index.batches[number].rows, None, 0
+    if len(seen.mask):
+        placed = _placed(segment, number, changes, seen, reader)
+        if placed is None:
+            return None
+        patch = placed.patches.get(plan)
+        if patch is None:
+            probe("columns.patch_made")
+            patch = placed.patch(plan)
+            if len(placed.patches) < PATCHES_MAX and changes.delta.grew(seen, len(patch.fresh)):
+                placed.patches[plan] = patch
+        rows, more = placed.rows(rows), len(patch.fresh)
+    made = message(segment.index.batches[number].rows, segment.packed(number, stored)).joined()
+    return Piece(memoryview(made), rows, rows, len(made) + more, segment.end_of(number), patch)
+
+
+def _placed(segment: Segment, number: int, changes: Changes, seen: Seen, reader: Reader) -> Placed | None:
+    """Where the changes that a read sees go in a batch, looked up once for as long as they stay the same."""
+    found: Placed | None = seen.made()
+    if found is not None:
+        return found
+    picked = seen.newest()
+    if len(picked) > PICKED_MAX:
+        return None
+    values = changes.values(reader, picked)
+    if _room(values) < len(values):
+        return None
+    before = seen.bucket.kept
+    known = before[1].known() if before is not None else {}
+    found = Placed(picked, values, *search([v[:-8] for v in picked], lambda: segment.keys(number), known))
+    changes.delta.keep(seen, found, found.size)
+    return found
 
 
 def _room(values: Sequence[bytes | None]) -> int:
@@ -240,44 +287,56 @@ class Merge:
         self._number = number
         self._slice = (0, 0)
         self._keys: Any = None
-        values = [value for value in found if value is not None]
-        if len(values) < len(picked):
-            raise SegmentDamaged("a version that was written is not there", versions=len(picked) - len(values))
-        self._live = [value for value in values if value]
-        self._written = [stored for stored, value in zip(picked, values, strict=True) if value]
         if number is not None:
             self._slice = self._rows_between(number, low, end)
-        size = self._slice[1] - self._slice[0]
-        self._order = self._placed(size, picked, values) if picked else None
-        self.rows = size if self._order is None else len(self._order)
+        first, behind = self._slice
+        self._changes: Placed | None = None
+        if picked:
+            wanted = [stored[:-8] for stored in picked]
+            at, there = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
+            if first < behind:
+                at, there = search(wanted, self._all_keys, {})
+            self._changes = Placed(picked, found, at - first if first < behind else at, there)
+        self.rows = behind - first if self._changes is None else self._changes.rows(behind - first)
 
     def columns(self, plan: PlanReader, places: Sequence[int | None]) -> list[Any]:
         """The columns of a plan, merged."""
         stored = self._stored([at for at in places if at is not None])
         low, high = self._slice
         types = self._segment.index.schema.columns
-        fresh = plan.decoder.decode(self._live).columns if self._live else ()
-        found = []
-        for number, (column, at) in enumerate(zip(plan.columns, places, strict=True)):
+        bases = []
+        for column, at in zip(plan.columns, places, strict=True):
             if at is None:
                 base = literal_array(column.default, column.type, size=high - low)
             else:
                 base = next(stored)
                 if types[at].type != column.type:
                     base = widen_array(base, old=types[at].type, new=column.type)
-            found.append(self._merged(base, fresh[number] if fresh else None))
-        return found
+            bases.append(base)
+        if self._changes is None or not bases:
+            return bases
+        return merged(bases, self._changes.decoded(plan), self._changes.places)
 
     def keys(self) -> Any:
         """The keys of all rows."""
-        base = self._base_keys()
-        return self._merged(base, pa.array([stored[:-8] for stored in self._written], pa.binary()))
+        low, high = self._slice
+        held = self._keys
+        base = next(self._stored([len(self._segment.places) + 1])) if held is None else held.slice(low, high - low)
+        if self._changes is None:
+            return base
+        return self._with(base, pa.array([stored[:-8] for stored in self._changes.written], pa.binary()))
 
     def begins(self) -> Any:
         """When each row was written."""
         base = next(self._stored([len(self._segment.places)]))
-        marks = np.frombuffer(b"".join(stored[-8:] for stored in self._written), ">u8")
-        return self._merged(base, pa.array((~marks.astype(np.uint64)).astype(np.int64), pa.int64()))
+        if self._changes is None:
+            return base
+        marks = np.frombuffer(b"".join(stored[-8:] for stored in self._changes.written), ">u8")
+        return self._with(base, pa.array((~marks.astype(np.uint64)).astype(np.int64), pa.int64()))
+
+    def _with(self, base: Any, fresh: Any) -> Any:
+        assert self._changes is not None, "there is something to merge"
+        return merged([base], self._changes.fresh([fresh]), self._changes.places)[0]
 
     def _stored(self, places: Sequence[int]) -> Iterator[Any]:
         """Columns of the batch, of the rows that are wanted."""
@@ -287,99 +346,17 @@ class Merge:
             return (pa.nulls(0, fields.field(at).type) for at in places)
         return (array.slice(low, high - low) for array in self._segment.arrays(self._number, places))
 
-    def _base_keys(self) -> Any:
-        low, high = self._slice
+    def _all_keys(self) -> Any:
         if self._keys is None:
-            return next(self._stored([len(self._segment.places) + 1]))
-        return self._keys.slice(low, high - low)
+            assert self._number is not None, "keys are of a batch"
+            self._keys = self._segment.keys(self._number)
+        return self._keys
 
     def _rows_between(self, number: int, low: bytes, end: bytes) -> tuple[int, int]:
         segment, rows = self._segment, self._segment.index.batches[number].rows
-        behind = segment.firsts[number + 1] if number + 1 < len(segment.firsts) else segment.index.end
+        behind = segment.end_of(number)
         if low <= segment.firsts[number] and behind <= end:
             return 0, rows
-        self._keys = keys = segment.keys(number)
-        ordered = _Ordered(keys)
+        ordered = Ordered(self._all_keys())
         first = 0 if low <= segment.firsts[number] else bisect_left(ordered, low)
         return first, max(first, rows if behind <= end else bisect_left(ordered, end))
-
-    def _placed(self, size: int, picked: Sequence[bytes], values: Sequence[bytes]) -> Array:
-        """Which rows there are, in order: of the batch by their number, of what was written behind those."""
-        alive = np.fromiter(map(bool, values), bool, len(values))
-        at, there = self._found([stored[:-8] for stored in picked])
-        fresh = size + np.arange(len(self._live))
-        if there.all() and alive.all():  # rows were replaced, and nothing else
-            order = np.arange(size)
-            order[at] = fresh
-            return order
-        keep = np.ones(size, bool)
-        keep[at[there]] = False
-        kept = np.flatnonzero(keep)
-        return np.insert(kept, np.searchsorted(kept, at[alive]), fresh)
-
-    def _found(self, wanted: list[bytes]) -> tuple[Array, Array]:
-        """Where keys are, or would be, among the rows that are wanted, and whether they are there; looked up once each."""
-        low, high = self._slice
-        if self._number is None or low == high:
-            return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
-        known = self._segment.known
-        found = list(map(known.get, wanted))
-        missing = [number for number, place in enumerate(found) if place is None]
-        if missing:
-            if self._keys is None:
-                self._keys = self._segment.keys(self._number)
-            keys = [wanted[number] for number in missing]
-            at, there = _positions(self._keys, keys)
-            fresh = np.where(there, at, ~at).tolist()
-            for number, place in zip(missing, fresh, strict=True):
-                found[number] = place
-            if len(known) + len(keys) <= KNOWN_MAX:
-                known.update(zip(keys, fresh, strict=True))
-        places = np.array(found, np.int64)
-        there = places >= 0
-        return np.where(there, places, ~places) - low, there
-
-    def _merged(self, base: Any, fresh: Any) -> Any:
-        if self._order is None:
-            return base
-        whole = base if fresh is None or not len(fresh) else pa.concat_arrays([base, fresh])
-        return whole.take(pa.array(self._order))
-
-
-class _Ordered:
-    """An Arrow array of keys, for bisection."""
-
-    def __init__(self, keys: Any) -> None:
-        self._keys = keys
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __getitem__(self, at: int) -> bytes:
-        key: bytes = self._keys[at].as_py()
-        return key
-
-
-def _positions(keys: Any, wanted: Sequence[bytes]) -> tuple[Array, Array]:
-    """For each wanted key, which are in order: the first row at or above it, and whether that is of the same key."""
-    longest = max(map(len, wanted))
-    offsets = binary_offsets(keys)
-    widths = np.diff(offsets)
-    longest = max(longest, int(widths.max()))
-    if longest > KEY_BYTES_TOGETHER:
-        ordered = _Ordered(keys)
-        at = np.fromiter((bisect_left(ordered, key) for key in wanted), np.int64, len(wanted))
-        same = [place < len(ordered) and ordered[place] == key for place, key in zip(at.tolist(), wanted, strict=True)]
-        return at, np.array(same, bool)
-    # Keys are prefix-free: padded to one length they keep their order, and stay different.
-    if int(widths.min()) == longest:
-        data = np.frombuffer(keys.buffers()[2], np.uint8, longest * len(keys), int(offsets[0]))
-        held = data.view(f"S{longest}")
-    else:
-        held = np.array(keys.to_pylist(), f"S{longest}")
-    looked = np.array(wanted, f"S{longest}")
-    at = np.searchsorted(held, looked)
-    inside = at < len(held)
-    there = np.zeros(len(wanted), bool)
-    there[inside] = held[at[inside]] == looked[inside]
-    return at, there

@@ -194,8 +194,6 @@ class Segment:
         self.firsts = [batch.first for batch in self.index.batches]
         self.places = {column.id: at for at, column in enumerate(self.index.schema.columns)}
         self._statistics: Any = None
-        self.known: dict[bytes, int] = {}
-        """Of changed keys that were looked up: their row in its batch; where it would be, complemented, if it is not there."""
 
     @property
     def size(self) -> int:
@@ -206,6 +204,10 @@ class Segment:
         """The number of the batch in which a key would lie."""
         assert self.index.start <= key <= self.index.end, "a key of this segment's span"
         return max(0, bisect_right(self.firsts, key) - 1)
+
+    def end_of(self, number: int) -> bytes:
+        """Where the span of a batch ends."""
+        return self.firsts[number + 1] if number + 1 < len(self.firsts) else self.index.end
 
     def packed(self, number: int, places: Sequence[int]) -> list[Packed]:
         """Some columns of a batch as they are stored; `SegmentDamaged` unless they are what was written."""

@@ -39,7 +39,7 @@ from slackwater.codec.layout import (
 from slackwater.errors import SegmentDamaged, StorageError
 from slackwater.hooks import level, probe
 from slackwater.runtime.seam import Family
-from slackwater.storage.columns.delta import Changes, Delta
+from slackwater.storage.columns.delta import Changes, Delta, Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,6 +171,7 @@ class Shelf:
         self._makings: list[Making] = []
         self._next = 1
         self._retired: list[Kept] = []
+        self._room = Room(files.guard)
         self.wanted: dict[int, bytes] = {}
         """By table: the plan of a read that would have been cheaper with segments."""
         self.on_want: Callable[[], None] = lambda: None
@@ -210,7 +211,9 @@ class Shelf:
             names.discard(file_name(record.number))
             span = column_deltas_span(record.number)
             parts = [_keys.decode(raw) for raw in _values(engine, span.start, span.end)]
-            self._insert(Kept(self._files, record, Delta(k for part in parts for k in part), parts=len(parts)))
+            self._insert(
+                Kept(self._files, record, Delta((k for part in parts for k in part), self._room), parts=len(parts))
+            )
         for name in sorted(names):
             probe("columns.file_unrecorded")
             self._files.remove(name)
@@ -231,7 +234,7 @@ class Shelf:
         index = built.made
         record = Record(making.number, index.start, index.end, index.anchor, index.rows, built.size)
         stored = [s for s in making.stored if index.start <= s[:-VERSION_BYTES] < index.end]
-        delta = Delta(dict.fromkeys([*built.changed, *stored]))
+        delta = Delta(dict.fromkeys([*built.changed, *stored]), self._room)
         kept = Kept(self._files, record, delta, parts=int(bool(delta)))
         batch.put(Family.LOCAL, column_segment(record.number), _encoder.encode(record))
         if delta:
@@ -392,6 +395,7 @@ class Shelf:
         at = self._kept.index(kept)
         del self._kept[at], self._starts[at]
         self._retired.append(kept)
+        kept.delta.close()
 
     def status(self) -> str:
         """One line for scripts, logs and the console."""

@@ -30,9 +30,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.closedts.closable import Closed, Refusal
+from slackwater.closedts.kinds import Scheme
 from slackwater.closedts.policy import ClosingPolicy, Terms, target
 from slackwater.errors import UsageError, invariant
 from slackwater.hooks import buggify, probe, tap
@@ -41,6 +43,7 @@ from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.protocol.closedts.update import GroupId, Member, Update
 
 if TYPE_CHECKING:
+    from slackwater.closedts.closable import Closable, NodeLease
     from slackwater.model.ids import NodeId, RangeId
 
 UPDATES_KEPT = 50
@@ -55,48 +58,15 @@ assert ASKED_PER_TICK_MAX <= RANGES_MAX, "a tick asks no more ranges than there 
 
 
 _PARKED = frozenset(
-    {CannotClose.NO_VALID_LEASE, CannotClose.MERGE_IN_PROGRESS, CannotClose.REPLICA_GONE, CannotClose.POLICY_OFF}
+    {
+        CannotClose.NO_VALID_LEASE,
+        CannotClose.MERGE_IN_PROGRESS,
+        CannotClose.REPLICA_GONE,
+        CannotClose.POLICY_OFF,
+        CannotClose.OTHER_SCHEME,
+    }
 )
-"""Nothing about these changes without a command, a lease or a policy, each of which touches the range."""
-
-
-class Closed(NamedTuple):
-    """A range closed the target: nothing after index `lai` will write at or below it."""
-
-    lai: LeaseAppliedIndex
-    epoch: Epoch
-    """Of the lease; 0 for a lease with its own expiration, which must be asked every time."""
-
-
-class Closable(Protocol):
-    """A range as the side transport sees it. None of these may wait."""
-
-    def policy(self) -> ClosingPolicy:
-        """What this range should close."""
-        ...
-
-    def try_close(self, ts: Timestamp) -> Closed | CannotClose:
-        """Promise that nothing will be written at or below `ts` any more, or say why not."""
-        ...
-
-    def forward(self, ts: Timestamp) -> None:
-        """`ts` was promised on this range's behalf."""
-        ...
-
-
-class NodeLease(NamedTuple):
-    """The epoch that this node's leases hang on, while it may be relied on."""
-
-    epoch: Epoch
-    upto: Timestamp
-    """The last timestamp that may be closed under it: its end less the gap."""
-
-
-class Refusal(NamedTuple):
-    """Why a range does not move, and since which tick's time."""
-
-    reason: CannotClose
-    since: Timestamp
+"""Nothing about these changes without a command, a lease, a policy or a scheme, each of which touches the range."""
 
 
 class _Group:
@@ -131,6 +101,8 @@ class Sender:
         self._epoch = Epoch(0)
         self._terms: Terms | None = None
         self._kept: deque[Update] = deque(maxlen=UPDATES_KEPT)
+        self.scheme = Scheme.LOG_DRIVEN
+        """Which one this node has heard is the cluster's. Told with every update, whether or not it closes anything."""
 
     # --- what ranges say ---------------------------------------------------------------------------------------------
 
@@ -223,6 +195,8 @@ class Sender:
         member = self._members.get(range_id)
         if member is not None:
             closable.forward(member[1].ts)  # it may be about to join a group that is behind
+        if not closable.closes_by(Scheme.LOG_DRIVEN):
+            return CannotClose.OTHER_SCHEME
         policy = closable.policy()
         group = self._groups.get(policy) or self._make(policy, now, terms, lease)
         if isinstance(group, CannotClose):
@@ -311,6 +285,7 @@ class Sender:
             groups=self._group_times(),
             removed=removed,
             members=members,
+            scheme=int(self.scheme),
         )
 
     def _group_times(self) -> list[tuple[GroupId, Timestamp]]:

@@ -10,15 +10,12 @@ A promise (lai, ts) may be used once the replica has applied `lai` (I-12), and s
 highest ts over all promises ever made with lai <= applied, and the only art is to forget none that matters:
 
     1. Before a member is removed, changes its index or its group, or its stream starts anew, the promise it had is copied
-       into the *record* of the range, if there is a replica here. An index that is not applied yet then never hides
-       a promise that is usable (pitfall 9).
-    2. A record is what was answered before plus a short staircase of promises that wait for their index, both index and
-       timestamp increasing. A promise at or below another one in both is not worth keeping.
-    3. Senders are not in order among each other: after two transfers a lower index may come later, with a higher or a
+       into the *record* of the range (`closedts.records`), if there is a replica here. An index that is not applied yet then
+       never hides a promise that is usable (pitfall 9).
+    2. Senders are not in order among each other: after two transfers a lower index may come later, with a higher or a
        lower timestamp (pitfall 10). Nothing here compares promises of different streams except by the rule above.
-    4. The answer never moves back (I-09). A replica that is replaced by a snapshot hands its record to its successor
-       (`carry`), and one that stops in good order leaves what it answered on disk (`recall`). After a crash a replica knows
-       what it has applied, and is told the rest with the first message.
+    3. The answer never moves back (I-09). After a crash a replica knows what it has applied,
+       and is told the rest with the first message.
 
 Streams are identified by node and incarnation. `attach` gives out a token, and only the newest token of a node may
 speak: a zombie connection is told to go away. A gap in the numbers, another incarnation or a delta before the first full
@@ -29,9 +26,10 @@ The twin that the tests hold it against keeps every promise in a list.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.closedts.records import Promise, Records
 from slackwater.errors import InvariantViolation
 from slackwater.hooks import probe
 
@@ -40,51 +38,7 @@ if TYPE_CHECKING:
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.protocol.closedts.update import GroupId, Update
 
-STEPS_MAX = 4
-"""Promises of one range that wait for their index, besides those in the streams' tables."""
-assert STEPS_MAX >= 2, "the promise that becomes usable first is kept, and the newest"
 STREAMS_MAX = 1_024
-
-
-class Promise(NamedTuple):
-    """Usable by a replica that has applied `lai`."""
-
-    lai: LeaseAppliedIndex
-    ts: Timestamp
-
-
-class _Record:
-    """What one replica here was promised by messages that have been replaced since."""
-
-    __slots__ = ("dropped", "served", "steps")
-
-    def __init__(self) -> None:
-        self.served = MIN
-        self.steps: list[Promise] = []
-        self.dropped = 0
-
-    def keep(self, promise: Promise) -> None:
-        """Remember a promise whose index may not be applied yet."""
-        if promise.ts <= self.served or any(s.lai <= promise.lai and s.ts >= promise.ts for s in self.steps):
-            return
-        kept = [s for s in self.steps if not (promise.lai <= s.lai and promise.ts >= s.ts)]
-        if len(kept) >= STEPS_MAX:
-            # Keep the one that becomes usable first and the newest; giving up one between costs freshness only.
-            probe("closedts.promise_dropped")
-            self.dropped += 1
-            kept.pop(-1 if promise.lai > kept[-1].lai else 1)
-        self.steps = sorted([*kept, promise])
-        assert len(self.steps) <= STEPS_MAX + 1, "promises that wait are bounded"
-        assert all(a.lai < b.lai and a.ts < b.ts for a, b in zip(self.steps, self.steps[1:], strict=False)), (
-            "a later index promises more"
-        )
-
-    def use(self, applied: LeaseAppliedIndex) -> Timestamp:
-        """The highest kept promise that may be used; those no longer needed are forgotten."""
-        while self.steps and self.steps[0].lai <= applied:
-            self.served = max(self.served, self.steps.pop(0).ts)
-        assert not self.steps or self.steps[0].lai > applied, "what may be used was used"
-        return self.served
 
 
 class _Stream:
@@ -109,34 +63,28 @@ class _Stream:
 class Receiver:
     """All streams that reach one node, and the records of its replicas."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: Records | None = None) -> None:
         self._streams: dict[NodeId, _Stream] = {}
-        self._records: dict[RangeId, _Record] = {}
+        self._records = Records() if records is None else records
         self._tokens = 0
 
     # --- replicas ----------------------------------------------------------------------------------------------------
 
     def watch(self, range_id: RangeId) -> None:
         """There is a replica here."""
-        self._records.setdefault(range_id, _Record())
+        self._records.watch(range_id)
 
     def forget(self, range_id: RangeId) -> None:
         """The replica is gone; another one may come with less applied."""
-        self._records.pop(range_id, None)
+        self._records.forget(range_id)
 
     def carry(self, range_id: RangeId, applied: LeaseAppliedIndex) -> None:
         """The replica is about to be replaced: what it was answered holds for the next one once that has applied as much."""
-        record = self._records.get(range_id)
-        if record is not None:
-            served, record.served = record.served, MIN
-            assert served >= MIN, "what was answered is a timestamp"
-            record.keep(Promise(applied, served))
+        self._records.carry(range_id, applied)
 
     def recall(self, range_id: RangeId, promise: Promise) -> None:
         """A promise that a replica here was given before its node was stopped in good order."""
-        record = self._records.get(range_id)
-        if record is not None:
-            record.keep(promise)
+        self._records.keep(range_id, promise)
 
     def closed_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Timestamp:
         """What the side transport has closed for a replica that has applied that far. MIN for a replica not watched."""

@@ -1,0 +1,169 @@
+"""Reads by secondary indexes: entries, then the rows that they name, both at one timestamp.
+
+    now, all here      both reads in the step in which the request arrives: nothing can come between them
+    now                at this gateway's clock; a value that may have been written before the read began moves both up
+    at a timestamp     there and nowhere else, by any replica that can
+    transaction        as the transaction sees it, its own writes included
+
+An entry whose row is not there is no answer but an error: the index does not fit its table (I-30).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.codec.index_entries import IndexCodec
+from slackwater.codec.layout import show_key
+from slackwater.errors import ReadWithinUncertainty, RetryableError, UsageError
+from slackwater.gateway.index_scans import IndexScans, index_corrupted
+from slackwater.gateway.planned_writes import read_keys
+from slackwater.gateway.rows import KEYS_PER_GET_MAX
+from slackwater.gateway.scans import MOVES_MAX, present_header, range_reads, read_header
+from slackwater.hooks import probe
+from slackwater.protocol.client import calls
+from slackwater.protocol.client.index_reads import GET_BY_INDEX, SCAN_INDEX
+from slackwater.protocol.range.requests import Get, Header, Value
+from slackwater.routing.facts import timestamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slackwater.gateway.context import CallContext
+    from slackwater.gateway.service import Gateway
+    from slackwater.model.tables import TableHistory
+    from slackwater.protocol.client.index_reads import GetByIndex
+    from slackwater.protocol.range.requests import BatchResult
+    from slackwater.runtime.rpc.server import RpcServer
+
+CODECS_KEPT_MAX = 1024
+
+
+class IndexReads:
+    """Looks rows up by unique indexes."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.scans = IndexScans(gateway)
+        self._codecs: dict[tuple[int, int, int], IndexCodec] = {}
+
+    def serve(self, server: RpcServer) -> None:
+        """Answer clients."""
+        server.handle(GET_BY_INDEX, self.get, at_once=self.get_at_once)
+        server.handle_stream(SCAN_INDEX, self.scans.scan)
+
+    def get_at_once(self, request: GetByIndex, context: CallContext) -> calls.RowsReply | None:
+        """Read entries and rows in this very step, where ranges led here have them."""
+        gateway, policy = self._gateway, request.policy
+        if request.txn or policy.at != MIN or policy.follower_ok or not 0 < len(request.keys) <= KEYS_PER_GET_MAX:
+            return None
+        history = gateway.known(request.table_id)
+        if history is None or history.latest.version != request.version or history.latest.dropped:
+            return None
+        self._check(request)
+        if policy.floor > gateway.node.clock.latest:
+            return None
+        entries = gateway.node.kv.get_at_once(request.keys)
+        if entries is None:
+            return None
+        places, keys = named_rows(self._codec(history, request.index_id), _values(entries))
+        if not keys:
+            return calls.RowsReply([None] * len(request.keys), entries.ts, range_reads(entries))
+        rows = gateway.node.kv.get_at_once(keys)
+        if rows is None:
+            return None
+        found = self._joined(request, places, keys, _values(rows))
+        return calls.RowsReply(found, rows.ts, [*range_reads(entries), *range_reads(rows)])
+
+    async def get(self, request: GetByIndex, context: CallContext) -> calls.RowsReply:
+        """Rows by the keys of their entries."""
+        gateway, policy = self._gateway, request.policy
+        if not 0 < len(request.keys) <= KEYS_PER_GET_MAX:
+            raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(request.keys))
+        self._check(request)
+        await gateway.reach(policy.floor)
+        if policy.at == MIN:
+            history = await gateway.current(request.table_id, request.version)
+        else:
+            history = await gateway.catalog.find_id(request.table_id, version=request.version)
+        codec = self._codec(history, request.index_id)
+        if request.txn:
+            return await self._get_in_txn(request, codec, context)
+        if policy.at == MIN:
+            header = present_header(gateway.node, policy)
+        else:
+            gateway.scans.check_past(policy.at)
+            header = read_header(policy, policy.at)
+        for _ in range(MOVES_MAX):
+            try:
+                return await self._get_at(request, codec, header, context)
+            except ReadWithinUncertainty as error:
+                probe("gateway.index_read_moved")
+                header = structs.replace(header, ts=Timestamp(timestamp_of(error, "existing") + 1))
+        raise RetryableError("the read met new rows again and again; read again, or at a timestamp")
+
+    async def _get_at(
+        self, request: GetByIndex, codec: IndexCodec, header: Header, context: CallContext
+    ) -> calls.RowsReply:
+        """Entries and rows at one timestamp."""
+        kv = self._gateway.node.kv
+        entries = await kv.read([Get(key) for key in request.keys], header, timeout=context.remaining())
+        places, keys = named_rows(codec, _values(entries))
+        if not keys:
+            return calls.RowsReply([None] * len(request.keys), header.ts, range_reads(entries))
+        rows = await kv.read([Get(key) for key in keys], header, timeout=context.remaining())
+        found = self._joined(request, places, keys, _values(rows))
+        return calls.RowsReply(found, header.ts, [*range_reads(entries), *range_reads(rows)])
+
+    async def _get_in_txn(self, request: GetByIndex, codec: IndexCodec, context: CallContext) -> calls.RowsReply:
+        async with self._gateway.txns.using(request, context) as open_txn:
+            entries = await read_keys(open_txn.txn, request.keys)
+            places, keys = named_rows(codec, [entries[key] for key in request.keys])
+            rows = await read_keys(open_txn.txn, keys)
+            found = self._joined(request, places, keys, [rows[key] for key in keys])
+            return calls.RowsReply(found, open_txn.txn.state.read_ts, mark=open_txn.mark())
+
+    def _joined(
+        self, request: GetByIndex, places: Sequence[int], keys: Sequence[bytes], rows: Sequence[bytes | None]
+    ) -> list[bytes | None]:
+        """The rows in the places of their entries."""
+        found: list[bytes | None] = [None] * len(request.keys)
+        for place, key, row in zip(places, keys, rows, strict=True):
+            if row is None:
+                raise index_corrupted(show_key(request.keys[place]), key)
+            found[place] = row
+        return found
+
+    def _check(self, request: GetByIndex) -> None:
+        self._gateway.check_inside(request.table_id, min(request.keys), max(request.keys) + b"\x00")
+
+    def _codec(self, history: TableHistory, index_id: int) -> IndexCodec:
+        """How the entries of an index are decoded, whichever version wrote them."""
+        name = (history.latest.table_id, index_id, history.latest.version)
+        codec = self._codecs.get(name)
+        if codec is None:
+            if len(self._codecs) >= CODECS_KEPT_MAX:
+                self._codecs.clear()
+            codec = self._codecs[name] = codec_of(history, index_id)
+        return codec
+
+
+def codec_of(history: TableHistory, index_id: int) -> IndexCodec:
+    """The codec of an index by the newest version of its table that has it."""
+    for version in reversed(history.versions):
+        for index in version.indexes:
+            if index.id == index_id:
+                return IndexCodec(version.schema, index, history.schemas())
+    raise UsageError(f"table {history.latest.name} has no index of this id", index_id=index_id)
+
+
+def named_rows(codec: IndexCodec, entries: Sequence[bytes | None]) -> tuple[list[int], list[bytes]]:
+    """The places at which there is an entry, and the key of the row that each names."""
+    places = [place for place, entry in enumerate(entries) if entry is not None]
+    return places, [codec.row_key(entry) for entry in entries if entry is not None]
+
+
+def _values(answer: BatchResult) -> list[bytes | None]:
+    return [found.value if isinstance(found, Value) else None for found in answer.results]

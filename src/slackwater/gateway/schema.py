@@ -1,0 +1,128 @@
+"""Schema changes for clients (`protocol.client.schema`): begun here, run as jobs by any node (`catalog.schema_changes`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.catalog.backfill import Backfills, TransactionalBackfill
+from slackwater.catalog.climbing import SCHEMA_CHANGE
+from slackwater.catalog.ladder import Work
+from slackwater.catalog.schema_changes import LEASE_WAIT_S_MAX, LEASE_WAIT_S_MIN, SchemaChanger
+from slackwater.codec.layout import schema_span
+from slackwater.errors import LeasesInTheWay
+from slackwater.gateway.tables import owner_of
+from slackwater.jobs import JobType
+from slackwater.model.jobs import Owned
+from slackwater.model.protection import OWNED, OWNED_BY_JOB, Mode
+from slackwater.model.spans import Span
+from slackwater.protocol.client import schema as calls
+from slackwater.storage.stats import Stats
+
+if TYPE_CHECKING:
+    from slackwater.catalog.ladder import Step
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.gateway.context import CallContext
+    from slackwater.gateway.service import Gateway
+    from slackwater.model.jobs import Job
+    from slackwater.model.tables import TableDescriptor
+    from slackwater.runtime.rpc.server import RpcServer
+    from slackwater.txn import Transaction
+
+
+class SchemaService:
+    """Begins and plans schema changes on one gateway, and lets its node run them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        node = gateway.node
+        self._backfills = Backfills(
+            node.catalog,
+            node.kv,
+            runner=TransactionalBackfill(node.kv),
+            access=self,
+            protect=self._protect,
+            settings=node.settings,
+            clock=node.runtime.clock,
+            scope=node.scope.child("schema changes"),
+        )
+        self.changer = SchemaChanger(node.catalog, node.jobs, self._backfills, node.runtime.clock)
+        node.job_types.add(JobType(SCHEMA_CHANGE, self.changer))
+
+    def serve(self, server: RpcServer) -> None:
+        """Answer clients."""
+        server.handle(calls.CHANGE_TABLE, self.change)
+        server.handle(calls.PLAN_CHANGE, self.plan)
+
+    async def change(self, request: calls.ChangeTable, context: CallContext) -> calls.ChangeReply:
+        """Begin changes of a table; what takes one version is done when this returns."""
+        node, by = self._gateway.node, owner_of(context)
+        deadline = self._gateway.deadline(context)
+        pause_s = LEASE_WAIT_S_MIN
+        while True:
+            try:
+                jobs: list[Job] = await node.jobs.store.run(
+                    lambda txn: self.changer.begin(txn, request.table, request.changes, by=by, job_name=request.name),
+                    timeout=deadline.remaining(),
+                )
+                break
+            except LeasesInTheWay:
+                if deadline.remaining() <= pause_s:
+                    raise
+                await node.runtime.clock.sleep(pause_s)
+                pause_s = min(LEASE_WAIT_S_MAX, 2 * pause_s)
+        node.jobs.ring()
+        await node.catalog.refresh()
+        table_id = self.changer.table_of(jobs[0])
+        return calls.ChangeReply(jobs, await node.catalog.find_id(table_id))
+
+    async def plan(self, request: calls.PlanChange, context: CallContext) -> calls.PlanReply:
+        """What `change` would do; nothing is changed."""
+        node = self._gateway.node
+        now, found = await node.jobs.store.run(
+            lambda txn: self.changer.planned(txn, request.table, request.changes), timeout=context.remaining()
+        )
+        rows = self.rows_about(schema_span(now.schema))
+        blocked = [f"job {m.job}: {m.description}" + (" (going back)" if m.reverting else "") for m in now.mutations]
+        return calls.PlanReply(
+            now.name,
+            now.version,
+            [_planned(said, steps, rows) for said, steps in found],
+            self._holders(now),
+            blocked,
+            node.clock.now(),
+        )
+
+    def _holders(self, now: TableDescriptor) -> list[calls.LeaseHolder]:
+        """The nodes that use a version of the table."""
+        return []
+
+    # --- what the work of a change asks
+
+    async def ranges_of(self, start: bytes, end: bytes) -> list[Span]:
+        """The parts of a span, one for each range."""
+        found = await self._gateway.node.sender.ranges_of(start, end)
+        return [Span(max(start, d.start), min(end, d.end)) for d in found]
+
+    def rows_about(self, span: Span) -> int:
+        """Rows of the ranges that hold a span, as far as this node has them: more than the span has, or 0."""
+        states = [replica.state for replica in self._gateway.node.store.replicas.values()]
+        return sum(
+            Stats(*state.stats).live_keys
+            for state in states
+            if state.descriptor.start < span.end and span.start < state.descriptor.end
+        )
+
+    async def _protect(self, txn: Transaction, at: Timestamp, job: int, table_id: int) -> Owned:
+        store = self._gateway.node.protections.store
+        record = await store.protect(txn, at, Mode.AT, OWNED_BY_JOB, str(job).encode(), tables=[table_id])
+        return Owned(OWNED, record.hex())
+
+
+def _planned(description: str, steps: tuple[Step, ...], rows: int) -> calls.PlannedChange:
+    work = {step.work for step in steps}
+    return calls.PlannedChange(
+        description,
+        [calls.PlannedStep(step.rung.value, step.work.value) for step in steps],
+        rows_to_read=rows if work != {Work.NONE} else 0,
+        rows_to_write=rows if Work.BACKFILL in work else 0,
+    )

@@ -1,0 +1,58 @@
+"""Changing tables by commands, on a real node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+import slackwater
+from tests.integration.cluster import Processes
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("cluster")]
+
+
+async def command(*words: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "slackwater.cli.main", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 120)
+    return process.returncode or 0, out.decode()
+
+
+def test_tables_are_described_altered_and_indexed_by_commands(tmp_path) -> None:
+    async def main() -> None:
+        async with Processes(tmp_path, nodes=1, log_url=f"sqlite://{tmp_path}/log.db") as cluster:
+            await cluster.make()
+            await cluster.wait_live()
+            (host,) = cluster.addresses
+            async with slackwater.aconnect(f"slackwater://{host}") as db:
+                await db.create_table("t", {"id": "int8", "v": "text"}, primary_key="id")
+                await db.upsert("t", [{"id": n, "v": f"x{n % 7}"} for n in range(500)])
+                at = ("--host", host)
+                assert await command("alter", "t", "add-column", "n", "int8 not null default 5", *at)
+                assert (await db.get("t", 1)) == {"id": 1, "v": "x1"} or (await db.table("t")).column("n").default == 5
+                status, out = await command("index", "create", "t", "by_v", "v", "--unique", "--dry-run", *at)
+                assert status == 0
+                assert "nothing was changed" in out
+                assert "backfilling, then backfill" in out
+                status, out = await command("index", "create", "t", "by_v", "v", "--unique", *at)
+                assert status == 1
+                assert "two rows have the same values" in out
+                status, out = await command("index", "create", "t", "by_v", "v", "--storing", "n", "--json", *at)
+                assert (status, json.loads(out)["status"]) == (0, "succeeded")
+                status, out = await command("describe", "t", *at)
+                assert "index by_v (v) storing (n), public" in out
+                assert "n int not null default 5" in out
+                status, out = await command("alter", "t", "drop-column", "v", *at)
+                assert status == 1
+                assert "used by index by_v" in out
+                assert (await command("index", "drop", "t", "by_v", *at))[0] == 0
+                assert (await command("alter", "t", "rename-to", "u", *at))[0] == 0
+                status, out = await command("tables", *at)
+                assert out.splitlines()[1].split()[0] == "u"
+
+    asyncio.run(main())
