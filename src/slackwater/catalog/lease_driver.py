@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from slackwater.catalog.leases import DescriptorLease, LeaseBook, abandoned_after
 from slackwater.clock.timestamp import MAX
-from slackwater.errors import SchemaChanged, SlackwaterError, UnavailableError
+from slackwater.errors import AmbiguousResult, SchemaChanged, SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.system_tables import LEASE, check_not_system, is_system
 from slackwater.replica.driver.liveness import liveness_key
@@ -132,8 +132,17 @@ class DescriptorLeases:
             lease = self.book.usable(table_id)
             if lease is not None and lease.version >= version and lease.deadline > self._clock.peek():
                 return lease  # another write that waited for the same turn has acquired it
-            async with timeout(ACQUIRE_TIMEOUT_S):
-                return await self._acquire(table_id)
+            try:
+                async with timeout(ACQUIRE_TIMEOUT_S):
+                    return await self._acquire(table_id)
+            except (
+                AmbiguousResult,
+                TimeoutError,
+            ) as error:  # what is in doubt is the row of the lease, no row of the table
+                raise UnavailableError(
+                    f"n{self._node_id} could not acquire a lease on the table in time, so nothing was written; try again",
+                    table_id=table_id,
+                ) from error
 
     # --- acquiring and releasing; the caller has the lock of the table
 

@@ -157,6 +157,8 @@ class Node:
                 raise LogIdentityMismatch(
                     "this log already holds a cluster's entries; a new cluster needs an empty log"
                 )
+        if self.stopping:
+            raise UnavailableError("this node was asked to stop; it begins no cluster")
         identity = StoreIdentity(name, FIRST_NODE, self.log.identity())
         bootstrap_store(self.engine, identity, self.clock.now())
         await self._begin_life(identity)
@@ -174,8 +176,8 @@ class Node:
                     raise
                 except SlackwaterError:
                     continue
-                if self._initializing or read_identity(self.engine) is not None:
-                    return  # this node was made the first of a new cluster meanwhile; its neighbours join it
+                if self.stopping or self._initializing or read_identity(self.engine) is not None:
+                    return  # it ends, or was made the first of a new cluster meanwhile; its neighbours join it then
                 identity = StoreIdentity(reply.cluster_id, reply.node_id, self.log.identity(), reply.born)
                 await write_identity(self.engine, identity)
                 self.book.learn(reply.nodes)
@@ -184,10 +186,15 @@ class Node:
             await self.runtime.clock.sleep(JOIN_PAUSE_S)
 
     async def _begin_life(self, identity: StoreIdentity) -> None:
-        """Write down that another process runs on this store, durably, and act as its node."""
+        """Write down that another process runs on this store, durably, and act as its node.
+
+        A node that was asked to stop writes nothing more: the flush by which it ends has begun, and it is the last word.
+        """
+        if self.stopping:
+            return
         lives = StoreLives(self.engine, self.runtime.rng)
         await lives.claim()
-        if not self.stopping:  # asked to stop while the store was slow: there is nothing to begin any more
+        if not self.stopping:  # asked to stop meanwhile, while the store was slow
             self.start_as_member(identity, lives)
 
     def start_as_member(self, identity: StoreIdentity, lives: Lives) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from slackwater.catalog import definition
+from slackwater.catalog import definition, lease_driver
 from slackwater.catalog.lease_driver import ROWS
 from slackwater.clock.timestamp import MAX
-from slackwater.errors import AmbiguousResult, LeasesInTheWay, RetryableError, SchemaChanged
+from slackwater.errors import AmbiguousResult, LeasesInTheWay, RetryableError, SchemaChanged, UnavailableError
 from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from tests.unit.server.cluster import Cluster
@@ -122,7 +122,7 @@ def test_an_ambiguous_acquisition_leaves_no_row_behind() -> None:
                 raise AmbiguousResult("the answer was lost")
 
             node.kv.run = lost  # type: ignore[method-assign]
-            with pytest.raises(AmbiguousResult):
+            with pytest.raises(UnavailableError, match="nothing was written"):
                 await leases.take(made.table_id, 1)
             node.kv.run = run  # type: ignore[method-assign]
             assert await rows(node, made.table_id) == [(1, 1)]
@@ -130,6 +130,26 @@ def test_an_ambiguous_acquisition_leaves_no_row_behind() -> None:
             await node.catalog.publish(made.table_id, adding("a"))
             (await leases.take(made.table_id, 2)).give_back()  # deletes what may be there, inserts what it needs
             assert await rows(node, made.table_id) == [(2, 1)]
+
+    asyncio.run(main())
+
+
+def test_a_write_whose_lease_does_not_come_in_time_is_told_that_nothing_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by seed 522434749: a bare `TimeoutError` came out of the gateway, which is no answer to a client."""
+    monkeypatch.setattr(lease_driver, "ACQUIRE_TIMEOUT_S", 0.05)
+
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            made = await node.catalog.create("t", COLUMNS, KEY)
+            node.catalog.following = asyncio.Event().wait  # type: ignore[assignment,method-assign] # never
+            with pytest.raises(UnavailableError, match="nothing was written"):
+                await node.catalog.leases.take(made.table_id, 1)
+            del node.catalog.following
+            monkeypatch.undo()
+            (await node.catalog.leases.take(made.table_id, 1)).give_back()
 
     asyncio.run(main())
 

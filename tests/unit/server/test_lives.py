@@ -14,12 +14,16 @@ from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.protocol.range import requests
 from slackwater.replica.apply import apply_packet
 from slackwater.replica.evaluation import Evaluation
-from slackwater.runtime import run
+from slackwater.runtime import RealRuntime, run
 from slackwater.runtime.seam import Family
+from slackwater.server.identity import LIVES_KEY
+from slackwater.server.node import Node
 from slackwater.storage.batch import WriteBatch
+from slackwater.storage.memory import MemoryDisk
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
+    from slackwater.model.ids import Position, RangeId
     from slackwater.replica.state import RangeState
     from slackwater.server.queues.context import Visit
 
@@ -108,6 +112,48 @@ def test_no_queue_writes_behind_the_last_flush() -> None:
             engine.flush = slowly  # type: ignore[method-assign]
             await node.node.stop()
             assert engine.get(Family.LOCAL, b"late") is None
+
+    run(main())
+
+
+def test_a_node_that_is_asked_to_stop_while_it_begins_writes_nothing_more() -> None:
+    """Found by seed 155035588: the log answered during the last flush, and the node went on to write down its life."""
+
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            await cluster.kill(cluster.nodes[0])
+            old = cluster.nodes[0].node
+            engine, log = old.engine, cluster.log.handle()
+            asked, answer, written = asyncio.Event(), asyncio.Event(), engine.get(Family.LOCAL, LIVES_KEY)
+            head, flush = log.head, engine.flush
+
+            async def late(range_id: RangeId) -> Position:
+                asked.set()
+                await answer.wait()
+                return await head(range_id)
+
+            async def slowly() -> None:
+                answer.set()
+                await beginning
+                await flush()
+
+            log.head, engine.flush = late, slowly  # type: ignore[method-assign]
+            runtime = RealRuntime(disk=MemoryDisk(), net=cluster.net)
+            scope = runtime.scope("again")
+            node = Node(
+                runtime=runtime,
+                scope=scope,
+                engine=engine,
+                log=log,
+                address="n1:7400",
+                settings=cluster.settings,
+                join=(),
+            )
+            beginning = asyncio.ensure_future(node.start())
+            await asyncio.wait_for(asked.wait(), 20)
+            await node.stop()
+            assert node.member is None
+            assert engine.get(Family.LOCAL, LIVES_KEY) == written
 
     run(main())
 
