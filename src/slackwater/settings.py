@@ -67,7 +67,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("columns.disk_bytes", 16 << 30, "bytes", (0, 1 << 44), (0, 1 << 20), "Disk that files of columns of one store may take; 0: none are made."),
     Setting("columns.build_bytes", 32 << 20, "bytes/s", (1 << 16, 1 << 34), (1 << 10, 1 << 24), "Stored bytes a second that are turned into columns in the background, or merged into them."),
     Setting("columns.rows_min", 10_000, "rows", (0, 1 << 30), (0, 20), "A table with fewer rows in a range gets no file of columns there."),
-    Setting("columns.quiet_period", 30.0, "s", (0, 86400), (0, 10), "A range that was not written for this long gets its columns before anybody asks; one that was asked for gets them at once."),
+    Setting("columns.quiet_period", 30.0, "s", (0, 86400), (0, 10), "A table that was not written for this long in a range, or on the whole store, gets its columns there before a read asks; one that was read gets them at once."),
     Setting("columns.delta_percent", 3.0, "%", (0.1, 25), (0.1, 25), "When so much of a file of columns has changed, it is made anew."),
     Setting("storage.memtable_bytes", 64 << 20, "bytes", (1 << 20, 1 << 30), (1 << 20, 2 << 20), "Memtable size at which a family is flushed."),
     Setting("store.flush_interval", 5.0, "s", (0.1, 300), (0.1, 20), "How often applied state is made durable, so that the log can be trimmed."),

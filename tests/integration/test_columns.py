@@ -6,8 +6,12 @@ from contextlib import asynccontextmanager
 import pyarrow as pa
 import pytest
 
+from slackwater.clock.timestamp import Timestamp
+from slackwater.codec.layout import split_table_key
 from slackwater.server import embedded as em
+from slackwater.server.queues.columns import live_rows, tables_in
 from slackwater.settings import Settings
+from slackwater.storage.versions import suffix
 
 ROWS = 5_000
 HASTY = {
@@ -141,3 +145,39 @@ def test_much_change_makes_them_anew_and_files_that_are_replaced_go(tmp_path, mo
             await until(lambda: not list(files.iterdir()))
 
     asyncio.run(work())
+
+
+def test_a_table_beside_one_that_is_written_all_the_time_gets_columns_and_a_small_one_none(tmp_path, monkeypatch):
+    """Rows and quiet are those of a table, not of the range that it shares: leases of descriptors tick in the first one."""
+
+    async def work():
+        async with opened(tmp_path, monkeypatch, **{"columns.quiet_period": 1.0}) as (db, columns, member):
+            await filled(db)
+            await db.create_table("busy", {"id": "int8"}, primary_key=["id"])
+            number = 0
+            async with asyncio.timeout(30):
+                while not settled(columns):
+                    await db.upsert("busy", pa.table({"id": pa.array([number % 50], pa.int64())}))
+                    number += 1
+                    await asyncio.sleep(0.02)
+            assert len({replica.state.descriptor.range_id for replica in holders(member)}) == 1, "they share a range"
+            large = (await db.table("t")).table_id
+            assert {split_table_key(kept.record.start)[0] for kept in columns} == {large}
+
+    asyncio.run(work())
+
+
+def holders(member):
+    """The replicas that hold rows of tables."""
+    engine = member.store.context.engine
+    return [r for r in member.store.replicas.values() if list(tables_in(engine, r.state.descriptor))]
+
+
+def test_rows_are_counted_among_their_versions():
+    keys = [b"a" + suffix(Timestamp(ts)) for ts in (9, 7)] + [b"b" + suffix(Timestamp(8))]
+    assert live_rows(keys, [b"1", b"2", b""])[0] == 1
+    assert live_rows(keys, [b"", b"2", b"3"])[0] == 1
+    rows, behind = live_rows(keys, [b"1", b"", b"3"])
+    assert rows == 2
+    assert keys[-1] < behind
+    assert b"b" + suffix(Timestamp(0)) < behind < b"c"

@@ -44,6 +44,8 @@ KEY_MAX = b"\xff"
 
 SPANS_KEPT_MAX = 4096
 """Spans of tables that are not made anew for every message."""
+INDEX_BYTES = 7
+"""What every key of an index starts with: the first byte, its table, its number."""
 VERSION_BYTES = 8
 _MASK = (1 << 64) - 1
 
@@ -143,9 +145,9 @@ def schema_span(schema: TableSchema) -> Span:
 
 def split_table_key(key: bytes) -> tuple[int, int, bytes]:
     """(table id, index id, the encoded columns) of a row's key."""
-    if len(key) < 7 or key[:1] != TABLE:
+    if len(key) < INDEX_BYTES or key[:1] != TABLE:
         raise DecodeError("not a table key", key=key[:32])
-    return int.from_bytes(key[1:5], "big"), int.from_bytes(key[5:7], "big"), key[7:]
+    return int.from_bytes(key[1:5], "big"), int.from_bytes(key[5:INDEX_BYTES], "big"), key[INDEX_BYTES:]
 
 
 def versioned(key: bytes, ts: Timestamp) -> bytes:

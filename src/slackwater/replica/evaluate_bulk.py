@@ -114,7 +114,7 @@ class BulkReads:
         shelf.row_pages += len(self.row_pages)
         for request, rows in self.row_pages:
             if rows >= WANTED_ROWS:
-                shelf.want(decode_plan(request.plan).schema().table_id, request.plan)
+                shelf.want(decode_plan(request.plan).schema().table_id)
 
     def run(self, reader: Reader) -> list[Result]:
         """Do them. Long work: to be called off the loop."""

@@ -2,10 +2,14 @@
 
     nothing there        a read has walked many rows      ► make one at once, where it was read
                          not written for a while          ► make one, on followers first
+                         few rows                         ► none: a walk of them is as cheap
     a segment            much has changed, and it is used ► make it anew, from itself and its changes
                          nothing has changed for long     ► move its anchor up: it is as good as made now
                          its anchor is below what was collected, or there are many small ones ► make it anew from rows
                          its table was dropped, or the disk budget is exceeded ► drop it
+
+A range may have rows of many tables, one of them written all the time: rows and quiet are those of a table in a range. A table
+is quiet where its range is (a large table is written at one end), and also where it has not been written anywhere on this store.
 
 One at a time for each node, with pauses (`replica.driver.columns`), in a lane of its own: a sweep over a large table takes
 minutes, and nothing else waits for it. `todo` is the decision and knows no clock and no disk.
@@ -13,10 +17,11 @@ minutes, and nothing else waits for it. `todo` is the decision and knows no cloc
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import seconds_between
-from slackwater.codec.layout import TABLE, split_table_key, table_span
+from slackwater.codec.layout import INDEX_BYTES, TABLE, VERSION_BYTES, split_table_key, table_span
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.runtime.seam import Family
@@ -25,7 +30,7 @@ from slackwater.storage.columns.shelf import DELTA_MIN
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.descriptors import RangeDescriptor
@@ -41,6 +46,11 @@ SEGMENT_ROWS = 1_000_000
 """Rows of one segment, about; a larger range gets several."""
 ANCHOR_AGE_S = 600.0
 """An anchor that is older than this moves up when nothing has changed."""
+WANTED_S = 300.0
+"""A read that walked rows makes its table wanted for so long."""
+COUNTED_AT_ONCE = 1024
+COUNTED_SHARE = 4
+"""Versions walked to count the rows of a table: so many times as many as have to be found."""
 LEADER_PATIENCE = 2
 """A leaseholder waits so many times as long as its followers do: readers prefer those, and it has the writes."""
 
@@ -86,6 +96,25 @@ def todo(here: Range, kept: Sequence[Kept], *, rows_min: int, delta_percent: flo
     return Todo(at, end, "new") if at < end and due else None
 
 
+class Unchanged:
+    """For how long each of some numbers has been what it is."""
+
+    def __init__(self) -> None:
+        self._seen: dict[RangeId | bytes, tuple[int, int]] = {}
+
+    def since(self, name: RangeId | bytes, number: int, *, now_ns: int) -> int:
+        """When this number was first seen."""
+        known = self._seen.get(name)
+        if known is None or known[0] != number:
+            self._seen[name] = known = number, now_ns
+        return known[1]
+
+    def keep(self, names: Container[RangeId | bytes]) -> None:
+        """Forget the others."""
+        for name in [name for name in self._seen if name not in names]:
+            del self._seen[name]
+
+
 class ColumnsQueue:
     """Makes and drops the segments of one node."""
 
@@ -93,8 +122,14 @@ class ColumnsQueue:
 
     def __init__(self, context: QueueContext) -> None:
         self._context = context
-        self._written: dict[RangeId, tuple[int, int]] = {}
-        """The last command of each range that was seen, and since when that is the last."""
+        self._commands = Unchanged()
+        """The last command of each range."""
+        self._writes = Unchanged()
+        """The last write of each index."""
+        self._asked: dict[int, tuple[int, int]] = {}
+        """Of wanted tables: how often they were, and since when that often."""
+        self._few: dict[tuple[RangeId, bytes], int] = {}
+        """Indexes with few rows in a range, and their last write when those were counted."""
 
     async def sweep(self) -> None:
         """Look at every replica here, and make what is due."""
@@ -103,12 +138,29 @@ class ColumnsQueue:
             context.report(finding)
         shelf.findings.clear()
         self._keep_within(int(context.settings["columns.disk_bytes"]))
+        self._note_wanted()
+        indexes: set[RangeId | bytes] = set()
         for range_id in sorted(context.store.replicas):
             replica = context.store.replicas.get(range_id)
             if replica is not None and replica.failure is None and not replica.retired:
-                await self._visit(replica)
-        for range_id in [r for r in self._written if r not in context.store.replicas]:
-            del self._written[range_id]
+                indexes.update(await self._visit(replica))
+        self._commands.keep(context.store.replicas)
+        self._writes.keep(indexes)
+        for place in [p for p in self._few if p[0] not in context.store.replicas or p[1][:INDEX_BYTES] not in indexes]:
+            del self._few[place]
+
+    def _note_wanted(self) -> None:
+        """What was wanted long ago is not wanted any more."""
+        shelf, now_ns = self._context.store.context.columns, self._context.now_ns()
+        asked, self._asked = self._asked, {}
+        for table_id, times in list(shelf.wanted.items()):
+            known = asked.get(table_id)
+            if known is None or known[0] != times:
+                known = times, now_ns
+            if now_ns - known[1] < WANTED_S * 1e9:
+                self._asked[table_id] = known
+            else:
+                del shelf.wanted[table_id]
 
     def _keep_within(self, budget: int) -> None:
         """Drop what is used least, until the rest fits."""
@@ -124,12 +176,15 @@ class ColumnsQueue:
         store.columns.drop(kept, batch, reason)
         store.write(batch)
 
-    async def _visit(self, replica: Replica) -> None:
-        quiet = self._quiet(replica)
+    async def _visit(self, replica: Replica) -> list[bytes]:
+        """Make and drop what is due in one range; the indexes that have rows there."""
         state, columns = replica.state, self._context.store.context.columns
+        calm = self._quiet(replica, self._commands, state.descriptor.range_id, state.lai)
         if Stats(*state.stats).live_keys < self._context.settings["columns.rows_min"] and not columns.size:
-            return
-        for span in list(tables_in(self._context.store.context.engine, state.descriptor)):
+            return []
+        spans = list(tables_in(self._context.store.context.engine, state.descriptor))
+        for span in spans:
+            quiet = self._quiet(replica, self._writes, span.start, columns.last_write(span.start)) or calm
             table_id, index_id, _ = split_table_key(span.start)
             try:
                 history = await self._context.tables(table_id)
@@ -141,27 +196,58 @@ class ColumnsQueue:
                 for kept in columns.overlapping(span.start, span.end):
                     self._drop(kept, "its table was dropped")
                 continue
-            await self._table(replica, span, history, quiet=quiet)
+            self._drop_small(span)
+            await self._table(replica, span, history, quiet=quiet, alone=len(spans) == 1)
+        return [span.start for span in spans]
 
-    async def _table(self, replica: Replica, span: Span, history: TableHistory, *, quiet: bool) -> None:
-        """Make what is due of one table in one range, piece by piece."""
+    def _drop_small(self, span: Span) -> None:
+        """Drop segments that are not worth a note with every write: the table has few rows here, or has shrunk."""
+        kept = self._context.store.context.columns.overlapping(span.start, span.end)
+        if sum(one.record.rows + len(one.delta) for one in kept) < self._context.settings["columns.rows_min"] // 2:
+            for one in kept:
+                probe("queues.columns_small")
+                self._drop(one, "it has few rows")
+
+    async def _table(self, replica: Replica, span: Span, history: TableHistory, *, quiet: bool, alone: bool) -> None:
+        """Make what is due of one table in one range, piece by piece; `alone`: the range has rows of no other index."""
         settings, columns = self._context.settings, self._context.store.context.columns
-        budget = int(settings["columns.disk_bytes"])
+        budget, rows_min = int(settings["columns.disk_bytes"]), int(settings["columns.rows_min"])
         while not (replica.retired or replica.stopped) and replica.failure is None:
             descriptor = replica.state.descriptor
             start, end = max(span.start, descriptor.start), min(span.end, descriptor.end)
             if start >= end or columns.size >= budget:
                 return
             rows = Stats(*replica.state.stats).live_keys
-            wanted = history.latest.table_id in columns.wanted
+            wanted = history.latest.table_id in self._asked
             here = Range(span.__class__(start, end), rows, replica.state.gc_threshold, quiet, wanted)
             kept = columns.overlapping(start, end)
             self._move_anchors(replica, kept)
-            next_one = todo(
-                here, kept, rows_min=int(settings["columns.rows_min"]), delta_percent=settings["columns.delta_percent"]
-            )
-            if next_one is None or not await self._make(replica, next_one, history):
+            next_one = todo(here, kept, rows_min=rows_min, delta_percent=settings["columns.delta_percent"])
+            if next_one is None or not (kept or alone or await self._many(replica, here.span, rows_min)):
                 return
+            if not await self._make(replica, next_one, history):
+                return
+
+    async def _many(self, replica: Replica, span: Span, rows_min: int) -> bool:
+        """Whether an index has enough rows in a range that has rows of others; counted once for as long as it is not written."""
+        columns, engine = self._context.store.context.columns, self._context.store.context.engine
+        place = replica.state.descriptor.range_id, span.start
+        written = columns.last_write(span.start[:INDEX_BYTES])
+        if self._few.get(place) == written:
+            return False
+        at, live, walked = span.start, 0, 0
+        while live < rows_min and walked < COUNTED_SHARE * rows_min:
+            keys, values = engine.cursor(Family.DATA, start=at, end=span.end).chunk(COUNTED_AT_ONCE)
+            if not keys:
+                break
+            rows, at = live_rows(keys, values)
+            live, walked = live + rows, walked + len(keys)
+            await self._context.runtime.clock.sleep(0)
+        if live >= rows_min:
+            self._few.pop(place, None)
+            return True
+        self._few[place] = written
+        return False
 
     async def _make(self, replica: Replica, what: Todo, history: TableHistory) -> bool:
         """Make one segment; whether there is one more now."""
@@ -193,15 +279,19 @@ class ColumnsQueue:
                 store.columns.anchored(one, anchor, batch)
                 store.write(batch)
 
-    def _quiet(self, replica: Replica) -> bool:
-        """Whether a replica has applied nothing for long enough."""
+    def _quiet(self, replica: Replica, known: Unchanged, name: RangeId | bytes, number: int) -> bool:
+        """Whether a number that writes change is the same for long enough."""
         state, now_ns = replica.state, self._context.now_ns()
-        known = self._written.get(state.descriptor.range_id)
-        if known is None or known[0] != state.lai:
-            self._written[state.descriptor.range_id] = known = state.lai, now_ns
         leads = state.lease.holder == self._context.node_id and len(state.descriptor.replicas) > 1
         patience_s = self._context.settings["columns.quiet_period"] * (LEADER_PATIENCE if leads else 1)
-        return now_ns - known[1] >= patience_s * 1e9
+        return now_ns - known.since(name, number, now_ns=now_ns) >= patience_s * 1e9
+
+
+def live_rows(keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[int, bytes]:
+    """How many rows there are among stored versions in order, and behind which key; the last key's others are passed over."""
+    plain = [stored[:-VERSION_BYTES] for stored in keys]
+    newest = [True, *(before != key for before, key in pairwise(plain))]
+    return sum(bool(first and value) for first, value in zip(newest, values, strict=True)), plain[-1] + b"\xff" * 9
 
 
 def tables_in(reader: Reader, descriptor: RangeDescriptor) -> Iterator[Span]:

@@ -30,6 +30,8 @@ from msgspec import structs
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.layout import (
+    INDEX_BYTES,
+    TABLE,
     VERSION_BYTES,
     column_delta,
     column_deltas_span,
@@ -57,6 +59,8 @@ MAKING_MAX = 1 << 16
 """Changes during the making of a segment: with more, the span is being loaded, and the segment comes later."""
 LOADED_AT_ONCE = 256
 WANTED_MAX = 64
+WRITTEN_MAX = 4096
+"""Indexes of which it is known when they were last written."""
 FINDINGS_MAX = 16
 
 
@@ -172,10 +176,13 @@ class Shelf:
         self._next = 1
         self._retired: list[Kept] = []
         self._room = Room(files.guard)
-        self.wanted: dict[int, bytes] = {}
-        """By table: the plan of a read that would have been cheaper with segments."""
+        self.wanted: dict[int, int] = {}
+        """By table: how many reads would have been cheaper with segments."""
         self.on_want: Callable[[], None] = lambda: None
-        """Told when a read had to walk many rows."""
+        """Told when a read had to walk many rows of a table that was not wanted before."""
+        self._writes = 0
+        self._written: dict[bytes, int] = {}
+        """By the first bytes of an index's keys: the number of the last batch that wrote there."""
         self.findings: list[str] = []
         """What an operator should know; the caller that tells takes it."""
         self.pages = 0
@@ -289,13 +296,18 @@ class Shelf:
             if threshold <= kept.anchor <= ts and not kept.broken
         ]
 
-    def want(self, table_id: int, plan: bytes) -> None:
+    def want(self, table_id: int) -> None:
         """A read of a table had to walk many rows."""
-        self.wanted.pop(table_id, None)
-        self.wanted[table_id] = plan
-        self.on_want()
+        before = self.wanted.pop(table_id, 0)
+        self.wanted[table_id] = before + 1
+        if not before:
+            self.on_want()
         while len(self.wanted) > WANTED_MAX:
             del self.wanted[next(iter(self.wanted))]
+
+    def last_write(self, start: bytes) -> int:
+        """The number of the last batch that wrote into the index whose span begins here; 0: none that is known."""
+        return self._written.get(start, 0)
 
     def overlapping(self, start: bytes, end: bytes) -> list[Kept]:
         """Segments with a key in [start, end), in order."""
@@ -307,10 +319,11 @@ class Shelf:
 
     def note(self, batch: WriteBatch) -> Noted:
         """Before a batch is written: add to it what is to be remembered of it. Then `noted`, or nothing if it failed."""
-        ranges = batch.ranges[Family.DATA]
+        ranges, data = batch.ranges[Family.DATA], batch.writes[Family.DATA]
+        if data:
+            self._count(data)
         if not self._kept and not self._makings:
             return NOTHING
-        data = batch.writes[Family.DATA]
         if not data and not ranges:
             return NOTHING
         noted = Noted([], list(ranges), [], [])
@@ -319,6 +332,21 @@ class Shelf:
         if data:
             self._change(batch, [stored for stored, value in data.items() if value is not None], noted)
         return noted
+
+    def _count(self, data: dict[bytes, bytes | None]) -> None:
+        """Remember which indexes a batch writes: a table beside one that is written all the time may be quiet.
+
+        A batch that begins and ends in one index is taken for one of that index alone: a guess that costs no walk of its keys,
+        and at worst a segment that is made earlier than it is worth.
+        """
+        self._writes += 1
+        first, last = next(iter(data))[:INDEX_BYTES], next(reversed(data))[:INDEX_BYTES]
+        for index in (first,) if first == last else {stored[:INDEX_BYTES] for stored in data}:
+            if index[:1] == TABLE:
+                self._written.pop(index, None)
+                self._written[index] = self._writes
+        while len(self._written) > WRITTEN_MAX:
+            del self._written[next(iter(self._written))]
 
     def noted(self, noted: Noted) -> None:
         """The batch is written."""
