@@ -33,8 +33,14 @@ def test_tables_are_described_altered_and_indexed_by_commands(tmp_path) -> None:
                 await db.create_table("t", {"id": "int8", "v": "text"}, primary_key="id")
                 await db.upsert("t", [{"id": n, "v": f"x{n % 7}"} for n in range(500)])
                 at = ("--host", host)
-                assert await command("alter", "t", "add-column", "n", "int8 not null default 5", *at)
-                assert (await db.get("t", 1)) == {"id": 1, "v": "x1"} or (await db.table("t")).column("n").default == 5
+                assert (await command("alter", "t", "add-column", "n", "int8 not null default 5", *at))[0] == 0
+                assert (await db.scan("t", where=[("id", "=", 1)])).to_pylist() == [{"id": 1, "v": "x1", "n": 5}]
+                status, out = await command("leases", "t", *at)
+                assert status == 0
+                assert out.splitlines()[0].split() == ["table", "version", "newest", "node", "epoch", "age", "until"]
+                status, out = await command("leases", "--json", *at)
+                assert {lease["node"] for lease in json.loads(out)["leases"]} <= {1}
+                assert json.loads(out)["waiting"] == []
                 status, out = await command("index", "create", "t", "by_v", "v", "--unique", "--dry-run", *at)
                 assert status == 0
                 assert "nothing was changed" in out

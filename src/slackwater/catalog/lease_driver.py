@@ -341,6 +341,10 @@ class DescriptorLeases:
             probe("catalog.lease_reaped")
             self.reaped += 1
 
+    def record_of(self, node: NodeId) -> Liveness | None:
+        """What is known of the node that holds a lease."""
+        return self._liveness.get(node)
+
     def _first_after(self, record: Liveness, epoch: Epoch) -> Liveness:
         """The first record seen of a node after this epoch: by a later one, T would move on and never come to pass."""
         first = self._after.setdefault((record.node_id, epoch), record)

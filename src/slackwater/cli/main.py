@@ -40,6 +40,7 @@ COMMANDS: dict[str, CliCommand] = {
     ),
     "tables": CliCommand("slackwater.cli.schema:tables_main", "list the tables of a cluster"),
     "describe": CliCommand("slackwater.cli.schema:describe_main", "show a table: columns, indexes, checks, changes"),
+    "leases": CliCommand("slackwater.cli.schema:leases_main", "show who uses which version of a table, and what waits"),
     "alter": CliCommand("slackwater.cli.schema:alter_main", "change columns, checks or the name of a table"),
     "index": CliCommand("slackwater.cli.schema:index_main", "build or drop a secondary index"),
     "jobs": CliCommand("slackwater.cli.jobs:main", "list, pause, resume and cancel durable jobs, and wait for them"),
@@ -76,7 +77,7 @@ COMMANDS: dict[str, CliCommand] = {
 
 GROUPS = {
     "run a cluster": ("start", "init", "drain", "decommission", "cert", "nats"),
-    "look at one": ("status", "ranges", "frontier", "tables", "describe", "jobs", "protections", "settings"),
+    "look at one": ("status", "ranges", "frontier", "tables", "describe", "leases", "jobs", "protections", "settings"),
     "use and steer it": ("alter", "index", "changefeed", "kv", "zone", "protect", "release", "refetch", "recover"),
     "try and prove it": ("demo", "sim", "bench", "version"),
 }

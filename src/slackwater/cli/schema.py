@@ -1,4 +1,4 @@
-"""`slackwater tables`, `describe`, `alter` and `index`: what tables look like, and changing them."""
+"""`slackwater tables`, `describe`, `leases`, `alter` and `index`: what tables look like, and changing them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from slackwater.cli.jobs import Bar
-from slackwater.cli.status import print_table
+from slackwater.cli.status import aligned, print_table
 from slackwater.client import aconnect
 from slackwater.client.url import SCHEME
-from slackwater.clock.timestamp import show
+from slackwater.clock.timestamp import MIN, show
 from slackwater.model.indexes import columns_of
 from slackwater.model.jobs import Status
 from slackwater.runtime.clock import RealClock
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slackwater.client.schema_changes import TableChange
     from slackwater.model.jobs import Job
     from slackwater.model.tables import TableDescriptor
-    from slackwater.protocol.client.schema import PlanReply
+    from slackwater.protocol.client.schema import LeasesReply, PlanReply
 
 T = TypeVar("T")
 LOOK_S = 0.25
@@ -38,6 +38,7 @@ is undone when it fails. Rows can be read and written all the time. --dry-run ch
 examples:
   slackwater tables
   slackwater describe orders
+  slackwater leases orders                  what a change of orders waits for, and since when
   slackwater alter orders add-column note "text"
   slackwater alter orders add-column paid "bool not null default false"
   slackwater alter orders add-check positive "price >= 0" --dry-run
@@ -113,6 +114,31 @@ def described(table: TableDescriptor) -> list[str]:
         lines.append(f"  {unique}index {index.name} ({columns}){storing}, {index.state.value}")
     lines += [f"  check {check.name} ({check.text}), {check.state.value}" for check in table.checks]
     lines += [f"  under way: job {m.job}, {m.description}" for m in table.mutations]
+    return lines
+
+
+def leases_main(argv: list[str]) -> int:
+    """`slackwater leases`."""
+    parser = _parser("leases", "Show which nodes write by which versions of tables, and what schema changes wait for.")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="one table; without it all")
+    options = parser.parse_args(argv)
+    found = run(_with(options, lambda db: db.leases(options.table)))
+    print(msgspec.json.encode(found).decode() if options.json else "\n".join(shown_leases(found)))
+    return 0
+
+
+def shown_leases(found: LeasesReply) -> list[str]:
+    """Leases and waiting changes in some lines for people."""
+    rows = [["table", "version", "newest", "node", "epoch", "age", "until", ""]]
+    for lease in found.leases:
+        numbers = [str(lease.version), str(lease.newest), f"n{lease.node}", str(lease.epoch)]
+        until = "-" if lease.until == MIN else show(lease.until)
+        rows.append([lease.table or f"id {lease.table_id}", *numbers, f"{lease.age_s:.1f} s", until, lease.says])
+    lines = aligned(rows) if found.leases else ["no node holds a lease"]
+    for change in found.waiting:
+        job = f"job {change.job}, " if change.job else ""
+        lines.append(f"{job}{change.description}: {'waits' if change.waits_for else 'waits for nothing'}")
+        lines += [f"  for {what}" for what in change.waits_for]
     return lines
 
 
@@ -216,7 +242,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
         epilog=TEXT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    if name in ("tables", "describe"):
+    if name in ("tables", "describe", "leases"):
         parser.add_argument("--json", action="store_true", help="print JSON")
         add_client_arguments(parser)
     return parser

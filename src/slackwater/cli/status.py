@@ -358,7 +358,11 @@ async def ask_all(questions: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any
 
 
 def print_table(table: list[list[str]]) -> None:
-    """Columns as wide as they need to be."""
+    """Print rows in aligned columns."""
+    print("\n".join(aligned(table)))
+
+
+def aligned(table: list[list[str]]) -> list[str]:
+    """Rows as lines whose columns are as wide as they need to be."""
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
-    for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]

@@ -29,7 +29,7 @@ from slackwater.model.kinds import ColumnType
 from slackwater.model.schema import Column
 from slackwater.protocol.client import schema as to
 from slackwater.protocol.client.calls import ColumnSpec
-from slackwater.protocol.client.schema import Change, PlanReply
+from slackwater.protocol.client.schema import Change, LeasesReply, PlanReply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -142,6 +142,15 @@ class SchemaOperations(TableOperations):
     ) -> TableChange:
         """Remove all rows of a table at one time; they can still be read as of before. Writes wait for a moment."""
         return await self._change(table, [to.TruncateTable()], wait=wait, timeout=timeout, dry_run=dry_run)
+
+    async def leases(self, table: str | None = None) -> LeasesReply:
+        """Which nodes write by which versions of a table, or of all, and what schema changes that have not ended wait for.
+
+        A node holds a lease on each version that it writes by. A change publishes its next version when no node holds an
+        older one than the newest: `leases` tells since when each is held and why, `waiting` what each change waits for.
+        """
+        name = "" if table is None else table_name(table)
+        return await self._ask(to.LEASES, to.AskLeases(name, self._gateways.floor.ts))
 
     async def _change(
         self, table: str, changes: Sequence[Change], *, wait: bool, timeout: float | None, dry_run: bool

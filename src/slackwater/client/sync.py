@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slackwater.model.tables import TableHistory
     from slackwater.protocol.client import calls
     from slackwater.protocol.client.protections import Protection
+    from slackwater.protocol.client.schema import LeasesReply
     from slackwater.protocol.client.staging import PartRef, Published, StagingJob
 
 T = TypeVar("T")
@@ -396,6 +397,14 @@ class Database(Session):
     ) -> TableChange:
         """Remove all rows of a table at one time; they can still be read as of before. Writes wait for a moment."""
         return self._loop.run(self._twin.truncate_table(table, wait=wait, timeout=timeout, dry_run=dry_run))
+
+    def leases(self, table: str | None = None) -> LeasesReply:
+        """Which nodes write by which versions of a table, or of all, and what schema changes that have not ended wait for.
+
+        A node holds a lease on each version that it writes by. A change publishes its next version when no node holds an
+        older one than the newest: `leases` tells since when each is held and why, `waiting` what each change waits for.
+        """
+        return self._loop.run(self._twin.leases(table))
 
     @property
     def url(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from slackwater.catalog.backfill import Backfills, TransactionalBackfill
 from slackwater.catalog.climbing import SCHEMA_CHANGE
 from slackwater.catalog.ladder import Work
+from slackwater.catalog.lease_report import held_leases, unfinished_changes
 from slackwater.catalog.schema_changes import LEASE_WAIT_S_MAX, LEASE_WAIT_S_MIN, SchemaChanger
 from slackwater.codec.layout import schema_span
 from slackwater.errors import LeasesInTheWay
@@ -52,6 +53,7 @@ class SchemaService:
         """Answer clients."""
         server.handle(calls.CHANGE_TABLE, self.change)
         server.handle(calls.PLAN_CHANGE, self.plan)
+        server.handle(calls.LEASES, self.leases)
 
     async def change(self, request: calls.ChangeTable, context: CallContext) -> calls.ChangeReply:
         """Begin changes of a table; what takes one version is done when this returns."""
@@ -82,19 +84,36 @@ class SchemaService:
             lambda txn: self.changer.planned(txn, request.table, request.changes), timeout=context.remaining()
         )
         rows = self.rows_about(schema_span(now.schema))
+        holders = await self._holders(now)
         blocked = [f"job {m.job}: {m.description}" + (" (going back)" if m.reverting else "") for m in now.mutations]
+        blocked += [
+            f"n{held.node} to release version {held.version}: {held.says}" for held in holders if held.in_the_way
+        ]
         return calls.PlanReply(
             now.name,
             now.version,
             [_planned(said, steps, rows) for said, steps in found],
-            self._holders(now),
+            holders,
             blocked,
             node.clock.now(),
         )
 
-    def _holders(self, now: TableDescriptor) -> list[calls.LeaseHolder]:
-        """The nodes that use a version of the table."""
-        return []
+    async def leases(self, request: calls.AskLeases, context: CallContext) -> calls.LeasesReply:
+        """Which nodes hold which versions of tables, and what changes that have not ended wait for."""
+        node = self._gateway.node
+        await self._gateway.reach(request.floor)
+        await node.catalog.refresh()
+        named = (await node.catalog.find(request.table)).latest if request.table else None
+        held = await self._holders(named)
+        tables = [history.latest for history in await node.catalog.names()] if named is None else [named]
+        waiting = await unfinished_changes(tables, held, node.jobs.store, node.kv)
+        return calls.LeasesReply(held, waiting, node.clock.now())
+
+    async def _holders(self, table: TableDescriptor | None) -> list[calls.LeaseHolder]:
+        """The nodes that use a version of a table, or of any."""
+        node = self._gateway.node
+        abandoned_s = node.settings["catalog.lease.abandoned_duration"]
+        return await held_leases(node.catalog, node.kv, table, now=node.clock.now(), abandoned_s=abandoned_s)
 
     # --- what the work of a change asks
 

@@ -19,7 +19,7 @@ from slackwater.feeds.watch import CatalogBell, SystemWatch, Topic
 from slackwater.jobs.record import open_span
 from slackwater.model.spans import Span
 from slackwater.replica.driver.liveness import liveness_span
-from slackwater.server.cluster_settings import ClusterSettings, settings_span
+from slackwater.server.cluster_settings import settings_span
 
 if TYPE_CHECKING:
     from slackwater.server.member import Member
@@ -32,7 +32,7 @@ def announcements(member: Member) -> SystemWatch:
     topics = [
         Topic("liveness", Span(*liveness_span()), lambda _, raw: member.liveness.heard(raw), poll=False),
         Topic("span config", zones_span(), lambda _, __: member.span_watch.nudge(), poll=False),
-        Topic("settings", settings_span(), ClusterSettings(member.settings).heard),
+        Topic("settings", settings_span(), member.cluster_settings.heard),
         Topic("descriptors", descriptors_span(), bell.ring, poll=False),
         Topic("jobs", open_span(), member.jobs.ring, poll=False),
     ]

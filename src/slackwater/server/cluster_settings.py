@@ -59,6 +59,14 @@ async def read_settings(kv: KV) -> dict[str, float]:
     return found
 
 
+async def put_setting(txn: Transaction, name: str, value: float | None) -> None:
+    """Write a setting's record in a transaction of the caller's, who has checked it; None removes it."""
+    if value is None:
+        await txn.delete(setting_key(name))
+    else:
+        await txn.put(setting_key(name), msgspec.msgpack.encode(float(value)))
+
+
 async def setting_in(txn: Transaction, name: str) -> float | None:
     """What is set for the whole cluster, as a transaction sees it; None: nothing is."""
     found = await txn.get(setting_key(name))
@@ -72,6 +80,10 @@ class ClusterSettings:
         self._settings = settings
         self._own: dict[str, float] = {}
         """What the node was started with, of those that are overridden."""
+
+    def started_with(self, name: str) -> float:
+        """What holds on this node when nothing is set for the whole cluster."""
+        return self._own.get(name, self._settings[name])
 
     def heard(self, key: bytes, value: bytes) -> None:
         """A record changed, or went."""

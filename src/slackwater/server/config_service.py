@@ -31,11 +31,13 @@ from slackwater.protocol.node.config import (
     ZonesRequest,
 )
 from slackwater.server.cluster_settings import read_settings, reset_setting, write_setting
+from slackwater.server.lease_settings import ABANDONED, DURATION, change_in_order
 from slackwater.settings import SETTINGS
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.method import Context
     from slackwater.server.member import Member
+    from slackwater.txn import Transaction
     from slackwater.txn.kv import KV
 
 KEY_BYTES_MAX = 4096
@@ -62,13 +64,32 @@ class ConfigService:
         return SettingsReply(await read_settings(self._kv))
 
     async def _on_change_setting(self, request: ChangeSetting, context: Context) -> SettingsReply:
-        if request.value is not None:
+        if request.name in (DURATION, ABANDONED):
+            await self._change_in_order(request)
+        elif request.value is not None:
             await write_setting(self._kv, request.name, request.value)
         elif request.name in {setting.name for setting in SETTINGS}:
             await reset_setting(self._kv, request.name)
         else:
             raise UsageError("no setting has this name; `slackwater settings` lists them", name=request.name[:80])
         return SettingsReply(await read_settings(self._kv))
+
+    async def _change_in_order(self, request: ChangeSetting) -> None:
+        """One of the two settings of leases on descriptors: refused unless the other one allows it."""
+        member = self._member
+
+        async def work(txn: Transaction) -> None:
+            await member.liveness.refresh()
+            await change_in_order(
+                txn,
+                request.name,
+                request.value,
+                started_with=member.cluster_settings.started_with,
+                records=member.liveness.all(),
+                now=member.clock.now(),
+            )
+
+        await self._kv.run(work)
 
     async def _on_read_zones(self, request: ZonesRequest, context: Context) -> ZonesReply:
         zones = await read_zones(self._kv)

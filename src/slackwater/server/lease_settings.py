@@ -9,16 +9,24 @@ a lease says for how long in its liveness record (`Liveness.lease_ms`), so it is
 
     to raise both      abandoned_duration first, then duration
     to lower both      duration first; then, once no node's record says more, abandoned_duration
+
+`change_in_order` is the only way to change either on a running cluster; it refuses every other order and says what to do first.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.server.cluster_settings import setting_in
+from slackwater.clock.timestamp import seconds_between
+from slackwater.errors import UsageError
+from slackwater.server.cluster_settings import put_setting, setting_in
+from slackwater.settings import Settings
 
 if TYPE_CHECKING:
-    from slackwater.settings import Settings
+    from collections.abc import Callable, Iterable
+
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.descriptors import Liveness
     from slackwater.txn import Transaction
 
 DURATION = "catalog.lease.duration"
@@ -30,7 +38,59 @@ def lease_s(settings: Settings) -> float:
     return min(settings[DURATION], settings[ABANDONED])
 
 
-async def abandoned_s(txn: Transaction, *, settings: Settings) -> float:
+async def abandoned_s(txn: Transaction, *, started_with: Callable[[str], float]) -> float:
     """How long after the end of an epoch its leases are deleted, as the transaction sees it."""
     found = await setting_in(txn, ABANDONED)
-    return settings[ABANDONED] if found is None else found
+    return started_with(ABANDONED) if found is None else found
+
+
+async def change_in_order(
+    txn: Transaction,
+    name: str,
+    value: float | None,
+    *,
+    started_with: Callable[[str], float],
+    records: Iterable[Liveness],
+    now: Timestamp,
+) -> None:
+    """Set one of the two for the whole cluster, or unset it (None); `UsageError` if the other one has to change first.
+
+    `records` are the liveness records of all nodes, which say how long each of them still relies on its leases.
+    """
+    if value is not None:
+        Settings().set(name, value)  # refuses unsafe values
+    wanted = started_with(name) if value is None else value
+    other = ABANDONED if name == DURATION else DURATION
+    found = await setting_in(txn, other)
+    present = started_with(other) if found is None else found
+    if name == DURATION:
+        check_duration(wanted, abandoned_s=present)
+    else:
+        check_abandoned(wanted, duration_s=present, records=records, now=now)
+    await put_setting(txn, name, value)
+
+
+def check_duration(wanted_s: float, *, abandoned_s: float) -> None:
+    """Refuse a `catalog.lease.duration` beyond the time after which leases are deleted."""
+    if wanted_s > abandoned_s:
+        raise UsageError(
+            f"{DURATION} cannot be {wanted_s:g} s while {ABANDONED} is {abandoned_s:g} s: leases would be deleted that their"
+            f" nodes still write by; set {ABANDONED} to {wanted_s:g} or more first, then {DURATION}"
+        )
+
+
+def check_abandoned(wanted_s: float, *, duration_s: float, records: Iterable[Liveness], now: Timestamp) -> None:
+    """Refuse a `catalog.lease.abandoned_duration` below the time for which nodes rely, or may rely, on their leases."""
+    if wanted_s < duration_s:
+        raise UsageError(
+            f"{ABANDONED} cannot be {wanted_s:g} s while {DURATION} is {duration_s:g} s: leases would be deleted that their"
+            f" nodes still write by; set {DURATION} to {wanted_s:g} or less first, then {ABANDONED}"
+        )
+    late = [record for record in records if record.lease_ms > wanted_s * 1000 and record.promised_upto > now]
+    if late:
+        nodes = ", ".join(f"n{record.node_id} ({record.lease_ms / 1000:g} s)" for record in late)
+        wait_s = max(seconds_between(now, record.promised_upto) for record in late)
+        raise UsageError(
+            f"{ABANDONED} cannot be {wanted_s:g} s yet: some nodes still rely on their leases for longer: {nodes}; they follow"
+            f" {DURATION} with their next heartbeats, so try again in {wait_s:.0f} s"
+        )

@@ -40,6 +40,7 @@ from slackwater.server.announcements import announcements
 from slackwater.server.announcing import keep_addresses
 from slackwater.server.bootstrap import RANGE_ID_KEY
 from slackwater.server.closing import ClosingService, closing_schemes
+from slackwater.server.cluster_settings import ClusterSettings
 from slackwater.server.config_service import ConfigService
 from slackwater.server.damage import give_up_later
 from slackwater.server.drain import drain
@@ -90,6 +91,7 @@ class Member:
         self.clock = node.clock
         self.hook = node.hook
         self.settings = node.settings
+        self.cluster_settings = ClusterSettings(node.settings)
         self.engine = node.engine
         self.log = node.log
         self.address = node.address
@@ -352,7 +354,7 @@ def _catalog(member: Member) -> TableCatalog:
         node_id=member.node_id,
         liveness=member.liveness,
         give_up=partial(member.liveness.step_down, horizon=member.store.horizon),
-        abandoned_s=partial(abandoned_s, settings=member.settings),
+        abandoned_s=partial(abandoned_s, started_with=member.cluster_settings.started_with),
     )
     member.liveness.on_own = catalog.leases.book.renewed
     member.liveness.lease_s = partial(lease_s, member.settings)

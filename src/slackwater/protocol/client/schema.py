@@ -2,6 +2,7 @@
 
     db.change_table   owner, operators   one or several changes of one table; answers with the job of each, or only the plan
     db.plan_change    anybody            what a change would do: steps, rows to write, who holds which version, what blocks it
+    db.leases         anybody            which nodes write by which versions of tables, and what waits for them
 
 A change is data: it is the payload of its job (`catalog.schema_changes`), and `catalog.ladder` says which steps it takes. Names
 are those that hold when the change is asked for, with the changes that wait before it taken as done.
@@ -150,11 +151,27 @@ class PlannedStep(msgspec.Struct, frozen=True):
 
 
 class LeaseHolder(msgspec.Struct, frozen=True):
-    """A node that uses a version of the table now."""
+    """A node that uses a version of a table now: one row of `system.lease`, and what is known of its node."""
 
     node: Small
     version: Small
     epoch: Small = 0
+    table: str = ""
+    table_id: Small = 0
+    newest: Small = 0
+    """The newest version of the table. The one after it is published when no node holds an older one than this."""
+    since: Timestamp = MIN
+    """When the row was written."""
+    age_s: float = 0.0
+    until: Timestamp = MIN
+    """Writes by the lease commit below this; moves on while the node is live, and the row is not deleted by others before."""
+    says: str = ""
+    """What it is kept for, in words."""
+
+    @property
+    def in_the_way(self) -> bool:
+        """Whether the next version of the table waits for it."""
+        return self.version < self.newest
 
 
 class PlannedChange(msgspec.Struct, frozen=True):
@@ -179,5 +196,32 @@ class PlanReply(msgspec.Struct, frozen=True):
     at: Timestamp = MIN
 
 
+class WaitingChange(msgspec.Struct, frozen=True):
+    """A change of a table that has not ended, and what it waits for now."""
+
+    table: str
+    description: str
+    job: Small = 0
+    """0 for a table that is being dropped, which is no job."""
+    waits_for: list[str] = []
+    """Empty when it waits for nothing: it is being worked on."""
+
+
+class AskLeases(msgspec.Struct, frozen=True):
+    """Which nodes hold which versions, of one table or of all."""
+
+    table: str = ""
+    floor: Timestamp = MIN
+
+
+class LeasesReply(msgspec.Struct, frozen=True):
+    """Leases by table, version and node, and the changes that have not ended."""
+
+    leases: list[LeaseHolder]
+    waiting: list[WaitingChange]
+    at: Timestamp
+
+
 CHANGE_TABLE: Method[ChangeTable, ChangeReply] = Method("db.change_table", ChangeTable, ChangeReply, callers=CLIENTS)
 PLAN_CHANGE: Method[PlanChange, PlanReply] = Method("db.plan_change", PlanChange, PlanReply, callers=CLIENTS)
+LEASES: Method[AskLeases, LeasesReply] = Method("db.leases", AskLeases, LeasesReply, callers=CLIENTS)
