@@ -38,6 +38,8 @@ class SessionFloor:
         """Raise the floor to a timestamp that a gateway answered with; lower ones change nothing."""
         if ts > self.ts:
             self.ts = ts
+            if ts <= self._clock.latest:
+                return  # the clock has followed the message that the timestamp came in
             with suppress(ClockError):  # requests carry the floor: a gateway waits for what its clock may not follow
                 self._clock.update(ts)
 

@@ -35,7 +35,7 @@ import msgspec
 
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model.kinds import INTEGERS, ColumnKind, ColumnType
-from slackwater.model.values import logical, storer
+from slackwater.model.values import loader, logical, storer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,7 +109,24 @@ def encode_element(value: object, key_type: KeyType) -> bytes:
 
 def element_encoder(key_type: KeyType) -> Callable[[object], bytes]:
     """`encode_element` for one type: the question of the type is asked once, not for every key."""
+    kind, payload = key_type.kind, _payload_encoder(key_type.kind)
+    if kind is ColumnKind.DECIMAL:
+        return _tagged(key_type, payload)
+    store = storer(ColumnType(ColumnKind.INT if kind in INTEGERS else kind))
+    return _tagged(key_type, lambda value: payload(store(value)))
+
+
+def stored_encoder(key_type: KeyType, column: ColumnType) -> Callable[[Any], bytes]:
+    """`element_encoder` for the stored forms of one column's values, as `model.values.physical` makes them."""
     payload = _payload_encoder(key_type.kind)
+    if key_type.kind is not ColumnKind.DECIMAL:
+        return _tagged(key_type, payload)
+    load = loader(column)
+    return _tagged(key_type, lambda stored: payload(load(stored)))
+
+
+def _tagged(key_type: KeyType, payload: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Elements of one type, NULL among them, from what `payload` makes of a value."""
     tag, null = bytes([TAGS[key_type.kind]]), bytes([key_type.null])
     if not key_type.descending:
         return lambda value: null if value is None else tag + payload(value)
@@ -173,20 +190,20 @@ def unescape(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _payload_encoder(kind: ColumnKind) -> Callable[[Any], bytes]:
+    """The payload of a stored form; of a decimal, whose column's scale is no part of a key, of its value."""
     if kind is ColumnKind.DECIMAL:
         return _encode_decimal
-    store: Callable[[Any], Any] = storer(ColumnType(ColumnKind.INT if kind in INTEGERS else kind))
     if kind is ColumnKind.FLOAT:
-        return lambda value: _encode_float(store(value))
+        return _encode_float
     if kind is ColumnKind.UUID:
-        return store
+        return bytes
     if kind not in WIDTHS:
-        return lambda value: escape(store(value))
+        return escape
     if kind is ColumnKind.BOOL:
-        return lambda value: bytes([store(value)])
+        return lambda stored: bytes([stored])
     width = WIDTHS[kind]
     bias = 1 << 8 * width - 1
-    return lambda value: (store(value) + bias).to_bytes(width, "big")
+    return lambda stored: (stored + bias).to_bytes(width, "big")
 
 
 def _decode_fixed(raw: bytes, kind: ColumnKind) -> Any:

@@ -10,21 +10,32 @@ codecs that will read the rows later, so what passes here decodes there.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import schema_span
-from slackwater.codec.rows import RowCodec
+from slackwater.codec.rows import HEADER_BYTES, RowCodec, check_sizes, row_bytes_max
 from slackwater.errors import DecodeError, SlackwaterError, UsageError
 from slackwater.model.system_tables import is_system_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from slackwater.model.schema import TableSchema
 
+_HEADER = itemgetter(slice(HEADER_BYTES))
+"""What a value begins with."""
 ONE_BY_ONE_MAX = 24
 """Up to this many rows are checked one by one; beyond it, a block is cheaper."""
 CHECKERS_KEPT_MAX = 1024
+
+
+def check_block(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+    """Raise `UsageError` unless keys are sorted and unique, with a value for each, and there is at least one."""
+    if len(keys) != len(values) or not keys:
+        raise UsageError("rows need as many values as keys, and at least one", keys=len(keys), values=len(values))
+    if any(map(bytes.__ge__, keys, keys[1:])):
+        raise UsageError("the keys of a block of rows must be sorted and unique; sort them first")
 
 
 class RowChecker:
@@ -37,6 +48,21 @@ class RowChecker:
         self.of_system = is_system_name(schema.name)
         """Whether the table is the cluster's own."""
         self._key_names = [column.name for column, _ in schema.key_columns()]
+
+    def check_written(self, keys: Sequence[bytes], values: Sequence[bytes], *, bytes_max: int) -> None:
+        """Raise `UsageError` unless these are rows that may be written as they are: all that one write is refused for."""
+        schema = self._codec.schema
+        check_block(keys, values)
+        self.check_span(keys)
+        if set(map(_HEADER, values)) != {self._codec.layout.header}:
+            raise UsageError(f"a value is not a row of table {schema.name} in version {schema.version}")
+        check_sizes(schema.name, keys, values, limit=bytes_max)
+        self.check_rows(keys, values)
+
+    def check_span(self, keys: Sequence[bytes]) -> None:
+        """Raise `UsageError` unless sorted keys lie among those of this table."""
+        if keys[0] < self.span.start or keys[-1] >= self.span.end:
+            raise UsageError(f"a key does not belong to table {self._codec.schema.name}", key=keys[0][:32])
 
     def check_rows(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Raise `UsageError` unless every value is a row of this version and every key is the key of its row."""
@@ -59,8 +85,7 @@ class RowChecker:
 
     def _check_row(self, key: bytes, value: bytes) -> None:
         try:
-            row = self._codec.decode(value)
-            same = self._codec.key(list(map(row.__getitem__, self._key_names))) == key
+            same = self._codec.key_of(self._codec.checked(value)) == key
         except SlackwaterError as error:
             raise self._refusal(key, error.message) from None
         if not same:
@@ -91,10 +116,16 @@ class RowChecker:
 
 
 class RowCheckers:
-    """Keeps one `RowChecker` per version of each table in use."""
+    """Keeps one `RowChecker` per version of each table in use, and knows how large a row may be."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, float]) -> None:
+        self._settings = settings
         self._kept: dict[tuple[int, int], RowChecker] = {}
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes of the key and the value of one row."""
+        return row_bytes_max(int(self._settings["log.entry_bytes_max"]))
 
     def of(self, schema: TableSchema) -> RowChecker:
         """The checker of a schema; ids and versions are never used again, so they name it."""

@@ -25,7 +25,7 @@ from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from slackwater.codec.keys import KeyType, decode_key, element_encoder
+from slackwater.codec.keys import KeyType, decode_key, element_encoder, stored_encoder
 from slackwater.codec.layout import split_table_key, table_prefix
 from slackwater.codec.retype import widen
 from slackwater.errors import DecodeError, EntryTooLarge, UsageError
@@ -204,6 +204,9 @@ class RowCodec:
         self._defaults = [c.default for c in schema.columns]
         self._storers = [storer(c.type) for c in schema.columns]
         self._elements = [element_encoder(t) for t in self.key_types]
+        columns = [c.type for c, _ in schema.key_columns()]
+        self._stored_elements = list(map(stored_encoder, self.key_types, columns))
+        self._loaders = [loader(c.type) for c in schema.columns]
         self._places = {c.name: i for i, c in enumerate(schema.columns)}
         self._key_places = [self._places[c.name] for c, _ in schema.key_columns()]
         self.key_names = [c.name for c, _ in schema.key_columns()]
@@ -221,13 +224,18 @@ class RowCodec:
             raise self._refusal(values) from None
         if None in stored:
             self._check_not_null(stored)
-        return self.key(list(map(values.__getitem__, self._key_places))), self.layout.pack(stored)
+        return self.key_of(stored), self.layout.pack(stored)
 
     def key(self, values: Sequence[object]) -> bytes:
         """The key of a row from its primary-key values in key order; fewer values make a prefix to seek with."""
         if len(values) > len(self._elements):
             raise UsageError("more values than key columns", values=len(values), columns=len(self._elements))
         return self.prefix + b"".join([encode(v) for encode, v in zip(self._elements, values, strict=False)])
+
+    def key_of(self, stored: Sequence[Physical | None]) -> bytes:
+        """The key of a row from the stored forms of its columns in schema order."""
+        places = zip(self._stored_elements, self._key_places, strict=True)
+        return self.prefix + b"".join([encode(stored[place]) for encode, place in places])
 
     def decode_key(self, key: bytes) -> dict[str, Any]:
         """The primary-key columns that a key holds."""
@@ -246,6 +254,16 @@ class RowCodec:
             field = stored if place is None else stored[place]
             row[name] = field if field is None or load is None else load(field)
         return row
+
+    def checked(self, value: bytes) -> list[Physical | None]:
+        """The stored forms in a value of this very version; `DecodeError` unless each is of a value that its column has."""
+        if value[:HEADER_BYTES] != self.layout.header:
+            raise unknown_version(version_of(value), self.schema.name)
+        stored = self.layout.unpack(value)
+        for load, field in zip(self._loaders, stored, strict=True):
+            if load is not load_as_is and field is not None:
+                load(field)
+        return stored
 
     def encode_batch(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
         """(keys, values) of a whole batch, vectorized; columns left out take their default."""

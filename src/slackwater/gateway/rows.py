@@ -16,14 +16,13 @@ comes again with a new id.
 from __future__ import annotations
 
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from slackwater.catalog.planning import is_plain
 from slackwater.clock.timestamp import MIN
-from slackwater.codec.rows import FORMAT, HEADER_BYTES, check_sizes
+from slackwater.codec.row_checks import check_block
 from slackwater.errors import AmbiguousResult, ConditionFailed, RetryableError, SlackwaterError, UsageError
 from slackwater.gateway.planned_writes import write_planned
 from slackwater.gateway.scans import range_reads
@@ -38,7 +37,6 @@ from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.later import Later
 from slackwater.txn.at_once import begin_write, write_at_once
 from slackwater.txn.buffer import chunks
-from slackwater.txn.check import rows_ok
 from slackwater.txn.kv import until_committed
 
 if TYPE_CHECKING:
@@ -58,8 +56,6 @@ PLANNED_BLOCK_ROWS = 1_000
 PLANNED_BLOCKS_AT_ONCE = 4
 NOTHING_WRITTEN = (RetryableError, ConditionFailed, UsageError)
 """Errors after which a write that is one transaction will never commit."""
-_HEADER = itemgetter(slice(HEADER_BYTES))
-"""What a value begins with."""
 
 
 class RowService:
@@ -79,11 +75,10 @@ class RowService:
             or len(request.txn_id) != TXN_ID_BYTES
         ):
             return None
-        lease = self._gateway.writable_now(request.table_id, request.version)
+        lease = self._gateway.node.catalog.leases.find(request.table_id, request.version)
         if lease is None or not is_plain(lease.table):
             return None
-        rows_ok(request.keys, request.values)
-        check_rows(lease.table, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
+        check_rows(lease.table, request, self._gateway.checkers)
         txns, below = self._gateway.node.kv.context, lease.term.frontier
         begun = begin_write(txns, request.txn_id, request.keys, request.values, below=below)
         if begun is None:
@@ -201,7 +196,7 @@ class RowService:
         await self._write_into(open_txn.txn, lease, request)
 
     def _check(self, request: calls.Write, lease: DescriptorLease) -> None:
-        check_rows(lease.table, request, self._gateway.checkers, bytes_max=self._gateway.row_bytes_max)
+        check_rows(lease.table, request, self._gateway.checkers)
 
     def _leased(self, request: calls.Write) -> Leased:
         """The lease on the version of a client's write, for as long as the write takes."""
@@ -252,7 +247,6 @@ class RowService:
         if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
             raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
         if request.kind is calls.WriteKind.UPSERT and request.txn_id and is_plain(lease.table):
-            rows_ok(request.keys, request.values)
             below, timeout = lease.deadline, context.remaining()
             written = await write_at_once(
                 kv.context, request.txn_id, request.keys, request.values, below=below, timeout=timeout
@@ -321,24 +315,14 @@ async def write_intents(txn: Transaction, request: calls.Write, *, block_bytes: 
             await txn.put_rows(keys, values, must_be_new=True)
 
 
-def check_rows(table: TableDescriptor, request: calls.Write, checkers: RowCheckers, *, bytes_max: int) -> None:
+def check_rows(table: TableDescriptor, request: calls.Write, checkers: RowCheckers) -> None:
     """Refuse keys that are not in order or not of the table, and values that are too large or no rows of its present version."""
-    deleting = request.kind is calls.WriteKind.DELETE
-    if (
-        request.kind is not calls.WriteKind.UPSERT or not request.keys
-    ):  # blocks of those are checked where they are taken
-        rows_ok(request.keys, request.keys if deleting else request.values)
     checker = checkers.of(table.schema)
     if checker.of_system:
         check_not_system(table.name, what="write to")
-    span = checker.span
-    if request.keys[0] < span.start or request.keys[-1] >= span.end:
-        raise UsageError(f"a key does not belong to table {table.name}", key=request.keys[0][:32])
-    if deleting:
+    if request.kind is calls.WriteKind.DELETE:
+        check_block(request.keys, request.keys)
+        checker.check_span(request.keys)
         checker.check_keys(request.keys)
-        return
-    header = bytes([FORMAT]) + table.version.to_bytes(HEADER_BYTES - 1, "little")
-    if set(map(_HEADER, request.values)) != {header}:
-        raise UsageError(f"a value is not a row of table {table.name} in version {table.version}")
-    check_sizes(table.name, request.keys, request.values, limit=bytes_max)
-    checker.check_rows(request.keys, request.values)
+    else:
+        checker.check_written(request.keys, request.values, bytes_max=checkers.bytes_max)

@@ -8,7 +8,6 @@ from slackwater.catalog.planning import WritePlanners
 from slackwater.clock.timestamp import Timestamp, show, us_of
 from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.row_checks import RowCheckers
-from slackwater.codec.rows import row_bytes_max
 from slackwater.errors import ClockError, SchemaChanged, UsageError
 from slackwater.gateway.changes import ChangeFeeds
 from slackwater.gateway.index_reads import IndexReads
@@ -45,7 +44,7 @@ class Gateway:
 
     def __init__(self, node: GatewayNode) -> None:
         self.node = node
-        self.checkers = RowCheckers()
+        self.checkers = RowCheckers(node.settings)
         self.planners = WritePlanners()
         self.tables = TableService(self)
         self.rows = RowService(self)
@@ -100,7 +99,7 @@ class Gateway:
     @property
     def row_bytes_max(self) -> int:
         """Bytes of the key and the value of one row."""
-        return row_bytes_max(int(self.node.settings["log.entry_bytes_max"]))
+        return self.checkers.bytes_max
 
     @property
     def catalog(self) -> TableCatalog:
@@ -151,10 +150,6 @@ class Gateway:
     def known(self, table_id: int) -> TableHistory | None:
         """A table, dropped or not, if this node knows it without asking."""
         return self.node.catalog.known(table_id)
-
-    def writable_now(self, table_id: int, version: int) -> DescriptorLease | None:
-        """The lease that `writable` would take, where this node holds it already; a caller that writes by it takes it."""
-        return self.node.catalog.leases.find(table_id, version)
 
     async def writable(self, table_id: int, version: int) -> DescriptorLease:
         """The lease by which rows may be written in the version that a client used (I-30), taken.

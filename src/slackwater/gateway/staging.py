@@ -287,7 +287,7 @@ class _Publish:
         """As for a direct write; and no key twice in a job: which row should win?"""
         kind = _WRITE_KINDS[self._request.kind]
         write = calls.Write(self._table.table_id, self._table.version, kind, chunk.keys, chunk.values)
-        check_rows(self._table, write, self._staging.checkers, bytes_max=self._staging.row_bytes_max)
+        check_rows(self._table, write, self._staging.checkers)
         before = len(seen)
         seen.update(chunk.keys)
         if len(seen) != before + len(chunk.keys):

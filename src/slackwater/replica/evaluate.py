@@ -108,7 +108,8 @@ def evaluate(batch: Batch, view: View) -> Evaluation:
     write_ts = _write_floor(batch, view, read_ts)
     for _ in range(MOVES_MAX):
         _check_inside_lease(view, read_ts, write_ts)
-        _check_deadline(batch, write_ts)
+        if batch.header.write_below != MIN:
+            _check_deadline(batch, write_ts)
         try:
             return _attempt(batch, view, read_ts, write_ts, view.reader, record, one_phase=one_phase)
         except ConflictError:
@@ -263,7 +264,7 @@ def _check_inside_lease(view: View, read_ts: Timestamp, write_ts: Timestamp) -> 
 def _check_deadline(batch: Batch, write_ts: Timestamp) -> None:
     """What is written without a transaction stays below its deadline, as a commit does (`records.check_commit`)."""
     below = batch.header.write_below
-    if below != MIN and write_ts >= below and declare.writes_versions(batch):
+    if write_ts >= below and declare.writes_versions(batch):
         raise RetryableError(
             "the write would lie past its deadline; look the table up again", deadline=below, ts=write_ts
         )

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import EntryTooLarge, InvariantViolation, Overloaded, invariant
+from slackwater.errors import EntryTooLarge, InvariantViolation, Overloaded
 from slackwater.hooks import buggify, level
 from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
 from slackwater.protocol.log.commands import (
@@ -167,12 +167,8 @@ class ProposalBuffer(Generic[W]):
         assert proposal.lai == 0, "it has its index from the flush, not before"
         assert proposal.token is None, "it has its index from the flush, not before"
         if proposal.min_write_ts:
-            invariant(
-                proposal.min_write_ts > self.assigned_closed,
-                "I-10",
-                write=proposal.min_write_ts,
-                closed=self.assigned_closed,
-            )
+            if proposal.min_write_ts <= self.assigned_closed:  # spelled out: for every write
+                raise InvariantViolation("I-10", {"write": proposal.min_write_ts, "closed": self.assigned_closed})
             proposal.token = self.tracker.track(proposal.min_write_ts)
         self._buffered.append(proposal)
         self._waiting[proposal.command_id] = proposal

@@ -16,7 +16,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import range_local
-from slackwater.errors import StorageError, invariant
+from slackwater.errors import InvariantViolation, StorageError
 from slackwater.model.descriptors import NO_LEASE, Lease, LeaseAppliedIndex, RangeDescriptor
 from slackwater.model.ids import Position
 from slackwater.model.protection import Kept
@@ -101,5 +101,6 @@ def add_stats(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
         return left
     if not left:
         return right
-    invariant(len(left) == len(right), "A-stats", left=len(left), right=len(right))
+    if len(left) != len(right):  # spelled out: several times for every command
+        raise InvariantViolation("A-stats", {"left": len(left), "right": len(right)})
     return tuple(map(add, left, right))

@@ -152,7 +152,7 @@ class RangeSender:
 
     def here(self, first: bytes, last: bytes) -> RangeDescriptor | None:
         """The range that holds both keys, if that is known without asking and a replica of it is on this node."""
-        found = self.directory.cached(first)
+        found = self.cache.lookup(first)  # should the replica here be newer, it refuses, and `send` looks again
         if found is None or last >= found.end or self._node_id not in found.replicas or buggify("routing.not_here"):
             return None
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.codec import layout
+from slackwater.codec.row_checks import check_block
 from slackwater.errors import UsageError
 from slackwater.protocol.range.requests import VERSION_WRITES, DeleteRange, Get, PutRows, Request, ReverseScan, Scan
 
@@ -45,9 +46,6 @@ def requests_ok(requests: Sequence[Request]) -> None:
 
 def rows_ok(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
     """Check a block of rows: sorted, unique, one value each."""
-    if len(keys) != len(values) or not keys:
-        raise UsageError("rows need as many values as keys, and at least one", keys=len(keys), values=len(values))
-    if any(map(bytes.__ge__, keys, keys[1:])):
-        raise UsageError("the keys of a block of rows must be sorted and unique; sort them first")
+    check_block(keys, values)
     key_ok(keys[0])
     key_ok(keys[-1])

@@ -105,16 +105,17 @@ class Closing:
     def targets(self) -> tuple[Timestamp, Timestamp]:
         """How far the policy and the lease let a flush close."""
         replica, transport, clock = self._replica, self._context.transport, self._context.clock
-        physical = clock.physical()
+        if replica.state.frozen is not None:
+            return MIN, MIN  # a frozen range closes nothing (I-10)
+        policy, physical = self.policy(), clock.physical()
+        lease_end = replica.leasing.usable_until(Timestamp(max(physical, clock.latest)))
         if transport is None or transport.plain:
-            wanted = target(self.policy(), physical, terms_of(self._context.settings))
+            wanted = target(policy, physical, terms_of(self._context.settings))
         else:
             wanted = transport.carried(replica.state.descriptor.range_id, self, physical)
-        if replica.state.frozen is not None or not (wanted or self._at):
+        if not (wanted or self._at):
             return MIN, MIN
-        assert replica.state.frozen is None, "a frozen range closes nothing (I-10)"
-        upto = closable_upto(replica.leasing.usable_until(Timestamp(max(physical, clock.latest))))
-        return Timestamp(max(wanted or MIN, self._at)), upto
+        return Timestamp(max(wanted or MIN, self._at)), closable_upto(lease_end)
 
     def closes_by(self, scheme: Scheme) -> bool:
         """Whether that scheme is to close this range now."""
@@ -186,12 +187,13 @@ class Closing:
 
         It lies above what was promised while the range was idle, and above what schemes need to promise next.
         """
-        if (promised := self.promised()) > self._replica.pipeline.buffer.assigned_closed:
+        transport, buffer = self._context.transport, self._replica.pipeline.buffer
+        if transport is None:
+            return buffer.floor
+        range_id = self._replica.state.descriptor.range_id
+        if (promised := transport.promised(range_id)) > buffer.assigned_closed:
             self.forward(promised)
-        transport, floor = self._context.transport, self._replica.pipeline.buffer.floor
-        if transport is None or transport.plain:
-            return floor
-        return Timestamp(max(floor, transport.floor(self._replica.state.descriptor.range_id) + 1))
+        return buffer.floor if transport.plain else Timestamp(max(buffer.floor, transport.floor(range_id) + 1))
 
     def waking(self, write_ts: Timestamp = MIN) -> None:
         """The range is idle no more: a command is about to be proposed, perhaps one that writes; or its lease changed."""
@@ -258,7 +260,8 @@ class Closing:
             await transport.wait_closed(
                 self._replica.state.descriptor.range_id, required, seconds=header.wait_ms / 1000
             )
-        verdict = gate(required=required, closed=self.closed(), wait_ms=0, nearest_only=header.nearest_only)
+        if verdict is not Gate.SERVE:
+            verdict = gate(required=required, closed=self.closed(), wait_ms=0, nearest_only=header.nearest_only)
         if verdict is Gate.SERVE:
             self._context.closing.served += 1
             return True

@@ -97,10 +97,9 @@ class Executor:
         try:
             upto = self._uncertain_upto(now) if chosen else MIN
             evaluation = self._evaluate(batch, now, read_at, (), upto, read_only=read_only)
+            self._metered(batch)
             if not evaluation.read_only:
-                begun = self._begin(evaluation, latch)
-                self._metered(batch)
-                return begun
+                return self._begin(evaluation, latch)
             answer = self._read_answer(batch, read_at, evaluation, self._replica.state)
         except BaseException as error:
             self._unlatch(latch)
@@ -109,7 +108,6 @@ class Executor:
             self._metered(batch)
             raise
         self._unlatch(latch)
-        self._metered(batch)
         return answer
 
     def _latch_free(self, spans: list[LatchSpan]) -> RequestId:

@@ -153,8 +153,7 @@ class Pipeline:
         if proposal is None:
             return
         if outcome.verdict is ApplyVerdict.ACCEPTED:
-            if not proposal.waiter.done():
-                proposal.waiter.settle(state)
+            proposal.waiter.settle(state)  # once: `buffer.settle` has handed it out, and does so once
             return
         fail(
             proposal,
@@ -190,6 +189,5 @@ class Pipeline:
 
 
 def fail(proposal: Proposal[Waiter], error: SlackwaterError) -> None:
-    """Tell a waiter that its command failed."""
-    if not proposal.waiter.done():
-        proposal.waiter.settle(None, error)
+    """Tell a waiter that its command failed. The proposal was taken out of the buffer, so it is told once."""
+    proposal.waiter.settle(None, error)

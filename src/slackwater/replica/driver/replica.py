@@ -151,11 +151,12 @@ class Replica:
         self.closing.waking(evaluation.min_write_ts)
         if evaluation.close_at:
             self.closing.closing_at(evaluation.close_at)
+        effects = evaluation.effects.encode() if len(evaluation.effects) else b""
         proposal = Proposal(
             command_id=self.context.runtime.rng.bytes(COMMAND_ID_BYTES),
             lease_sequence=self.state.lease.sequence,
             min_write_ts=evaluation.min_write_ts,
-            effects=evaluation.effects.encode() if len(evaluation.effects) else b"",
+            effects=effects,
             stats=evaluation.stats,
             trigger=evaluation.trigger,
             generation=evaluation.generation,
