@@ -152,7 +152,7 @@ def test_trace_record_and_tape_files(tmp_path, capsys):
 
 def test_wrong_usage_is_explained(capsys):
     assert main(["--seeds", "1", "--scenario", "nonsense", "--seed", "1"]) == 64
-    assert "there are: cluster, collecting, " in capsys.readouterr().err
+    assert "there are: ages, cluster, collecting, " in capsys.readouterr().err
     assert main(["--planted", "K99"]) == 64
     assert "K01, K02, K03, M01" in capsys.readouterr().err
 
