@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slackwater.sim.run import SimJob, run_job
-from slackwater.sim.scenario import load
+from slackwater.sim.scenario import find_planted, load
 
 load()
 
@@ -27,3 +27,20 @@ def test_every_scheme_closes_and_a_cluster_moves_between_them(play: str, reached
         if not missing:
             return
     pytest.fail(f"never reached: {missing}")
+
+
+def test_a_range_that_a_merge_froze_is_thawed_although_its_entries_are_slow() -> None:
+    """Seed 7055: an empty command was to push the slow thaw out, and is refused by a frozen range; it waited for ever."""
+    result = run_job(SimJob(seed=7055, play="ages", duration_s=25.0))
+    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+
+
+@pytest.mark.parametrize("name", ["M08", "X-UNNAMED"])
+def test_a_planted_bug_of_the_store_wide_scheme_is_killed_by_its_oracle(name: str) -> None:
+    bug = find_planted(name)
+    for seed in range(6):
+        result = run_job(SimJob(seed=seed, play=bug.play, planted=(name,), duration_s=25.0))
+        if not result.passed:
+            assert result.oracle in bug.expected, result.summary
+            return
+    pytest.fail(f"{name} survived")

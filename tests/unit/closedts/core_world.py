@@ -1,8 +1,8 @@
-"""The pure core as a whole, on two nodes: proposal buffers, apply, sender, receiver; no clock, no network, no tasks.
+"""The pure core as a whole, on two nodes, under any scheme: proposal buffers, apply, streams; no clock, no network, no tasks.
 
     n1, n2     replicas of r1 = [a, z); after a split also of r2 = [m, z)
     log        one list of packets per range; each node applies at its own pace
-    streams    each node's updates reach the other when `deliver` says so
+    streams    each node's updates or heartbeats reach the other when `deliver` says so; `lose` loses what is under way
 
 Writes are as hostile as allowed: at the lowest timestamp above the leaseholder's floor. The judge is the one property
 that follower reads stand on (I-10, I-15): a node never applies a write to a key at or below a timestamp at which it could
@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
 from slackwater.closedts import BucketTracker
 from slackwater.closedts.closable import Closed, NodeLease
-from slackwater.closedts.log_driven.receiver import Receiver
-from slackwater.closedts.log_driven.sender import Sender
+from slackwater.closedts.kinds import Scheme
 from slackwater.closedts.policy import ClosingPolicy, Terms
-from slackwater.closedts.policy import target as policy_target
+from slackwater.closedts.store_wide.mpt import CountedTracker
 from slackwater.model.descriptors import Epoch, Generation, Lease, LeaseSequence, RangeDescriptor
 from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.protocol.closedts.frontier import CannotClose
@@ -36,9 +35,10 @@ from slackwater.replica.apply import Absorbed, ApplyVerdict, Created, LeaseChang
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
-from tests.closables import LogDriven
+from tests.unit.closedts.core_schemes import core_scheme
 
 if TYPE_CHECKING:
+    from slackwater.closedts.closable import CountedBy
     from slackwater.protocol.log.commands import Trigger
     from slackwater.replica.apply import Aftermath
 
@@ -53,8 +53,8 @@ class Broken(AssertionError):
     """A node applied a write below what it may have served."""
 
 
-class CoreReplica(LogDriven):
-    """One replica; closable for its node's sender."""
+class CoreReplica:
+    """One replica; closable for its node's scheme."""
 
     def __init__(self, node: CoreNode, state: RangeState) -> None:
         self.node = node
@@ -78,44 +78,55 @@ class CoreReplica(LogDriven):
     def policy(self) -> ClosingPolicy:
         return ClosingPolicy()
 
+    def closes_by(self, scheme: Scheme) -> bool:
+        return scheme is self.node.closing.scheme
+
+    def count_by(self, counted: CountedBy | None) -> None:
+        if isinstance(self.buffer.tracker, CountedTracker):
+            self.buffer.tracker = self.buffer.tracker.release()
+        if counted is not None:
+            self.buffer.tracker = counted(self.buffer.tracker)
+
+    def lease_start(self) -> Timestamp:
+        return self.state.lease.start
+
+    def propose_empty(self) -> CannotClose | None:
+        raise AssertionError("the world proposes empty commands by itself")
+
     def try_close(self, ts: Timestamp, *, in_flight: bool = False) -> Closed | CannotClose:
         hindered = None if self.state.lease.holder == self.node.id else CannotClose.NO_VALID_LEASE
         if self.transferring:
             hindered = CannotClose.LEASE_MOVING
-        return try_close(ts, state=self.state, buffer=self.buffer, hindered=hindered, upto=FOREVER)
+        return try_close(ts, state=self.state, buffer=self.buffer, hindered=hindered, upto=FOREVER, in_flight=in_flight)
 
     def forward(self, ts: Timestamp) -> None:
         self.buffer.close(target=ts, limit=ts)
 
     def closed(self) -> Timestamp:
         """What a follower read may be served at."""
-        from_transport = self.node.receiver.closed_for(self.state.descriptor.range_id, self.state.lai)
-        return max(self.state.closed, from_transport)
+        told = self.node.closing.closed_for(self.state.descriptor.range_id, self.state.lai, self.state.lease)
+        return max(self.state.closed, told)
 
 
 class CoreNode:
-    """A node: its replicas, its sender, its receiver, and what it may have served."""
+    """A node: its replicas, its end of the scheme, and what it may have served."""
 
-    def __init__(self, node_id: NodeId, state: RangeState) -> None:
+    def __init__(self, node_id: NodeId, state: RangeState, scheme: Scheme) -> None:
         self.id = node_id
-        self.sender = Sender(node_id, incarnation=1)
-        self.receiver = Receiver()
+        self.closing = core_scheme(scheme, node_id)
         self.replicas: dict[RangeId, CoreReplica] = {}
         self.served = dict.fromkeys(KEYS, MIN)
-        self.stream: tuple[int, int | None] = (0, None)
         self.add(state)
 
     def add(self, state: RangeState) -> None:
         replica = CoreReplica(self, state)
         range_id = state.descriptor.range_id
         self.replicas[range_id] = replica
-        self.sender.add(range_id, replica)
-        self.receiver.watch(range_id)
+        self.closing.add(range_id, replica)
 
     def drop(self, range_id: RangeId) -> None:
         del self.replicas[range_id]
-        self.sender.remove(range_id)
-        self.receiver.forget(range_id)
+        self.closing.remove(range_id)
 
     def holding(self, key: bytes) -> CoreReplica:
         return next(r for r in self.replicas.values() if r.state.descriptor.contains(key))
@@ -136,7 +147,7 @@ class CoreNode:
 class CoreWorld:
     """Two nodes and the log. Every step returns False when it is not possible now."""
 
-    def __init__(self, *, lag_s: float = 0.5) -> None:
+    def __init__(self, *, lag_s: float = 0.5, scheme: Scheme = Scheme.LOG_DRIVEN) -> None:
         self.now = 10
         self.terms = Terms(target_duration_s=lag_s)
         self.commands = 0
@@ -144,7 +155,7 @@ class CoreWorld:
         self.logs: dict[RangeId, list[bytes]] = {R1: [], R2: []}
         descriptor = RangeDescriptor(R1, b"a", b"z", (N1, N2), Generation(1))
         state = RangeState(descriptor, Lease(N1, LeaseSequence(1), MIN, EPOCH))
-        self.nodes = {n: CoreNode(n, state) for n in (N1, N2)}
+        self.nodes = {n: CoreNode(n, state, scheme) for n in (N1, N2)}
         self.frozen: SubsumeResult | None = None
 
     def clock(self) -> Timestamp:
@@ -161,8 +172,18 @@ class CoreWorld:
 
     def propose(self, replica: CoreReplica, *, write: bytes | None = None, trigger: Trigger | None = None) -> bool:
         """Touch, evaluate, insert and flush in one step, as the driver does."""
-        replica.forward(replica.node.sender.touch(replica.state.descriptor.range_id))
-        floor = max(replica.buffer.floor, Timestamp(replica.state.read_floor + 1))
+        self.insert(replica, write=write, trigger=trigger)
+        return self.flush(replica)
+
+    def insert(self, replica: CoreReplica, *, write: bytes | None = None, trigger: Trigger | None = None) -> None:
+        """Touch, evaluate and insert: the command has no index yet."""
+        range_id, closing = replica.state.descriptor.range_id, replica.node.closing
+        replica.forward(closing.touch(range_id))
+        floor = max(
+            replica.buffer.floor,
+            Timestamp(replica.state.read_floor + 1),
+            Timestamp(closing.floor(range_id, self.clock(), self.terms) + 1),
+        )
         self.commands += 1
         command_id = self.commands.to_bytes(16, "big")
         if write is not None:
@@ -181,12 +202,39 @@ class CoreWorld:
                 waiter=None,
             )
         )
-        wanted = policy_target(ClosingPolicy(), self.clock(), self.terms)
-        target = MIN if replica.state.frozen or wanted is None else wanted
+        closing.proposed(range_id, floor if write is not None else self.clock())
+
+    def flush(self, replica: CoreReplica) -> bool:
+        """Give everything inserted its index."""
+        range_id = replica.state.descriptor.range_id
+        wanted = replica.node.closing.carried(range_id, self.clock(), self.terms)
+        target = MIN if replica.state.frozen else wanted
         flight = replica.buffer.flush(close_target=target, close_limit=FOREVER)
-        assert flight is not None
-        self.logs[replica.state.descriptor.range_id].append(flight.payload)
+        if flight is None:
+            return False
+        self.logs[range_id].append(flight.payload)
         return True
+
+    def evaluate(self) -> bool:
+        """A write to the first range is evaluated, and waits for its index."""
+        replica = self.leaseholder(R1)
+        if replica is None or replica.state.frozen or replica.latched or replica.buffer.in_flight:
+            return False
+        self.insert(replica, write=KEYS[0])
+        return True
+
+    def index(self) -> bool:
+        """What was evaluated gets its index."""
+        replica = self.leaseholder(R1)
+        return replica is not None and self.flush(replica)
+
+    def empty(self) -> bool:
+        """An empty command on every range that has nothing under way."""
+        led = [r for node in self.nodes.values() for r in node.replicas.values() if r.leads and not r.state.frozen]
+        idle = [replica for replica in led if not replica.buffer.in_flight]
+        for replica in idle:
+            self.propose(replica)
+        return bool(idle)
 
     def write(self) -> bool:
         """One write to each range."""
@@ -313,7 +361,7 @@ class CoreWorld:
                     replica.buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
                     replica.transferring = False
                     replica.triggers.clear()
-                    node.sender.touch(state.descriptor.range_id)
+                    node.closing.touch(state.descriptor.range_id)
                 case Created(state):
                     node.add(state)
                 case Absorbed(descriptor):
@@ -324,26 +372,22 @@ class CoreWorld:
             message = f"I-10: n{node.id} applied {key!r} at {ts}, served {node.served[key]}"
             raise Broken(message)
 
-    # --- the side transport ------------------------------------------------------------------------------------------
+    # --- what nodes tell each other --------------------------------------------------------------------------------
 
     def tick(self) -> bool:
         for node in self.nodes.values():
-            node.sender.tick(self.clock(), self.terms, NodeLease(EPOCH, FOREVER))
+            node.closing.tick(self.clock(), self.terms, NodeLease(EPOCH, FOREVER))
         return True
 
     def deliver(self) -> bool:
-        """Everything both senders have for each other."""
-        done = False
-        for node in self.nodes.values():
-            (other,) = (n for n in self.nodes.values() if n is not node)
-            token, seq = other.stream
-            if seq is None:
-                token = other.receiver.attach(node.id)
-            for update in node.sender.after(seq):
-                assert other.receiver.receive(token, update)
-                seq, done = update.seq, True
-            other.stream = (token, seq)
-        return done
+        """Everything both have for each other."""
+        one, other = self.nodes.values()
+        return any([one.closing.tell(other.closing), other.closing.tell(one.closing)])
+
+    def lose(self) -> bool:
+        """What both had for each other never arrives, and neither notices."""
+        one, other = self.nodes.values()
+        return any([one.closing.lose(), other.closing.lose()])
 
     def step(self, name: str) -> bool:
         """One step by name, followed by a read of everything everywhere."""

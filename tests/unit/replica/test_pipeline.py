@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from slackwater.closedts.tracker import BucketTracker
 from slackwater.errors import AppendUnknown, NotLeaseholder
 from slackwater.model.descriptors import Generation, Lease, LeaseAppliedIndex, LeaseSequence, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
+from slackwater.protocol.log.commands import Command, decode_packet
 from slackwater.replica.driver.pipeline import Pipeline, Waiter
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
@@ -71,6 +73,72 @@ def test_a_proposal_whose_index_was_taken_is_refused_not_forgotten() -> None:
         with pytest.raises(NotLeaseholder):
             await asyncio.wait_for(waiter.wait(), 5)
         assert buffer.in_flight == 0
+        running.cancel()
+
+    asyncio.run(go())
+
+
+class StuckLog:
+    """A log that does not answer for entries of a proposal, and takes every other one."""
+
+    def __init__(self, stuck: bytes, take: Any) -> None:
+        self._stuck, self._take = stuck, take
+        self.asked = 0
+
+    async def append(self, range_id: RangeId, payloads: list[bytes]) -> None:
+        for payload in payloads:
+            commands = decode_packet(payload).commands
+            if any(command.command_id == self._stuck for command in commands):
+                self.asked += 1
+                raise AppendUnknown("no answer")
+            self._take(commands)
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_an_entry_that_is_under_way_for_too_long_is_pushed_out_by_an_empty_command(patient: bool) -> None:
+    """Seed 001: a delayed write must fail its index check. Where there is no such age, it is repeated for ever."""
+    replica = SimpleNamespace(state=RangeState(DESCRIPTOR, LEASE, LeaseAppliedIndex(4)))
+    taken: list[Command] = []
+
+    def take(commands: list[Command]) -> None:
+        taken.extend(commands)
+        replica.state = RangeState(DESCRIPTOR, LEASE, commands[-1].lai)
+
+    async def go() -> None:
+        log = StuckLog(b"x" * 16, take)
+        ticks = iter(range(0, 1 << 62, 100_000_000))
+        clock = SimpleNamespace(sleep=_nap, monotonic_ns=lambda: next(ticks))
+        rng = SimpleNamespace(bytes=lambda count: b"e" * count)
+        context: Any = SimpleNamespace(log=log, runtime=SimpleNamespace(clock=clock, rng=rng), node_id=NodeId(1))
+        buffer: ProposalBuffer[Waiter] = ProposalBuffer(RangeId(7), BucketTracker(), entry_bytes_max=1 << 16)
+        buffer.start_lease(sequence=LeaseSequence(3), lai=LeaseAppliedIndex(4), closed=MIN)
+        patience_s = math.inf if patient else 1.0
+        pipeline = Pipeline(context, buffer, of=replica, targets=lambda: (MIN, MIN), patience_s=lambda: patience_s)
+        waiter = Waiter()
+        pipeline.submit(
+            Proposal(
+                command_id=b"x" * 16,
+                lease_sequence=LeaseSequence(3),
+                min_write_ts=Timestamp(700),
+                effects=b"",
+                stats=(),
+                trigger=None,
+                generation=0,
+                waiter=waiter,
+            )
+        )
+        running = asyncio.create_task(pipeline.run())
+        if patient:
+            while log.asked < 40:
+                await asyncio.sleep(0)
+            assert not waiter.done()
+            assert taken == []
+        else:
+            with pytest.raises(NotLeaseholder):
+                await asyncio.wait_for(waiter.wait(), 5)
+            (empty,) = taken
+            assert (empty.lai, empty.min_write_ts, empty.effects) == (6, MIN, b""), "the late entry has index 5"
+            assert buffer.in_flight == 0
         running.cancel()
 
     asyncio.run(go())

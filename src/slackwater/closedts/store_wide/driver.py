@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN
 from slackwater.closedts.driver.streams import Following, Outgoing
 from slackwater.closedts.kinds import Scheme
 from slackwater.closedts.store_wide.receiver import HeartbeatReceiver
@@ -56,6 +55,7 @@ class StoreWide:
         self.touch = self.sender.touch
         self.touch_all = self.sender.touch_all
         self.promised = self.sender.promised
+        self.floor = self.sender.floor
         self.refusal = self.sender.refusal
         self.add = self.sender.add
         self.remove = self.sender.remove
@@ -114,7 +114,7 @@ class StoreWide:
             await self._parts.runtime.clock.sleep(WAKE_INTERVAL_S)
             lacking, self.receiver.lacking = list(self.receiver.lacking), {}
             by_holder: dict[NodeId, list[RangeId]] = {}
-            for range_id in lacking if self.sender.on else ():
+            for range_id in filter(self.sender.closes, lacking) if self.sender.on else ():
                 by_holder.setdefault(ranges.leaseholder(range_id), []).append(range_id)
             for holder, range_ids in sorted(by_holder.items()):
                 if holder == self._parts.node_id:
@@ -130,10 +130,6 @@ class StoreWide:
                             break
 
     # --- what a command has to do with it ----------------------------------------------------------------------------
-
-    def floor(self, range_id: RangeId) -> Timestamp:
-        """New commands write above `cur`, whatever their range."""
-        return self.sender.mpt.cur if self.sender.on else MIN
 
     def proposed(self, range_id: RangeId, ts: Timestamp) -> None:
         """The range's tracker counts its commands for the store (`CountedTracker`)."""

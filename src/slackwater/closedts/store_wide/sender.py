@@ -118,6 +118,8 @@ class Sender:
         if closable is not None and self.on:
             closable.count_by(None)
         self.touch(range_id)
+        if not self.on:
+            self._named.pop(range_id, None)  # no heartbeat will ask for it
 
     def touch(self, range_id: RangeId) -> Timestamp:
         """A command is about to be proposed: the next heartbeat names the range. Returns what has been promised for it."""
@@ -140,6 +142,10 @@ class Sender:
             return self.mpt.last
         named = self._named.get(range_id)
         return MIN if named is None else named[1]
+
+    def floor(self, range_id: RangeId) -> Timestamp:
+        """New commands write above this, whatever their range: the next heartbeats close it."""
+        return self.mpt.cur if self.on else MIN
 
     # --- heartbeats --------------------------------------------------------------------------------------------------
 
@@ -219,6 +225,11 @@ class Sender:
         return [merged(missed, after=seq)] if missed else []
 
     # --- looking -----------------------------------------------------------------------------------------------------
+
+    def closes(self, range_id: RangeId) -> bool:
+        """Whether heartbeats are to close a range that has a replica here, whoever leads it: others are never named."""
+        closable = self._ranges.get(range_id)
+        return closable is not None and closable.closes_by(Scheme.STORE_WIDE)
 
     def refusal(self, range_id: RangeId) -> Refusal | None:
         """Why a range could not be closed when it was last asked."""

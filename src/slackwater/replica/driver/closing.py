@@ -150,8 +150,11 @@ class Closing:
         return None
 
     def patience_s(self) -> float:
-        """How long an entry may be on its way to the log before an empty command pushes it out."""
-        if not self.closes_by(Scheme.MAX_WRITE_AGE):
+        """How long an entry may be on its way to the log before an empty command pushes it out.
+
+        A frozen range closes nothing, and refuses empty commands: its entries are repeated until they are decided.
+        """
+        if self._replica.state.frozen is not None or not self.closes_by(Scheme.MAX_WRITE_AGE):
             return math.inf
         return write_age_s(self.policy(), terms_of(self._context.settings)) or math.inf
 

@@ -223,9 +223,9 @@ plant(
         expected=("I-10", "I-11"),
         patches=(
             Patch(
-                "slackwater.closedts.store_wide.driver:StoreWide.floor",
-                "self.sender.mpt.cur",
-                "self.sender.mpt.cur - 1",
+                "slackwater.closedts.store_wide.sender:Sender.floor",
+                "self.mpt.cur",
+                "self.mpt.cur - 1",
             ),
             # The range's own bound would refuse as well: two guards, and both have to be broken.
             Patch("slackwater.replica.closing:try_close", "lowest <= ts", "lowest < ts"),
