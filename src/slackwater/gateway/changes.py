@@ -43,6 +43,7 @@ from slackwater.gateway.tables import owner_of
 from slackwater.hooks import probe
 from slackwater.model.changes import Changes, joined
 from slackwater.model.spans import SpanSet
+from slackwater.model.system_tables import check_not_view
 from slackwater.protocol.client.changes import CHANGES, INITIAL_SCANS, SCHEMA_POLICIES, ChangesItem, OpenChanges
 from slackwater.runtime.sync import timeout
 
@@ -113,6 +114,7 @@ class ChangeFeeds:
                     raise
                 found.append(await catalog.find(name, at=start))  # dropped since: its changes until then are there
         for history in found:
+            check_not_view(history.latest.table_id, history.latest.name, what="followed")
             check_followable(history.latest.schema)
         return found
 

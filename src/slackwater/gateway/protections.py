@@ -16,7 +16,7 @@ from slackwater.codec.layout import TABLE
 from slackwater.errors import UsageError
 from slackwater.gateway.tables import owner_of
 from slackwater.model.protection import RECORD_ID_BYTES
-from slackwater.model.system_tables import is_system
+from slackwater.model.system_tables import check_not_view, is_system
 from slackwater.protocol.client import protections as pr
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class ProtectionService:
         histories = [await catalog.find(name, at=request.ts) for name in request.tables]
         for history in histories:
             history.readable_at(request.ts)
+            check_not_view(history.latest.table_id, history.latest.name, what="protected")
         record_id = await node.protections.protect(
             request.ts,
             request.mode,

@@ -26,7 +26,8 @@ from slackwater.codec.row_checks import check_block
 from slackwater.errors import AmbiguousResult, ConditionFailed, RetryableError, SlackwaterError, UsageError
 from slackwater.gateway.planned_writes import write_planned
 from slackwater.gateway.scans import range_reads
-from slackwater.model.system_tables import check_not_system
+from slackwater.gateway.system_views import rows_at, rows_in
+from slackwater.model.system_tables import VIEWS, check_not_system
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.protocol.client import calls
 from slackwater.protocol.range.requests import Get, Header, Value
@@ -131,6 +132,8 @@ class RowService:
         gateway, policy, keys = self._gateway, request.policy, request.keys
         if request.txn or policy.at != MIN or policy.follower_ok or not 0 < len(keys) <= KEYS_PER_GET_MAX:
             return None
+        if request.table_id in VIEWS:
+            return None
         gateway.check_inside(request.table_id, min(keys), max(keys) + b"\x00")
         if policy.floor > gateway.node.clock.latest:
             return None
@@ -169,6 +172,9 @@ class RowService:
                 wait_ms=policy.wait_ms,
                 nearest_only=policy.nearest_only,
             )
+        if request.table_id in VIEWS:
+            rows, ts = await rows_at(kv, request.table_id, header, timeout=context.remaining())
+            return calls.RowsReply([rows.get(key) for key in request.keys], ts)
         return _rows_reply(await kv.read(gets, header, timeout=context.remaining(), movable=policy.at == MIN))
 
     async def _get_in_txn(self, request: calls.GetRows, gets: list[Request], context: CallContext) -> calls.RowsReply:
@@ -180,7 +186,21 @@ class RowService:
         async with self._gateway.txns.using(request, context) as open_txn:
             results = await open_txn.txn.batch(gets)
             values = [v.value for v in results if isinstance(v, Value)]
+            wanted = [(request.table_id, request.keys), *((other.table_id, other.keys) for other in request.also)]
+            if not VIEWS.isdisjoint(table_id for table_id, _ in wanted):
+                values = await self._with_views(open_txn.txn, wanted, values)
             return calls.RowsReply(values, open_txn.txn.state.read_ts, mark=open_txn.mark())
+
+    async def _with_views(
+        self, txn: Transaction, wanted: list[tuple[int, list[bytes]]], values: list[bytes | None]
+    ) -> list[bytes | None]:
+        """The values of keys of some tables, with those of views put in."""
+        found: list[bytes | None] = []
+        for table_id, keys in wanted:
+            rows = await rows_in(txn, table_id) if table_id in VIEWS else None
+            stored = values[len(found) : len(found) + len(keys)]
+            found += stored if rows is None else [rows.get(key) for key in keys]
+        return found
 
     # --- writes
 

@@ -19,7 +19,9 @@ from msgspec import structs
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, show
 from slackwater.errors import ReadWithinUncertainty, RetryableError, SlackwaterError, UsageError
+from slackwater.gateway import system_views
 from slackwater.hooks import probe
+from slackwater.model.system_tables import VIEWS, check_not_view
 from slackwater.protocol.client import calls
 from slackwater.protocol.range.bulk import Blocks, ExportArrow, ScanArrow
 from slackwater.protocol.range.requests import Header, Refresh
@@ -53,6 +55,8 @@ class Scans:
         if policy.at == MIN:
             return self._scan_now(request, context)
         self.check_past(policy.at)
+        if request.table_id in VIEWS:
+            return self._view(request, read_header(policy, policy.at), context)
         return self._rows(request, read_header(policy, policy.at)).run(context)
 
     async def _scan_now(self, request: calls.ScanTable, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
@@ -60,8 +64,20 @@ class Scans:
         await self._gateway.reach(policy.floor)
         await self._gateway.current(request.table_id, request.version)
         header = present_header(node, policy)
+        if request.table_id in VIEWS:
+            async for page in self._view(request, header, context):
+                yield page
+            return
         async for page in self._rows(request, header).run(context):
             yield page
+
+    async def _view(
+        self, request: calls.ScanTable, header: Header, context: CallContext
+    ) -> AsyncGenerator[calls.ScanPage, None]:
+        rows, ts = await system_views.rows_at(
+            self._gateway.node.kv, request.table_id, header, timeout=context.remaining()
+        )
+        yield system_views.page_of(request, rows, ts)
 
     def _rows(self, request: calls.ScanTable, header: Header) -> Pages:
         def piece(start: bytes, end: bytes) -> Request:
@@ -72,6 +88,8 @@ class Scans:
     def changes(self, request: calls.ReadChanges, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         """Changes in a span."""
         self._gateway.check_inside(request.table_id, request.start, request.end)
+        if (known := self._gateway.catalog.tables.by_id(request.table_id)) is not None:
+            check_not_view(request.table_id, known.latest.name, what="read as changes")
         if request.after > request.upto:
             raise UsageError("changes are read from an earlier timestamp to a later one")
         self.check_past(request.upto)

@@ -31,7 +31,9 @@ from slackwater.errors import (
     SlackwaterError,
     UsageError,
 )
+from slackwater.gateway import system_views
 from slackwater.hooks import probe
+from slackwater.model.system_tables import VIEWS
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
 from slackwater.protocol.client import calls
 from slackwater.txn.settle import settle
@@ -150,6 +152,11 @@ class Txns:
         max_rows = min(request.max_rows or SCAN_ROWS_MAX, SCAN_ROWS_MAX)
         max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])
         async with self.using(request, context) as open_txn:
+            if request.table_id in VIEWS:
+                found = system_views.inside(
+                    await system_views.rows_in(open_txn.txn, request.table_id), request.start, request.end
+                )
+                return calls.TxnRows(found, None, open_txn.mark())
             rows = await open_txn.txn.scan(request.start, request.end, max_keys=max_rows, max_bytes=max_bytes)
             return calls.TxnRows(rows.values, rows.resume, open_txn.mark())
 

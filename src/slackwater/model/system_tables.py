@@ -6,12 +6,20 @@
      3   system.protected_ts_timestamps  one protected timestamp each                  protect/
      4   system.protected_ts_spans       one span of one of them each                  protect/
      5   system.lease                    one node's lease on one version of a table    catalog/
+     6   system.descriptor               one version of one table each                 a view of catalog/'s records
+     7   system.zones                    one zone's configuration each                 a view of config/'s records
+     8   system.settings                 one setting of the whole cluster each         a view of config/'s records
+  9-12   kept for users, members of roles and grants
     99   the last id that is kept for tables of the system; users' tables begin at 100
 
 They are read like any table (`db.scan("system.jobs")`, feeds, Spark) and written by nodes alone, through `txn.system_rows`. No
 record says that they exist: every node has their schemas in its catalog from the first moment, before it has read anything, and
 an older cluster has them as soon as its nodes run a version that names them here. So there is nothing to create at bootstrap, no
 step of an upgrade that can be cut off, and no time at which a node knows `system.jobs` and cannot read it.
+
+A *view* has no rows of its own. Its rows are the records under the system's own keys, which nodes read before they have a catalog
+and which are kept longer than any table's history; gateways decode them for reads at any time (`gateway.system_views`). So each
+thing is stored once. A view has no feed and no protections of its own: the records are in the zone of the system's keys.
 
 To add a table: one line in `SYSTEM_TABLES`, with the next id. To change one: another schema of the same id with the next version,
 behind the one that is there, and columns with new ids; rows say which version wrote them, and columns meet by id. An id, of a
@@ -125,12 +133,49 @@ LEASE = _table(
     key=("desc_id", "version", "expiration", "node_id"),
 )
 
+DESCRIPTOR = _table(
+    6,
+    "descriptor",
+    {
+        "id": (INT, NOT_NULL),
+        "version": (INT, NOT_NULL),
+        "name": (STRING, NOT_NULL),
+        "modified": (INT, NOT_NULL),
+        "owner": (STRING, NOT_NULL),
+        "dropped": (BOOL, NOT_NULL),
+        "descriptor": (JSON, NOT_NULL),
+    },
+    key=("id", "version"),
+)
+ZONES = _table(
+    7,
+    "zones",
+    {
+        "start": (BYTES, NOT_NULL),
+        "end_key": (BYTES, NOT_NULL),
+        "replicas": (INT, ""),
+        "policy": (STRING, ""),
+        "duration_ms": (INT, ""),
+        "gc_ttl_s": (FLOAT, ""),
+        "written": (INT, NOT_NULL),
+    },
+    key=("start",),
+)
+CLUSTER_SETTINGS = _table(
+    8, "settings", {"name": (STRING, NOT_NULL), "value": (FLOAT, NOT_NULL), "written": (INT, NOT_NULL)}, key=("name",)
+)
+VIEWS = frozenset(schema.table_id for schema in (DESCRIPTOR, ZONES, CLUSTER_SETTINGS))
+"""Ids of the tables whose rows are decoded from the system's records."""
+
 SYSTEM_TABLES: tuple[TableSchema, ...] = (
     JOBS,
     PROTECTED_TS_META,
     PROTECTED_TS_TIMESTAMPS,
     PROTECTED_TS_SPANS,
     LEASE,
+    DESCRIPTOR,
+    ZONES,
+    CLUSTER_SETTINGS,
 )
 """Every version of every table of the system, oldest first."""
 
@@ -156,4 +201,12 @@ def check_not_system(name: str, *, what: str) -> None:
         raise UsageError(
             f"cannot {what} {name}: names that begin with {PREFIX} belong to tables of the system, which users may only read",
             table=name,
+        )
+
+
+def check_not_view(table_id: int, name: str, *, what: str) -> None:
+    """Refuse what takes rows of its own (`what`) to a view of the system's records."""
+    if table_id in VIEWS:
+        raise UsageError(
+            f"{name} is a view of the system's records and cannot be {what}; read it at a time", table=name
         )

@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.catalog.records import descriptors_span
+from slackwater.config.setting_records import settings_span
 from slackwater.config.zones import zones_span
 from slackwater.feeds.watch import CatalogBell, SystemWatch, Topic
 from slackwater.jobs.record import open_span
 from slackwater.model.spans import Span
 from slackwater.replica.driver.liveness import liveness_span
-from slackwater.server.cluster_settings import settings_span
 
 if TYPE_CHECKING:
     from slackwater.server.member import Member

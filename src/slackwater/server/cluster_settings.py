@@ -11,37 +11,20 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from slackwater.codec.keys import unescape
-from slackwater.codec.layout import prefix_span, system
+from slackwater.config.setting_records import decode_setting, encode_setting, setting_key, setting_name, settings_span
 from slackwater.errors import DecodeError, InvalidSetting, UnknownSetting
 from slackwater.hooks import probe
 from slackwater.settings import Settings
 
 if TYPE_CHECKING:
-    from slackwater.model.spans import Span
     from slackwater.txn import Transaction
     from slackwater.txn.kv import KV
-
-_decoder = msgspec.msgpack.Decoder(float)
-_PREFIX = system("setting")[:-2]
-
-
-def settings_span() -> Span:
-    """All records."""
-    return prefix_span(_PREFIX)
-
-
-def setting_key(name: str) -> bytes:
-    """Where a setting's record lives."""
-    return system("setting", name.encode())
 
 
 async def write_setting(kv: KV, name: str, value: float) -> None:
     """Have a setting in force on every node."""
     Settings().set(name, value)  # refuses unknown names and unsafe values
-    await kv.put(setting_key(name), msgspec.msgpack.encode(float(value)))
+    await kv.put(setting_key(name), encode_setting(value))
 
 
 async def reset_setting(kv: KV, name: str) -> None:
@@ -54,8 +37,8 @@ async def read_settings(kv: KV) -> dict[str, float]:
     span, found = settings_span(), {}
     rows = await kv.scan(span.start, span.end)
     for key, value in zip(rows.keys, rows.values, strict=True):
-        with suppress(DecodeError, msgspec.MsgspecError, UnicodeDecodeError):
-            found[unescape(key, len(_PREFIX))[0].decode()] = float(_decoder.decode(value))
+        with suppress(DecodeError):
+            found[setting_name(key)] = decode_setting(value)
     return found
 
 
@@ -64,13 +47,13 @@ async def put_setting(txn: Transaction, name: str, value: float | None) -> None:
     if value is None:
         await txn.delete(setting_key(name))
     else:
-        await txn.put(setting_key(name), msgspec.msgpack.encode(float(value)))
+        await txn.put(setting_key(name), encode_setting(value))
 
 
 async def setting_in(txn: Transaction, name: str) -> float | None:
     """What is set for the whole cluster, as a transaction sees it; None: nothing is."""
     found = await txn.get(setting_key(name))
-    return None if found is None else float(_decoder.decode(found))
+    return None if found is None else decode_setting(found)
 
 
 class ClusterSettings:
@@ -88,15 +71,15 @@ class ClusterSettings:
     def heard(self, key: bytes, value: bytes) -> None:
         """A record changed, or went."""
         try:
-            name = unescape(key, len(_PREFIX))[0].decode()
+            name = setting_name(key)
             if not value:
                 if name in self._own:
                     self._settings.override({name: self._own.pop(name)})
                 return
-            new = float(_decoder.decode(value))
+            new = decode_setting(value)
             before = self._settings[name]
             self._settings.set(name, new)
-        except (DecodeError, UnknownSetting, InvalidSetting, msgspec.MsgspecError, UnicodeDecodeError):
+        except (DecodeError, UnknownSetting, InvalidSetting):
             probe("settings.not_understood")
             return
         self._own.setdefault(name, before)

@@ -7,6 +7,7 @@ import pytest
 
 from slackwater.catalog import definition
 from slackwater.codec.layout import prefix_span, system
+from slackwater.config.setting_records import setting_key
 from slackwater.config.zones import zone_key
 from slackwater.errors import InvalidSetting, UnknownSetting, UsageError
 from slackwater.feeds.watch import CatalogBell, SystemWatch, Topic
@@ -14,7 +15,7 @@ from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from slackwater.runtime import run
 from slackwater.runtime.sync import timeout
-from slackwater.server.cluster_settings import reset_setting, setting_key, write_setting
+from slackwater.server.cluster_settings import reset_setting, write_setting
 from tests.unit.server.cluster import DEADLINE_S, Cluster
 
 NEVER = 3600.0

@@ -8,6 +8,7 @@ import pytest
 import slackwater
 from slackwater.clock.timestamp import MAX
 from slackwater.codec.layout import kv
+from slackwater.config.setting_records import setting_key
 from slackwater.errors import AccessDenied
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.ids import NodeId
@@ -19,7 +20,6 @@ from slackwater.runtime import run
 from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator
 from slackwater.runtime.seam import Family
 from slackwater.server.addresses import BOOK_KEY
-from slackwater.server.cluster_settings import setting_key
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.memory import MemoryEngine
 from tests.unit.server.cluster import DEADLINE_S
