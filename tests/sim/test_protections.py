@@ -119,10 +119,14 @@ def test_what_is_pinned_is_counted_once_the_ttl_would_let_it_go_and_old_protecti
 
 
 def test_travelers_find_what_was_protected_and_what_they_forget_expires() -> None:
-    result = run_job(SimJob(seed=0, play="collecting"))
-    assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
-    for site in ("travel.protected", "travel.looked_back", "travel.too_late", "gc.raised"):
-        assert result.probes.get(site, 0) >= 1, f"{site} was never reached"
+    missing = {"travel.protected", "travel.looked_back", "travel.too_late", "gc.raised"}
+    for seed in range(1, 5):  # which of them reaches what changes with the code; the first does today
+        result = run_job(SimJob(seed=seed, play="collecting"))
+        assert result.passed, f"{result.oracle} {result.kind}: {result.summary}\n{result.evidence}"
+        missing -= {site for site in missing if result.probes.get(site)}
+        if not missing:
+            return
+    pytest.fail(f"never reached: {sorted(missing)}")
 
 
 @pytest.mark.parametrize(
