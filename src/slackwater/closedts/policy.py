@@ -55,6 +55,8 @@ SEND_S = 0.010
 RTT_STEP_S = 0.020
 """Leads are made for round trips in steps of this much."""
 RTT_STEPS_MAX = 16
+LEAD_MAX_S = 5.0
+"""Of `closed_timestamp.lead`, which may have been changed at a peer and not yet here."""
 HYSTERESIS = 0.2
 """A step is left when the round trip is outside of it by this part of a step."""
 SPANS_MAX = 100_000

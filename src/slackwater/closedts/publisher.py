@@ -23,7 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from slackwater.closedts.policy import Terms, terms_of
+from slackwater.clock.timestamp import add_seconds
+from slackwater.closedts.policy import LEAD_MAX_S, Terms, longest_lead_s, terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from slackwater.closedts.kinds import Scheme
     from slackwater.closedts.policy import ClosingPolicy
     from slackwater.closedts.records import Promise
+    from slackwater.errors import SlackwaterError
     from slackwater.model.descriptors import Epoch, Lease, LeaseAppliedIndex
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.protocol.closedts.frontier import CannotClose
@@ -50,6 +52,12 @@ class NodeParts:
     clock: HybridClock
     settings: Settings
     scope: TaskScope
+    refused: Callable[[NodeId, SlackwaterError], None] = lambda _peer, _error: None
+    """Hears of peers whose messages were refused."""
+
+    def believable_upto(self) -> Timestamp:
+        """Nothing above this is closed by a sound node: its clock is at most where this one has heard it to be."""
+        return add_seconds(self.clock.peek(), max(LEAD_MAX_S, longest_lead_s(self.terms())))
 
     def terms(self) -> Terms:
         """The settings that targets are made of, as they are now."""

@@ -65,7 +65,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     start: Timestamp
     epoch: Epoch = Epoch(0)
     expiration: Timestamp = MIN
-    life: int = 0
+    life: Natural = 0
     """Which life of the holder's process it was given to (`Liveness.life`); 0 where that is not known."""
 
     @property
@@ -92,7 +92,7 @@ class Liveness(msgspec.Struct, frozen=True, array_like=True):
     expiration: Timestamp
     draining: bool = False
     decommissioning: bool = False
-    life: int = 0
+    life: Natural = 0
     """Of the process that runs as this node: another number at every start, and in every copy of its store."""
     lease_ms: int = 0
     """How long after its expiration what was leased under this epoch counts: leases on descriptors (`catalog.leases`)."""

@@ -26,6 +26,7 @@ import re
 import msgspec
 
 from slackwater.errors import UsageError
+from slackwater.model.ids import Whole
 
 DECIMAL_PRECISION_MAX = 38
 
@@ -76,8 +77,8 @@ class ColumnType(msgspec.Struct, frozen=True):
     """A kind, with precision and scale when it is a decimal."""
 
     kind: ColumnKind
-    precision: int = 0
-    scale: int = 0
+    precision: Whole = 0
+    scale: Whole = 0
 
     def __post_init__(self) -> None:
         if self.kind is ColumnKind.DECIMAL:

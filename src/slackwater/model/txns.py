@@ -18,6 +18,7 @@ import enum
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.model.ids import Natural
 
 TXN_ID_BYTES = 16
 
@@ -37,11 +38,11 @@ class Txn(msgspec.Struct, frozen=True, array_like=True):
     anchor: bytes
     start: Timestamp
     """When it began: its age in wound-wait, across restarts. Older wins."""
-    epoch: int
+    epoch: Natural
     read_ts: Timestamp
     write_ts: Timestamp
     uncertainty_limit: Timestamp
-    sequence: int
+    sequence: Natural
     """Of the request at hand: a read sees this transaction's own writes with lower sequences."""
 
 
@@ -51,7 +52,7 @@ class TxnRecord(msgspec.Struct, frozen=True, array_like=True):
     txn_id: bytes
     anchor: bytes
     start: Timestamp
-    epoch: int
+    epoch: Natural
     status: TxnStatus
     write_ts: Timestamp
     """PENDING: it may not commit below this. COMMITTED: its commit timestamp."""
@@ -70,7 +71,7 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
     txn_id: bytes
     anchor: bytes
     start: Timestamp
-    epoch: int
+    epoch: Natural
     ts: Timestamp
 
 
@@ -78,7 +79,7 @@ class Resolution(msgspec.Struct, frozen=True, array_like=True):
     """What became of a transaction, for resolving its intents."""
 
     txn_id: bytes
-    epoch: int
+    epoch: Natural
     status: TxnStatus
     ts: Timestamp = MIN
     """COMMITTED: the commit timestamp. PENDING: move the intent up to here. ABORTED: unused."""

@@ -64,6 +64,7 @@ def closing_schemes(member: Member) -> Schemes:
         clock=member.clock,
         settings=member.settings,
         scope=member.scope.child("closedts"),
+        refused=lambda peer, error: member.server.refused(f"n{peer}", error),
     )
     return Schemes(
         parts,

@@ -39,6 +39,8 @@ RULES = {
     "store.feed_drop": {NODES, OPERATORS},
     "closedts.updates": {NODES},
     "closedts.frontier": {NODES, OPERATORS},
+    "closedts.heartbeats": {NODES},
+    "closedts.wake": {NODES},
     "admin.drain": {OPERATORS},
     "admin.decommission": {OPERATORS},
     "admin.split": {OPERATORS},

@@ -4,22 +4,28 @@ sender     `Outgoing` yields to every subscriber what the scheme says comes afte
 tick streams are woken a few at a time: a hundred streams that all wake in the same instant would hold up
 everything else on the loop (pitfall 13)
 follower   `Following` subscribes to every node it shares ranges with. A stream that breaks is opened again after a pause
+
+Nodes believe each other about the ranges they lead. What no sound node would say is refused all the same, before any of it is
+kept, and the stream ends: a message in another node's name, one that closes what is still far ahead, one that names groups it
+does not define. A closed timestamp that was kept cannot be taken back (I-09).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from slackwater.errors import SlackwaterError
+from slackwater.errors import ProtocolError, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.runtime.sync import Event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.closedts.publisher import NodeParts
     from slackwater.model.ids import NodeId
     from slackwater.runtime.rpc.stream import Stream
-    from slackwater.runtime.seam import Runtime, TaskScope
+    from slackwater.runtime.seam import Runtime
 
 STREAMS_PER_STEP = 8
 """Streams woken together after a tick."""
@@ -43,6 +49,10 @@ class Numbered(Protocol):
     @property
     def seq(self) -> int:
         """Counts up by one with every message of that node."""
+        ...
+
+    def problem(self, upto: Timestamp) -> str:
+        """Why no sound node says this at a time when nothing above `upto` can be closed; empty: it may be believed."""
         ...
 
 
@@ -113,8 +123,7 @@ class Following(Generic[M]):
 
     def __init__(
         self,
-        runtime: Runtime,
-        scope: TaskScope,
+        parts: NodeParts,
         *,
         name: str,
         incoming: Incoming[M],
@@ -122,8 +131,9 @@ class Following(Generic[M]):
         peers: Callable[[], Iterable[NodeId]],
         took: Callable[[M], None],
     ) -> None:
-        self._runtime = runtime
-        self._scope = scope
+        self._parts = parts
+        self._runtime = parts.runtime
+        self._scope = parts.scope
         self._name = name
         self._incoming = incoming
         self._subscribe = subscribe
@@ -157,7 +167,8 @@ class Following(Generic[M]):
         try:
             async with await self._subscribe(peer) as stream:
                 async for message in stream:
-                    if message.sender != peer or not self._incoming.receive(token, message):
+                    self._check(peer, message)
+                    if not self._incoming.receive(token, message):
                         probe("closedts.stream_refused")
                         return
                     self._took(message)
@@ -165,3 +176,13 @@ class Following(Generic[M]):
             probe("closedts.stream_broke")
         finally:
             self._incoming.detach(peer, token)
+
+    def _check(self, peer: NodeId, message: M) -> None:
+        """Refuse what no sound node says; the operator is told."""
+        problem = message.problem(self._parts.believable_upto())
+        if message.sender != peer:
+            problem = f"speaks for n{message.sender}"
+        if problem:
+            error = ProtocolError(f"n{peer} {problem}: what it says of closed timestamps is not believed", node_id=peer)
+            self._parts.refused(peer, error)
+            raise error

@@ -74,8 +74,7 @@ class SideTransport:
             look()
 
         following: Following[Update] = Following(
-            self._parts.runtime,
-            self._parts.scope,
+            self._parts,
             name="closedts",
             incoming=self.receiver,
             subscribe=self._subscribe,

@@ -146,7 +146,12 @@ class Receiver:
             self._keep_all(stream)
             stream.members = {r: (lai, group) for r, lai, group in update.members}
             stream.groups = dict(update.groups)
-        elif stream.seq == 0 or update.seq != stream.seq + 1 or update.incarnation != stream.incarnation:
+        elif (
+            stream.seq == 0
+            or update.seq != stream.seq + 1
+            or update.incarnation != stream.incarnation
+            or _abandons(stream, update)
+        ):
             probe("closedts.stream_gap")
             stream.token = stream.seq = 0
             return False
@@ -194,3 +199,12 @@ class Receiver:
         waiting = self.waiting_for(range_id, applied)
         pending = f" pending=({waiting.ts} @lai {waiting.lai})" if waiting else ""
         return f"r{range_id} applied={applied} closed={closed}{pending}"
+
+
+def _abandons(stream: _Stream, update: Update) -> bool:
+    """Whether a delta ends a group that would still have members: no sound sender does."""
+    gone = stream.groups.keys() - {group for group, _ in update.groups}
+    if not gone:
+        return False
+    named = {*update.removed, *(range_id for range_id, _, _ in update.members)}
+    return any(group in gone and range_id not in named for range_id, (_, group) in stream.members.items())

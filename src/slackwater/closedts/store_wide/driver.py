@@ -74,8 +74,7 @@ class StoreWide:
         """Begin to beat and to follow, whenever the scheme runs."""
         self._ranges = ranges
         following: Following[Heartbeat] = Following(
-            self._parts.runtime,
-            self._parts.scope,
+            self._parts,
             name="heartbeats",
             incoming=self.receiver,
             subscribe=lambda peer: self._subscribe(peer, *self.receiver.had(peer)),

@@ -33,7 +33,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import NodeDescriptor
-from slackwater.model.ids import Natural, Small
+from slackwater.model.ids import Natural, Small, TableId
 from slackwater.model.kinds import ColumnType
 from slackwater.model.patches import Patch
 from slackwater.model.tables import TableHistory
@@ -131,7 +131,7 @@ class Write(msgspec.Struct, frozen=True):
     a write without one is known by, should its answer be lost (`Settle`).
     """
 
-    table_id: Small
+    table_id: TableId
     version: Small
     kind: WriteKind
     keys: list[bytes]
@@ -168,7 +168,7 @@ class ReadPolicy(msgspec.Struct, frozen=True):
 class GetRows(msgspec.Struct, frozen=True):
     """The values of some keys, in order."""
 
-    table_id: Small
+    table_id: TableId
     keys: list[bytes]
     policy: ReadPolicy = ReadPolicy()
     txn: bytes = b""
@@ -181,7 +181,7 @@ class GetRows(msgspec.Struct, frozen=True):
 class TableKeys(msgspec.Struct, frozen=True):
     """Keys of one table."""
 
-    table_id: Small
+    table_id: TableId
     keys: list[bytes]
 
 
@@ -215,7 +215,7 @@ class ScanTable(msgspec.Struct, frozen=True):
     `version` is the newest version of the table that the client knows; it counts for reads of the present only.
     """
 
-    table_id: Small
+    table_id: TableId
     version: Small
     plan: bytes
     start: bytes
@@ -264,7 +264,7 @@ class TxnScan(msgspec.Struct, frozen=True):
     """Rows of `[start, end)` as a transaction sees them, its own writes included; at most `max_rows`."""
 
     txn: bytes
-    table_id: Small
+    table_id: TableId
     start: bytes
     end: bytes
     max_rows: Small
@@ -397,7 +397,7 @@ class Partition(msgspec.Struct, frozen=True):
     """
 
     table: str
-    table_id: Small
+    table_id: TableId
     start: bytes
     end: bytes
     replicas: tuple[ReplicaPlace, ...] = ()
@@ -409,7 +409,7 @@ class Partition(msgspec.Struct, frozen=True):
 class GetPartitions(msgspec.Struct, frozen=True):
     """Parts of a table that cover it, in key order: one a range, or about `count`."""
 
-    table_id: Small
+    table_id: TableId
     at: Timestamp
     count: Small = 0
     start: bytes = b""
@@ -428,7 +428,7 @@ class PartitionsReply(msgspec.Struct, frozen=True):
 class ReadChanges(msgspec.Struct, frozen=True):
     """Every change in `[start, end)` with after < commit timestamp <= upto, as Arrow (`codec.changes_arrow`)."""
 
-    table_id: Small
+    table_id: TableId
     plan: bytes
     start: bytes
     end: bytes

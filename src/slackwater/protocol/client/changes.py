@@ -22,6 +22,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.changes import Changes
+from slackwater.model.ids import TableId
 from slackwater.model.tables import TableHistory
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import StreamMethod
@@ -36,7 +37,7 @@ class OpenChanges(msgspec.Struct, frozen=True):
     """Follow tables, by name, or by id when the client knows them already."""
 
     tables: tuple[str, ...] = ()
-    table_ids: tuple[int, ...] = ()
+    table_ids: tuple[TableId, ...] = ()
     after: Timestamp = MIN
     """Exclusive; `MIN`: now. With an initial scan: the timestamp that is scanned."""
     token: str = ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slackwater.model.ids import Small
+from slackwater.model.ids import Small, TableId
 from slackwater.protocol.client.calls import ReadPolicy, RowsReply, ScanPage, Write
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method, StreamMethod
@@ -24,7 +24,7 @@ class GetByIndex(msgspec.Struct, frozen=True):
     `version` is the newest version of the table that the client knows; it counts for reads of the present only.
     """
 
-    table_id: Small
+    table_id: TableId
     version: Small
     index_id: Small
     keys: list[bytes]
@@ -41,7 +41,7 @@ class ScanIndex(msgspec.Struct, frozen=True):
     decide; the second reads what is wanted of the rows, by those that they cannot.
     """
 
-    table_id: Small
+    table_id: TableId
     version: Small
     entries: bytes
     rows: bytes

@@ -16,7 +16,7 @@ import enum
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.model.ids import Natural
+from slackwater.model.ids import Natural, Whole
 from slackwater.model.jobs import Job, JobProgress
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method
@@ -57,7 +57,7 @@ class JobsReply(msgspec.Struct, frozen=True):
 class GetJob(msgspec.Struct, frozen=True):
     """One job."""
 
-    id: int
+    id: Whole
 
 
 class JobReply(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class JobReply(msgspec.Struct, frozen=True):
 class ChangeJob(msgspec.Struct, frozen=True):
     """Pause, resume or cancel a job."""
 
-    id: int
+    id: Whole
     what: JobChange
 
 
@@ -93,14 +93,14 @@ class StartJob(msgspec.Struct, frozen=True):
 class ClaimJob(msgspec.Struct, frozen=True):
     """Claim a job for an application. The number of the claim is in the answer."""
 
-    id: int
+    id: Whole
     application: str
 
 
 class WorkOnJob(msgspec.Struct, frozen=True):
     """Renew a claim, write progress, or end the work."""
 
-    id: int
+    id: Whole
     claim: Natural
     said: JobProgress = JobProgress()
     work: JobWork = JobWork.GOES_ON

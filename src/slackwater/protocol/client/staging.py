@@ -27,7 +27,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import DecodeError, UsageError
-from slackwater.model.ids import Natural, Small
+from slackwater.model.ids import Natural, Small, TableId, Whole
 from slackwater.protocol.client.calls import NativeOk
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method
@@ -60,7 +60,7 @@ class StagingJob(msgspec.Struct, frozen=True, array_like=True):
     """What several tasks stage for one publish: an id like a part's, and the number of the task."""
 
     job: bytes
-    task: int
+    task: Whole
 
 
 class StageChunks(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class StageChunks(msgspec.Struct, frozen=True):
     part: bytes
     first: Small
     chunks: list[bytes]
-    rows: int = 0
+    rows: Natural = 0
     job: StagingJob | None = None
     """None: the part stands alone, and is a job by itself."""
     table: str = ""
@@ -103,7 +103,7 @@ class Publish(msgspec.Struct, frozen=True):
     that is there keeps what it has in them.
     """
 
-    table_id: Small
+    table_id: TableId
     version: Small
     kind: StagedKind
     parts: list[PartRef]
@@ -111,7 +111,7 @@ class Publish(msgspec.Struct, frozen=True):
     app_version: Natural
     lasting: bool
     owner: str = ""
-    keep: list[int] = []
+    keep: list[Small] = []
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -16,7 +16,8 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
-from slackwater.model.ids import NodeId, RangeId
+from slackwater.model.ids import Natural, NodeId, RangeId
+from slackwater.protocol.closedts.update import closes_ahead
 from slackwater.runtime.access import NODES
 from slackwater.runtime.rpc.method import Method, StreamMethod
 
@@ -39,12 +40,18 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
     sender: NodeId
     epoch: Epoch
     """Of the sender's liveness: its leases hang on it."""
-    seq: int
-    after: int
+    seq: Natural
+    after: Natural
     """The number of the heartbeat that this one goes on from."""
     closed: Timestamp
     ranges: list[Entry] = []
     awake: list[RangeId] = []
+
+    def problem(self, upto: Timestamp) -> str:
+        """Why no sound node says this at a time when nothing above `upto` can be closed; empty: it may be believed."""
+        if self.after >= self.seq:
+            return "numbers its heartbeats backwards"
+        return closes_ahead(max([self.closed, *(e.closed for e in self.ranges)]), upto)
 
     def status(self) -> str:
         """One line for logs and scripts."""
@@ -62,7 +69,7 @@ class SubscribeHeartbeats(msgspec.Struct, frozen=True, array_like=True):
 
     receiver: NodeId
     epoch: Epoch = Epoch(0)
-    seq: int = 0
+    seq: Natural = 0
     """Of the last heartbeat that the receiver has had, and its epoch; 0: none."""
 
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import msgspec
 
-from slackwater.clock.timestamp import Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.model.descriptors import LeaseAppliedIndex
-from slackwater.model.ids import NodeId, RangeId
+from slackwater.model.ids import Natural, NodeId, RangeId
 from slackwater.runtime.access import NODES
 from slackwater.runtime.rpc.method import StreamMethod
 
-GroupId = int
+GroupId = Natural
 Member = tuple[RangeId, LeaseAppliedIndex, GroupId]
 
 
@@ -30,15 +30,22 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     """One message of a stream."""
 
     sender: NodeId
-    incarnation: int
+    incarnation: Natural
     """Of the sending process: the hybrid clock's reading when it started."""
-    seq: int
+    seq: Natural
     full: bool
     groups: list[tuple[GroupId, Timestamp]]
     removed: list[RangeId] = []
     members: list[Member] = []
-    scheme: int = 0
+    scheme: Natural = 0
     """Which scheme of closing the sender has heard is the cluster's (`closedts.kinds.Scheme`)."""
+
+    def problem(self, upto: Timestamp) -> str:
+        """Why no sound node says this at a time when nothing above `upto` can be closed; empty: it may be believed."""
+        groups = dict(self.groups)
+        if any(group not in groups for _, _, group in self.members):
+            return "puts ranges into groups that it does not name"
+        return closes_ahead(max(groups.values(), default=MIN), upto)
 
     def status(self) -> str:
         """One line for logs and scripts."""
@@ -47,6 +54,11 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
         removed = "".join(f" -r{r}" for r in self.removed)
         members = "".join(f" +r{r}@{lai}:g{g}" for r, lai, g in self.members)
         return f"n{self.sender} #{self.seq} {kind} {groups or 'no groups'}{removed}{members}"
+
+
+def closes_ahead(ts: Timestamp, upto: Timestamp) -> str:
+    """What to say of a message that closes `ts` when nothing above `upto` can be closed; empty: nothing."""
+    return "" if ts <= upto else f"closes {seconds_between(upto, ts):.1f} s further ahead than any policy does"
 
 
 class Subscribe(msgspec.Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.clock.timestamp import Timestamp
-from slackwater.model.ids import RangeId
+from slackwater.model.ids import Natural, RangeId
 from slackwater.protocol.feeds.events import Changes, Ended, Resolved
 from slackwater.runtime.access import NODES_AND_OPERATORS
 from slackwater.runtime.rpc.method import Method, StreamMethod
@@ -40,7 +40,7 @@ class RegisterFeed(msgspec.Struct, frozen=True, array_like=True):
     """Send every version of `[start, end)`, a part of one range, with ts > after, and resolved timestamps."""
 
     session: bytes
-    registration: int
+    registration: Natural
     range_id: RangeId
     start: bytes
     end: bytes
@@ -54,7 +54,7 @@ class DropFeed(msgspec.Struct, frozen=True, array_like=True):
     """These registrations are not wanted any more."""
 
     session: bytes
-    registrations: list[int]
+    registrations: list[Natural]
 
 
 class FeedDone(msgspec.Struct, frozen=True, array_like=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.config.zones import PolicyKind, Sourced, ZoneConfig
+from slackwater.model.ids import Whole
 from slackwater.runtime.access import OPERATORS
 from slackwater.runtime.rpc.method import Method
 
@@ -37,9 +38,9 @@ class ChangeZone(msgspec.Struct, frozen=True):
 
     start: bytes
     end: bytes
-    replication_factor: int | None = None
+    replication_factor: Whole | None = None
     policy: PolicyKind | None = None
-    duration_ms: int | None = None
+    duration_ms: Whole | None = None
     gc_ttl_s: float | None = None
 
 

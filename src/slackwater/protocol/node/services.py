@@ -19,7 +19,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import Genesis, Lease, LeaseAppliedIndex, Liveness, NodeDescriptor, RangeDescriptor
-from slackwater.model.ids import NodeId, Position, RangeId
+from slackwater.model.ids import Natural, NodeId, Position, RangeId
 from slackwater.protocol.node.snapshots import Examination, SnapshotBlock, SnapshotHeader, SnapshotTrailer
 from slackwater.runtime.access import NEWCOMERS, NODES, NODES_AND_OPERATORS, OPERATORS
 from slackwater.runtime.rpc.method import Method, StreamMethod
@@ -200,7 +200,7 @@ class ReachStatement(msgspec.Struct, frozen=True):
     node_id: NodeId
     misses: list[NodeId] = []
     cut_off: list[NodeId] = []
-    your_life: int = 0
+    your_life: Natural = 0
     """The life that the liveness record of the node spoken to names, as far as the speaker knows; 0: it knows none."""
     knows_you: bool = True
     """Whether the speaker has an address of the node spoken to; one that has lost it is greeted."""

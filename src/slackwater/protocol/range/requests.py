@@ -18,13 +18,13 @@ Interval ends are in the names. Keys are logical keys; no request names a versio
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import Lease, LeaseAppliedIndex, RangeDescriptor
-from slackwater.model.ids import Natural, NodeId, Position, RangeId, Small
+from slackwater.model.ids import Natural, NodeId, Position, RangeId, Small, Whole
 from slackwater.model.protection import Kept
 from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
 from slackwater.protocol.range.bulk import Blocks as Blocks
@@ -110,7 +110,7 @@ class Increment(_Message, frozen=True):
     """Add to a key that holds a signed 64-bit integer (absent counts as 0)."""
 
     key: bytes
-    by: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+    by: Whole
 
 
 class Delete(_Message, frozen=True):
@@ -283,7 +283,7 @@ class TransferLease(_Message, frozen=True):
     """Hand the lease to another replica."""
 
     to: NodeId
-    life: int = 0
+    life: Natural = 0
     """Of that node's process, as it said itself; 0: the one that its liveness record names."""
 
 
@@ -413,7 +413,7 @@ class SubsumeResult(_Message, frozen=True):
     freeze_generation: Natural
     gc_threshold: Timestamp
     txn_floor: Timestamp
-    stats: tuple[int, ...]
+    stats: tuple[Whole, ...]
     kept: tuple[Kept, ...] = ()
 
 
