@@ -164,8 +164,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("feed.catch_up_slots", 4, "scans", (1, 256), (1, 4), "Catch-up scans that one node runs at the same time; no consumer gets all of them."),
     Setting("feed.keep_attached", 30.0, "s", (0, 3600), (0, 10), "How long a range goes on following its feed after its last consumer, for one that comes back."),
     Setting("feed.protection_grace", 600.0, "s", (0, 7 * 86400), (0, 20), "How long history is kept for a change feed whose consumer went away, so that it can come back with its token; 0: not at all."),
-    Setting("feed.recent_bytes_max", 4 << 20, "bytes", (0, 1 << 28), (0, 1 << 12), "Recent changes that a range with a feed keeps, so that who comes back needs no scan."),
-    Setting("feed.index_bytes_max", 4 << 20, "bytes", (0, 1 << 28), (0, 1 << 14), "Keys of recent changes that a range with a feed keeps on disk, so that who comes back after a restart needs no scan either; 0: none."),
+    Setting("feed.recent_bytes_max", 4 << 20, "bytes", (0, 1 << 28), (0, 1 << 12), "Recent changes that a range with a feed keeps, so that a consumer that resumes needs no scan."),
+    Setting("feed.index_bytes_max", 4 << 20, "bytes", (0, 1 << 28), (0, 1 << 14), "Keys of recent changes that a range with a feed keeps on disk, so that a consumer that resumes after a restart needs no scan either; 0: none."),
     Setting("feed.stall_timeout", 30.0, "s", (1, 3600), (2, 30), "A range that says nothing for this long is asked for on another replica; a consumer that takes nothing for this long loses its scan."),
     Setting("feed.poll_interval", 10.0, "s", (0.1, 3600), (0.5, 20), "How often what is announced by feed is also read, in case an announcement was lost."),
 )

@@ -256,7 +256,7 @@ def running(tmp_path_factory):
         ("decommission 99999999999999999999", "name a node by its number"),
         ("decommission 9", "no node n9"),
         ("kv get nothing", "there is no key 'nothing'"),
-        ("kv get a --at 2200-01-01", "nobody can read the future"),
+        ("kv get a --at 2200-01-01", "the future cannot be read"),
         ("kv get a --at yesterday", "cannot read 'yesterday' as a timestamp"),
         ("kv get a --at -5x", "cannot read '-5x' as a duration"),
         ("kv scan --limit -1", "--limit is a number of rows, at least 1"),
@@ -325,7 +325,7 @@ def test_history_is_kept_as_long_as_people_say(running):
 
 def test_what_commands_refuse_without_a_node(shell):
     for command in ("status", "ranges", "frontier", "drain", "init --wait 0", "kv get a", "changefeed t --into x"):
-        refused(shell.inside(*command.split(), "--host", address()), "nobody listens there; is the node running?")
+        refused(shell.inside(*command.split(), "--host", address()), "no process listens there; is the node running?")
         refused(shell.inside(*command.split(), "--host", "here"), "is not an address; write host:port")
         refused(shell.inside(*command.split(), "--host", "db.example:7400"), "with")
     refused(shell.inside("settings", "nope"), "no setting has 'nope' in its name")

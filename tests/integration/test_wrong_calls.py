@@ -60,7 +60,7 @@ def test_opening(db, tmp_path):
         (lambda: slackwater.open(tmp_path / "x", timeout="soon"), "cannot read 'soon' as a duration"),
         (lambda: slackwater.connect("http://x"), "begins with slackwater://"),
         (lambda: slackwater.connect(5), "connect takes a URL"),
-        (lambda: slackwater.connect(NOWHERE), "nobody listens there; is the node running?"),
+        (lambda: slackwater.connect(NOWHERE), "no process listens there; is the node running?"),
         (lambda: slackwater.connect(NOWHERE, certs=5), "certs is a path"),
         (lambda: slackwater.connect(NOWHERE, certs=tmp_path / "none"), "is no directory of certificates"),
         (lambda: slackwater.connect(NOWHERE, user=5), "user is a text"),
@@ -179,7 +179,7 @@ def test_reads_and_others(db, call, said):
     ("asked", "said"),
     [
         ({"as_of": "-1s", "max_staleness": 1}, "give one of as_of, max_staleness and min_timestamp"),
-        ({"as_of": "2200-01-01"}, "nobody can read the future"),
+        ({"as_of": "2200-01-01"}, "the future cannot be read"),
         ({"as_of": "soon"}, "cannot read 'soon' as a timestamp"),
         ({"as_of": NOW}, "a datetime needs a time zone"),
         ({"as_of": [1]}, "a time is a timestamp, an aware datetime"),
@@ -219,7 +219,7 @@ def test_feeds(db, tables, asked, said):
 
 def test_the_asynchronous_twin(db, tmp_path):
     async def story() -> None:
-        with pytest.raises(SlackwaterError, match="nobody listens there"):
+        with pytest.raises(SlackwaterError, match="no process listens there"):
             async with slackwater.aconnect(NOWHERE):
                 pass
         with pytest.raises(SlackwaterError, match="certs is a path"):

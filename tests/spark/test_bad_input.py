@@ -29,7 +29,7 @@ def table(db):
     [
         ({"versionAsOff": "1"}, "there is no option 'versionasoff'; did you mean versionAsOf"),
         ({"versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "versionAsOf and timestampAsOf exclude each other"),
-        ({"timestampAsOf": "2200-01-01"}, "nobody can read the future"),
+        ({"timestampAsOf": "2200-01-01"}, "the future cannot be read"),
         ({"versionAsOf": "1024"}, "plain"),
         ({"columns": "id,nope"}, "has no column 'nope'"),
         ({"operation": "upsert"}, "the option operation is for a write"),
@@ -66,7 +66,7 @@ def read_all(options):
         ("id bigint, v string, nope string", {}, "has no column 'nope'"),
         ("id string, v string", {}, "does not take string; cast it in Spark, to bigint"),
         ("id bigint, v string, n double", {}, "does not take double"),
-        ("id bigint, v string", {"versionAsOf": "1"}, "nobody can read|did not exist|is for a snapshot read"),
+        ("id bigint, v string", {"versionAsOf": "1"}, "future cannot be read|did not exist|is for a snapshot read"),
         ("id bigint, v string", {"operation": "replace"}, "is none of upsert, insert, insertIgnore, delete"),
         ("id bigint, v string", {"txnAppId": "x"}, "belong together"),
         ("id bigint, v string", {"atomic": "false", "txnAppId": "x", "txnVersion": "1"}, "needs atomic=true"),

@@ -1,7 +1,7 @@
 """`slackwater bench`: run benchmarks and print each figure beside its peer and its goal.
 
 The benchmarks live in `bench/` of the source checkout, not in the installed package: they need peers (PostgreSQL,
-gRPC) that nobody should get by installing a database. Each figure is a ratio to a peer measured in the same run.
+gRPC) that installing a database should not bring along. Each figure is a ratio to a peer measured in the same run.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slackwater.client.database import AsyncDatabase
 
 TEXT = """\
-what comes out
+output
   DIR/2026-11-15/1838…024-orders-0000000001-00000.parquet    every change in one window of time, by commit, each once
   DIR/2026-11-15/1838…024.RESOLVED                           everything before this name, in order of names, is final
 

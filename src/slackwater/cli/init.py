@@ -4,7 +4,7 @@
                once     at most a few seconds after one another; each is named
 
 A new cluster has one replica of everything, on its first node, until others have joined and fetched theirs. That takes a second
-or two. Whoever kills the first node before has lost the cluster until it is started again, so this command does not return
+or two. If the first node is killed before, the cluster is lost until it is started again, so this command does not return
 before; `--no-wait` does.
 """
 
@@ -32,7 +32,7 @@ from slackwater.protocol.node.services import (
 )
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.real import run
-from slackwater.runtime.tcp import NOBODY
+from slackwater.runtime.tcp import NO_LISTENER
 from slackwater.server.arguments import add_client_arguments
 from slackwater.server.replication import RangeReplicas, count_replicas
 
@@ -105,7 +105,7 @@ async def _init(options: argparse.Namespace) -> InitReply:
             async with calling(options) as dialer:
                 return await dialer.call(options.host, INIT, InitRequest(options.cluster_id), timeout=CALL_TIMEOUT_S)
         except ConnectionLost as error:
-            if NOBODY not in error.message or clock.monotonic_ns() >= deadline_ns:
+            if NO_LISTENER not in error.message or clock.monotonic_ns() >= deadline_ns:
                 raise
         await clock.sleep(PAUSE_S)
 

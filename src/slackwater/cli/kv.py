@@ -125,7 +125,7 @@ def _time(remote: Remote, text: str) -> Timestamp:
     now = remote.clock.now()
     found = parse(text, now=now)
     if found > now:
-        raise UsageError(f"nobody can read the future: {show(found)} has not come yet; leave --at out for the present")
+        raise UsageError(f"the future cannot be read: {show(found)} has not come yet; leave --at out for the present")
     return found
 
 

@@ -18,7 +18,7 @@ Rows come at least once: after a gateway was lost, what came behind the last pos
 `_commit_ts`. Per key they come in order; nothing at or below a resolved timestamp comes anew after it. (`codec.envelope` says
 what the columns are.)
 
-With `atomic=True` rows are held back until they are resolved: what comes between two `resolved` batches is whole
+With `atomic=True` rows are held back until they are resolved: the rows between two `resolved` batches are whole
 transactions, by commit timestamp, each row exactly once, with schema changes in their place. That costs the lag of the resolved
 timestamp, and memory for what waits (`model.settle.SETTLING_BYTES_MAX`).
 """

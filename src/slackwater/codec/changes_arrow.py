@@ -9,7 +9,7 @@
 
 Two ways lead here. A feed pushes versions as they commit, and the consumer's side decodes them (`codec.envelope`, which shows
 each by the version of its commit). A read of an interval finds them in the store, and the replica decodes them
-(`storage.changes`), all by the one version that the reader asked for. What comes out is the same:
+(`storage.changes`), all by the one version that the reader asked for. The result is the same:
 
     values   a1   b2   -    c3         as stored, by whichever version; empty: the row was deleted
     befores  -    b1   d1   -          what each replaced, where it was asked for

@@ -1,7 +1,7 @@
 """Stored rows that cannot be decoded: which one it is, of which table, and what to do about it.
 
-Rows are decoded in blocks, without their keys, so an error in a block says that there is a damaged row and not where. Whoever
-has the keys finds it by halving (`first_damaged`) and raises `DamagedRow` instead. A damaged row is never left out of an
+Rows are decoded in blocks, without their keys, so an error in a block says that there is a damaged row and not where. A caller
+that has the keys finds it by halving (`first_damaged`) and raises `DamagedRow` instead. A damaged row is never left out of an
 answer: deleting it by its key, or writing it anew, needs no decoding and mends the table.
 """
 

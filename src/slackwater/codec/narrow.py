@@ -5,7 +5,7 @@
     prefix 'eu'  ─────[══════════════════)─────   equality on leading columns fixes a prefix
     range on id        ▲ ≥ 10, and descending: the *last* keys are the smallest ids
 
-Leading columns with an equality make a prefix; the first column without one may narrow it by its bounds; what comes after
+Leading columns with an equality make a prefix; the first column without one may narrow it by its bounds; columns after
 cannot narrow any more. The span holds *at least* every row that satisfies the predicates: they are all evaluated on the
 rows as well, so narrowing is only ever about reading less. A literal that the column cannot hold exactly (`id > 2.5`)
 narrows nothing. In a secondary index, whose keys may hold NULL, `is null` counts as an equality, `is not null` as a bound. Pure.
@@ -51,7 +51,7 @@ def narrowed(schema: TableSchema, predicates: Sequence[Predicate]) -> Span | Non
 def narrow(schema: TableSchema, predicates: Sequence[Predicate], *, columns: int | None = None) -> Narrowed:
     """The part of an index that rows satisfying all predicates lie in, by the first `columns` of its key (all, without it).
 
-    The keys of a unique index end behind its own columns, mostly: what comes after must not narrow it.
+    The keys of a unique index end behind its own columns, mostly: columns after those must not narrow it.
     """
     whole = schema_span(schema)
     if not predicates:

@@ -25,7 +25,7 @@ import slackwater
 from slackwater.demo import shop, steps
 from slackwater.demo.picture import Sampler, draw
 from slackwater.demo.processes import LocalCluster
-from slackwater.demo.screen import Check, Screen
+from slackwater.demo.screen import DemoCheck, Screen
 from slackwater.errors import UsageError
 from slackwater.settings import Settings
 
@@ -142,7 +142,7 @@ def _show(
     db: Database,
     sampler: Sampler,
     spark: Future[SparkSession] | None,
-) -> list[Check]:
+) -> list[DemoCheck]:
     acks = cluster.directory / "acks"
     acks.touch()
     command = [sys.executable, "-P", "-m", "slackwater.demo.shop", cluster.url, "--acks", str(acks)]
@@ -152,7 +152,7 @@ def _show(
     screen.say(f"{CUSTOMERS} customers buy from now on, each as fast as they can, until the end")
     with screen.waiting("the shop gets busy"):
         _wait_for_purchases(acks)
-    checks: list[Check] = []
+    checks: list[DemoCheck] = []
     screen.step(
         "A follower read beside a leaseholder read",
         "The same rows at the same age: any replica may serve a time that is finished, so the nearest one does.",
@@ -166,7 +166,7 @@ def _show(
     checks += steps.closed_lag(stage)
     screen.step(
         "The freshest bulk read: close the present, read it from followers",
-        "Nobody has to wait for the lag: the present can be closed on demand, and then followers serve that, too.",
+        "No reader has to wait for the lag: the present can be closed on demand, and then followers serve that, too.",
     )
     with screen.waiting("closing and reading"):
         checks += steps.fresh_bulk_read(stage)
@@ -188,7 +188,7 @@ def _wait_for_purchases(acks: Path) -> None:
         time.sleep(0.2)
 
 
-def _without_spark(stage: steps.Stage) -> list[Check]:
+def _without_spark(stage: steps.Stage) -> list[DemoCheck]:
     stage.screen.step("Four readers in parallel, one timestamp", ONE_TIMESTAMP)
     with stage.screen.waiting("reading"):
         checks = steps.parallel_snapshot(stage)
@@ -197,7 +197,7 @@ def _without_spark(stage: steps.Stage) -> list[Check]:
     return checks + steps.mirror_by_changes(stage)
 
 
-def _with_spark(stage: steps.Stage, started: Future[SparkSession]) -> list[Check]:
+def _with_spark(stage: steps.Stage, started: Future[SparkSession]) -> list[DemoCheck]:
     from slackwater.demo import spark_steps
 
     stage.screen.step("Spark: tables at one timestamp", ONE_TIMESTAMP)

@@ -6,7 +6,7 @@
         cluster.start(1)                     and back again, with the same store
 
 Everything goes through `slackwater start` and `slackwater init`, as a user would run them. Journals are beside the stores.
-Python gets `-P`: a file `nats.py` or `random.py` in the directory where the demo is run is nobody's module.
+Python gets `-P`: a file `nats.py` or `random.py` in the directory where the demo is run is not imported.
 Each process has a session of its own: a Ctrl-C in the terminal is heard by the demo alone, which then ends them in order.
 """
 

@@ -23,7 +23,7 @@ TICK_S = 0.25
 _CLEAR = "\r\x1b[K"
 
 
-class Check(NamedTuple):
+class DemoCheck(NamedTuple):
     """Something that had to hold, whether it did, and the figure that says so."""
 
     name: str
@@ -107,7 +107,7 @@ class Screen:
         """One row of a table."""
         self.say("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
 
-    def summary(self, checks: Sequence[Check]) -> None:
+    def summary(self, checks: Sequence[DemoCheck]) -> None:
         """All checks, and the verdict."""
         self.step("What held")
         width = max((len(check.name) for check in checks), default=0)

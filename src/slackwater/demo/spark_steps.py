@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import slackwater.spark
 from slackwater.clock.timestamp import show
-from slackwater.demo.screen import Check
+from slackwater.demo.screen import DemoCheck
 from slackwater.demo.shop import MONEY, TABLES, Books
 from slackwater.demo.steps import (
     RECOVERY_S,
@@ -46,7 +46,7 @@ def start() -> Future[SparkSession]:
     return started
 
 
-def snapshots(stage: Stage, spark: SparkSession) -> list[Check]:
+def snapshots(stage: Stage, spark: SparkSession) -> list[DemoCheck]:
     """Two tables and their orders in Spark, each time at one timestamp."""
     good = 0
     stage.screen.head(["timestamp", "wallets", "tills", "together", "off", "took"], WIDTHS)
@@ -63,7 +63,7 @@ def snapshots(stage: Stage, spark: SparkSession) -> list[Check]:
         stage.screen.row([show(snapshot.timestamp), *sums, f"{books.off:+d}", took], WIDTHS)
     with stage.screen.waiting("the same without a snapshot"):
         independent_reads(stage)
-    return [Check("Spark snapshots balance", good == SNAPSHOTS, f"{good} of {SNAPSHOTS} equal {MONEY:,}")]
+    return [DemoCheck("Spark snapshots balance", good == SNAPSHOTS, f"{good} of {SNAPSHOTS} equal {MONEY:,}")]
 
 
 def _books(snapshot: slackwater.spark.SparkSnapshot) -> Books:
@@ -78,7 +78,7 @@ def _sum(frame: DataFrame, column: str) -> int:
     return int(frame.selectExpr(f"sum({column}) as total").collect()[0]["total"])
 
 
-def mirror_by_streams(stage: Stage, spark: SparkSession, checkpoints: Path) -> list[Check]:
+def mirror_by_streams(stage: Stage, spark: SparkSession, checkpoints: Path) -> list[DemoCheck]:
     """Two streams keep two mirrors, compared at resolved timestamps, while a node dies and comes back."""
     mirrors = [MirrorCheck(stage.db, "wallets"), MirrorCheck(stage.db, "tills")]
     queries = [_stream(stage, spark, mirror, checkpoints / mirror.table) for mirror in mirrors]

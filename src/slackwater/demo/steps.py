@@ -15,7 +15,7 @@ import pyarrow
 
 import slackwater
 from slackwater.clock.timestamp import MIN, seconds_between, show
-from slackwater.demo.screen import Check
+from slackwater.demo.screen import DemoCheck
 from slackwater.demo.shop import MONEY, TABLES, TILLS, WALLETS, Books, count, read_acks
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ def beside_a_follower(stage: Stage) -> Iterator[tuple[Database, int]]:
         yield db, node
 
 
-def follower_reads(stage: Stage) -> list[Check]:
+def follower_reads(stage: Stage) -> list[DemoCheck]:
     """One row, read from the leaseholder and from the nearest replica: who answered, how old, how fast."""
     with beside_a_follower(stage) as (db, node):
         return _follower_reads(stage, db, node)
 
 
-def _follower_reads(stage: Stage, db: Database, here: int) -> list[Check]:
+def _follower_reads(stage: Stage, db: Database, here: int) -> list[DemoCheck]:
     rows, nearest = [], 0
     for policy in ("leader", "follower"):
         took, ages = [], []
@@ -99,10 +99,12 @@ def _follower_reads(stage: Stage, db: Database, here: int) -> list[Check]:
         )
     head = ["asked for", "served by", "age of the data", f"median of {READS}", "why not a follower"]
     stage.screen.table(head, rows)
-    return [Check("the nearest replica serves follower reads", nearest == READS, f"{nearest} of {READS} by n{here}")]
+    return [
+        DemoCheck("the nearest replica serves follower reads", nearest == READS, f"{nearest} of {READS} by n{here}")
+    ]
 
 
-def closed_lag(stage: Stage) -> list[Check]:
+def closed_lag(stage: Stage) -> list[DemoCheck]:
     """How far every range is closed, and what holds it back."""
     rows, worst = [], 0.0
     found = stage.db.frontier(list(TABLES))
@@ -116,10 +118,10 @@ def closed_lag(stage: Stage) -> list[Check]:
         held = ", ".join(dict.fromkeys(tables[row.range_id]))
         rows.append([f"r{row.range_id}", held, f"n{row.node}", role, *lags, row.reason or "-"])
     stage.screen.table(["range", "of", "node", "role", "closed up to", "resolved up to", "held back by"], rows)
-    return [Check("every replica has closed the recent past", worst < WAIT_S, f"worst lag {worst:.2f} s")]
+    return [DemoCheck("every replica has closed the recent past", worst < WAIT_S, f"worst lag {worst:.2f} s")]
 
 
-def fresh_bulk_read(stage: Stage) -> list[Check]:
+def fresh_bulk_read(stage: Stage) -> list[DemoCheck]:
     """`close_now`, then a bulk read of the present, by followers."""
     acknowledged, _ = read_acks(stage.acks)
     began = time.monotonic()
@@ -140,12 +142,12 @@ def fresh_bulk_read(stage: Stage) -> list[Check]:
         f"read {rows:,} rows there in {reading:.2f} s; {followers} of {len(snapshot.reads)} reads served by followers"
     )
     return [
-        Check(
+        DemoCheck(
             "a read of the present sees every purchase acknowledged before",
             missing == 0,
             f"{len(acknowledged):,} acknowledged, {missing} missing",
         ),
-        Check("money balances at the present", books.balanced, f"{books.wallets + books.tills:,} of {MONEY:,}"),
+        DemoCheck("money balances at the present", books.balanced, f"{books.wallets + books.tills:,} of {MONEY:,}"),
     ]
 
 
@@ -166,7 +168,7 @@ def independent_reads(stage: Stage) -> None:
     )
 
 
-def parallel_snapshot(stage: Stage) -> list[Check]:
+def parallel_snapshot(stage: Stage) -> list[DemoCheck]:
     """Partitions read in parallel at one timestamp, the way Spark's tasks do, with threads."""
     snapshot = stage.db.snapshot(max_staleness=10.0, tables=list(TABLES), read_from="follower", wait=WAIT_S)
 
@@ -181,7 +183,7 @@ def parallel_snapshot(stage: Stage) -> list[Check]:
             tables.append(pa.Table.from_batches(found) if found else snapshot.scan(name))
     books = count(*tables)
     stage.screen.say(f"at {show(snapshot.timestamp)} wallets and tills add up to {books.wallets + books.tills:,}")
-    return [Check("a parallel snapshot balances", books.balanced, f"{books.number} orders, {books.off:+d} off")]
+    return [DemoCheck("a parallel snapshot balances", books.balanced, f"{books.number} orders, {books.off:+d} off")]
 
 
 class MirrorCheck:
@@ -227,7 +229,7 @@ class MirrorCheck:
         self.upto = at
 
 
-def mirror_by_changes(stage: Stage) -> list[Check]:
+def mirror_by_changes(stage: Stage) -> list[DemoCheck]:
     """Rebuild two tables from their changes, between resolved timestamps, while a node dies and comes back."""
     mirrors = [MirrorCheck(stage.db, "wallets"), MirrorCheck(stage.db, "tills")]
 
@@ -272,7 +274,7 @@ def kill_a_node(stage: Stage, during: Any) -> None:
     during()
 
 
-def mirror_checks(stage: Stage, mirrors: list[MirrorCheck]) -> list[Check]:
+def mirror_checks(stage: Stage, mirrors: list[MirrorCheck]) -> list[DemoCheck]:
     """Every mirror was compared, and never differed."""
     checks = []
     for mirror in mirrors:
@@ -281,11 +283,11 @@ def mirror_checks(stage: Stage, mirrors: list[MirrorCheck]) -> list[Check]:
         )
         held = mirror.compared > 0 and mirror.different == 0
         figure = f"{mirror.compared} comparisons, {mirror.different} different"
-        checks.append(Check(f"the mirror of {mirror.table} equals the table", held, figure))
+        checks.append(DemoCheck(f"the mirror of {mirror.table} equals the table", held, figure))
     return checks
 
 
-def nothing_lost(stage: Stage, *, seconds: float) -> list[Check]:
+def nothing_lost(stage: Stage, *, seconds: float) -> list[DemoCheck]:
     """After everything: every purchase that was acknowledged is there, and the books balance."""
     acknowledged, maybe = read_acks(stage.acks)
     snapshot = stage.db.snapshot(as_of=stage.db.close_now(list(TABLES)), tables=list(TABLES), wait=WAIT_S)
@@ -300,9 +302,15 @@ def nothing_lost(stage: Stage, *, seconds: float) -> list[Check]:
         "while all of the above ran on the same machine"
     )
     return [
-        Check("no acknowledged purchase was lost", not lost, f"{len(acknowledged):,} acknowledged, {len(lost)} lost"),
-        Check("nothing is there that nobody bought", not unknown, f"{len(unknown)} unexplained, {len(maybe)} unknown"),
-        Check("money balances at the end", books.balanced, f"{books.off:+d} off, {books.orders_off:+d} unexplained"),
+        DemoCheck(
+            "no acknowledged purchase was lost", not lost, f"{len(acknowledged):,} acknowledged, {len(lost)} lost"
+        ),
+        DemoCheck(
+            "no order is there that was not placed", not unknown, f"{len(unknown)} unexplained, {len(maybe)} unknown"
+        ),
+        DemoCheck(
+            "money balances at the end", books.balanced, f"{books.off:+d} off, {books.orders_off:+d} unexplained"
+        ),
     ]
 
 

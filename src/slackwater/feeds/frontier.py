@@ -190,7 +190,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     scan_ts: Timestamp = MIN
     """Of the initial scan, while it is not complete; MIN: there is none. Spans at it or above have been scanned."""
     protection: bytes = b""
-    """The protection that keeps what comes after this token, for as long as it is kept after the feed."""
+    """The protection that keeps the changes after this token, for as long as it is kept after the feed."""
 
     def encode(self) -> str:
         """The opaque string."""

@@ -19,7 +19,7 @@ from slackwater.runtime.seam import Family
 from slackwater.storage.reads import scan_versions
 
 if TYPE_CHECKING:
-    from slackwater.feeds.index import Lookup
+    from slackwater.feeds.index import IndexLookup
     from slackwater.feeds.rangefeed import CatchUpScan
     from slackwater.runtime.seam import EngineSnapshot
 
@@ -70,7 +70,7 @@ class Scanning:
 class Indexed:
     """Reads what is named. How many rows make a block follows from the size of those before."""
 
-    def __init__(self, lookup: Lookup) -> None:
+    def __init__(self, lookup: IndexLookup) -> None:
         self._lookup = lookup
         self._versions: list[tuple[bytes, int]] | None = None
         self._at = 0

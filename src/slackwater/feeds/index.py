@@ -152,13 +152,13 @@ class TimeIndex:
         batch.delete(Family.LOCAL, replica_index(self._range_id))
         self._written = False
 
-    def lookup(self, span: Span, after: Timestamp) -> Lookup | None:
+    def lookup(self, span: Span, after: Timestamp) -> IndexLookup | None:
         """How to find every version of `span` with ts > after that there is now; None: not from here."""
         if not self.coverage.covers(span, after):
             return None
         recent = [(k, ts) for k, ts in zip(self._keys, self._timestamps, strict=True) if ts > after and k in span]
         numbers = [chunk.number for chunk in self._chunks if chunk.highest > after]
-        return Lookup(self._range_id, numbers, recent, span=span, after=after)
+        return IndexLookup(self._range_id, numbers, recent, span=span, after=after)
 
     def _write(self, batch: WriteBatch) -> None:
         """All rows in memory: whole chunks are sealed, what remains is the open one."""
@@ -184,7 +184,7 @@ class TimeIndex:
             batch.delete(Family.LOCAL, replica_index(self._range_id, oldest.number))
 
 
-class Lookup:
+class IndexLookup:
     """The versions that one consumer has missed: found in a snapshot taken in the step in which this was made."""
 
     def __init__(

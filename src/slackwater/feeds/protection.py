@@ -120,7 +120,7 @@ class FeedProtection:
         return bool(self._expires_after_s) and self.lag_s > self._expires_after_s * ALARM_SHARE
 
     async def begin(self, ts: Timestamp, *, former: bytes = b"") -> None:
-        """Protect what comes after `ts`, before anything is read; `former` is what the consumer's token names."""
+        """Protect the changes after `ts`, before anything is read; `former` is what the consumer's token names."""
         self.resolved = self._next = ts
         self._former = former
         await self._keep(ts)

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Reader
     from slackwater.storage.batch import WriteBatch
 
-_NOBODY: dict[bytes, bytes] = {}
+_NO_VALUES: dict[bytes, bytes] = {}
 REGISTRATIONS_MAX = 256
 """Consumers of one range on one replica."""
 
@@ -272,7 +272,7 @@ class RangeFeed:
     ) -> list[Effect]:
         """One log entry was applied, and left this closed timestamp. `reader` is for consumers that want before-images."""
         changes, locked, unlocked, cleared = effects = read_effects(batch)
-        resolved, went, moved = self.resolved, _NOBODY, False
+        resolved, went, moved = self.resolved, _NO_VALUES, False
         resolved.check_new(changes.timestamps, what="version")
         if locked or unlocked or cleared:
             try:

@@ -106,7 +106,7 @@ class Registration:
         self._taken = after
         """The last one the consumer has taken."""
 
-    # --- what comes in ---------------------------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------------------------
 
     def open(self, *, resolved: Timestamp) -> None:
         """The snapshot of history is taken in this very step, and the live stream joined."""

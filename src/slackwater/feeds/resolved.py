@@ -11,7 +11,7 @@ Rules
           later lies above it: checked for every version and every lock, because a breach is a lost row at a consumer.
           Until the first scan of the locks is done there is no resolved timestamp at all: unknown ⇒ do not resolve.
 
-Transactions that hold it back for long are pushed by the driver. What comes of a push:
+Transactions that hold it back for long are pushed by the driver. Outcomes of a push:
 
     pending             forward(txn, ts): in the epoch it is in, it cannot commit below
     committed           forward(txn, commit ts); its intents are resolved, and the commit arrives as an event

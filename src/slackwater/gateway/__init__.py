@@ -6,7 +6,7 @@
                     └───── staleness ─ one timestamp for many tables
 
 A gateway keeps no state for a client but its open transactions (`txns`): they are bounded in number, are rolled back when
-nobody uses them, and can be asked about by id at any other gateway once they were told to commit. Everything else may be
+unused, and can be asked about by id at any other gateway once they were told to commit. Everything else may be
 asked of another gateway the next time, so a client whose gateway dies goes on with the next.
 
 The methods of the topics are a Python API: `gateway.rows.write(Write(…), call)`. `Gateway.serve` binds them to an RPC server,

@@ -9,7 +9,7 @@ A job is as slow as its largest part, so parts of a given number are made even, 
 as its replica here says, or as the average when there is none. Inside a range a part ends at a row that is there: the first
 at or after a point that lies as far between the first and the last key, as numbers, as the end lies among the rows. That is
 even for ids that are spread evenly and merely correct for others. Where an end is near that of a range, that is taken.
-Divisions are about speed only: a partition is a span, whoever reads it re-resolves which ranges hold it.
+Divisions are about speed only: a partition is a span, and its reader resolves again which ranges hold it.
 
 Where to read. Each partition names its replicas in the order in which to ask them, among those that are equally near: every
 partition another follower first, in turns, and the leaseholder, which has the writes to do, last. The order does not change

@@ -104,7 +104,7 @@ class Scans:
         """Refuse a timestamp in the future: what is there may still change."""
         now = self._gateway.node.clock.now()
         if ts > now:
-            raise UsageError(f"nobody can read the future: {show(ts)} is after now, {show(now)}", timestamp=ts)
+            raise UsageError(f"the future cannot be read: {show(ts)} is after now, {show(now)}", timestamp=ts)
 
 
 class Pages:

@@ -58,7 +58,7 @@ class StagedWrite:
     """Staged writes in the hands of a node: the client fell silent, or the write was cancelled."""
 
     async def resume(self, job: RunningJob) -> None:
-        """Fail: nobody but the client has the rest of the rows."""
+        """Fail: only the client has the rest of the rows."""
         raise UsageError("the client that staged rows did not go on for staging.ttl; they were removed")
 
     async def revert(self, job: RunningJob) -> None:

@@ -7,7 +7,7 @@
 The first two are owned by a job, which every staged write is (`staged_jobs`), and go in the transaction that ends it. The mark of
 an application is no work but a promise about a name, and stays for ever.
 
-Publishing reads the chunks outside the transaction, because nobody changes them, and writes inside it: the mark first, so
+Publishing reads the chunks outside the transaction, because they never change, and writes inside it: the mark first, so
 that two publishers of one name meet there and not after a million rows. A lost answer is no problem: a publish that is repeated
 under the same name finds the mark, and one without a name finds that the jobs of its parts have succeeded.
 

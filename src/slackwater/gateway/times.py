@@ -1,7 +1,7 @@
 """Which timestamp to read at, how far tables are finished, and what holds them back.
 
     snapshot    one timestamp for several tables, in one of the forms of `txn.staleness`
-    follower    what followers have very likely closed, by the policies of these tables; nobody is asked
+    follower    what followers have very likely closed, by the policies of these tables; no node is asked
     resolved    the timestamp up to which nothing in these tables will ever change
     close       have the present closed, so that followers can serve it
     frontier    every replica of every range of these tables: how far, and why not further

@@ -1,7 +1,7 @@
 """Transactions that clients have open on this gateway.
 
     first message ──► open ── get, scan, write ──► commit | rollback ──► gone
-                        │ nobody used it for `gateway.txn_idle_timeout`      ▲
+                        │ unused for `gateway.txn_idle_timeout`              ▲
                         └────────────────────────────────────────────────────┘ rolled back; the client is told when it
                                                                                comes again
 

@@ -4,7 +4,7 @@
       └─ look: the jobs that have not ended
            mine, and my epoch or my claim is over     stop working
            mine, and to be paused or cancelled        stop working, then say so
-           nobody's, and its time has come            claim
+           unclaimed, and its time has come           claim
            of a node whose epoch has ended            claim (take-over); a node that has expired has its epoch ended first
            of an application whose lease ran out      claim; at once if the job is to be cancelled
 

@@ -1,7 +1,7 @@
 """What may happen to a job, as functions from one state to the next. Pure: no clock, no I/O.
 
     by its claimant, with the number of the claim     checkpointed, succeeded, failed, retried, stopped, reverted, renewed
-    by whoever finds it without a living claimant     taken
+    by a node that finds it without living claimant   taken
     by a user                                         pause, resume, cancel
 
 Rules
@@ -143,7 +143,7 @@ def woken(job: Job) -> Job:
     return replace(job, next_attempt=None) if job.next_attempt == NOT_BEFORE_WOKEN else job
 
 
-# --- by whoever finds it
+# --- by a node that finds it
 
 
 def waits_for_claim(job: Job, *, now: dt.datetime) -> bool:

@@ -34,7 +34,7 @@ from slackwater.log import nats_checks as checks
 from slackwater.log import nats_wire as wire
 from slackwater.log.blocks import check_payloads
 from slackwater.log.contract import Entry, LogIdentity
-from slackwater.log.nats_api import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, Api, Line, Stored
+from slackwater.log.nats_api import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, Api, Line, StreamMessage
 from slackwater.log.nats_publish import NatsPublisher
 from slackwater.log.nats_reader import LiveReader, RangeReader, incarnation_of
 from slackwater.log.tails import Tail, TailHub
@@ -174,13 +174,13 @@ class NatsLog:
         if self._failure is not None:
             raise self._failure
 
-    async def _newest(self, range_id: RangeId, *, above: int, upto: Position) -> Stored | None:
+    async def _newest(self, range_id: RangeId, *, above: int, upto: Position) -> StreamMessage | None:
         """The newest message of the range after sequence `above` whose entries are all <= upto.
 
         JetStream can only look forward, so this halves the span that the newest may be in.
         """
         subject = wire.entry_subject(self._api.stream, range_id)
-        found: Stored | None = None
+        found: StreamMessage | None = None
         low, high = above + 1, wire.sequence_of(upto)
         last = await self._api.last(subject)
         high = min(high, last.sequence if last else 0)
@@ -213,7 +213,7 @@ def _check_message_room(max_payload: int) -> None:
         raise LogError("the server's max_payload is too small for a log; raise it", max_payload=max_payload)
 
 
-def _covered(message: Stored, upto: Position) -> bool:
+def _covered(message: StreamMessage, upto: Position) -> bool:
     return wire.last_position(message.sequence, message.data) <= upto
 
 

@@ -7,8 +7,8 @@
 Without `ca` the servers' certificates are checked against the system's authorities; `cert` and `key` are for servers that ask
 for a certificate.
 
-NATS servers begin in plain text and ask for TLS in their first line. The client library believes that line: whoever sits in
-between and leaves the request out would be told the password in the clear. `nats.GuardedClient` refuses to go on without TLS
+NATS servers begin in plain text and ask for TLS in their first line. The client library believes that line: a machine in
+between that leaves the request out would be told the password in the clear. `nats.GuardedClient` refuses to go on without TLS
 when the URL asks for it.
 """
 

@@ -46,7 +46,7 @@ CLIENT_ERRORS = (nats.errors.Error, OSError)
 """What the client library raises when it cannot do what was asked; TimeoutError is an OSError."""
 
 
-class Stored(NamedTuple):
+class StreamMessage(NamedTuple):
     """A message of the stream."""
 
     sequence: int
@@ -150,11 +150,11 @@ class Api:
                 return None
             raise LogError(f"the stream cannot be created: {error}", stream=self.stream) from error
 
-    async def last(self, subject: str) -> Stored | None:
+    async def last(self, subject: str) -> StreamMessage | None:
         """The newest message of a subject."""
         return await self._get({"last_by_subj": subject})
 
-    async def next_at(self, subject: str, sequence: int) -> Stored | None:
+    async def next_at(self, subject: str, sequence: int) -> StreamMessage | None:
         """The first message of a subject at or after a sequence."""
         return await self._get({"seq": sequence, "next_by_subj": subject})
 
@@ -177,7 +177,7 @@ class Api:
             if error.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
                 raise
 
-    async def _get(self, which: dict[str, Any]) -> Stored | None:
+    async def _get(self, which: dict[str, Any]) -> StreamMessage | None:
         try:
             answer = await self.ask(f"STREAM.MSG.GET.{self.stream}", which)
         except ApiError as error:
@@ -185,4 +185,4 @@ class Api:
                 return None
             raise LogError(f"the stream cannot be read: {error}", stream=self.stream) from error
         message = answer["message"]
-        return Stored(message["seq"], message["subject"], base64.b64decode(message.get("data", "")))
+        return StreamMessage(message["seq"], message["subject"], base64.b64decode(message.get("data", "")))

@@ -227,7 +227,7 @@ def _open(path: Path, *, incarnation: str, busy_timeout: float) -> sqlite3.Conne
     if not path.parent.is_dir():
         raise LogError("the directory of the log does not exist; create it first", path=str(path))
     # What SQLite puts beside it gets the same mode. Only a file that is new: closing any descriptor of it drops this
-    # process's locks on it, and whoever closes next then takes itself for the last and removes the others' WAL.
+    # process's locks on it, and the process that closes next takes itself for the last and removes the others' WAL.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with path.with_name(path.name + ".lock").open("wb") as lock:

@@ -33,7 +33,7 @@ class Settling:
 
     def __init__(self, *, after: Timestamp = MIN, bytes_max: int = SETTLING_BYTES_MAX) -> None:
         self.released = after
-        """Everything at or below this is out; what comes again from there is a repeat and is dropped."""
+        """Everything at or below this is out; a change from there that arrives again is a repeat and is dropped."""
         self.bytes = 0
         self._bytes_max = bytes_max
         self._blocks: list[Changes] = []

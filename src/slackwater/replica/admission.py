@@ -6,7 +6,7 @@
 
 A timestamp in a request is a clock reading, of the sender or of a node it heard from; or it lies in the future, because a
 transaction wrote where the future is closed already (`closedts/policy.py`, LEAD). Readings need not be followed: the stamp
-on the message was above them. Futures *must* not be: a clock that follows one runs ahead of real time, and whoever
+on the message was above them. Futures *must* not be: a clock that follows one runs ahead of real time, and a node that
 waits for a commit's time to come, or bounds by clocks what may have been committed before a read, relies on clocks that
 only ever show what some wall clock has shown (I-01).
 

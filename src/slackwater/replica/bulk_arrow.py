@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
     from slackwater.runtime.seam import Reader
     from slackwater.storage.arrow import ArrowBlock
-    from slackwater.storage.columns.delta import Changes
-    from slackwater.storage.columns.shelf import Part
+    from slackwater.storage.columns.delta import DeltaView
+    from slackwater.storage.columns.shelf import SegmentPart
     from slackwater.storage.through import Through
 
 PLANS_KEPT_MAX = 64
@@ -116,7 +116,7 @@ def _answer(
 
 
 def _from_segment(
-    read: BulkRead, part: Part, reader: Reader, shown: Through | None, *, max_rows: int, max_bytes: int
+    read: BulkRead, part: SegmentPart, reader: Reader, shown: Through | None, *, max_rows: int, max_bytes: int
 ) -> Blocks | None:
     """An answer of a segment and its changes; None when it has to be made of rows: then that is right, and slower."""
     start, plan = read.request.start, _plan_reader(read.request.plan)
@@ -167,7 +167,7 @@ def _from_segment(
     return Blocks(packed, rows, rows_read, size, upto if upto < read.request.end else None, patches)
 
 
-def _with_shown(part: Part, start: bytes, shown: Through) -> Changes | None:
+def _with_shown(part: SegmentPart, start: bytes, shown: Through) -> DeltaView | None:
     """The changes of a part, and the intents there that count as versions; None: there are too many."""
     versions = shown.shown_in(start, part.end, limit=INTENTS_MAX)
     return None if versions is None else part.changes.also(versions) if versions else part.changes

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluation import Work
     from slackwater.runtime.seam import Reader
-    from slackwater.storage.columns.shelf import Kept, Part, Shelf
+    from slackwater.storage.columns.shelf import KeptSegment, SegmentPart, Shelf
 
 WANTED_ROWS = 64
 """A page of rows from so many on: a segment would have helped."""
@@ -87,9 +87,9 @@ class BulkReads:
         self.threshold = threshold
         """Up to where the range's history has been collected."""
         self.reads: list[BulkRead] = []
-        self.parts: dict[int, list[Part]] = {}
+        self.parts: dict[int, list[SegmentPart]] = {}
         """By the number of the read: what there is in columns of its span."""
-        self.segment_pages: list[Kept] = []
+        self.segment_pages: list[KeptSegment] = []
         """For each page that came from a segment, which one."""
         self.row_pages: list[tuple[ScanArrow, int]] = []
         """Reads that were made of rows, and how many they were."""
@@ -102,7 +102,7 @@ class BulkReads:
                 if found:
                     self.parts[number] = found
 
-    def broken(self) -> list[Kept]:
+    def broken(self) -> list[KeptSegment]:
         """Segments that turned out to be damaged."""
         return [part.kept for parts in self.parts.values() for part in parts if part.kept.broken]
 

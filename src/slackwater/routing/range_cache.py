@@ -25,7 +25,7 @@ from slackwater.model.ids import NodeId, RangeId
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
 
-NOBODY = NodeId(0)
+NO_NODE = NodeId(0)
 
 
 class RangeCache:
@@ -54,10 +54,10 @@ class RangeCache:
         overlapping = self._overlapping(descriptor.start, descriptor.end)
         if any(d.generation > descriptor.generation for d in overlapping):
             return False
-        hint = self._leases.get(descriptor.range_id, NOBODY)
+        hint = self._leases.get(descriptor.range_id, NO_NODE)
         hint = hint or self._sibling_lease(descriptor)
         for old in overlapping:
-            hint = hint or self._leases.get(old.range_id, NOBODY)
+            hint = hint or self._leases.get(old.range_id, NO_NODE)
             self._drop(old, keep_lease=old.range_id == descriptor.range_id)
         self._make_room()
         insort(self._starts, descriptor.start)
@@ -85,11 +85,11 @@ class RangeCache:
 
     def leaseholder(self, range_id: RangeId) -> NodeId:
         """Who is believed to hold the lease; 0 for no idea."""
-        return self._leases.get(range_id, NOBODY)
+        return self._leases.get(range_id, NO_NODE)
 
     def learn_leaseholder(self, descriptor: RangeDescriptor, node_id: NodeId) -> None:
         """A replica said so itself: by serving under its lease, or in a refusal. Only for ranges in the cache."""
-        if self._by_start.get(descriptor.start) is not None and node_id != NOBODY:
+        if self._by_start.get(descriptor.start) is not None and node_id != NO_NODE:
             self._leases[descriptor.range_id] = node_id
 
     def forget_leaseholder(self, range_id: RangeId, node_id: NodeId) -> None:
@@ -127,8 +127,8 @@ class RangeCache:
         i = bisect_left(self._starts, descriptor.start) - 1
         left = self._by_start[self._starts[i]] if i >= 0 else None
         if left is None or left.end != descriptor.start or left.generation != descriptor.generation:
-            return NOBODY
-        return self._leases.get(left.range_id, NOBODY)
+            return NO_NODE
+        return self._leases.get(left.range_id, NO_NODE)
 
     def _drop(self, descriptor: RangeDescriptor, *, keep_lease: bool = False) -> None:
         del self._by_start[descriptor.start]

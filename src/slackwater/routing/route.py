@@ -6,7 +6,7 @@
     try n2 ── NotLeaseholder(no hint) ──► try n1 ── lost ──► try n3 ── refused ──► the round is over
 
 After a round the sender pauses, looks the descriptor up again and starts another route. A replica that has refused under
-the lease is not asked again in the same round, whoever says that it holds the lease: it knows better, and a holder that
+the lease is not asked again in the same round, even if another replica names it as the holder: it knows better, and a holder that
 cannot serve just now (its liveness has lapsed, say) would be asked once for every other replica that still names it. So two
 nodes that each believe the other holds the lease do not keep a round going. A follower's refusal of a read ends the hope
 for followers: from then on the route asks for the lease (pitfall 21), and that refusal does not count. Pure.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.hooks import probe
-from slackwater.routing.range_cache import NOBODY
+from slackwater.routing.range_cache import NO_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Route:
     __slots__ = ("_hint", "_hints", "_others", "_queue", "_refusers", "_tried_first", "by_follower")
 
     def __init__(
-        self, candidates: Callable[[], Sequence[NodeId]], *, by_follower: bool, first: NodeId = NOBODY
+        self, candidates: Callable[[], Sequence[NodeId]], *, by_follower: bool, first: NodeId = NO_NODE
     ) -> None:
         """`first` is tried before the others are even put in order: most requests need no other."""
         self._others = candidates

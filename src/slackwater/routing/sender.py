@@ -49,7 +49,7 @@ from slackwater.routing.facts import descriptors_of, hint_of
 from slackwater.routing.merge import Budget, combine, join, merge_division, resume_of, stopped_at, unread
 from slackwater.routing.nodes import UNKNOWN, NodeHealth, NodeTable, NodeView
 from slackwater.routing.parallel import in_parallel
-from slackwater.routing.range_cache import NOBODY, RangeCache
+from slackwater.routing.range_cache import NO_NODE, RangeCache
 from slackwater.routing.route import Route
 from slackwater.routing.split import POINTS, SPANS, Division, divide, fits, lowest, take
 from slackwater.runtime.deadline import Deadline
@@ -83,7 +83,7 @@ class RangeSender:
         clock: HybridClock,
         settings: Settings,
         first_range: Callable[[], Awaitable[RangeDescriptor]],
-        node_id: NodeId = NOBODY,
+        node_id: NodeId = NO_NODE,
         locality: tuple[tuple[str, str], ...] = (),
         view: Callable[[NodeId], NodeView] = lambda _: UNKNOWN,
         at_once: Callable[[Batch], BatchResult | Later[BatchResult] | None] = lambda _: None,
@@ -356,7 +356,9 @@ class RangeSender:
                 Candidate(n, self._view(n), self.nodes.latency_us(n), self.nodes.suspect(n, now_ns=now_ns))
                 for n in descriptor.replicas
             ],
-            leaseholder=NOBODY if buggify("routing.any_replica_first") else self.cache.leaseholder(descriptor.range_id),
+            leaseholder=NO_NODE
+            if buggify("routing.any_replica_first")
+            else self.cache.leaseholder(descriptor.range_id),
             by_follower=by_follower,
             here=self._node_id,
             locality=self._locality,

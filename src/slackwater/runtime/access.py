@@ -47,7 +47,7 @@ class Role(enum.Flag):
     CLIENT = enum.auto()
 
 
-NOBODY = Role(0)
+NO_ROLE = Role(0)
 ANYBODY = Role.NEWCOMER | Role.NODE | Role.OPERATOR | Role.CLIENT
 NEWCOMERS = Role.NEWCOMER
 NODES = Role.NODE

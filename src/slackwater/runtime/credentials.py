@@ -34,7 +34,7 @@ Tls = ssl.SSLContext | Callable[[], ssl.SSLContext] | None
 Stamp = tuple[tuple[int, int, int], ...]
 
 
-class Term(msgspec.Struct, frozen=True):
+class CertificateTerm(msgspec.Struct, frozen=True):
     """Until when one of the certificates may be used, in seconds since 1970."""
 
     what: str
@@ -60,7 +60,7 @@ class Credentials:
         """Why the files that are there now are not in force."""
         self.loads = 0
         self.revoked: frozenset[int] = frozenset()
-        self.terms: list[Term] = []
+        self.terms: list[CertificateTerm] = []
         self._stamp: Stamp = ()
         self._load()
 
@@ -136,8 +136,8 @@ def _certificate(path: Path) -> x509.Certificate:
         raise UsageError(f"{path} is no certificate: {error}", file=str(path)) from None
 
 
-def _term(what: str, certificate: x509.Certificate) -> Term:
-    return Term(what, certificate.not_valid_after_utc.timestamp())
+def _term(what: str, certificate: x509.Certificate) -> CertificateTerm:
+    return CertificateTerm(what, certificate.not_valid_after_utc.timestamp())
 
 
 def _stamp(files: TlsFiles) -> Stamp:

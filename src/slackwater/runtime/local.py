@@ -120,7 +120,7 @@ class LocalNet:
         parse_address(address)
         accept = self.ports.get(address)
         if accept is None:
-            raise ConnectionLost(f"cannot connect to {address}: nobody listens there", address=address, sent=False)
+            raise ConnectionLost(f"cannot connect to {address}: no process listens there", address=address, sent=False)
         self._dials += 1
         near, far = self._end(address), self._end(f"local:{self._dials}")
         near._other, far._other = far, near

@@ -225,7 +225,7 @@ class _Rest(Coroutine[Any, Any, None]):
     def __await__(self) -> Generator[Any, Any, None]:
         return self._work.__await__()
 
-    def __getattr__(self, name: str) -> Any:  # name, frame: whoever looks at the task means the work
+    def __getattr__(self, name: str) -> Any:  # name, frame: a debugger that looks at the task means the work
         return getattr(self._work, name)
 
 

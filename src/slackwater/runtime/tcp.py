@@ -54,7 +54,7 @@ GREETING_BYTES_MAX = 1 << 17
 REFUSAL_BYTES_MAX = 1 << 18
 """The largest frame of a server that has not: it may refuse, with its reasons."""
 LINGER_S = 5.0
-NOBODY = "nobody listens there"
+NO_LISTENER = "no process listens there"
 _X509_OTHER_NAME = (62, 64)  # the host name, the address, is not in the certificate
 _X509_EXPIRED = 10
 _X509_REVOKED = 23
@@ -375,7 +375,7 @@ def why_not(error: Exception, *, tls: bool) -> str:
         case ssl.SSLError():
             return f"no agreement on TLS ({error.reason or error}); are both certificates from the same authority?"
         case ConnectionRefusedError():
-            return f"{NOBODY}; is the node running?"
+            return f"{NO_LISTENER}; is the node running?"
         case socket.gaierror():
             return f"the name is not known ({error.strerror})"
         case ConnectionError() if tls:

@@ -2,8 +2,8 @@
 
 Two rules about safety live here, because every command must keep them:
 
-    - Without certificates a node listens, and a client dials, on loopback only (`--insecure`): nobody puts an open
-      database on a network by leaving an option out.
+    - Without certificates a node listens, and a client dials, on loopback only (`--insecure`): leaving an option out
+      never puts an open database on a network.
     - With certificates both ends verify each other (`runtime.tls`).
 """
 

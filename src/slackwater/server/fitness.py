@@ -9,7 +9,7 @@
                     no heartbeats; its epoch is ended, if range 1    serves nothing        heartbeats begin a new epoch
                     can be reached; its lease of range 1 is released
 
-Giving up is this node's own act (unknown ⇒ do not declare dead): whoever takes over does so because the epoch was ended by its
+Giving up is this node's own act (unknown ⇒ do not declare dead): another node takes over because the epoch was ended by its
 owner, or has expired since its owner stopped renewing it. Both are safe, whatever the reason was worth.
 """
 

@@ -8,7 +8,7 @@ Configuration is a wish, not a promise: nothing that is served depends on when a
 yet closes by the cluster's lag, and collects nothing. The system's own keys always lag, by the cluster's setting: leases and the
 index of ranges must not wait for the future, and no record has a say in that.
 
-Whoever hears of a change (the feed of announcements on `zones_span()`, `server.announcements`) calls `nudge`, and the copy is
+Code that hears of a change (the feed of announcements on `zones_span()`, `server.announcements`) calls `nudge`, and the copy is
 read at once. It is read every `span_config.poll_interval` as well, because announcements get lost (pitfall 44).
 
 A lead is made for the round trip to the furthest follower of a range. Round trips wander, so they are smoothed and count in

@@ -98,7 +98,7 @@ class StreamPin:
         self._at = MIN
 
     def begin(self, db: Database, after: Timestamp) -> None:
-        """Pin what comes after an offset, before the batch that begins there is planned; once for each offset."""
+        """Pin the changes after an offset, before the batch that begins there is planned; once for each offset."""
         if not self._id and after > self._tried:
             self._tried = self._at = after
             self._id = pin(db, self._options, after, changes=True, stream=os.getpid())

@@ -152,7 +152,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- inside
 
     def _keep(self, after: Timestamp) -> None:
-        """Keep what comes after an offset from being collected."""
+        """Keep the changes after an offset from being collected."""
         self._pin.begin(self._plan.db, self._since(after))
 
     def _since(self, after: Timestamp) -> Timestamp:

@@ -30,7 +30,7 @@ from slackwater.protocol.range.served import Why, explained
 from slackwater.routing.facts import intents_of
 from slackwater.routing.outcome import read_only
 from slackwater.routing.parallel import in_parallel
-from slackwater.txn.pushing import Step, TxnPusher, after, insistent, plan, resolve, settles
+from slackwater.txn.pushing import AfterPush, TxnPusher, after, insistent, plan, resolve, settles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,7 +102,7 @@ class ContentionWait:
             # A transaction whose record cannot be reached blocks us, not breaks us: the deadline decides.
             if isinstance(outcome, SlackwaterError) and not isinstance(outcome, UnavailableError):
                 raise outcome
-        if Step.RESOLVE not in outcomes:
+        if AfterPush.RESOLVE not in outcomes:
             probe("txn.wait")
             await self._pause()
         if self.deadline.passed:
@@ -165,7 +165,7 @@ class ContentionWait:
             return answer
         return structs.replace(answer, served=tuple(explained(served, Why.INTENT) for served in answer.served))
 
-    async def _push(self, push: Push, *, reading: bool) -> Step:
+    async def _push(self, push: Push, *, reading: bool) -> AfterPush:
         answer = await self._context.ask([push.request], deadline=self.deadline)
         pushed = answer.results[0]
         if not isinstance(pushed, Pushed):
@@ -174,7 +174,7 @@ class ContentionWait:
             "a missing record never says committed (M11)"
         )
         step = after(push.request, pushed.resolution)
-        if step is Step.RESOLVE:
+        if step is AfterPush.RESOLVE:
             probe("txn.pushed_" + pushed.resolution.status.name.lower())
             # An abort that a missing record tells may be an old commit that a follower has not heard of (M11).
             if reading and not pushed.ambiguous:

@@ -14,8 +14,8 @@ writer above that, whatever its age, and passes its intents by. A transaction th
 for longer than a moment.
 
 The pushed transaction's range decides by age (wound-wait): an older pusher wins at once, a younger one waits there
-for a while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle; and whoever
-holds nothing may wait for anybody.
+for a while and then gets PENDING as it stands. Waits lead from young to old only, so they make no cycle; and a request that
+holds nothing may wait for any transaction.
 
 Grace: the first time a transaction is met, even an older one waits for GRACE_MS before it wounds. A short transaction
 is over by then, and no transaction has to run again; a deadlock lasts that much longer.
@@ -78,7 +78,7 @@ class Push(msgspec.Struct, frozen=True):
     keys: tuple[bytes, ...]
 
 
-class Step(enum.Enum):
+class AfterPush(enum.Enum):
     """What to do after a push."""
 
     RESOLVE = "resolve"
@@ -116,14 +116,14 @@ def plan(
     return pushes
 
 
-def after(push: PushTxn, resolution: Resolution) -> Step:
+def after(push: PushTxn, resolution: Resolution) -> AfterPush:
     """What the answer to a push allows."""
     invariant(resolution.txn_id == push.pushee.txn_id, "A-push-answer")
     if resolution.status is not TxnStatus.PENDING:
-        return Step.RESOLVE
+        return AfterPush.RESOLVE
     if push.abort:
-        return Step.WAIT
-    return Step.RESOLVE if resolution.ts > push.above else Step.WAIT
+        return AfterPush.WAIT
+    return AfterPush.RESOLVE if resolution.ts > push.above else AfterPush.WAIT
 
 
 def insistent(pusher: TxnPusher) -> TxnPusher:

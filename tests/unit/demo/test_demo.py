@@ -10,7 +10,7 @@ import pytest
 
 from slackwater.demo import command, shop
 from slackwater.demo.picture import LagSample, svg
-from slackwater.demo.screen import Check, Screen
+from slackwater.demo.screen import DemoCheck, Screen
 from slackwater.demo.shop import MONEY, TILL_START, TILLS, Books
 from slackwater.errors import UsageError
 
@@ -47,7 +47,7 @@ def test_the_picture_is_well_formed_and_has_a_line_a_range() -> None:
 
 
 def test_the_verdict_counts_what_did_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen().summary([Check("one", held=True, figure="1"), Check("two", held=False, figure="0")])
+    Screen().summary([DemoCheck("one", held=True, figure="1"), DemoCheck("two", held=False, figure="0")])
     assert "1 of 2 checks did NOT hold" in capsys.readouterr().out
 
 

@@ -14,7 +14,7 @@ from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.ids import NodeId
 from slackwater.protocol.node import services
 from slackwater.runtime import TcpNet, run
-from slackwater.runtime.access import NOBODY, Certificate, Role, bound, roles_of
+from slackwater.runtime.access import NO_ROLE, Certificate, Role, bound, roles_of
 from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator
 from slackwater.runtime.rpc import Method, StreamMethod
 from slackwater.runtime.tls import TlsFiles, client_context, client_files, node_files
@@ -259,7 +259,7 @@ def test_a_method_that_nobody_may_call_cannot_be_made():
     with pytest.raises(TypeError):
         Method("x", int, int)
     with pytest.raises(UsageError, match="names no role"):
-        Method("x", int, int, callers=NOBODY)
+        Method("x", int, int, callers=NO_ROLE)
 
 
 @pytest.mark.parametrize(

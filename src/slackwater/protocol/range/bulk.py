@@ -13,7 +13,7 @@ encoded once where the read is planned, sent with every piece of it, and used by
                                         └──► r2 ─► Blocks
 
 Blocks are *encapsulated messages* without their schema: `bulk_arrow.plan_schema(plan)` is the schema of all of them. The
-schema message, then the messages of any number of `Blocks`, then the end mark, are a valid IPC stream; so whoever passes
+schema message, then the messages of any number of `Blocks`, then the end mark, are a valid IPC stream; so a node that passes
 them on neither decodes nor copies. The views point into the frame they came in, or into Arrow's own memory.
 
 A replica that keeps a span in columns has blocks as they were stored, compressed. Where a few rows of one have changed, a reader

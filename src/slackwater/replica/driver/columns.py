@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import EngineSnapshot, Files, FileSink
     from slackwater.settings import Settings
     from slackwater.storage.columns.build import Built, Shape
-    from slackwater.storage.columns.delta import Changes
-    from slackwater.storage.columns.shelf import Kept, Making
+    from slackwater.storage.columns.delta import DeltaView
+    from slackwater.storage.columns.shelf import KeptSegment, Making
 
 T = TypeVar("T")
 DUTY = 4
@@ -49,8 +49,8 @@ class _Work:
     schemas: Sequence[TableSchema]
     closed: Timestamp
     threshold: Timestamp
-    old: Kept | None
-    changes: Changes | None
+    old: KeptSegment | None
+    changes: DeltaView | None
     shape: Shape
     sink: FileSink | None = None
     busy: bool = False
@@ -78,7 +78,9 @@ class _Work:
                 self._clean_up()
 
 
-async def make(replica: Replica, start: bytes, end: bytes, schemas: Sequence[TableSchema], shape: Shape) -> Kept | None:
+async def make(
+    replica: Replica, start: bytes, end: bytes, schemas: Sequence[TableSchema], shape: Shape
+) -> KeptSegment | None:
     """Make a segment of the rows of [start, end), which one table has in this range; None: not now."""
     context = replica.context
     shelf = context.columns
@@ -178,7 +180,7 @@ def _step(work: _Work, steps: Generator[int, None, Built]) -> int | Built:
         return built
 
 
-def _install(replica: Replica, work: _Work, built: Built) -> Kept | None:
+def _install(replica: Replica, work: _Work, built: Built) -> KeptSegment | None:
     """Record what was made, if it is still right. No await: check and act."""
     context, making = replica.context, work.making
     usable = not (replica.retired or replica.stopped or making.spoiled) and replica.failure is None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import Engine, Runtime
     from slackwater.settings import Settings
-    from slackwater.storage.columns.shelf import Kept
+    from slackwater.storage.columns.shelf import KeptSegment
 
 BULK_READS_MAX = 2
 """Bulk reads that a node does at a time: each is a thread that wants the interpreter, as the loop does."""
@@ -225,7 +225,7 @@ class ReplicaContext:
         if self.writes.failing_since_ns is not None:
             self.writes.worked()
 
-    def drop_columns(self, broken: Iterable[Kept]) -> None:
+    def drop_columns(self, broken: Iterable[KeptSegment]) -> None:
         """Forget segments that turned out to be damaged; they are made again."""
         for kept in broken:
             batch = WriteBatch()

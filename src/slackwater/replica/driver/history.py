@@ -1,7 +1,7 @@
 """A range made again from the log alone, where every entry since the cluster's beginning is still there.
 
     what the cluster began with        r3 [/kv, max)
-    log of r3, from its first entry    ── writes ── split at m: r4 ──╮      what comes after this in r3's log is not needed
+    log of r3, from its first entry    ── writes ── split at m: r4 ──╮      later entries of r3's log are not needed
     log of r4, from its first entry                                  ╰── writes ── … ── head
 
 Any replica that applies the same entries to the same beginning is the same (I-06), so nothing here decides anything: it is

@@ -67,7 +67,7 @@ class LeaseUse(enum.Enum):
 
     USABLE = "this node holds the lease"
     ELSEWHERE = "the lease is held by another node"
-    NOBODY = "no node holds the lease"
+    UNHELD = "no node holds the lease"
     MOVING = "the lease is being transferred"
     ENDING = "this node's lease is about to end or has ended"
     FORMER = "this node held the lease in a former life and must acquire it anew"
@@ -116,7 +116,7 @@ class Leasing:
 
     def _use(self, lease: Lease, until: Timestamp, now: Timestamp) -> LeaseUse:
         if lease.holder != self._context.node_id:
-            return LeaseUse.ELSEWHERE if lease.holder else LeaseUse.NOBODY
+            return LeaseUse.ELSEWHERE if lease.holder else LeaseUse.UNHELD
         if self.transferring_to is not None:
             return LeaseUse.MOVING
         if now >= until:

@@ -200,8 +200,8 @@ class Replica:
                 except (ConnectionLost, StorageError) as error:
                     if isinstance(error, DamageError) and self.failure is None:
                         self.context.hooks.read_failed(self.state.descriptor.range_id, error)
-                    # The reader broke, or the disk refused: nothing of the entry was applied, so read it again. Whoever
-                    # waits for a command goes on waiting; the node answers nothing new that would need this entry.
+                    # The reader broke, or the disk refused: nothing of the entry was applied, so read it again. Callers
+                    # that wait for a command go on waiting; the node answers nothing new that would need this entry.
                     probe("replica.tail_again")
                 await self.context.runtime.clock.sleep(TAIL_AGAIN_S)
         except Exception as error:  # also a bug: it would be met again after a restart, and the other ranges go on

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import ConnectionLost, ProtocolError, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.runtime import sync
-from slackwater.runtime.access import NOBODY, roles_of
+from slackwater.runtime.access import NO_ROLE, roles_of
 from slackwater.runtime.rpc.faults import goodbye
 from slackwater.runtime.rpc.versions import ProtocolVersions, agree
 from slackwater.runtime.rpc.wire import MAGIC, Hello, encode
@@ -75,7 +75,7 @@ class RpcSession(abc.ABC):
         self.cluster_id = ""
         self.version = 0  # of the protocol, agreed by the greetings
         self.certificate = connection.certificate
-        self.roles = NOBODY  # the peer's, once greeted
+        self.roles = NO_ROLE  # the peer's, once greeted
         self._tick_s = self._timeout_s() / SILENCE_CHECKS
 
     @property

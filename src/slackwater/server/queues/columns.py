@@ -12,7 +12,7 @@ A range may have rows of many tables, one of them written all the time: rows and
 is quiet where its range is (a large table is written at one end), and also where it has not been written anywhere on this store.
 
 One at a time for each node, with pauses (`replica.driver.columns`), in a lane of its own: a sweep over a large table takes
-minutes, and nothing else waits for it. `todo` is the decision and knows no clock and no disk.
+minutes, and nothing else waits for it. `next_segment` is the decision and knows no clock and no disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import Replica
     from slackwater.runtime.seam import Reader
     from slackwater.server.queues.context import QueueContext
-    from slackwater.storage.columns.shelf import Kept
+    from slackwater.storage.columns.shelf import KeptSegment
 
 SEGMENT_ROWS = 1_000_000
 """Rows of one segment, about; a larger range gets several."""
@@ -55,7 +55,7 @@ LEADER_PATIENCE = 2
 """A leaseholder waits so many times as long as its followers do: readers prefer those, and it has the writes."""
 
 
-class Todo(NamedTuple):
+class SegmentPlan(NamedTuple):
     """A span to make a segment of, and why."""
 
     start: bytes
@@ -75,25 +75,27 @@ class Range(NamedTuple):
     """Whether it has been read row by row."""
 
 
-def todo(here: Range, kept: Sequence[Kept], *, rows_min: int, delta_percent: float) -> Todo | None:
+def next_segment(
+    here: Range, kept: Sequence[KeptSegment], *, rows_min: int, delta_percent: float
+) -> SegmentPlan | None:
     """The next thing to make, if there is one; `kept` are the segments of the span, in order."""
     at, end = here.span.start, here.span.end
     if here.rows < rows_min:
         return None
     due = here.wanted or here.quiet
     if due and len(kept) > 2 + 2 * (here.rows // SEGMENT_ROWS):
-        return Todo(at, end, "many small ones")
+        return SegmentPlan(at, end, "many small ones")
     for one in kept:
         start, upto = max(at, one.record.start), min(end, one.record.end)
         if start > at and due:
-            return Todo(at, start, "a gap")
+            return SegmentPlan(at, start, "a gap")
         if one.anchor < here.threshold and due:
-            return Todo(start, upto, "collected")
+            return SegmentPlan(start, upto, "collected")
         limit = max(min(DELTA_MIN // 4, rows_min), one.record.rows * delta_percent / 100)
         if len(one.delta) > limit and (one.uses or here.quiet):
-            return Todo(start, upto, "changed")
+            return SegmentPlan(start, upto, "changed")
         at = upto
-    return Todo(at, end, "new") if at < end and due else None
+    return SegmentPlan(at, end, "new") if at < end and due else None
 
 
 class Unchanged:
@@ -170,7 +172,7 @@ class ColumnsQueue:
             probe("queues.columns_over_budget")
             self._drop(least, "over the disk budget")
 
-    def _drop(self, kept: Kept, reason: str) -> None:
+    def _drop(self, kept: KeptSegment, reason: str) -> None:
         store = self._context.store.context
         batch = WriteBatch()
         store.columns.drop(kept, batch, reason)
@@ -222,7 +224,7 @@ class ColumnsQueue:
             here = Range(span.__class__(start, end), rows, replica.state.gc_threshold, quiet, wanted)
             kept = columns.overlapping(start, end)
             self._move_anchors(replica, kept)
-            next_one = todo(here, kept, rows_min=rows_min, delta_percent=settings["columns.delta_percent"])
+            next_one = next_segment(here, kept, rows_min=rows_min, delta_percent=settings["columns.delta_percent"])
             if next_one is None or not (kept or alone or await self._many(replica, here.span, rows_min)):
                 return
             if not await self._make(replica, next_one, history):
@@ -249,7 +251,7 @@ class ColumnsQueue:
         self._few[place] = written
         return False
 
-    async def _make(self, replica: Replica, what: Todo, history: TableHistory) -> bool:
+    async def _make(self, replica: Replica, what: SegmentPlan, history: TableHistory) -> bool:
         """Make one segment; whether there is one more now."""
         from slackwater.replica.driver.columns import make, shape_of
 
@@ -262,7 +264,7 @@ class ColumnsQueue:
             return False
         return made is not None
 
-    def _move_anchors(self, replica: Replica, kept: Sequence[Kept]) -> None:
+    def _move_anchors(self, replica: Replica, kept: Sequence[KeptSegment]) -> None:
         """Where nothing has changed for long, the anchor is now. One step: what is closed, and that nothing was written."""
         store = replica.context
         closed = replica.closing.closed()

@@ -1,7 +1,7 @@
 """Merges: two small, quiet neighbours become one range.
 
 The left one's leaseholder proposes. Both together must be well below the size and load at which a range is split, or the
-two queues would undo each other's work; and a range that changed lately is left alone for a while: whoever split it on
+two queues would undo each other's work; and a range that changed lately is left alone for a while: an operator who split it on
 purpose is about to fill it. Ranges of different kinds of keys (system, plain, tables) stay apart.
 """
 

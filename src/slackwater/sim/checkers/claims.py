@@ -59,7 +59,7 @@ class Claims:
                 rest.append(at)
         if rest:
             self._unique = self._unique_values()
-        # Whoever can claim all of its writes does so before anybody is accused of having only some; those who must
+        # A transaction that can claim all of its writes does so before any is accused of having only some; those that must
         # be there go first, then the larger claims, which have fewer ways to be met.
         rest.sort(key=lambda at: (self._txns[at].outcome is OperationOutcome.UNKNOWN, -len(self.finals[at])))
         for at in [at for at in rest if not self._claim_inferred(at, self._txns[at])]:

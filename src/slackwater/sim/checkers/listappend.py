@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Elements = tuple[int, ...]
-NOBODY = -1
+NO_TXN = -1
 
 
 def check_list_append(
@@ -127,7 +127,7 @@ class _ListAppend:
     def _prove(self, key: bytes, elements: Elements, unsure: set[int], pending: list[int]) -> None:
         of_key = self.writer.get(key, {})
         for element in elements:
-            who = of_key.get(element, NOBODY)
+            who = of_key.get(element, NO_TXN)
             if who in unsure:
                 unsure.discard(who)
                 self.committed[who] = True
@@ -200,7 +200,7 @@ class _ListAppend:
     def _duplicate(self, key: bytes, order: Elements) -> None:
         twice = next(element for at, element in enumerate(order) if element in order[:at])
         text = f"element {twice} is twice in {list(order)} at key {show(key)}: an append was applied more than once."
-        who = self.writer.get(key, {}).get(twice, NOBODY)
+        who = self.writer.get(key, {}).get(twice, NO_TXN)
         self._report("I-18", "duplicate-append", text, [who] if who >= 0 else [], key=key, element=twice, order=order)
 
     def _judge_program_order(self, key: bytes, order: Elements, place: dict[int, int]) -> None:
@@ -221,10 +221,10 @@ class _ListAppend:
         # Every read is a beginning of `order`, unless there are odd ones.
         elements = dict.fromkeys([*order, *(e for read in reads for e in read[2])]) if odd else order
         for element in elements:
-            who = of_key.get(element, NOBODY)
-            if who == NOBODY or not committed[who]:
-                reader = next((index for index, _, seen in reads if element in seen), NOBODY)
-                if reader != NOBODY:
+            who = of_key.get(element, NO_TXN)
+            if who == NO_TXN or not committed[who]:
+                reader = next((index for index, _, seen in reads if element in seen), NO_TXN)
+                if reader != NO_TXN:
                     self._judge_element(key, reader, element, who)
         middle = self.then.get(key)
         if middle:
@@ -233,7 +233,7 @@ class _ListAppend:
                 self._half_read(key, index, of_key[element], outside)
 
     def _judge_element(self, key: bytes, reader: int, element: int, who: int) -> None:
-        if who == NOBODY:
+        if who == NO_TXN:
             text = f"{self._name(reader)} read element {element} at key {show(key)}, which no transaction appended."
             self._report("I-18", "phantom-append", text, [reader], key=key, element=element)
         elif self.txns[who].outcome is OperationOutcome.FAILED:
@@ -255,8 +255,8 @@ class _ListAppend:
     ) -> None:
         edges, of_key, length = self.edges, self.writer.get(key, {}), len(order)
         # writers[i] made version i; version 0 is the empty list, made by no transaction.
-        writers = [NOBODY, *(of_key.get(element, NOBODY) for element in order)]
-        before = NOBODY
+        writers = [NO_TXN, *(of_key.get(element, NO_TXN) for element in order)]
+        before = NO_TXN
         for who in writers:
             if before != who and before >= 0 and who >= 0:
                 edges[before].append(who << 2 | WW)

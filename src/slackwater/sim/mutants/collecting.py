@@ -8,7 +8,7 @@ from slackwater.sim.scenario import PlantedBug, plant
 plant(
     PlantedBug(
         "M19",
-        "a span that was found empty before a split is cleared after it, whoever writes there now",
+        "a span that was found empty before a split is cleared after it, whichever range writes there now",
         play="collecting",
         expected=("I-26",),
         patches=(

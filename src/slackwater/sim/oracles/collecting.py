@@ -51,7 +51,7 @@ class AcknowledgedWrite(NamedTuple):
     record_id: bytes
     kept: Kept
     until: Timestamp = MAX
-    """Shortly before it expires: from then on it binds nobody."""
+    """Shortly before it expires: from then on it keeps nothing."""
 
 
 def acknowledged(world: World) -> dict[bytes, AcknowledgedWrite]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Reader
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.world import World
-    from slackwater.storage.columns.shelf import Kept
+    from slackwater.storage.columns.shelf import KeptSegment
 
 
 class Columns:
@@ -64,7 +64,7 @@ class Columns:
             )
             self.world.violated(self.name, "not-what-rows-are", text)
 
-    def _installed(self, replica: Replica, kept: Kept) -> None:
+    def _installed(self, replica: Replica, kept: KeptSegment) -> None:
         closed = replica.closing.closed()
         if kept.anchor > closed:
             text = f"r{replica.state.descriptor.range_id} has closed {closed}, and columns at {kept.anchor}"

@@ -6,7 +6,7 @@
            feed's own assertions, and against V as it grows: a version that is first applied at or below what a live
            replica has resolved could never be delivered
     I-24   per key, first deliveries ascend, and repeats are equal: the consumer's validators
-    I-25   what comes after a restart fits what came before, and what was said to be flushed was: the same comparison with V
+    I-25   changes after a restart fit those before it, and what was said to be flushed was: the same comparison with V
            for a consumer with a sink, over all its lives. What its feed sent within one life is checked before the sink: a
            late event there is the feed's (I-23), one that only the sink brings late is the consumer's
 
@@ -72,7 +72,7 @@ class FeedHistory(_Watcher):
 
         One checkpoint late, because what is late is told apart from what never comes: an event that follows the timestamp
         that should have followed it breaks I-23, one that is missing breaks I-22. One that says "flushed" is taken at its
-        word at once: what comes later was not (I-25).
+        word at once: a change that arrives later was not (I-25).
         """
         for breach in seen.arrived.breaches if seen.arrived is not None else ():
             self.world.violated(breach.rule, "feed", f"{seen.name} was sent: {breach}")

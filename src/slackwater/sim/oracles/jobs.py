@@ -193,4 +193,4 @@ def _below(versions: Versions, ts: int) -> Job | None:
 def _shown(job: Job | None) -> str:
     if job is None:
         return "there was no row"
-    return f"its row had claim {job.claim_number} by {job.claimed_by or 'nobody'}, {job.status.value}"
+    return f"its row had claim {job.claim_number} by {job.claimed_by or 'no node'}, {job.status.value}"

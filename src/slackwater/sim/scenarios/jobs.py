@@ -165,9 +165,7 @@ class Jobbing:
     def unsettled(self, world: World) -> str | None:
         """Jobs that should go on and have not ended, and rows that were staged for one that has."""
         for job in fenced_jobs(world).open_jobs():
-            return (
-                f"job {job.id} ({job.type}) is {job.status.value}, claimed by {job.claimed_by or 'nobody'}: {job.error}"
-            )
+            return f"job {job.id} ({job.type}) is {job.status.value}, claimed by {job.claimed_by or 'no node'}: {job.error}"
         left = fenced_jobs(world).staged()
         return f"{left} staged chunks were left behind" if left else None
 
@@ -225,7 +223,7 @@ async def _stage(me: Worker, timeout: float) -> None:
     db, row = session(me.client, me.cluster, timeout_s=timeout), {"id": me.draw.below(8), "v": me.unique().decode()}
     facts = me.cluster.world.facts
     if not facts.get("staged table"):
-        with suppress(UsageError):  # somebody was quicker, or an answer was lost
+        with suppress(UsageError):  # another was quicker, or an answer was lost
             await db.create_table(STAGED_TABLE, {"id": "int8", "v": "text"}, primary_key="id")
         facts["staged table"] = True
         return

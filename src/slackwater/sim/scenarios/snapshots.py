@@ -41,7 +41,7 @@ MOVER = "mover"
 MOVE_MEAN_NS = NS // 4
 
 
-class Mover(Operator):
+class ReplicaMover(Operator):
     """A second operator, that moves replicas all the time."""
 
     async def main(self) -> None:
@@ -91,7 +91,7 @@ class Hurried(Traffic):
 
 def _mover(cluster: Cluster) -> Any:
     async def boot(runtime: SimRuntime) -> None:
-        await Mover(Client(runtime, cluster), cluster).main()
+        await ReplicaMover(Client(runtime, cluster), cluster).main()
 
     return boot
 

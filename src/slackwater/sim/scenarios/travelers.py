@@ -126,7 +126,7 @@ class Traveler:
                 world.violated("I-27", "protected-refused", f"a read at the protected {ts} was refused: {error}")
                 return
             except SlackwaterError:
-                again = None  # nobody could answer in time
+                again = None  # no node answered in time
             if again is not None:
                 first = first or again
                 probe("travel.looked_back")

@@ -21,7 +21,7 @@ from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.model.scan_plan import ScanPlan
 from slackwater.storage.arrow import visible_blocks
-from slackwater.storage.columns.reading import Merge, PlanReader
+from slackwater.storage.columns.reading import BatchMerge, PlanReader
 from slackwater.storage.columns.segment import BATCH_ROWS, SegmentWriter
 from slackwater.storage.intents import decode_intent, intents_in
 from slackwater.storage.window import Window, in_window
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from slackwater.model.schema import TableSchema
     from slackwater.runtime.seam import Reader
     from slackwater.storage.arrow import Block
-    from slackwater.storage.columns.delta import Changes
-    from slackwater.storage.columns.segment import Index, Segment
+    from slackwater.storage.columns.delta import DeltaView
+    from slackwater.storage.columns.segment import Segment, SegmentIndex
 
 pa: Any = pyarrow
 Array = np.ndarray[Any, Any]
@@ -57,7 +57,7 @@ class Shape(NamedTuple):
 class Built(NamedTuple):
     """A segment that was written, and what its snapshot had above the anchor."""
 
-    made: Index
+    made: SegmentIndex
     changed: list[bytes]
     size: int
     """Bytes on disk."""
@@ -192,7 +192,7 @@ def _divided(stored: memoryview, bounds: Array) -> tuple[Any, Any]:
 
 def from_columns(
     segment: Segment,
-    changes: Changes,
+    changes: DeltaView,
     reader: Reader,
     schemas: Sequence[TableSchema],
     *,
@@ -214,7 +214,7 @@ def from_columns(
 
 def _merged_batches(
     segment: Segment,
-    changes: Changes,
+    changes: DeltaView,
     reader: Reader,
     plan: PlanReader,
     places: Sequence[int | None],
@@ -230,7 +230,7 @@ def _merged_batches(
         high = min(behind, window.end)
         picked = changes.visible(firsts, number, low, high, ts=anchor, bound=anchor)
         values = changes.values(reader, picked)
-        merge = Merge(segment, number if firsts else None, picked, values, low=low, end=high)
+        merge = BatchMerge(segment, number if firsts else None, picked, values, low=low, end=high)
         size = segment.index.batches[number].stored_bytes if firsts else 0
         columns, begins, keys = merge.columns(plan, places), merge.begins(), merge.keys()
         parts = max(1, -(-merge.rows // shape.batch_rows), -(-size // (2 * shape.batch_bytes)))

@@ -11,7 +11,7 @@ Reads go batch by batch, and most of what has changed in a batch had changed whe
 what the last read made of it for as long as the next one sees the same changes: a write costs the reads after it one batch
 to be made anew, not all of them. `Room` bounds what all segments of a store keep.
 
-Only the loop adds to a delta. A read that goes to a thread takes a `Changes`: the first so many entries, which never change.
+Only the loop adds to a delta. A read that goes to a thread takes a `DeltaView`: the first so many entries, which never change.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Bucket:
         return known[:count]
 
 
-class Seen(NamedTuple):
+class VisibleChanges(NamedTuple):
     """The changes of one batch that a read sees."""
 
     bucket: Bucket
@@ -110,7 +110,7 @@ class Seen(NamedTuple):
         return [version for before, version in pairwise([b"", *ordered]) if before[:-8] != version[:-8]]
 
 
-UNCHANGED = Seen(Bucket(), np.zeros(0, bool))
+UNCHANGED = VisibleChanges(Bucket(), np.zeros(0, bool))
 """No change is seen."""
 
 
@@ -134,9 +134,9 @@ class Delta:
     def __len__(self) -> int:
         return len(self.stored)
 
-    def frozen(self) -> Changes:
+    def frozen(self) -> DeltaView:
         """What there is now."""
-        return Changes(self, len(self.stored))
+        return DeltaView(self, len(self.stored))
 
     def bucket(self, firsts: Sequence[bytes], number: int, count: int) -> tuple[Bucket, int] | None:
         """The changes in one of the batches that begin at `firsts`, and how many of them are among the first `count`."""
@@ -166,7 +166,7 @@ class Delta:
             held.update((key, value) for key, value in found.items() if value is not None)
         return [found[version] if version in found else held[version] for version in picked]
 
-    def keep(self, seen: Seen, made: Any, size: int) -> None:
+    def keep(self, seen: VisibleChanges, made: Any, size: int) -> None:
         """Keep what a read made of the changes it saw in a batch, if there is room; on any thread."""
         bucket = seen.bucket
         with self._room.guard:
@@ -178,7 +178,7 @@ class Delta:
             bucket.kept = seen.mask[: int(shown[-1]) + 1 if len(shown) else 0], made
             bucket.size = size
 
-    def grew(self, seen: Seen, size: int) -> bool:
+    def grew(self, seen: VisibleChanges, size: int) -> bool:
         """Whether there is room for more of what is kept of a batch; on any thread."""
         if seen.bucket.kept is None or not self._took(size):
             return False
@@ -203,7 +203,7 @@ class Delta:
                 bucket.kept, bucket.size = None, 0
 
 
-class Changes:
+class DeltaView:
     """A delta as it was in one step."""
 
     __slots__ = ("_count", "_more", "delta")
@@ -216,9 +216,9 @@ class Changes:
     def __len__(self) -> int:
         return self._count + len(self._more)
 
-    def also(self, stored: Sequence[bytes]) -> Changes:
+    def also(self, stored: Sequence[bytes]) -> DeltaView:
         """With versions that are not in the engine, such as intents that are shown as what they have become."""
-        return Changes(self.delta, self._count, [*self._more, *stored])
+        return DeltaView(self.delta, self._count, [*self._more, *stored])
 
     def values(self, reader: Reader, picked: Sequence[bytes]) -> list[bytes | None]:
         """The values of some of them."""
@@ -226,7 +226,7 @@ class Changes:
             return reader.multi_get(Family.DATA, picked)
         return self.delta.values(reader, picked)
 
-    def seen(self, firsts: Sequence[bytes], number: int, *, ts: Timestamp, bound: Timestamp) -> Seen | None:
+    def seen(self, firsts: Sequence[bytes], number: int, *, ts: Timestamp, bound: Timestamp) -> VisibleChanges | None:
         """What a read at `ts` sees of the changes of a whole batch; None: that is for `visible` to say."""
         if self._more:
             return None
@@ -238,7 +238,7 @@ class Changes:
         mask: Array = marks >= _mark(ts)
         if bound > ts and (marks[~mask] >= _mark(bound)).any():
             return None  # one of them is uncertain
-        return Seen(bucket, mask) if mask.any() else UNCHANGED
+        return VisibleChanges(bucket, mask) if mask.any() else UNCHANGED
 
     def visible(
         self, firsts: Sequence[bytes], number: int, low: bytes, high: bytes, *, ts: Timestamp, bound: Timestamp

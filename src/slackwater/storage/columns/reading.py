@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from slackwater.model.scan_plan import ScanPlan
     from slackwater.model.schema import Column
     from slackwater.runtime.seam import Reader
-    from slackwater.storage.columns.delta import Changes, Seen
+    from slackwater.storage.columns.delta import DeltaView, VisibleChanges
     from slackwater.storage.columns.segment import Segment
 
 pa: Any = pyarrow
@@ -153,7 +153,7 @@ def _holds(column: Column, value: object, lows: Any, highs: Any) -> Array:
 
 def read_segment(
     segment: Segment,
-    changes: Changes,
+    changes: DeltaView,
     reader: Reader,
     plan: PlanReader,
     places: Sequence[int | None],
@@ -189,7 +189,7 @@ def read_segment(
                 upto = picked[room][:-8]
                 picked, values = picked[:room], values[:room]
             wanted = number if firsts and possible[number] else None
-            merge = Merge(segment, wanted, picked, values, low=at, end=upto)
+            merge = BatchMerge(segment, wanted, picked, values, low=at, end=upto)
             batch = _filtered(plan, merge.columns(plan, places), merge.rows)
             packed = pack(batch)
             piece = Piece(packed, batch.num_rows, merge.rows, len(packed), upto)
@@ -201,8 +201,8 @@ def read_segment(
 def _stored_piece(
     segment: Segment,
     number: int,
-    changes: Changes,
-    seen: Seen,
+    changes: DeltaView,
+    seen: VisibleChanges,
     reader: Reader,
     plan: PlanReader,
     stored: Sequence[int],
@@ -224,7 +224,7 @@ def _stored_piece(
     return Piece(memoryview(made), rows, rows, len(made) + more, segment.end_of(number), patch)
 
 
-def _placed(segment: Segment, number: int, changes: Changes, seen: Seen, reader: Reader) -> Placed | None:
+def _placed(segment: Segment, number: int, changes: DeltaView, seen: VisibleChanges, reader: Reader) -> Placed | None:
     """Where the changes that a read sees go in a batch, looked up once for as long as they stay the same."""
     found: Placed | None = seen.made()
     if found is not None:
@@ -269,7 +269,7 @@ def _filtered(plan: PlanReader, arrays: list[Any], rows: int) -> Any:
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
 
 
-class Merge:
+class BatchMerge:
     """The rows of one batch with keys in [low, end), and what has become of them."""
 
     def __init__(

@@ -60,7 +60,7 @@ _first = itemgetter(0)
 Array = np.ndarray[Any, Any]
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
+class ColumnChunk(msgspec.Struct, frozen=True, array_like=True):
     """Where one column of one batch lies, and what its bytes add up to."""
 
     nulls: int
@@ -74,7 +74,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
         return (held[0][0], held[-1][1]) if held else None
 
 
-class Stored(msgspec.Struct, frozen=True, array_like=True):
+class StoredBatch(msgspec.Struct, frozen=True, array_like=True):
     """One batch."""
 
     first: bytes
@@ -82,10 +82,10 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     stored_bytes: int
     """Of the rows as they are stored, which is what limits count."""
-    chunks: list[Chunk]
+    chunks: list[ColumnChunk]
 
 
-class Index(msgspec.Struct, frozen=True, array_like=True):
+class SegmentIndex(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a segment without reading its rows."""
 
     schema: TableSchema
@@ -93,13 +93,13 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
     start: bytes
     end: bytes
     rows: int
-    batches: list[Stored]
+    batches: list[StoredBatch]
     statistics: bytes
     """An Arrow record batch: one row for each batch, with the lowest and highest of each ordered column."""
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Index)
+_decoder = msgspec.msgpack.Decoder(SegmentIndex)
 
 
 class SegmentWriter:
@@ -115,7 +115,7 @@ class SegmentWriter:
         self._ordered = [(at, column) for at, column in enumerate(schema.columns) if column.type.kind not in UNORDERED]
         self._lows: list[list[Any]] = [[] for _ in self._ordered]
         self._highs: list[list[Any]] = [[] for _ in self._ordered]
-        self._batches: list[Stored] = []
+        self._batches: list[StoredBatch] = []
         self.rows = 0
         self.size = 0
         self._put(bytes(stored_schema(schema).serialize()))
@@ -129,7 +129,7 @@ class SegmentWriter:
         made = message(batch.num_rows, packed)
         base = self.size
         chunks = [
-            Chunk(
+            ColumnChunk(
                 column.nulls,
                 [(base + place, len(b)) for place, b in zip(places, column.buffers, strict=True)],
                 checksum(column.buffers),
@@ -139,17 +139,17 @@ class SegmentWriter:
         assert len(chunks) == len(columns) + 2, "a chunk for every column, the timestamps and the keys"
         self._note(columns)
         self._put(made.joined())
-        self._batches.append(Stored(keys[0].as_py(), batch.num_rows, stored_bytes, chunks))
+        self._batches.append(StoredBatch(keys[0].as_py(), batch.num_rows, stored_bytes, chunks))
         assert len(self._batches) < 2 or self._batches[-2].first < self._batches[-1].first, "batches are in key order"
         self.rows += batch.num_rows
         assert self.rows == sum(batch.rows for batch in self._batches), "rows are counted once"
 
-    def finish(self, end: bytes) -> Index:
-        """Write what comes last; the segment ends before the key `end`."""
+    def finish(self, end: bytes) -> SegmentIndex:
+        """Write the rest and the footer; the segment ends before the key `end`."""
         assert self._start < end, "a segment is of a span"
         self._put(END_OF_STREAM)
         statistics = self._statistics().to_pybytes()
-        index = Index(self._schema, self._anchor, self._start, end, self.rows, self._batches, statistics)
+        index = SegmentIndex(self._schema, self._anchor, self._start, end, self.rows, self._batches, statistics)
         assert not self._batches or self._start <= self._batches[0].first < end, "keys lie inside the span"
         raw = _encoder.encode(index)
         self._put(raw)
@@ -290,7 +290,7 @@ def _cut(held: Sequence[tuple[int, memoryview]], at: int, size: int) -> memoryvi
     return data[at - low : at - low + size]
 
 
-def _index_of(file: StoredFile) -> Index:
+def _index_of(file: StoredFile) -> SegmentIndex:
     end = file.size - _TRAILER.size
     if end < 0:
         raise SegmentDamaged("a segment is shorter than its last bytes", size=file.size)

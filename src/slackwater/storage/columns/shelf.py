@@ -41,7 +41,7 @@ from slackwater.codec.layout import (
 from slackwater.errors import SegmentDamaged, StorageError
 from slackwater.hooks import level, probe
 from slackwater.runtime.seam import Family
-from slackwater.storage.columns.delta import Changes, Delta, Room
+from slackwater.storage.columns.delta import Delta, DeltaView, Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ WRITTEN_MAX = 4096
 FINDINGS_MAX = 16
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
     """What a store remembers of a segment."""
 
     number: int
@@ -77,16 +77,16 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_records = msgspec.msgpack.Decoder(Record)
+_records = msgspec.msgpack.Decoder(SegmentRecord)
 _keys = msgspec.msgpack.Decoder(list[bytes])
 
 
-class Kept:
+class KeptSegment:
     """One segment of a store."""
 
     __slots__ = ("_files", "_segment", "broken", "delta", "parts", "record", "uses")
 
-    def __init__(self, files: Files, record: Record, delta: Delta, *, parts: int) -> None:
+    def __init__(self, files: Files, record: SegmentRecord, delta: Delta, *, parts: int) -> None:
         self._files = files
         self.record = record
         self.delta = delta
@@ -130,13 +130,13 @@ class Kept:
         return f"segment {r.number} anchor={r.anchor} rows={r.rows} bytes={r.size} changed={len(self.delta)}"
 
 
-class Part(NamedTuple):
+class SegmentPart(NamedTuple):
     """A segment for a read: where it covers the read's span, and what has changed up to the read's snapshot."""
 
-    kept: Kept
+    kept: KeptSegment
     start: bytes
     end: bytes
-    changes: Changes
+    changes: DeltaView
 
 
 class Making:
@@ -156,10 +156,10 @@ class Making:
 class Noted(NamedTuple):
     """What a batch does to segments, once it is written."""
 
-    changed: list[tuple[Kept | Making, list[bytes]]]
+    changed: list[tuple[KeptSegment | Making, list[bytes]]]
     cleared: list[tuple[bytes, bytes]]
-    gone: list[Kept]
-    cut: list[tuple[Kept, Record]]
+    gone: list[KeptSegment]
+    cut: list[tuple[KeptSegment, SegmentRecord]]
 
 
 NOTHING = Noted([], [], [], [])
@@ -171,10 +171,10 @@ class Shelf:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._starts: list[bytes] = []
-        self._kept: list[Kept] = []
+        self._kept: list[KeptSegment] = []
         self._makings: list[Making] = []
         self._next = 1
-        self._retired: list[Kept] = []
+        self._retired: list[KeptSegment] = []
         self._room = Room(files.guard)
         self.wanted: dict[int, int] = {}
         """By table: how many reads would have been cheaper with segments."""
@@ -192,7 +192,7 @@ class Shelf:
         self.made = 0
         self.damaged = 0
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[KeptSegment]:
         return iter(self._kept)
 
     @property
@@ -219,7 +219,9 @@ class Shelf:
             span = column_deltas_span(record.number)
             parts = [_keys.decode(raw) for raw in _values(engine, span.start, span.end)]
             self._insert(
-                Kept(self._files, record, Delta((k for part in parts for k in part), self._room), parts=len(parts))
+                KeptSegment(
+                    self._files, record, Delta((k for part in parts for k in part), self._room), parts=len(parts)
+                )
             )
         for name in sorted(names):
             probe("columns.file_unrecorded")
@@ -236,13 +238,13 @@ class Shelf:
         """Nothing is made any more."""
         self._makings.remove(making)
 
-    def install(self, making: Making, built: Built, batch: WriteBatch) -> tuple[Kept, Noted]:
+    def install(self, making: Making, built: Built, batch: WriteBatch) -> tuple[KeptSegment, Noted]:
         """Put the record of a finished segment into a batch that is written in this step; then `installed`."""
         index = built.made
-        record = Record(making.number, index.start, index.end, index.anchor, index.rows, built.size)
+        record = SegmentRecord(making.number, index.start, index.end, index.anchor, index.rows, built.size)
         stored = [s for s in making.stored if index.start <= s[:-VERSION_BYTES] < index.end]
         delta = Delta(dict.fromkeys([*built.changed, *stored]), self._room)
-        kept = Kept(self._files, record, delta, parts=int(bool(delta)))
+        kept = KeptSegment(self._files, record, delta, parts=int(bool(delta)))
         batch.put(Family.LOCAL, column_segment(record.number), _encoder.encode(record))
         if delta:
             batch.put(Family.LOCAL, column_delta(record.number, 0), _encoder.encode(delta.stored))
@@ -250,14 +252,14 @@ class Shelf:
         self._take_out(batch, index.start, index.end, replaced)
         return kept, replaced
 
-    def installed(self, kept: Kept, replaced: Noted) -> None:
+    def installed(self, kept: KeptSegment, replaced: Noted) -> None:
         """Its record was written: it takes the place of what it covers."""
         self._taken_out(replaced)
         self._insert(kept)
         self.made += 1
         level("columns.segments", len(self._kept), 1 << 20)
 
-    def drop(self, kept: Kept, batch: WriteBatch, reason: str) -> None:
+    def drop(self, kept: KeptSegment, batch: WriteBatch, reason: str) -> None:
         """Forget a segment; the batch is written in this step."""
         if kept in self._kept:
             probe("columns.dropped")
@@ -268,17 +270,17 @@ class Shelf:
                 self.findings.append(f"a file of columns was dropped and will be made again: {reason}")
                 del self.findings[:-FINDINGS_MAX]
 
-    def anchored(self, kept: Kept, anchor: Timestamp, batch: WriteBatch) -> None:
+    def anchored(self, kept: KeptSegment, anchor: Timestamp, batch: WriteBatch) -> None:
         """Nothing has changed up to a later anchor: the segment is as good as made there."""
         kept.record = structs.replace(kept.record, anchor=anchor)
         batch.put(Family.LOCAL, column_segment(kept.record.number), _encoder.encode(kept.record))
 
-    def flushing(self) -> list[Kept]:
+    def flushing(self) -> list[KeptSegment]:
         """Segments whose files are not needed once everything written so far is durable."""
         retired, self._retired = self._retired, []
         return retired
 
-    def flushed(self, retired: list[Kept], *, durable: bool) -> None:
+    def flushed(self, retired: list[KeptSegment], *, durable: bool) -> None:
         """Remove those files, or try again after the next flush."""
         if not durable:
             self._retired += retired
@@ -288,10 +290,10 @@ class Shelf:
 
     # --- reading -------------------------------------------------------------------------------------------------------
 
-    def find(self, start: bytes, end: bytes, *, ts: Timestamp, threshold: Timestamp) -> list[Part]:
+    def find(self, start: bytes, end: bytes, *, ts: Timestamp, threshold: Timestamp) -> list[SegmentPart]:
         """The segments that a read of [start, end) at `ts` can use, in order."""
         return [
-            Part(kept, max(start, kept.record.start), min(end, kept.record.end), kept.delta.frozen())
+            SegmentPart(kept, max(start, kept.record.start), min(end, kept.record.end), kept.delta.frozen())
             for kept in self.overlapping(start, end)
             if threshold <= kept.anchor <= ts and not kept.broken
         ]
@@ -309,7 +311,7 @@ class Shelf:
         """The number of the last batch that wrote into the index whose span begins here; 0: none that is known."""
         return self._written.get(start, 0)
 
-    def overlapping(self, start: bytes, end: bytes) -> list[Kept]:
+    def overlapping(self, start: bytes, end: bytes) -> list[KeptSegment]:
         """Segments with a key in [start, end), in order."""
         first = max(0, bisect_right(self._starts, start) - 1)
         last = bisect_left(self._starts, end)
@@ -351,7 +353,7 @@ class Shelf:
     def noted(self, noted: Noted) -> None:
         """The batch is written."""
         for target, stored in noted.changed:
-            if isinstance(target, Kept):
+            if isinstance(target, KeptSegment):
                 target.parts += 1
                 target.delta.stored += stored
             else:
@@ -414,12 +416,12 @@ class Shelf:
                 _forget(batch, record.number)
                 noted.gone.append(kept)
 
-    def _insert(self, kept: Kept) -> None:
+    def _insert(self, kept: KeptSegment) -> None:
         at = bisect_left(self._starts, kept.record.start)
         self._starts.insert(at, kept.record.start)
         self._kept.insert(at, kept)
 
-    def _remove(self, kept: Kept) -> None:
+    def _remove(self, kept: KeptSegment) -> None:
         at = self._kept.index(kept)
         del self._kept[at], self._starts[at]
         self._retired.append(kept)
