@@ -174,7 +174,14 @@ def next_version(
 def new_column(column_id: int, spec: ColumnSpec, *, key: bool) -> Column:
     """A column from what was asked for."""
     check_column_name(spec.name)
-    return Column(column_id, spec.name, spec.type, nullable=spec.nullable and not key, default=spec.default)
+    return Column(
+        column_id,
+        spec.name,
+        spec.type,
+        nullable=spec.nullable and not key,
+        default=spec.default,
+        function=spec.function,
+    )
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -199,6 +206,11 @@ def check_new_column(now: TableDescriptor, spec: ColumnSpec) -> None:
     _check_free_column(now, spec.name)
     if len(now.schema.columns) >= COLUMNS_MAX:
         raise UsageError(f"a table has at most {COLUMNS_MAX} columns", table=now.name)
+    if spec.function and spec.default is None:
+        raise UsageError(
+            f"column {spec.name} cannot be added with the default {spec.function}: every row that is there would need a value of"
+            " its own; add it without a default and write the rows, or make a new table"
+        )
     if not spec.nullable and spec.default is None:
         raise UsageError(f"column {spec.name} is NOT NULL: rows that are there need a default for it")
     new_column(now.next_column_id, spec, key=False)  # a default that is none of its type is refused

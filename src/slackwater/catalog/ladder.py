@@ -339,7 +339,9 @@ def describe(change: Change, table: str) -> str:
             return f"drop index {name} of {table}"
         case to.AddColumn(spec):
             null = "" if spec.nullable else " not null"
-            default = "" if spec.default is None else f" default {spec.default!r}"
+            default = (
+                f" default {spec.function or repr(spec.default)}" if spec.function or spec.default is not None else ""
+            )
             return f"alter table {table} add column {spec.name} {spec.type}{null}{default}"
         case to.RenameColumn(name, new):
             return f"alter table {table} rename column {name} to {new}"

@@ -103,7 +103,7 @@ def described(table: TableDescriptor) -> list[str]:
     lines = [f"table {table.name}, id {table.table_id}, version {table.version} since {show(table.modified)}"]
     for column in table.columns:
         null = "" if column.nullable else " not null"
-        default = "" if column.default is None else f" default {column.default!r}"
+        default = f" default {column.shown_default}" if column.has_default else ""
         lines.append(f"  {column.name} {column.type}{null}{default}")
     lines.append(f"  primary key ({keys})")
     for index in table.indexes:

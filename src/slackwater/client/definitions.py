@@ -10,8 +10,9 @@
     ])
 
 Types are those of `model.kinds` under their names there or under their SQL names; ` not null` and ` default 5` may follow, in
-this order. Key columns are NOT NULL whether or not that is said. Arrow types map to the type that holds all their values; those
-that have none (nested types, unsigned 64-bit integers) are refused by name.
+this order. A default is a constant, `now()` or `gen_random_uuid()`. Key columns are NOT NULL whether or not that is said. Arrow
+types map to the type that holds all their values; those that have none (nested types, unsigned 64-bit integers) are refused by
+name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from slackwater.errors import UsageError
 from slackwater.model import kinds
 from slackwater.model.conditions import parse_literal
 from slackwater.model.kinds import ColumnType, decimal_type, parse_type
-from slackwater.model.schema import Column
+from slackwater.model.schema import Column, check_function
 from slackwater.protocol.client.calls import ColumnSpec, IndexSpec, KeySpec
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ pa: Any = pyarrow
 _COLUMN = re.compile(
     r"\s*(?P<type>.*?)(?P<null>\s+not\s+null)?(?:\s+default\s+(?P<default>.+?))?\s*", re.IGNORECASE | re.DOTALL
 )
+_CALL = re.compile(r"[a-z_]\w*\(\)")
 DESCENDING = " desc"
 ALIASES = {
     "smallint": "int2",
@@ -171,8 +173,18 @@ def _spec(name: str, given: str | ColumnType) -> ColumnSpec:
     found = _COLUMN.fullmatch(given)
     assert found is not None, "the first part takes everything"
     ctype, default = type_of_text(found["type"]), found["default"]
+    nullable = found["null"] is None
+    if default is not None and (function := _function(default)):
+        check_function(name, ctype, function)
+        return ColumnSpec(name, ctype, nullable=nullable, function=function)
     value = None if default is None else _default(name, default.strip())
-    return ColumnSpec(name, ctype, nullable=found["null"] is None, default=value)
+    return ColumnSpec(name, ctype, nullable=nullable, default=value)
+
+
+def _function(text: str) -> str:
+    """The default function that a text means; empty for a constant."""
+    plain = "".join(text.lower().split())
+    return "now()" if plain in ("now()", "current_timestamp") else plain if _CALL.fullmatch(plain) else ""
 
 
 def _default(name: str, text: str) -> object:
@@ -180,11 +192,14 @@ def _default(name: str, text: str) -> object:
         return parse_literal(text)
     except UsageError:
         raise UsageError(
-            f"column {name}: cannot read the default {text[:80]!r}; it is a constant such as 5, 'text' or true"
+            f"column {name}: cannot read the default {text[:80]!r}; it is a constant such as 5, 'text' or true, or now() or"
+            " gen_random_uuid()"
         ) from None
 
 
 def _of_column(column: Column | ColumnSpec) -> ColumnSpec:
     if not isinstance(column, Column | ColumnSpec):
         raise UsageError("a list of columns holds slackwater.Column objects", got=type(column).__name__)
-    return ColumnSpec(column.name, column.type, nullable=column.nullable, default=column.default)
+    return ColumnSpec(
+        column.name, column.type, nullable=column.nullable, default=column.default, function=column.function
+    )

@@ -47,7 +47,7 @@ class Input:
         self._kind = kind
         self._dicts: list[Any] = []
         self._batch: Any = None
-        table = _as_arrow(rows)
+        table = as_arrow(rows)
         if table is None:
             self._dicts = _as_dicts(rows, codec, kind)
             self.count = len(self._dicts)
@@ -195,7 +195,7 @@ def duplicate_keys(codec: RowCodec) -> UsageError:
     return UsageError(f"two rows have the same primary key ({names}); keep one of them", table=codec.schema.name)
 
 
-def _as_arrow(rows: Any) -> Any:
+def as_arrow(rows: Any) -> Any:
     """An Arrow table, when rows come in columns; None when they come one by one."""
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])

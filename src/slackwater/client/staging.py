@@ -18,6 +18,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from slackwater.client.gateways import Resend, lost
+from slackwater.client.generated import with_generated
 from slackwater.client.inputs import Input, duplicate_keys
 from slackwater.clock.timestamp import us_of
 from slackwater.codec.rows import check_sizes
@@ -78,7 +79,7 @@ class AsyncPart:
 
     async def add(self, rows: Any) -> None:
         """Stage rows: an Arrow batch or table, a DataFrame, dicts."""
-        given = Input(self._codec, rows, self._kind)
+        given = Input(self._codec, with_generated(self._gateways, self._codec, rows, self._kind), self._kind)
         for keys, values in given.pieces(ROWS_PER_PIECE):
             if any(map(bytes.__eq__, keys, keys[1:])):
                 raise duplicate_keys(self._codec)

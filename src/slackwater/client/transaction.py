@@ -33,6 +33,7 @@ import msgspec
 import pyarrow
 
 from slackwater.client.gateways import Resend, lost
+from slackwater.client.generated import with_generated
 from slackwater.client.index_reads import lookup
 from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.point_reads import PointReadBatcher
@@ -310,7 +311,7 @@ class AsyncTransaction:
         self, kind: WriteKind, history: TableHistory, rows: Any
     ) -> tuple[TableHistory, list[bytes], list[bytes]]:
         codec = self._tables.codec(history)
-        given = Input(codec, rows, kind)
+        given = Input(codec, with_generated(self._gateways, codec, rows, kind), kind)
         if given.count > TXN_ROWS_MAX:
             raise UsageError(f"one call in a transaction writes at most {TXN_ROWS_MAX} rows", rows=given.count)
         keys, values = unique(codec, *given.piece(0, given.count), kind)

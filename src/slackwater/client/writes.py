@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from slackwater.client.gateways import Gateways, Resend, lost
+from slackwater.client.generated import with_generated
 from slackwater.client.inputs import Input, duplicate_keys, in_blocks, one_row
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.rows import check_sizes
@@ -117,6 +118,8 @@ class Writer:
     def _ready(self, kind: WriteKind, rows: Any, history: TableHistory) -> _Ready:
         """The rows, checked, and encoded if they are few: everything that can be wrong with them is said here."""
         codec, given = self._tables.codec(history), None
+        if codec.generated:
+            rows = with_generated(self._gateways, codec, rows, kind)
         encoded = one_row(codec, rows, kind)
         if encoded is None:
             given = Input(codec, rows, kind)

@@ -85,7 +85,7 @@ def _column(column: Column, batch: Any, *, present: bool) -> Any:
     if present:
         array = cast_array(batch.column(column.name), column.type, name=column.name)
     else:
-        array = literal_array(column.default, column.type, size=batch.num_rows)
+        array = literal_array(None if column.function else column.default, column.type, size=batch.num_rows)
     if array.null_count and not column.nullable:
         raise UsageError(f"column {column.name} is NOT NULL; give it a value", nulls=array.null_count)
     try:

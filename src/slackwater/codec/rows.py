@@ -201,7 +201,10 @@ class RowCodec:
         self.prefix = table_prefix(schema.table_id, schema.index_id)
         self.key_types = key_types(schema)
         self._names = [c.name for c in schema.columns]
-        self._defaults = [c.default for c in schema.columns]
+        # what a function makes was put in before: a row that still lacks it is refused, or NULL
+        self._defaults = [None if c.function else c.default for c in schema.columns]
+        self.generated = tuple(c for c in schema.columns if c.function)
+        """Columns whose values clients make when a row leaves them out."""
         self._storers = [storer(c.type) for c in schema.columns]
         self._elements = [element_encoder(t) for t in self.key_types]
         columns = [c.type for c, _ in schema.key_columns()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from slackwater.catalog.backfill import Backfills, TransactionalBackfill
 from slackwater.catalog.climbing import SCHEMA_CHANGE
 from slackwater.catalog.ladder import Work
@@ -13,13 +15,16 @@ from slackwater.codec.layout import schema_span
 from slackwater.errors import LeasesInTheWay
 from slackwater.gateway.tables import owner_of
 from slackwater.jobs import JobType
-from slackwater.model.jobs import Owned
+from slackwater.model.jobs import Owned, instant
+from slackwater.model.kinds import ColumnKind
 from slackwater.model.protection import OWNED, OWNED_BY_JOB, Mode
 from slackwater.model.spans import Span
 from slackwater.protocol.client import schema as calls
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slackwater.catalog.ladder import Step
     from slackwater.clock.timestamp import Timestamp
     from slackwater.gateway.context import CallContext
@@ -58,12 +63,12 @@ class SchemaService:
     async def change(self, request: calls.ChangeTable, context: CallContext) -> calls.ChangeReply:
         """Begin changes of a table; what takes one version is done when this returns."""
         node, by = self._gateway.node, owner_of(context)
-        deadline = self._gateway.deadline(context)
+        deadline, changes = self._gateway.deadline(context), self._dated(request.changes)
         pause_s = LEASE_WAIT_S_MIN
         while True:
             try:
                 jobs: list[Job] = await node.jobs.store.run(
-                    lambda txn: self.changer.begin(txn, request.table, request.changes, by=by, job_name=request.name),
+                    lambda txn: self.changer.begin(txn, request.table, changes, by=by, job_name=request.name),
                     timeout=deadline.remaining(),
                 )
                 break
@@ -81,7 +86,8 @@ class SchemaService:
         """What `change` would do; nothing is changed."""
         node = self._gateway.node
         now, found = await node.jobs.store.run(
-            lambda txn: self.changer.planned(txn, request.table, request.changes), timeout=context.remaining()
+            lambda txn: self.changer.planned(txn, request.table, self._dated(request.changes)),
+            timeout=context.remaining(),
         )
         rows = self.rows_about(schema_span(now.schema))
         holders = await self._holders(now)
@@ -97,6 +103,19 @@ class SchemaService:
             blocked,
             node.clock.now(),
         )
+
+    def _dated(self, changes: Sequence[calls.Change]) -> list[calls.Change]:
+        """Changes in which rows that are there take the time of the change in a column that is added with the default now()."""
+        now = instant(self._gateway.node.clock.now())
+        found: list[calls.Change] = []
+        for change in changes:
+            if isinstance(change, calls.AddColumn) and change.column.function == "now()":
+                spec = change.column
+                value = now if spec.type.kind is ColumnKind.TIMESTAMPTZ else now.replace(tzinfo=None)
+                default = value.date() if spec.type.kind is ColumnKind.DATE else value
+                change = calls.AddColumn(structs.replace(spec, default=default))
+            found.append(change)
+        return found
 
     async def leases(self, request: calls.AskLeases, context: CallContext) -> calls.LeasesReply:
         """Which nodes hold which versions of tables, and what changes that have not ended wait for."""

@@ -34,14 +34,27 @@ _RETYPES = {
 }
 
 
+DEFAULT_FUNCTIONS = {
+    "now()": frozenset({ColumnKind.TIMESTAMPTZ, ColumnKind.TIMESTAMP, ColumnKind.DATE}),
+    "gen_random_uuid()": frozenset({ColumnKind.UUID}),
+}
+"""What a default may be beside a constant, and for columns of which kinds."""
+
+
 class Column(msgspec.Struct, frozen=True):
-    """One column. `default` is a Python value of the type, or None."""
+    """One column. `default` is a Python value of the type, or None.
+
+    Rows that were written before the column was added have it, and so do new rows that leave the column out, unless there is a
+    `function`.
+    """
 
     id: int
     name: str
     type: ColumnType
     nullable: bool = True
     default: object = None
+    function: str = ""
+    """One of `DEFAULT_FUNCTIONS`: evaluated by the client for new rows that leave the column out (`client.generated`)."""
 
     def __post_init__(self) -> None:
         if self.id < 1:
@@ -52,6 +65,29 @@ class Column(msgspec.Struct, frozen=True):
             # one form however it was given (text, other zone, other scale), so that every reader sees the same value
             default = logical(self.type, physical(self.type, parse_default(self.type, self.default)))
             msgspec.structs.force_setattr(self, "default", default)
+        if self.function:
+            check_function(self.name, self.type, self.function)
+
+    @property
+    def has_default(self) -> bool:
+        """Whether a row may leave it out though it is NOT NULL."""
+        return self.default is not None or bool(self.function)
+
+    @property
+    def shown_default(self) -> str:
+        """The default as people write it; empty without one."""
+        return self.function or ("" if self.default is None else repr(self.default))
+
+
+def check_function(column: str, ctype: ColumnType, function: str) -> None:
+    """Refuse a default function that there is not, or that makes no value of the column's type."""
+    kinds = DEFAULT_FUNCTIONS.get(function)
+    if kinds is None:
+        known = ", ".join(DEFAULT_FUNCTIONS)
+        raise UsageError(f"column {column}: there is no default {function[:80]!r}; a default is a constant or {known}")
+    if ctype.kind not in kinds:
+        names = " or ".join(sorted(kind.value for kind in kinds))
+        raise UsageError(f"column {column} is {ctype} and cannot default to {function}, which is a {names}")
 
 
 class KeyColumn(msgspec.Struct, frozen=True, array_like=True):

@@ -234,7 +234,8 @@ def check_columns(table: TableSchema, schema: StructType, options: Options) -> d
     needed = [
         column.name
         for column in absent
-        if column.name in keys or (operation is not Operation.DELETE and not column.nullable and column.default is None)
+        if (column.name in keys and (operation is Operation.DELETE or not column.function))
+        or (operation is not Operation.DELETE and not column.nullable and not column.has_default)
     ]
     if needed:
         raise UsageError(

@@ -50,6 +50,8 @@ class ColumnSpec(msgspec.Struct, frozen=True):
     type: ColumnType
     nullable: bool = True
     default: object = None
+    function: str = ""
+    """A function in the place of a constant default (`model.schema.DEFAULT_FUNCTIONS`)."""
 
 
 class KeySpec(msgspec.Struct, frozen=True):
