@@ -96,6 +96,31 @@ def test_columns_are_made_read_and_kept_over_a_restart(tmp_path, monkeypatch):
     asyncio.run(work())
 
 
+def test_feeds_begin_with_columns(tmp_path, monkeypatch):
+    """The initial scan of a feed is what a scan at its time is, and comes from columns, with what has changed since."""
+
+    async def work():
+        async with opened(tmp_path, monkeypatch) as (db, columns, _):
+            await filled(db)
+            await until(lambda: settled(columns))
+            await db.upsert("t", table(5, of=4, value="new"))
+            await db.delete("t", [{"id": 100}])
+            for asked in ({}, {"diff": True}, {"atomic": True}):
+                pages, of_rows, at = columns.pages, columns.row_pages, db.now()
+                batches = [batch async for batch in db.changes("t", after=at, initial_scan="only", **asked)]
+                assert columns.pages > pages
+                assert columns.row_pages == of_rows
+                found = [row for batch in batches if batch.kind == "rows" for row in batch.data.to_pylist()]
+                expected = (await (await db.snapshot(tables=["t"], as_of=at)).scan("t")).to_pylist()
+                assert [{name: row[name] for name in ("id", "v")} for row in found] == expected
+                assert {row["_commit_ts"] for row in found} == {at}
+                assert {row["_op"] for row in found} == {"insert" if "diff" in asked else "upsert"}
+                assert batches[-1].resolved == at
+                assert all(batch.initial for batch in batches if batch.kind == "rows")
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
 def test_a_damaged_file_means_a_slower_read_and_is_made_again(tmp_path, monkeypatch, how):
     async def work():

@@ -10,6 +10,7 @@ from slackwater.sim.scenario import PLANTED
 DONE = (
     "columns.wrote",
     "columns.scanned",
+    "columns.feed_scanned",
     "columns.oracle_read",
     "queues.columns_new",
     "queues.columns_changed",

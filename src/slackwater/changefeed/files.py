@@ -26,21 +26,25 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import pyarrow
 
 from slackwater.changefeed.file_bytes import FORMATS, file_bytes
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, show
 from slackwater.codec.envelope import Enveloper, Timeline, by_table
 from slackwater.errors import DecodeError, StorageError, UsageError, invariant
 from slackwater.model.settle import Settling
-from slackwater.protocol.feeds.events import Changes, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from slackwater.codec.envelope import Envelopes
+    from slackwater.model.changes import Changes, InitialPage
+
+pa: Any = pyarrow
 FILE_ROWS = 1 << 16
 """Rows of one file; part of the format, because names and bytes follow from it."""
 INTERVAL_S_MIN = 0.001
@@ -181,7 +185,7 @@ class FeedFiles:
         }
         self._settling = Settling(after=self.done)
         self._scan_parts: dict[tuple[int, int], int] = {}
-        self._scan_rest: Changes | None = None
+        self._scan_rest: list[Envelopes] = []
 
     @property
     def full(self) -> bool:
@@ -189,24 +193,53 @@ class FeedFiles:
         return self._settling.full
 
     def scan(self, rows: Changes) -> list[File]:
-        """Rows of the initial scan, in key order, each with its own timestamp; complete parts come out as files."""
+        """Rows of the initial scan, in key order; complete parts come out as files."""
         invariant(not self.scanned, "A-feed-scanned")
-        held = rows if self._scan_rest is None else joined([self._scan_rest, rows])
+        if self.config.befores and rows.befores is None:
+            rows = msgspec.structs.replace(rows, befores=[b""] * len(rows))
         files: list[File] = []
-        start = 0
-        for at in _table_ends(held):
-            while at - start >= FILE_ROWS or (at < len(held) and at > start):
-                end = min(start + FILE_ROWS, at)
-                files += self._scan_part(held.pick(list(range(start, end))))
-                start = end
-        self._scan_rest = held.pick(list(range(start, len(held))))
+        for (table_id, _), changes in by_table(rows).items():
+            enveloper = self._enveloper[table_id]
+            files += self._scanned(enveloper.under(changes, enveloper.timeline.at(self.config.after)))
         return files
+
+    def scan_page(self, page: InitialPage) -> list[File]:
+        """The same, of a page that came as columns."""
+        invariant(not self.scanned, "A-feed-scanned")
+        return [file for found in self._enveloper[page.table_id].initial(page) for file in self._scanned(found)]
 
     def finish_scan(self) -> list[File]:
         """The table as of `config.after` has been handed over: the rest, and the marker."""
-        files = self._scan_part(self._scan_rest) if self._scan_rest is not None else []
-        self._scan_rest, self.scanned = None, True
+        files = self._scan_part()
+        self.scanned = True
         return [*files, marker(self.config.after)]
+
+    def _scanned(self, found: Envelopes) -> Iterator[File]:
+        """Rows of an initial scan, all seen with the schema as of the scan, however old they are."""
+        if self._scan_rest and self._scan_rest[-1].schema is not found.schema:
+            yield from self._scan_part()
+        held = sum(envelopes.batch.num_rows for envelopes in self._scan_rest)
+        start, rows = 0, found.batch.num_rows
+        while held + rows - start >= FILE_ROWS:
+            cut = FILE_ROWS - held
+            self._scan_rest.append(found._replace(batch=found.batch.slice(start, cut)))
+            yield from self._scan_part()
+            start, held = start + cut, 0
+        if start < rows:
+            self._scan_rest.append(found._replace(batch=found.batch.slice(start)))
+
+    def _scan_part(self) -> list[File]:
+        """What is held, as one file."""
+        held, self._scan_rest = self._scan_rest, []
+        if not held:
+            return []
+        schema = held[0].schema
+        (batch,) = pa.Table.from_batches([found.batch for found in held]).combine_chunks().to_batches()
+        name = schema.table_id, schema.version
+        part = self._scan_parts.get(name, 0)
+        self._scan_parts[name] = part + 1
+        path = data_path(self.config.after, schema.name, schema.version, part, self.config.form)
+        return [File(path, file_bytes(held[0]._replace(batch=batch), self.config.form))]
 
     def add(self, changes: Changes) -> None:
         """What the feed delivers, in any order, also repeatedly."""
@@ -244,31 +277,9 @@ class FeedFiles:
             path = data_path(upto, envelopes.schema.name, version, part, self.config.form)
             yield File(path, file_bytes(envelopes, self.config.form))
 
-    def _scan_part(self, rows: Changes) -> list[File]:
-        """Rows of an initial scan are all seen with the schema as of the scan, however old they are."""
-        files = []
-        if self.config.befores and rows.befores is None:
-            rows = msgspec.structs.replace(rows, befores=[b""] * len(rows))
-        for (table_id, _), changes in by_table(rows).items():
-            enveloper = self._enveloper[table_id]
-            schema = enveloper.timeline.at(self.config.after)
-            part = self._scan_parts.get((table_id, schema.version), 0)
-            self._scan_parts[table_id, schema.version] = part + 1
-            path = data_path(self.config.after, schema.name, schema.version, part, self.config.form)
-            files.append(File(path, file_bytes(enveloper.under(changes, schema), self.config.form)))
-        return files
-
 
 def _cut(changes: Changes, start: int) -> Changes:
     return changes.pick(list(range(start, min(start + FILE_ROWS, len(changes)))))
-
-
-def _table_ends(changes: Changes) -> list[int]:
-    """Where one table's rows end and the next one's begin; the last is the number of rows. Rows are in key order."""
-    if len(changes) and changes.keys[0][:7] == changes.keys[-1][:7]:
-        return [len(changes)]
-    ends = [i for i in range(1, len(changes)) if changes.keys[i][:7] != changes.keys[i - 1][:7]]
-    return [*ends, len(changes)] if len(changes) else []
 
 
 # --- the writer ----------------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ class DirectoryFeed:
             befores=self.config.befores,
             interval_s=min(ASK_INTERVAL_S_MAX, self.config.interval_s / ASKS_PER_WINDOW),
             whole=True,
+            columns=True,
         )
 
     async def run(self, db: AsyncDatabase, *, tell: Callable[[DirectoryFeed], None] = lambda _: None) -> None:
@@ -102,7 +103,10 @@ class DirectoryFeed:
             self.done = self._content.done
 
     def _made(self, content: FeedFiles, item: ChangesItem) -> Iterator[File]:
-        if item.rows is not None and item.initial:
+        if item.page is not None:
+            self.rows += item.page.rows
+            yield from content.scan_page(item.page)
+        elif item.rows is not None and item.initial:
             self.rows += len(item.rows)
             yield from content.scan(item.rows)
         elif item.rows is not None:

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
     from slackwater.client.gateways import Gateways
-    from slackwater.model.changes import Changes
+    from slackwater.codec.envelope import Envelopes
+    from slackwater.model.changes import Changes, InitialPage
     from slackwater.model.tables import TableDescriptor, TableHistory
 
 GIVE_UP_S = 300.0
@@ -116,6 +117,7 @@ def request_of(
         whole=atomic,
         on_schema_change=on_schema_change,
         expires_after_s=duration_of(expires_after, "expires_after") or 0.0,
+        columns=True,
     )
 
 
@@ -185,6 +187,8 @@ class _Reader:
             yield from self._schemas(history)
         if item.rows is not None:
             yield from self._rows(item.rows, initial=item.initial)
+        if item.page is not None:
+            yield from self._page(item.page)
         if item.token:
             self._token = item.token
         if item.resolved > self._resolved or item.done:
@@ -203,15 +207,22 @@ class _Reader:
             rows = msgspec.structs.replace(rows, befores=[b""] * len(rows))
         for (table_id, _), block in by_table(rows).items():
             for envelopes in self._envelopers[table_id].batches(block):
-                yield ChangeBatch(
-                    kind="rows",
-                    table=envelopes.schema.name,
-                    data=envelopes.batch,
-                    initial=initial,
-                    schema=envelopes.schema,
-                    resolved=self._resolved,
-                    token=self._token,
-                )
+                yield self._batch(envelopes, initial=initial)
+
+    def _page(self, page: InitialPage) -> Iterator[ChangeBatch]:
+        for envelopes in self._envelopers[page.table_id].initial(page):
+            yield self._batch(envelopes, initial=True)
+
+    def _batch(self, envelopes: Envelopes, *, initial: bool) -> ChangeBatch:
+        return ChangeBatch(
+            kind="rows",
+            table=envelopes.schema.name,
+            data=envelopes.batch,
+            initial=initial,
+            schema=envelopes.schema,
+            resolved=self._resolved,
+            token=self._token,
+        )
 
     def _changed(self, version: TableDescriptor) -> ChangeBatch:
         return ChangeBatch(
@@ -267,6 +278,11 @@ class _Settled(_Reader):
                 "too much waits to be resolved; look at `slackwater frontier`, or follow without atomic=True",
                 bytes=self._settling.bytes,
             )
+
+    def _page(self, page: InitialPage) -> Iterator[ChangeBatch]:
+        if page.rows:
+            yield from self._changed_upto(page.ts)
+        yield from super()._page(page)
 
     def _checkpoint(self, item: ChangesItem) -> Iterator[ChangeBatch]:
         while self._waiting and self._waiting[0].modified <= item.resolved:

@@ -108,6 +108,18 @@ class ChangeDecoder:
             arrays.append(self._before(changes))
         return pa.RecordBatch.from_arrays([*arrays, *columns], schema=self.schema)
 
+    def present_at(self, rows: Any, ts: int) -> Any:
+        """A record batch of rows, which a scan decoded by this version, as what was there at a timestamp: nothing before it."""
+        size = rows.num_rows
+        op = OPS[_INSERT if self._befores else _UPSERT]
+        arrays = [pa.repeat(pa.scalar(op), size), pa.repeat(pa.scalar(ts, pa.int64()), size)]
+        if self._txn_ids:
+            arrays.append(pa.nulls(size, pa.binary()))
+        arrays.append(pa.repeat(pa.scalar(self._table.version, pa.int64()), size))
+        if self._befores:
+            arrays.append(pa.nulls(size, self.schema.field(BEFORE).type))
+        return pa.RecordBatch.from_arrays([*arrays, *rows.columns], schema=self.schema)
+
     def _before(self, changes: ChangeRows) -> Any:
         if changes.befores is None or changes.had is None:
             raise UsageError("these changes come without what they replaced; ask for before-images")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from slackwater.clock.timestamp import Timestamp, show
+from slackwater.codec.arrow import arrow_fields
+from slackwater.codec.bulk_arrow import unpack
 from slackwater.codec.changes_arrow import ChangeDecoder, change_schema, rows_of
 from slackwater.codec.damage import damaged_row, first_damaged
 from slackwater.codec.layout import split_table_key
@@ -25,7 +27,7 @@ from slackwater.errors import DecodeError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from slackwater.model.changes import Changes
+    from slackwater.model.changes import Changes, InitialPage
     from slackwater.model.schema import TableSchema
 
     Array = np.ndarray[Any, Any]
@@ -109,6 +111,15 @@ class Enveloper:
     def under(self, changes: Changes, schema: TableSchema) -> Envelopes:
         """One batch under one schema, whenever the rows were committed: for a table as of one instant."""
         return Envelopes(schema, self._batch(changes, schema))
+
+    def initial(self, page: InitialPage) -> list[Envelopes]:
+        """The batches of a table as of one instant that came as columns."""
+        schema = self.timeline.written.get(page.version)
+        if schema is None:
+            raise DecodeError("rows came by a version of the table that was not sent before", version=page.version)
+        decoder = self._decoder(schema)
+        batches = unpack(page.blocks, arrow_fields(schema.columns), page.patches)
+        return [Envelopes(schema, decoder.present_at(batch, page.ts)) for batch in batches if batch.num_rows]
 
     def schema(self, schema: TableSchema) -> Any:
         """The Arrow schema of the batches of one version."""

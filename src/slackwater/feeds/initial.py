@@ -11,11 +11,13 @@ resumed scan goes on with the others *at the same timestamp*. When nothing is le
     scan = InitialScan(kv, frontier, scan_ts=ts)
     async for changes in scan: …; save(scan.token())
     async with client.watch(spans, after=scan.token()) as feed: …
+
+`Scanning` is all of this but the reading of a page, which is of rows here and of columns at gateways (`gateway.initial`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import UsageError
@@ -32,16 +34,17 @@ WAIT_MS = 1_000
 """How long a follower may wait for the timestamp to close before the leaseholder is asked."""
 
 
-class InitialScan:
+Page = TypeVar("Page")
+
+
+class Scanning(Generic[Page]):
     """Pages of the table as of one timestamp; moves the frontier as it goes."""
 
-    def __init__(self, kv: KV, frontier: Frontier, *, scan_ts: Timestamp, page_keys: int = PAGE_KEYS) -> None:
+    def __init__(self, frontier: Frontier, *, scan_ts: Timestamp) -> None:
         if scan_ts <= MIN:
             raise UsageError("an initial scan reads at a timestamp", scan_ts=scan_ts)
         self.frontier = frontier
         self.scan_ts = scan_ts
-        self._kv = kv
-        self._page_keys = page_keys
 
     @property
     def done(self) -> bool:
@@ -52,15 +55,33 @@ class InitialScan:
         """Where to go on after the pages handed out so far."""
         return token_of(self.frontier, scan_ts=MIN if self.done else self.scan_ts).encode()
 
-    def __aiter__(self) -> InitialScan:
+    def __aiter__(self) -> Scanning[Page]:
         return self
 
-    async def __anext__(self) -> Changes:
+    async def __anext__(self) -> Page:
         span = next((p.span for p in self.frontier.entries() if p.ts < self.scan_ts), None)
         if span is None:
             raise StopAsyncIteration
+        page, upto = await self.read_page(span)
+        self.frontier.forward(Span(span.start, upto), self.scan_ts)
+        return page
+
+    async def read_page(self, span: Span) -> tuple[Page, bytes]:
+        """The next rows of a span, and the key up to which they are all there is."""
+        raise NotImplementedError
+
+
+class InitialScan(Scanning[Changes]):
+    """Pages of rows."""
+
+    def __init__(self, kv: KV, frontier: Frontier, *, scan_ts: Timestamp, page_keys: int = PAGE_KEYS) -> None:
+        super().__init__(frontier, scan_ts=scan_ts)
+        self._kv = kv
+        self._page_keys = page_keys
+
+    async def read_page(self, span: Span) -> tuple[Changes, bytes]:
+        """The next rows of a span."""
         rows = await self._kv.scan(
             span.start, span.end, ts=self.scan_ts, max_keys=self._page_keys, follower_ok=True, wait_ms=WAIT_MS
         )
-        self.frontier.forward(Span(span.start, rows.resume or span.end), self.scan_ts)
-        return Changes(rows.keys, [self.scan_ts] * len(rows.keys), rows.values)
+        return Changes(rows.keys, [self.scan_ts] * len(rows.keys), rows.values), rows.resume or span.end

@@ -39,6 +39,7 @@ from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_fr
 from slackwater.feeds.initial import InitialScan
 from slackwater.feeds.protection import FeedProtection, ProtectionPolicy
 from slackwater.gateway.closing import check_closing
+from slackwater.gateway.initial import ColumnScan
 from slackwater.gateway.tables import owner_of
 from slackwater.hooks import probe
 from slackwater.model.changes import Changes, joined
@@ -176,14 +177,16 @@ class TableFeed:
             position=position,
         )
         if self._scan_ts:
-            scan = InitialScan(self._node.kv, self._frontier, scan_ts=self._scan_ts)
-            async for rows in scan:
-                resolved, scan_ts = self._frontier.resolved, MIN if scan.done else self._scan_ts
+            async for news in self._news(self._scan_ts):
+                yield news
+            async for item in self._scanned(self._frontier, self._scan_ts):
+                resolved = self._frontier.resolved
+                scan_ts = MIN if resolved >= self._scan_ts else self._scan_ts
                 token, position = (
                     self._token(resolved, scan_ts=scan_ts),
                     self._position(self._frontier, scan_ts=scan_ts),
                 )
-                yield ChangesItem(rows=rows, initial=True, token=token, position=position, resolved=resolved)
+                yield msgspec.structs.replace(item, token=token, position=position, resolved=resolved)
         if self._request.initial_scan == "only" or self._frontier.resolved >= self._until:
             yield self._checkpoint(self._frontier.resolved, done=True)
             return
@@ -330,7 +333,16 @@ class TableFeed:
             if before > self._sent:
                 yield self._checkpoint(before)
             frontier = Frontier([schema_span(version.schema)], after=before)
-            async for rows in InitialScan(self._node.kv, frontier, scan_ts=version.modified):
+            async for item in self._scanned(frontier, version.modified):
+                yield item
+
+    async def _scanned(self, frontier: Frontier, scan_ts: Timestamp) -> AsyncIterator[ChangesItem]:
+        """The tables of a frontier as of one timestamp, page by page."""
+        if self._request.columns:
+            async for page in ColumnScan(self._node, frontier, self._known, scan_ts=scan_ts):
+                yield ChangesItem(page=page, initial=True)
+        else:
+            async for rows in InitialScan(self._node.kv, frontier, scan_ts=scan_ts):
                 yield ChangesItem(rows=rows, initial=True)
 
 

@@ -8,7 +8,8 @@
 
 Versions travel as parallel columns, not as objects: one flush of a busy range is one `Changes`, and it goes from the replica
 to the application's machine without being touched; there `codec.envelope` makes Arrow of it. `ChangedValue` is the view of one
-row, for validators, scripts and people.
+row, for validators, scripts and people. A table as of one timestamp, which a feed may begin with, travels as Arrow's columns
+(`InitialPage`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import DecodeError, invariant
+from slackwater.model.patches import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +116,18 @@ class Changes(FeedItem, frozen=True, dict=True):
         for column in (self.timestamps, self.values, self.befores, self.txn_ids):
             if column is not None and len(column) != len(self.keys):
                 raise DecodeError("the columns of a block of changes differ in length", keys=len(self.keys))
+
+
+class InitialPage(msgspec.Struct, frozen=True):
+    """A piece of one table as of one timestamp: Arrow IPC messages without their schema (`protocol.range.bulk`)."""
+
+    table_id: int
+    version: int
+    """Of the table, by which the rows are shown: all of its columns, in order."""
+    ts: Timestamp
+    rows: int
+    blocks: list[memoryview]
+    patches: list[Patch] = []
 
 
 def changes_of(values: list[ChangedValue], *, befores: bool = False) -> Changes:

@@ -24,10 +24,13 @@ from slackwater.changefeed.files import (
     resolved_upto,
 )
 from slackwater.clock.timestamp import MIN, Timestamp, from_us
+from slackwater.codec.bulk_arrow import pack
 from slackwater.codec.envelope import Enveloper, Timeline
 from slackwater.codec.rows import RowCodec
+from slackwater.codec.rows_arrow import BlockDecoder
 from slackwater.errors import DecodeError, InvariantViolation, StorageError, UsageError
 from slackwater.model import kinds
+from slackwater.model.changes import InitialPage
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.settle import Settling
 from slackwater.protocol.feeds.events import Changes
@@ -185,6 +188,27 @@ def test_initial_scan_in_parts(monkeypatch):
     assert whole[-1].path == marker_path(DAY)
     assert json.loads(whole[0].content.splitlines()[0])["op"] == "insert"
     assert FeedFiles(config(initial_scan=True), TIMELINES, done=DAY).scanned
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.parametrize("befores", [False, True])
+def test_a_scan_that_comes_as_columns_makes_the_same_files(monkeypatch, form, befores):
+    monkeypatch.setattr(module, "FILE_ROWS", 3)
+    people, places = [person(i, 0, f"p{i}") for i in range(7)], [place("Oslo", 0), place("Rome", 0)]
+    asked = config(form, initial_scan=True, befores=befores)
+    of_rows = FeedFiles(asked, TIMELINES)
+    expected = [*of_rows.scan(block(people + places)), *of_rows.finish_scan()]
+    for size in (1, 2, 5, 7):
+        made = FeedFiles(asked, TIMELINES)
+        files = []
+        for schema, rows in ((PEOPLE, people), (PLACES, places)):
+            decode = BlockDecoder(schema, {1: schema}).decode
+            for start in range(0, len(rows), size):
+                batch = decode([value for _, _, value in rows[start : start + size]])
+                files += made.scan_page(InitialPage(schema.table_id, 1, DAY, batch.num_rows, [pack(batch)]))
+        assert [*files, *made.finish_scan()] == expected
+    with pytest.raises(DecodeError, match="version"):
+        FeedFiles(asked, TIMELINES).scan_page(InitialPage(5, 9, DAY, 0, []))
 
 
 def test_the_last_window_may_be_shorter():

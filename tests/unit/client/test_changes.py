@@ -14,7 +14,6 @@ from slackwater.catalog import definition
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.codec.layout import schema_span
 from slackwater.errors import BelowGcThreshold, DecodeError, FeedExpired, Overloaded, Retry, UsageError
-from slackwater.feeds.initial import PAGE_KEYS
 from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec
 from slackwater.protocol.client.changes import CHANGES, OpenChanges
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
 QUICK = {"closed_timestamp.target_duration": 0.2, "feed.publish_interval": 0.05}
 
 
-def play(story: Callable[[Cluster, AsyncDatabase], Awaitable[None]], *, size: int = 1) -> None:
+def play(story: Callable[[Cluster, AsyncDatabase], Awaitable[None]], *, size: int = 1, **settings: float) -> None:
     """Run a story against a fresh cluster with two tables."""
 
     async def main() -> None:
-        async with Cluster(size, **QUICK) as cluster, session(cluster) as db:
+        async with Cluster(size, **QUICK | settings) as cluster, session(cluster) as db:
             await db.create_table("accounts", ACCOUNTS, primary_key=["id"])
             await db.create_table("ledger", {"id": "int8", "amount": "int8"}, primary_key=["id"])
             async with asyncio.timeout(60):
@@ -131,15 +130,16 @@ def test_a_token_from_before_what_is_kept_is_refused_for_good_and_told_where_to_
 
 def test_the_token_of_an_initial_scan_that_was_broken_off_begins_it_again_at_the_same_time() -> None:
     async def story(cluster: Cluster, db: AsyncDatabase) -> None:
-        count = 2 * PAGE_KEYS + 1
+        count = 4_001
         await db.upsert("accounts", accounts(count))
         feed, seen, token, began = db.changes("accounts"), 0, "", 0
         async for batch in feed:
             seen += batch.data.num_rows
             token, began = batch.token, batch.data["_commit_ts"][0].as_py()
             assert batch.resolved == MIN, "nothing is resolved yet"
-            if seen > PAGE_KEYS:
+            if seen > count // 2:
                 break
+        assert seen < count, "a page is not all of it"
         await feed.aclose()
         await db.upsert("accounts", [{"id": 0, "owner": "later", "balance": 1}])
         again = await collect(db, "accounts", after=token, until=db.now())
@@ -148,7 +148,7 @@ def test_the_token_of_an_initial_scan_that_was_broken_off_begins_it_again_at_the
         assert sorted(r["id"] for r in scanned) == list(range(count)), "also those that came before the token did"
         assert [(r["id"], r["owner"]) for r in rows if r["_commit_ts"] > began] == [(0, "later")]
 
-    play(story)
+    play(story, **{"gateway.page_bytes": 1 << 13})
 
 
 def test_a_feed_that_is_past_its_end_ends_and_does_not_go_back() -> None:

@@ -3,14 +3,16 @@
     client                               gateway
     OpenChanges ───────────────────────► the tables, their spans, one feed over all of them
              ◄─ ChangesItem(tables, since, resolved, token)       first: what the tables look like, where it starts
-             ◄─ ChangesItem(rows, initial=True, position)         pages of the initial scan, each with its position
+             ◄─ ChangesItem(page, initial=True, position)         pages of the initial scan, each with its position
              ◄─ ChangesItem(rows)                                 changes as they come, per key in order
              ◄─ ChangesItem(tables)                               a table has changed; before any row that needs to know
              ◄─ ChangesItem(resolved, token, position)            what came before is whole up to here
              ◄─ ChangesItem(resolved, token, done=True)           `until`, the scan's end, or a schema change to stop at
 
-Rows travel as they are stored (`model.changes`) and are decoded by the client: the server has the least to spare. A stream that
-breaks is opened again, on any gateway, with the last position and the tables' ids; what came after that position comes again.
+Changes travel as they are stored (`model.changes`) and are decoded by the client: the server has the least to spare. A table as
+of one timestamp travels as columns, like a scan, because replicas keep closed history so (`InitialPage`); a client that does not
+ask for those gets rows. A stream that breaks is opened again, on any gateway, with the last position and the tables' ids; what
+came after that position comes again.
 
     token       goes on from `resolved`: for the application, which may keep rows at or below `resolved` and nothing else
     position    goes on behind everything sent so far, range by range: for the client, while it runs and has all of that
@@ -21,7 +23,7 @@ from __future__ import annotations
 import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.model.changes import Changes
+from slackwater.model.changes import Changes, InitialPage
 from slackwater.model.ids import TableId
 from slackwater.model.tables import TableHistory
 from slackwater.runtime.access import CLIENTS
@@ -53,6 +55,8 @@ class OpenChanges(msgspec.Struct, frozen=True):
     on_schema_change: str = "continue"
     expires_after_s: float = 0.0
     """A feed that lags for longer than this fails rather than keep history; 0: it keeps history for as long as it runs."""
+    columns: bool = False
+    """Whether pages of initial scans and backfills may come as columns."""
 
 
 class ChangesItem(msgspec.Struct, frozen=True):
@@ -60,7 +64,7 @@ class ChangesItem(msgspec.Struct, frozen=True):
 
     rows: Changes | None = None
     initial: bool = False
-    """The rows are a table as of one timestamp: of an initial scan, or a backfill after the schema change at that time."""
+    """What comes is a table as of one timestamp: of an initial scan, or a backfill after the schema change at that time."""
     tables: tuple[TableHistory, ...] = ()
     since: Timestamp = MIN
     """With the first item: schema changes after this are news."""
@@ -68,6 +72,7 @@ class ChangesItem(msgspec.Struct, frozen=True):
     token: str = ""
     position: str = ""
     done: bool = False
+    page: InitialPage | None = None
 
 
 CHANGES: StreamMethod[OpenChanges, ChangesItem] = StreamMethod("db.changes", OpenChanges, ChangesItem, callers=CLIENTS)

@@ -1,7 +1,7 @@
 """Bulk reads of a table whose columns are made, changed, damaged and lost all the time (I-38).
 
     w1 w2     write, replace and delete rows of one table, some of them many at once
-    r1 r2     scan and take snapshots, of the present and of the past, with any choice of columns and predicates
+    r1 r2     scan and take snapshots, of the present and of the past, with any choice of columns and predicates; begin feeds
     rot       now and then a bit of a file of columns is flipped, or a file is gone
 
 beside the cluster's traffic, operator and faults: splits, merges and moves of replicas, crashes that lose what was not flushed.
@@ -10,7 +10,7 @@ Every page that comes from columns is compared with rows by the oracle.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from slackwater.client.gateways import Gateways
 from slackwater.codec.arrow import settle_pandas
 from slackwater.errors import SegmentDamaged, SlackwaterError
 from slackwater.hooks import probe
+from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.columns import Columns
 from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
@@ -78,7 +79,7 @@ class ColumnsWorker:
         while cluster.traffic:
             cluster.busy[self.name] = "reading and writing"
             await self._runtime.clock.sleep(self._draw.decay(THINK_MEAN_NS) / NS)
-            with suppress(SlackwaterError):
+            with suppress(SlackwaterError, TimeoutError):
                 await (self._write() if self.name.startswith("w") else self._read())
             if self.name == "r1" and self._draw.chance(1, ROT_ONE_IN):
                 self._rot()
@@ -114,7 +115,9 @@ class ColumnsWorker:
             how["columns"] = draw.pick([["id"], ["text", "id"], ["n"]])
         if draw.chance(1, 3):
             how["where"] = [draw.pick([("id", "<", KEYS // 2), ("n", ">=", 2), ("text", "=", "w1")])]
-        if draw.chance(1, 3):
+        if draw.chance(1, 8):
+            await self._begin_feed()
+        elif draw.chance(1, 3):
             await self.db.scan(TABLE, nearest=draw.chance(1, 2), **how)
         else:
             back_s = draw.below(BACK_S_MAX + 1)
@@ -122,6 +125,16 @@ class ColumnsWorker:
             snap = await self.db.snapshot(tables=[TABLE], read_from=source, as_of=past)
             await snap.scan(TABLE, **how)
         probe("columns.scanned")
+
+    async def _begin_feed(self) -> None:
+        """Read the table as of some moment as a feed does that begins there."""
+        back_s = self._draw.below(BACK_S_MAX + 1)
+        async with (
+            timeout(TIMEOUT_S),
+            aclosing(self.db.changes(TABLE, after=f"-{back_s}s", initial_scan="only")) as feed,
+        ):
+            async for batch in feed:
+                probe("columns.feed_began" if batch.initial else "columns.feed_scanned")
 
     def _rot(self) -> None:
         """Flip a bit of a file, or take it away, on one machine."""
