@@ -281,7 +281,8 @@ class DescriptorLeases:
         elif now_ns - self._stuck_since_ns >= self._settings["catalog.lease.duration"] * 1e9:
             probe("catalog.leases_given_up")
             self._stuck_since_ns = now_ns
-            await self._give_up()
+            with suppress(SlackwaterError):  # then the record expires: it is not renewed any more
+                await self._give_up()
 
     async def close(self) -> None:
         """Delete every row that no write needs any more: this node is about to stop."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from slackwater.codec.layout import KEY_MIN, KV, kv
+from slackwater.codec.layout import KEY_MIN, KV, META, kv
 from slackwater.errors import HistoryIncomplete
 from slackwater.model.descriptors import Generation, Genesis, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
@@ -214,6 +214,29 @@ def test_the_log_of_a_range_that_waits_for_its_second_replica_is_kept():
             await first.admin.change_replicas(kv(b""), [N1, N2])
             trimmed = first.queues.queues[7].trimmed  # type: ignore[attr-defined]
             await cluster.until(lambda: trimmed.get(3, 0) > 0, poke=lambda: first.queues.sweep("trim"))
+
+    asyncio.run(main())
+
+
+def test_the_log_is_kept_for_the_second_replica_while_its_node_is_dead():
+    """Found by seed 701484142: the log went past a dead node's replica, and then the only other one could not be read."""
+
+    async def main():
+        async with Cluster(2) as cluster:
+            first, second = cluster.nodes
+            for key in (META, kv(b"")):
+                await first.admin.change_replicas(key, [N1, N2])
+            trimmed = first.queues.queues[7].trimmed  # type: ignore[attr-defined]
+            await cluster.fill(10)
+            await cluster.until(lambda: trimmed.get(3, 0) > 0, poke=lambda: first.queues.sweep("trim"))
+            behind = second.store.replicas[RangeId(3)].state.position
+            await cluster.kill(second)
+            await cluster.fill(10, prefix=b"m")
+            first.settings.set("liveness.dead_after", 1.0)
+            await cluster.until(lambda: dead(first, N2))
+            await cluster.until(lambda: first.store.durable[RangeId(3)] > behind, poke=first.engine.flush)
+            await first.queues.sweep("trim")
+            assert trimmed[3] <= behind
 
     asyncio.run(main())
 

@@ -4,8 +4,9 @@ The bound is the lowest *durable* position over all replicas: an applied positio
 crash and is replayed from the log (pitfall 59). A replica that cannot be asked, or is named and not there yet, counts as
 position 0. Only one on a node that has been dead for long is left out: if it comes back, it takes a snapshot.
 
-A range that has one replica and waits for its second keeps its log: should the node be lost, another one makes the range
-again from that (`lost.py`).
+A range of which one replica is well keeps its log while there is a second, wherever it is and however far behind, or a node
+for one: should the first be lost, or its store be damaged, the second goes on from the log, or another node makes the range
+again from it (`lost.py`). So the log grows while all nodes but one of a range are dead; retire them to end that.
 
 A range that was merged into this one leaves a log behind; it goes once everybody has durably applied the merge
 (`replica/driver/merged_ranges.py`).
@@ -38,11 +39,12 @@ def trim_upto(
 
 
 async def _only_here(visit: Visit) -> bool:
-    """Whether the range has one replica, is to have more, and there is a node for another: its log is all else there is."""
+    """Whether the range has one good replica, is to have more, and another is named or has a node: its log is all else."""
     view, own = visit.view, visit.context.node_id
     filled = [s for s in (await visit.members()).values() if isinstance(s, ReplicaStatus) and not s.failure]
     others = [n for n in view.nodes if n != own and view.state(n) is NodeState.LIVE]
-    return len(filled) < min(2, view.factor(visit.descriptor)) and bool(others)
+    named = [n for n in visit.descriptor.replicas if n != own]
+    return len(filled) < min(2, view.factor(visit.descriptor)) and bool(others or named)
 
 
 class TrimQueue:
