@@ -3,10 +3,12 @@ import asyncio
 import pytest
 
 from slackwater.clock import HybridClock, Timestamp
+from slackwater.clock.timestamp import LOGICAL_BITS
 from slackwater.errors import ClockError, ConnectionLost, Overloaded, ProtocolError
 from slackwater.runtime import run
+from slackwater.runtime.access import ANYBODY
 from slackwater.runtime.clock import RealClock
-from slackwater.runtime.rpc import SUPPORTED, Dialer, Identity, RpcServer, session, wire
+from slackwater.runtime.rpc import SUPPORTED, Dialer, Identity, Method, RpcServer, session, wire
 from tests.unit.runtime.world import COUNT, DOUBLE, ECHO, HANG, NETS, Answer, Ask, turns, world
 
 both_nets = pytest.mark.parametrize("net", NETS)
@@ -253,6 +255,24 @@ def test_a_clock_too_far_ahead_fails_the_message_not_the_connection():
                 await peer.stream(COUNT, Ask(3)).__anext__()
             assert not peer.ended
             assert isinstance(w.server.refusals[0][1], ClockError), "the heartbeat was refused too"
+            await target.close()
+
+    run(main())
+
+
+def test_a_timeless_method_is_answered_to_a_clock_too_far_ahead_which_is_not_followed():
+    """Found by seed 323327082: greetings were refused by a node whose clock had been put right, and it knew no address."""
+    greet = Method("test.greet", Ask, Answer, callers=ANYBODY, timeless=True)
+
+    async def main():
+        hook = Hook()
+        async with world(hook=hook) as w:
+            w.server.handle_sync(greet, lambda ask, _: Answer(ask.n))
+            fast = Hook(ahead_s=60)
+            target = dialer(w, hook=fast)
+            peer = await target.peer(w.address)
+            assert await peer.call(greet, Ask(1)) == Answer(1)
+            assert fast.clock.now() > hook.clock.now() + (50_000_000 << LOGICAL_BITS), "nothing was followed"
             await target.close()
 
     run(main())

@@ -210,7 +210,10 @@ class Ok(msgspec.Struct, frozen=True):
     """Acknowledges a fetch or a quarantine."""
 
 
-HELLO: Method[HelloRequest, HelloReply] = Method("node.hello", HelloRequest, HelloReply, callers=NODES_AND_OPERATORS)
+HELLO: Method[HelloRequest, HelloReply] = Method(
+    "node.hello", HelloRequest, HelloReply, callers=NODES_AND_OPERATORS, timeless=True
+)
+"""Timeless: a node that knows no address cannot find out that its clock is right again, if greetings are refused by it."""
 INIT: Method[InitRequest, InitReply] = Method("node.init", InitRequest, InitReply, callers=OPERATORS)
 REPORT: Method[ReportRequest, ReportReply] = Method(
     "node.report", ReportRequest, ReportReply, callers=NODES_AND_OPERATORS

@@ -26,15 +26,21 @@ Res = TypeVar("Res")
 
 
 class _Signature(Generic[Req, Res]):
-    """A name, what is asked, what is answered and who may ask."""
+    """A name, what is asked, what is answered and who may ask.
 
-    __slots__ = ("_decode_request", "_decode_response", "callers", "name", "request_type", "response_type")
+    `timeless`: the server answers whatever the caller's clock says. A timestamp too far ahead is not followed, as always.
+    """
 
-    def __init__(self, name: str, request_type: type[Req], response_type: type[Res], *, callers: Role) -> None:
+    __slots__ = ("_decode_request", "_decode_response", "callers", "name", "request_type", "response_type", "timeless")
+
+    def __init__(
+        self, name: str, request_type: type[Req], response_type: type[Res], *, callers: Role, timeless: bool = False
+    ) -> None:
         if not callers:
             raise UsageError(f"{name} names no role that may call it; give `callers`", name=name)
         self.name = name
         self.callers = callers
+        self.timeless = timeless
         self.request_type = request_type
         self.response_type = response_type
         self._decode_request = msgspec.msgpack.Decoder(request_type).decode

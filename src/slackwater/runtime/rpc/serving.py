@@ -38,7 +38,7 @@ from slackwater.errors import (
     UnavailableError,
     UsageError,
 )
-from slackwater.hooks import level, tap
+from slackwater.hooks import level, probe, tap
 from slackwater.runtime.access import denied, said_of
 from slackwater.runtime.later import Later
 from slackwater.runtime.rpc.deadlines import Deadlines
@@ -212,7 +212,12 @@ class ServerSession(RpcSession):
             self._server.refused(self._connection.peer, error)
             raise error
         if self._hook is not None and message.ts:
-            self._hook.update(message.ts)
+            try:
+                self._hook.update(message.ts)
+            except ClockError:
+                if not handler.method.timeless:
+                    raise
+                probe("rpc.timeless")
         if len(self._running) >= self._in_flight_max:
             raise Overloaded("too many requests of this connection are running; back off", limit=self._in_flight_max)
         if self._running_bytes and self._running_bytes + len(message.body) > self._bytes_max:
