@@ -235,3 +235,27 @@ def test_a_dropped_table_takes_no_rows_from_the_first_of_its_two_last_versions_o
                 await two.catalog.leases.take(made.table_id, 3)
 
     asyncio.run(main())
+
+
+def test_a_node_that_cannot_even_end_its_epoch_goes_on_and_lets_it_expire() -> None:
+    """Found by seed 717271137: the error came out of the task that keeps the leases, and ended the node."""
+
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            leases = node.catalog.leases
+            tried = 0
+
+            async def lost() -> None:
+                nonlocal tried
+                tried += 1
+                raise AmbiguousResult("the answer was lost")
+
+            leases._give_up = lost
+            assert leases.book.term is not None
+            leases._doubtful[(1, 1)] = leases.book.term.epoch
+            leases._stuck_since_ns = 0
+            await leases._judge()
+            assert tried == 1
+
+    asyncio.run(main())
