@@ -9,11 +9,11 @@
     new lease     starts at the start of the lease; the former one could write nothing after its own end
 
 Nothing travels but commands, so there are no heartbeats, no epochs and no indexes to compare. The price is one log entry per
-range and interval, for ever, whether or not anybody reads: it keeps every range awake (docs/closed_timestamp_schemes.md).
+range and interval, for ever, read or not: it keeps every range awake (docs/closed_timestamp_schemes.md).
 
 The age is the zone's own lag (`slackwater zone set … --duration-ms`), or `closed_timestamp.max_write_age`. It is applied by
 the leaseholder and carried as a timestamp: followers that took the age from their own settings would serve too much while
-a setting changes. Tests: `tests/unit/closedts/test_write_ages.py`.
+a setting changes. Walk-through: `tests/scripts/closedts/max_write_age_seed_001.txt`.
 
     ages       max_proposed per range, and the bound that follows
     driver     the loop that proposes empty commands

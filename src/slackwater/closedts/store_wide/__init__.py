@@ -22,5 +22,6 @@ closes by the same lag; and nothing of it is in the applied state, so a new leas
 
 Departures from the document: heartbeats have a stream of their own instead of riding on Raft's (its own open question); a
 replica that lags keeps several promises that wait for their index, not one; missed heartbeats are merged.
-Tests: `tests/unit/closedts/test_store_wide.py`; under load and all faults, `tests/sim/test_schemes.py`.
+Walk-throughs: `tests/scripts/closedts/store_wide_*.txt`, one for each row of the document's table of state transitions. Every
+order of a few operations: `tests/unit/closedts/test_exhaustive.py`; under load and all faults: `tests/sim/test_schemes.py`.
 """
