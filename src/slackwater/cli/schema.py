@@ -46,17 +46,21 @@ examples:
   slackwater index create orders by_customer customer "placed desc" --storing price
   slackwater index drop orders by_customer
 """
-_VERBS: dict[str, tuple[tuple[str, ...], Callable[[list[str]], dict[str, Any]]]] = {
-    "add-column": (("NAME", "TYPE"), lambda a: {"add_column": {a[0]: a[1]}}),
-    "drop-column": (("NAME",), lambda a: {"drop_column": a[0]}),
-    "rename-column": (("OLD", "NEW"), lambda a: {"rename_column": {a[0]: a[1]}}),
-    "set-type": (("NAME", "TYPE"), lambda a: {"set_type": {a[0]: a[1]}}),
-    "set-not-null": (("NAME",), lambda a: {"set_not_null": a[0]}),
-    "drop-not-null": (("NAME",), lambda a: {"drop_not_null": a[0]}),
-    "add-check": (("NAME", "CONDITION"), lambda a: {"add_check": {a[0]: a[1]}}),
-    "drop-check": (("NAME",), lambda a: {"drop_check": a[0]}),
-    "rename-to": (("NAME",), lambda a: {"rename_to": a[0]}),
-    "truncate": ((), lambda _: {}),
+_VERBS: dict[str, tuple[tuple[str, ...], str, Callable[[list[str]], dict[str, Any]]]] = {
+    "add-column": (
+        ("NAME", "TYPE"),
+        "add a column; TYPE may say `not null` and a default",
+        lambda a: {"add_column": {a[0]: a[1]}},
+    ),
+    "drop-column": (("NAME",), "remove a column that no key, index or check uses", lambda a: {"drop_column": a[0]}),
+    "rename-column": (("OLD", "NEW"), "give a column another name", lambda a: {"rename_column": {a[0]: a[1]}}),
+    "set-type": (("NAME", "TYPE"), "widen the type of a column", lambda a: {"set_type": {a[0]: a[1]}}),
+    "set-not-null": (("NAME",), "refuse NULL in a column, once no row has one", lambda a: {"set_not_null": a[0]}),
+    "drop-not-null": (("NAME",), "allow NULL in a column", lambda a: {"drop_not_null": a[0]}),
+    "add-check": (("NAME", "CONDITION"), "require a condition of every row", lambda a: {"add_check": {a[0]: a[1]}}),
+    "drop-check": (("NAME",), "require a condition no longer", lambda a: {"drop_check": a[0]}),
+    "rename-to": (("NAME",), "give the table another name", lambda a: {"rename_to": a[0]}),
+    "truncate": ((), "delete all rows; they stay readable as of before", lambda _: {}),
 }
 
 
@@ -147,13 +151,13 @@ def alter_main(argv: list[str]) -> int:
     parser = _parser("alter", "Change columns, checks or the name of a table, beside all reads and writes.")
     parser.add_argument("table", metavar="TABLE")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="CHANGE")
-    for name, (words, _) in _VERBS.items():
-        verb = verbs.add_parser(name)
+    for name, (words, says, _) in _VERBS.items():
+        verb = verbs.add_parser(name, help=says, description=says)
         for number, word in enumerate(words):
             verb.add_argument(f"word{number}", metavar=word)
         _add_common(verb)
     options = parser.parse_args(argv)
-    words, arguments = _VERBS[options.verb]
+    words, _, arguments = _VERBS[options.verb]
     given = arguments([getattr(options, f"word{number}") for number in range(len(words))])
 
     async def change(db: AsyncDatabase) -> TableChange:
