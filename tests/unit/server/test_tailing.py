@@ -16,7 +16,7 @@ from slackwater.runtime.seam import Family
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from slackwater.storage.batch import WriteBatch
 
@@ -159,5 +159,31 @@ def test_a_listener_gets_each_entry_with_its_own_writes_however_many_are_applied
             assert [len(keys) for keys in written] == [1] * 6
             positions = [position for position, _ in listener.seen]
             assert positions == sorted(set(positions))
+
+    run(main())
+
+
+def test_an_append_that_was_seen_and_is_not_answered_holds_up_nothing() -> None:
+    """Found by seed 648215958: the answer was lost, the entry applied, and every write of the range waited 10 s for it."""
+
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            node = cluster.nodes[0]
+            log = node.store.context.log
+            append, unanswered = log.append, 0
+
+            async def silent(range_id: RangeId, payloads: Sequence[bytes]) -> Position:
+                nonlocal unanswered
+                position = await append(range_id, payloads)
+                if range_id == 3:
+                    unanswered += 1
+                    await asyncio.Event().wait()
+                return position
+
+            log.append = silent  # type: ignore[method-assign]
+            for i in range(3):
+                await asyncio.wait_for(node.kv.put(kv(b"k%d" % i), b"v"), 20)
+            assert unanswered == 3
+            assert len(await cluster.keys()) == 3
 
     run(main())

@@ -3,7 +3,8 @@
     submit(proposal) ─► buffer ─► flush ─► append ─► (the tail sees it) ─► settle(outcome) ─► the waiter
 
 While one append is under way, everything evaluated meanwhile gathers in the buffer and leaves as one entry: group commit
-for free. An append with an unknown outcome is repeated with the same bytes until the entry is seen, or cannot apply any
+for free. An append whose entry the tail has shown need not be answered: it is given up a moment later, so that an answer that
+was lost does not hold the range up until `log.append_timeout`. An append with an unknown outcome is repeated with the same bytes until the entry is seen, or cannot apply any
 more because the lease has changed (pitfall 54: unknown is neither failure nor success). Under the max-write-age scheme it is
 not repeated for longer than a write may be old: then an empty command with a higher index takes its place, so that it can
 no longer apply wherever it turns up.
@@ -19,9 +20,10 @@ from slackwater.hooks import probe, tap
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, ComplaintTrigger
 from slackwater.replica.apply import ApplyVerdict
 from slackwater.runtime.later import Later
-from slackwater.runtime.sync import Event
+from slackwater.runtime.sync import Event, get_running_loop, timeout
 
 if TYPE_CHECKING:
+    from asyncio import Timeout
     from collections.abc import Callable
 
     from slackwater.clock.timestamp import Timestamp
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from slackwater.replica.state import RangeState
 
 
+ANSWER_GRACE_S = 0.1
+"""How long the answer to an append may come after its entry was applied; most come before."""
 APPEND_BACKOFF_S = 0.01
 APPEND_BACKOFF_MAX_S = 1.0
 assert APPEND_BACKOFF_S <= APPEND_BACKOFF_MAX_S, "pauses grow"
@@ -65,6 +69,9 @@ class Pipeline:
         self._targets = targets
         self._patience_s = patience_s
         self._dirty = Event()
+        self._under_way: Flight[Waiter] | None = None
+        self._answer: Timeout | None = None
+        """The wait for the answer to the append that is under way, until its entry is seen."""
 
     def submit(self, proposal: Proposal[Waiter]) -> None:
         """Insert an evaluated proposal. Its waiter is told when the command is decided."""
@@ -91,7 +98,9 @@ class Pipeline:
         while not self._decided(flight):
             try:
                 if payload:
-                    await self._context.log.append(range_id, [payload])
+                    await self._answered(flight, payload)
+            except TimeoutError:
+                probe("propose.seen_unanswered")
             except AppendUnknown:
                 probe("propose.append_unknown")
             except Overloaded:
@@ -131,6 +140,22 @@ class Pipeline:
                 ),
             )
 
+    async def _answered(self, flight: Flight[Waiter], payload: bytes) -> None:
+        """Append; `TimeoutError` once the entry was applied and its answer does not come."""
+        async with timeout(None) as self._answer:
+            self._under_way = flight
+            try:
+                await self._context.log.append(self.buffer.range_id, [payload])
+            finally:
+                self._under_way = self._answer = None
+
+    def _applied(self) -> None:
+        """Something was applied: the answer to an append that is decided by it is waited for a moment longer, no more."""
+        flight, answer = self._under_way, self._answer
+        if flight is not None and answer is not None and self._decided(flight):
+            self._answer = None
+            answer.reschedule(get_running_loop().time() + ANSWER_GRACE_S)
+
     def _overdue(self, flight: Flight[Waiter], since_ns: int, patience_s: float) -> bool:
         """Whether an entry of the lease in force has been under way for longer than its writes may be old."""
         if flight.lease_sequence != self.buffer.sequence:
@@ -150,6 +175,7 @@ class Pipeline:
             "I-08"
         )
         proposal = self.buffer.settle(outcome.command.command_id)
+        self._applied()
         if proposal is None:
             return
         if outcome.verdict is ApplyVerdict.ACCEPTED:
@@ -168,6 +194,7 @@ class Pipeline:
     def lease_changed(self, state: RangeState) -> None:
         """Another lease is in force: what was proposed under the old one can never apply."""
         assert state.descriptor.range_id == self.buffer.range_id, "a pipeline serves one range"
+        self._applied()
         dead = self.buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
         for proposal in dead:
             fail(
