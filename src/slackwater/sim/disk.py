@@ -64,6 +64,7 @@ class SimDisk:
         self.short_percent = 0
         self.rot: tuple[Rotten, ...] = ()
         self.crashes_survived: list[tuple[int, int]] = []
+        self._busy: dict[Any, None] = {}
 
     def open(self, name: str) -> SimEngine:
         """Open or create the engine called `name`."""
@@ -75,6 +76,7 @@ class SimDisk:
         """Power cut: each open engine keeps a drawn prefix of what was not yet flushed."""
         self.platter.crash(self._keep)
         self.engines.clear()
+        self._busy.clear()
 
     def _keep(self, unflushed: int) -> int:
         kept = self.stream.below(unflushed + 1)
@@ -122,8 +124,20 @@ class SimDisk:
             return None
         return self.stream.below(SHORT_PAIRS_MAX)
 
+    async def take(self, wait_ns: int) -> None:
+        """Return after so long, or as soon as the hardware is well again."""
+        waiter = self.loop.create_future()
+        self._busy[waiter] = None
+        self.loop.call_at_ns(self.loop.now_ns + wait_ns, _done, waiter)
+        try:
+            await waiter
+        finally:
+            self._busy.pop(waiter, None)
+
     def heal(self) -> None:
-        """The hardware is well again."""
+        """The hardware is well again, and what it was slow with is done."""
+        for waiter in list(self._busy):
+            _done(waiter)
         self.slow_max_ns = self.stalled_upto_ns = self.bad_reads = 0
         self.full = False
         self.spoil()
@@ -174,12 +188,12 @@ class SimEngine:
         if self._disk.full:
             refuse_full(self._disk)
         mark = self._engine.mark()
-        await self._spin(self._disk.flush_ns())
+        await self._disk.take(self._disk.flush_ns())
         self._engine.harden(mark)
 
     async def checkpoint(self, directory: Path) -> None:
         """A complete copy; takes as long as a flush."""
-        await self._spin(self._disk.flush_ns())
+        await self._disk.take(self._disk.flush_ns())
         await self._engine.checkpoint(directory)
 
     def ingest(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
@@ -192,12 +206,6 @@ class SimEngine:
         """One line for logs."""
         full = " full" if self._disk.full else ""
         return f"{self._disk.name} {self._engine.status()}{full}"
-
-    async def _spin(self, wait_ns: int) -> None:
-        loop = self._disk.loop
-        waiter = loop.create_future()
-        loop.call_at_ns(loop.now_ns + wait_ns, _done, waiter)
-        await waiter
 
     # --- reads while a fault is armed ------------------------------------------------------------------------------
 

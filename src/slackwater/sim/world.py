@@ -62,6 +62,8 @@ FAIL_STOP = (StorageError, ClockError)
 EVENTS_MAX = 20_000
 STOP_TASK = "stop"
 AFTERMATH_NS = NS // 10
+HEALTHY_REST_NS = NS
+"""How long a machine that was asked to stop is off at most, once the world is well."""
 
 
 class OracleFailure(Exception):
@@ -196,6 +198,7 @@ class Machine:
         self.world.event(f"{self.name} has stopped after {took_ns / NS:.3f}s")
         stopped(self, took_ns)
         self.crash(kernel_lives=True)
+        rest_ns = min(rest_ns, HEALTHY_REST_NS) if self.world.healthy else rest_ns  # healed while it was stopping
         self.world.loop.call_at_ns(self.world.loop.now_ns + rest_ns, self.start)
 
     def leftovers(self) -> list[str]:

@@ -76,6 +76,22 @@ def test_what_is_written_during_a_flush_is_not_part_of_it():
     assert keys(n1.disk.open("store")) == [b"before"]
 
 
+def test_a_stall_that_is_healed_ends_the_flush_under_way():
+    """Seed 779731394 of collecting: a node was judged by the time of a healed world while its disk still stood still."""
+    w, n1 = node()
+    engine = n1.disk.open("store")
+    n1.disk.stalled_upto_ns = 30 * NS
+
+    async def main(runtime):
+        put(engine, b"x")
+        await engine.flush()
+        return True
+
+    w.loop.call_later(1, w.heal)
+    assert run_in(w, "n1", main, seconds=10)
+    assert n1.disk.at_risk() == 0
+
+
 def test_a_crash_during_a_flush_may_lose_it():
     w, n1 = node()
     engine = n1.disk.open("store")
