@@ -4,10 +4,12 @@
 
 While one append is under way, everything evaluated meanwhile gathers in the buffer and leaves as one entry: group commit
 for free. An append whose entry the tail has shown need not be answered: it is given up a moment later, so that an answer that
-was lost does not hold the range up until `log.append_timeout`. An append with an unknown outcome is repeated with the same bytes until the entry is seen, or cannot apply any
-more because the lease has changed (pitfall 54: unknown is neither failure nor success). Under the max-write-age scheme it is
-not repeated for longer than a write may be old: then an empty command with a higher index takes its place, so that it can
-no longer apply wherever it turns up.
+was lost does not hold the range up until `log.append_timeout`.
+
+An append with an unknown outcome is repeated with the same bytes until the entry is seen, or cannot apply any more because
+the lease has changed (pitfall 54: unknown is neither failure nor success). Under the max-write-age scheme it is not repeated
+for longer than a write may be old: then an empty command with a higher index takes its place, so that it can no longer apply
+wherever it turns up.
 """
 
 from __future__ import annotations
@@ -99,8 +101,6 @@ class Pipeline:
             try:
                 if payload:
                     await self._answered(flight, payload)
-            except TimeoutError:
-                probe("propose.seen_unanswered")
             except AppendUnknown:
                 probe("propose.append_unknown")
             except Overloaded:
@@ -141,13 +141,16 @@ class Pipeline:
             )
 
     async def _answered(self, flight: Flight[Waiter], payload: bytes) -> None:
-        """Append; `TimeoutError` once the entry was applied and its answer does not come."""
-        async with timeout(None) as self._answer:
-            self._under_way = flight
-            try:
+        """Append; `AppendUnknown` also when the entry was applied and its answer does not come."""
+        try:
+            async with timeout(None) as self._answer:
+                self._under_way = flight
                 await self._context.log.append(self.buffer.range_id, [payload])
-            finally:
-                self._under_way = self._answer = None
+        except TimeoutError:
+            probe("propose.seen_unanswered")
+            raise AppendUnknown("the entry was applied before the append was answered") from None
+        finally:
+            self._under_way = self._answer = None
 
     def _applied(self) -> None:
         """Something was applied: the answer to an append that is decided by it is waited for a moment longer, no more."""
