@@ -20,6 +20,7 @@ from asyncio import (
     QueueEmpty,
     QueueFull,
     Semaphore,
+    Timeout,
     get_running_loop,
     shield,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "QueueEmpty",
     "QueueFull",
     "Semaphore",
+    "Timeout",
     "get_running_loop",
     "shield",
     "timeout",
@@ -59,7 +61,7 @@ class timeout:  # noqa: N801 - used as the function it replaces
     def __init__(self, seconds: float | None) -> None:
         self._inner = asyncio.timeout(seconds)
 
-    async def __aenter__(self) -> asyncio.Timeout:
+    async def __aenter__(self) -> Timeout:
         """Begin to count; the limit that is returned can be moved."""
         await _in_task()
         return await self._inner.__aenter__()

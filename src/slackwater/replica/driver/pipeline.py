@@ -25,7 +25,6 @@ from slackwater.runtime.later import Later
 from slackwater.runtime.sync import Event, get_running_loop, timeout
 
 if TYPE_CHECKING:
-    from asyncio import Timeout
     from collections.abc import Callable
 
     from slackwater.clock.timestamp import Timestamp
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver.context import HasState, ReplicaContext
     from slackwater.replica.propose import Flight, Proposal, ProposalBuffer
     from slackwater.replica.state import RangeState
+    from slackwater.runtime.sync import Timeout
 
 
 ANSWER_GRACE_S = 0.1
