@@ -121,6 +121,58 @@ def test_feeds_begin_with_columns(tmp_path, monkeypatch):
     asyncio.run(work())
 
 
+def test_columns_follow_changes_of_their_table(tmp_path, monkeypatch):
+    """Columns added, widened, renamed, dropped; an index; truncated and dropped: a read gives what rows are."""
+
+    async def work():
+        async with opened(tmp_path, monkeypatch) as (db, columns, _):
+            await db.create_table("t", {"id": "int8", "n": "int4", "v": "string"}, primary_key=["id"])
+            ids = range(0, 2 * ROWS, 2)
+            await db.upsert("t", pa.table({"id": ids, "n": pa.array(ids, pa.int32()), "v": [f"old {n}" for n in ids]}))
+            await until(lambda: settled(columns))
+            before = db.now()
+            await db.alter_table("t", add_column={"state": "string not null default 'fresh'"})
+            await db.alter_table("t", set_type={"n": "int8"}, rename_column={"v": "text"})
+            await db.create_index("t", "by_text", "text")
+            await db.upsert("t", [{"id": 3, "n": 1 << 40, "text": "odd", "state": "put"}])
+            expected = [{"id": n, "n": n, "text": f"old {n}", "state": "fresh"} for n in ids]
+            expected.insert(2, {"id": 3, "n": 1 << 40, "text": "odd", "state": "put"})
+            assert (await db.scan("t")).to_pylist() == expected
+            widened = {(column.name, column.type) for column in (await db.table("t")).columns}
+            await until(lambda: all(shape(kept) == widened for kept in columns) and list(columns))
+            pages, of_rows = columns.pages, columns.row_pages
+            assert (await db.scan("t")).to_pylist() == expected
+            assert columns.pages > pages
+            assert columns.row_pages == of_rows
+            old = (await (await db.snapshot(tables=["t"], as_of=before)).scan("t")).to_pylist()
+            assert old == [{"id": n, "n": n, "v": f"old {n}"} for n in ids]
+            await db.alter_table("t", drop_column="n")
+            assert (await db.scan("t", columns=["id", "text"])).to_pylist()[2] == {"id": 3, "text": "odd"}
+            assert of_index(columns) == {(await db.table("t")).index_id}, "no entries of an index"
+            await db.truncate_table("t")
+            truncated = db.now()
+            assert not (await db.scan("t")).num_rows
+            await db.upsert("t", [{"id": n, "text": "again", "state": "x"} for n in ids])
+            assert (await (await db.snapshot(tables=["t"], as_of=truncated)).scan("t")).num_rows == 0
+            assert (await (await db.snapshot(tables=["t"], as_of=before)).scan("t")).to_pylist() == old
+            primary = (await db.table("t")).index_id
+            await until(lambda: primary in of_index(columns))
+            assert (await db.scan("t"))["text"].to_pylist() == ["again"] * ROWS
+            await db.drop_table("t")
+            files = tmp_path / "engine" / "columns"
+            await until(lambda: not list(columns) and not list(files.iterdir()))
+
+    asyncio.run(work())
+
+
+def shape(kept):
+    return {(column.name, column.type) for column in kept.opened().index.schema.columns}
+
+
+def of_index(columns):
+    return {split_table_key(kept.record.start)[1] for kept in columns}
+
+
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
 def test_a_damaged_file_means_a_slower_read_and_is_made_again(tmp_path, monkeypatch, how):
     async def work():

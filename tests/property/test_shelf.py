@@ -5,13 +5,16 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.bulk_arrow import plan_schema, unpack
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import ConflictError, SegmentDamaged, SlackwaterError
+from slackwater.model.kinds import ColumnKind, ColumnType
 from slackwater.model.scan_plan import ScanPlan
+from slackwater.model.schema import Column
 from slackwater.model.txns import Txn
 from slackwater.protocol.range.bulk import ScanArrow
 from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
@@ -31,7 +34,7 @@ BOUND = st.one_of(st.none(), st.tuples(KEY, st.booleans()))
 LATER = st.integers(1, 30)
 READ = st.tuples(
     st.just("read"), BOUND, BOUND, st.integers(0, 60), st.sampled_from([0, 1, 50]),
-    st.sampled_from([200, 2_000, 1 << 20]), st.integers(1, 3), st.booleans(),
+    st.sampled_from([200, 2_000, 1 << 20]), st.booleans(),
 )  # fmt: skip
 WRITE = st.tuples(st.just("write"), st.lists(st.tuples(KEY, LATER, st.booleans()), min_size=1, max_size=6))
 MAKE = st.tuples(st.just("make"), BOUND, BOUND, st.integers(0, 4), WRITE)
@@ -40,18 +43,32 @@ CLEAR = st.tuples(st.just("clear"), KEY, KEY)
 INTENT = st.tuples(st.just("intent"), KEY, LATER)
 CRASH = st.tuples(st.just("crash"), st.integers(0, 100))
 SPOIL = st.tuples(st.just("spoil"), st.integers(0, 1 << 20), st.booleans())
-STEP = st.one_of(READ, READ, READ, WRITE, MAKE, MAKE, MEANWHILE, CLEAR, INTENT, CRASH, SPOIL)
+ALTER = st.tuples(st.just("alter"))
+STEP = st.one_of(READ, READ, READ, WRITE, MAKE, MAKE, MEANWHILE, CLEAR, INTENT, CRASH, SPOIL, ALTER)
 STEPS = st.lists(STEP, min_size=1, max_size=40)
+
+
+def ladder(*, by_name):
+    """The versions of a table that is altered: columns added, dropped, renamed, widened, twice, and no longer NULL."""
+    *first, third = versions_of(by_name=by_name)
+    count = Column(5, "count", ColumnType(ColumnKind.INT4))
+    state = Column(6, "state", ColumnType(ColumnKind.STRING), nullable=False, default="fresh")
+    wide, wider = (structs.replace(count, type=ColumnType(kind)) for kind in (ColumnKind.INT, ColumnKind.FLOAT))
+    strict = structs.replace(wider, nullable=False, default=None)
+    later = [(count,), (count, state), (wide, state), (wider,), (strict,)]
+    added = [structs.replace(third, version=4 + at, columns=third.columns + more) for at, more in enumerate(later)]
+    return [*first, third, *added]
 
 
 class Store:
     """One engine with its shelf, written at ever later timestamps, as a range is; and read with and without segments."""
 
     def __init__(self, *, by_name, shape, known=1):
-        self.schemas = versions_of(by_name=by_name)
-        self.codec = RowCodec(self.schemas[0], {s.version: s for s in self.schemas})
+        self.schemas = ladder(by_name=by_name)
+        self.codecs = [RowCodec(schema, {s.version: s for s in self.schemas}) for schema in self.schemas]
         self.shape = shape
-        self.known = self.schemas[:known]
+        self.version = known
+        self.since = dict.fromkeys(range(1, known + 1), 0)
         self.engine = MemoryEngine()
         self.shelf = Shelf(self.engine.files)
         self.now = 1
@@ -59,8 +76,23 @@ class Store:
         self.span = schema_span(self.schemas[0])
         self.write([(n, 1, False) for n in range(0, KEYS, 2)])
 
+    @property
+    def known(self):
+        """The versions there are."""
+        return self.schemas[: self.version]
+
+    def alter(self):
+        """The next version of the table; writers use it and the one before."""
+        self.version = min(self.version + 1, len(self.schemas))
+        self.since.setdefault(self.version, self.now + 1)
+
     def row(self, number, ts):
-        return self.codec.encode({"id": number, "name": "x" * (number % 3), "score": float(ts)})
+        text = "x" * (number % 3)
+        some = {"id": number, "name": text, "title": text, "score": float(ts), "added": "a" * (ts % 3)}
+        # A column that must not be NULL has been filled before that was said: `count` never is.
+        some |= {"count": ts, "state": text}
+        codec = self.codecs[max(1, self.version - ts % 2) - 1]
+        return codec.encode({column.name: some[column.name] for column in codec.schema.columns})
 
     def key(self, bound, otherwise):
         if bound is None:
@@ -167,10 +199,10 @@ class Store:
 
     def read(self, step, meanwhile=None):
         """Page by page; each page is compared with a read of just its span from rows."""
-        _, low, high, back, rows, size, version, patches = step
+        _, low, high, back, rows, size, patches = step
         at, end = sorted((self.key(low, self.span.start), self.key(high, self.span.end)))
         ts = max(1, self.now - back)
-        plan = ScanPlan(tuple(self.schemas), version)
+        plan = ScanPlan(tuple(self.known), max(v for v, since in self.since.items() if since <= ts))
         while at < end:
             bulk = bulk_of(ScanArrow(at, end, plan.encode(), patches), ts, rows, size)
             with self.engine.snapshot() as frozen:
@@ -224,7 +256,7 @@ def play(store, steps):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    by_name=st.booleans(), known=st.integers(1, 3), steps=STEPS,
+    by_name=st.booleans(), known=st.integers(1, 8), steps=STEPS,
     shape=st.sampled_from([Shape(7), Shape(batch_bytes=200), Shape()]),
 )  # fmt: skip
 def test_segments_give_what_rows_give(by_name, known, steps, shape):
@@ -234,7 +266,7 @@ def test_segments_give_what_rows_give(by_name, known, steps, shape):
 def test_segments_are_used_and_deltas_outlive_a_crash():
     """Without this, everything above would hold for a shelf that finds nothing."""
     store = Store(by_name=False, shape=Shape(7))
-    read = ("read", None, None, 0, 0, 1 << 20, 1, True)
+    read = ("read", None, None, 0, 0, 1 << 20, True)
     play(store, [("make", None, None, 99, ())])
     play(store, [read])
     assert (store.shelf.pages, store.shelf.row_pages) == (1, 0)
@@ -252,6 +284,20 @@ def test_segments_are_used_and_deltas_outlive_a_crash():
     play(store, [("spoil", 40, True), read])
     assert not list(store.shelf)
     assert store.shelf.damaged == 1
+
+
+def test_a_segment_serves_later_versions_of_its_table():
+    """Without this, a segment could be of no use from the first change of its table on."""
+    store = Store(by_name=False, shape=Shape(7), known=4)
+    play(store, [("make", None, None, 99, ())])
+    for pages in range(1, 4):  # a column is added, widened, widened again
+        play(store, [("alter",), ("write", [(5, 1, False), (6, 2, True)]), ("read", None, None, 0, 0, 1 << 20, True)])
+        assert (store.shelf.pages, store.shelf.row_pages) == (pages, 0)
+    play(store, [("alter",), ("read", None, None, 0, 0, 1 << 20, True)])  # NULL is forbidden, and no row has it
+    assert (store.shelf.pages, store.shelf.row_pages) == (4, 0)
+    play(store, [("make", None, None, 99, ())])
+    (kept,) = store.shelf
+    assert kept.opened().index.schema.version == len(store.schemas)
 
 
 def test_a_worn_segment_goes_with_the_batch_that_wears_it_out():

@@ -20,6 +20,7 @@ import msgspec
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import DecodeError, invariant
+from slackwater.model.ids import TableId
 from slackwater.model.patches import Patch
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Changes(FeedItem, frozen=True, dict=True):
 class InitialPage(msgspec.Struct, frozen=True):
     """A piece of one table as of one timestamp: Arrow IPC messages without their schema (`protocol.range.bulk`)."""
 
-    table_id: int
+    table_id: TableId
     version: int
     """Of the table, by which the rows are shown: all of its columns, in order."""
     ts: Timestamp

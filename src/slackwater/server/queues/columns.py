@@ -5,8 +5,9 @@
                          few rows                         ► none: a walk of them is as cheap
     a segment            much has changed, and it is used ► make it anew, from itself and its changes
                          nothing has changed for long     ► move its anchor up: it is as good as made now
+                         columns were added or widened    ► make it anew: only what is stored as it is read is sent as it is
                          its anchor is below what was collected, or there are many small ones ► make it anew from rows
-                         its table was dropped, or the disk budget is exceeded ► drop it
+                         its table was dropped or truncated, or the disk budget is exceeded ► drop it
 
 A range may have rows of many tables, one of them written all the time: rows and quiet are those of a table in a range. A table
 is quiet where its range is (a large table is written at one end), and also where it has not been written anywhere on this store.
@@ -24,6 +25,7 @@ from slackwater.clock.timestamp import seconds_between
 from slackwater.codec.layout import INDEX_BYTES, TABLE, VERSION_BYTES, split_table_key, table_span
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
+from slackwater.model.spans import Span
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.columns.shelf import DELTA_MIN
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.model.ids import RangeId
-    from slackwater.model.spans import Span
-    from slackwater.model.tables import TableHistory
+    from slackwater.model.tables import TableDescriptor, TableHistory
     from slackwater.replica.driver import Replica
     from slackwater.runtime.seam import Reader
     from slackwater.server.queues.context import QueueContext
@@ -73,6 +74,8 @@ class Range(NamedTuple):
     """Whether it has not been written for long enough."""
     wanted: bool
     """Whether it has been read row by row."""
+    outdated: frozenset[int] = frozenset()
+    """Versions of the table that lack a column of the newest one, or have it by another type."""
 
 
 def next_segment(
@@ -94,6 +97,8 @@ def next_segment(
         limit = max(min(DELTA_MIN // 4, rows_min), one.record.rows * delta_percent / 100)
         if len(one.delta) > limit and (one.uses or here.quiet):
             return SegmentPlan(start, upto, "changed")
+        if one.record.version in here.outdated and due:
+            return SegmentPlan(start, upto, "altered")
         at = upto
     return SegmentPlan(at, end, "new") if at < end and due else None
 
@@ -192,11 +197,9 @@ class ColumnsQueue:
                 history = await self._context.tables(table_id)
             except SlackwaterError:  # it is not in the catalog: its rows cannot be decoded
                 continue
-            if history.latest.schema.index_id != index_id:
-                continue
-            if history.latest.dropped:
-                for kept in columns.overlapping(span.start, span.end):
-                    self._drop(kept, "its table was dropped")
+            if history.latest.dropped or history.latest.schema.index_id != index_id:
+                for kept in columns.overlapping(span.start, span.end):  # entries of an index have none
+                    self._drop(kept, "its table was dropped or truncated")
                 continue
             self._drop_small(span)
             await self._table(replica, span, history, quiet=quiet, alone=len(spans) == 1)
@@ -221,7 +224,7 @@ class ColumnsQueue:
                 return
             rows = Stats(*replica.state.stats).live_keys
             wanted = history.latest.table_id in self._asked
-            here = Range(span.__class__(start, end), rows, replica.state.gc_threshold, quiet, wanted)
+            here = Range(Span(start, end), rows, replica.state.gc_threshold, quiet, wanted, outdated(history))
             kept = columns.overlapping(start, end)
             self._move_anchors(replica, kept)
             next_one = next_segment(here, kept, rows_min=rows_min, delta_percent=settings["columns.delta_percent"])
@@ -287,6 +290,17 @@ class ColumnsQueue:
         leads = state.lease.holder == self._context.node_id and len(state.descriptor.replicas) > 1
         patience_s = self._context.settings["columns.quiet_period"] * (LEADER_PATIENCE if leads else 1)
         return now_ns - known.since(name, number, now_ns=now_ns) >= patience_s * 1e9
+
+
+def outdated(history: TableHistory) -> frozenset[int]:
+    """The versions of a table that lack a column of the newest one, or have it by another type; names do not matter."""
+    newest = _shape(history.latest)
+    shapes = [(version.version, _shape(version)) for version in history.versions]
+    return frozenset(number for number, known in shapes if any(column not in known for column in newest))
+
+
+def _shape(version: TableDescriptor) -> list[tuple[object, ...]]:
+    return [(column.id, column.type, column.default) for column in version.columns]
 
 
 def live_rows(keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[int, bytes]:

@@ -95,7 +95,7 @@ class PlanReader:
                 known = stored.columns[at]
                 if known.default != column.default or not can_retype(known.type, column.type):
                     return None
-                if known.nullable and not column.nullable:
+                if known.nullable and not column.nullable and segment.nulls(at):
                     return None
             found.append(at)
         return found

@@ -253,6 +253,10 @@ class Segment:
         """The keys of a batch."""
         return self.arrays(number, [len(self.places) + 1])[0]
 
+    def nulls(self, place: int) -> int:
+        """How many rows have NULL in a column."""
+        return sum(batch.chunks[place].nulls for batch in self.index.batches)
+
     def statistics(self, column_id: int) -> tuple[Any, Any] | None:
         """The lowest and highest value of a column in each batch, as two arrays; None: not known."""
         if self._statistics is None:

@@ -74,6 +74,8 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
     anchor: int
     rows: int
     size: int
+    version: int = 0
+    """Of its table; 0: not known."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -241,7 +243,9 @@ class Shelf:
     def install(self, making: Making, built: Built, batch: WriteBatch) -> tuple[KeptSegment, Noted]:
         """Put the record of a finished segment into a batch that is written in this step; then `installed`."""
         index = built.made
-        record = SegmentRecord(making.number, index.start, index.end, index.anchor, index.rows, built.size)
+        record = SegmentRecord(
+            making.number, index.start, index.end, index.anchor, index.rows, built.size, index.schema.version
+        )
         stored = [s for s in making.stored if index.start <= s[:-VERSION_BYTES] < index.end]
         delta = Delta(dict.fromkeys([*built.changed, *stored]), self._room)
         kept = KeptSegment(self._files, record, delta, parts=int(bool(delta)))
