@@ -11,6 +11,7 @@ DONE = (
     "columns.wrote",
     "columns.scanned",
     "columns.feed_scanned",
+    "columns.altered",
     "columns.oracle_read",
     "queues.columns_new",
     "queues.columns_changed",

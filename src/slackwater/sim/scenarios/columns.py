@@ -1,6 +1,7 @@
 """Bulk reads of a table whose columns are made, changed, damaged and lost all the time (I-38).
 
     w1 w2     write, replace and delete rows of one table, some of them many at once
+    w1        alters it now and then: columns come, widen, are renamed and go, an index comes and goes, all rows go at once
     r1 r2     scan and take snapshots, of the present and of the past, with any choice of columns and predicates; begin feeds
     rot       now and then a bit of a file of columns is flipped, or a file is gone
 
@@ -42,6 +43,18 @@ THINK_MEAN_NS = NS // 3
 TIMEOUT_S = 8.0
 BACK_S_MAX = 6
 ROT_ONE_IN = 12
+ALTER_ONE_IN = 4
+ALTERATIONS: tuple[dict[str, Any], ...] = (
+    {"add_column": {"extra": "int4 default 7"}},
+    {"add_column": {"late": "string not null default 'x'"}},
+    {"set_type": {"extra": "int8"}},
+    {"set_type": {"extra": "float8"}},
+    {"rename_column": {"extra": "spare"}},
+    {"rename_column": {"spare": "extra"}},
+    {"drop_column": "late"},
+    {"drop_column": "extra"},
+)
+"""Many of them are refused, because the column is not there or there already."""
 SETTINGS = {
     "closed_timestamp.target_duration": 1.0,
     "clock.max_offset": 0.25,
@@ -96,9 +109,25 @@ class ColumnsWorker:
             return False
         return True
 
+    async def _alter(self) -> None:
+        """Begin to change the table; the job goes on by itself."""
+        draw = self._draw
+        if draw.chance(1, 6):
+            await self.db.truncate_table(TABLE, wait=False)
+        elif draw.chance(1, 5):
+            await self.db.create_index(TABLE, "by_n", "n", wait=False)
+        elif draw.chance(1, 4):
+            await self.db.drop_index(TABLE, "by_n", wait=False)
+        else:
+            await self.db.alter_table(TABLE, **draw.pick(ALTERATIONS), wait=False)
+        probe("columns.altered")
+
     async def _write(self) -> None:
         draw = self._draw
         self._count += 1
+        if self.name == "w1" and draw.chance(1, ALTER_ONE_IN):
+            await self._alter()
+            return
         many = draw.pick([1, 2, 20, KEYS])
         if draw.chance(1, 4):
             await self.db.delete(TABLE, [{"id": draw.below(KEYS)} for _ in range(min(many, 3))])
