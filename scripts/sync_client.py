@@ -49,7 +49,7 @@ class Pair(NamedTuple):
 
     name: str
     twins: tuple[tuple[str, str], ...]
-    """(file, class); methods in this order."""
+    """(file, class); methods in this order. The last is the twin itself, the others are its bases."""
     base: str
     doc: str
     left_out: frozenset[str] = frozenset()
@@ -58,7 +58,7 @@ class Pair(NamedTuple):
 PAIRS = (
     Pair(
         "Transaction",
-        (("transaction.py", "AsyncTransaction"),),
+        (("transaction_schema.py", "TransactionSchema"), ("transaction.py", "AsyncTransaction")),
         "Blocking[AsyncTransaction]",
         "`AsyncTransaction`, waited for. Made by `Database.transaction` and `run`.",
         frozenset({"commit", "rollback", "restart"}),
@@ -188,7 +188,8 @@ def _head(imports: Imports) -> str:
     ]
     for pair in PAIRS:
         if "[" in pair.base:
-            running += [f"from slackwater.client.{file.removesuffix('.py')} import {twin}" for file, twin in pair.twins]
+            file, twin = pair.twins[-1]
+            running.append(f"from slackwater.client.{file.removesuffix('.py')} import {twin}")
     typing = sorted({*imports.typing, "from collections.abc import Iterator"} - imports.running)
     lines = [HEADER, *running, *sorted(imports.running)]
     lines += ["", "if TYPE_CHECKING:", *(f"    {line}" for line in typing if "typing import" not in line)]

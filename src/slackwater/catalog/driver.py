@@ -163,22 +163,34 @@ class TableCatalog:
         definition.first_version(
             1, name, columns, primary_key, indexes=indexes
         )  # what is wrong is said before anything is written
-        await self._fresh(MIN)
-        if len(self.tables) >= TABLES_MAX:
-            raise Overloaded("the cluster has as many tables as it can hold", limit=TABLES_MAX)
 
         async def work(txn: Transaction) -> TableRecord:
-            if await txn.get(name_key(name)) is not None:
-                raise UsageError(f"there is a table {name!r} already; drop it first or pick another name", table=name)
+            await self.check_new(txn, name)
             table_id = await txn.increment(TABLE_ID_KEY)
             record = definition.first_version(table_id, name, columns, primary_key, indexes=indexes, owner=owner)
-            await txn.put(name_key(name), encode_id(table_id))
-            await txn.put(descriptor_key(table_id, 1), encode_record(record))
+            await self.put_new(txn, record)
             return record
 
         made = await self._change(work, timeout=timeout)
         assert made is not None, "a version was written"
         return made
+
+    async def new_id(self) -> int:
+        """An id for a table to be; one that is not used is no loss."""
+        return await self._kv.increment(TABLE_ID_KEY)
+
+    async def check_new(self, txn: Transaction, name: str) -> None:
+        """Refuse a name that is taken, as a transaction sees it, and a table too many."""
+        await self._fresh(MIN)
+        if len(self.tables) >= TABLES_MAX:
+            raise Overloaded("the cluster has as many tables as it can hold", limit=TABLES_MAX)
+        if await txn.get(name_key(name)) is not None:
+            raise UsageError(f"there is a table {name!r} already; drop it first or pick another name", table=name)
+
+    async def put_new(self, txn: Transaction, record: TableRecord) -> None:
+        """Write the first version of a table and its name, which `check_new` has found free."""
+        await txn.put(name_key(record.schema.name), encode_id(record.schema.table_id))
+        await txn.put(descriptor_key(record.schema.table_id, record.schema.version), encode_record(record))
 
     async def drop(self, name: str, *, by: str | None = None, timeout: float | None = None) -> TableDescriptor:
         """Drop a table. Its rows stay where they are, readable as of before, until their history is collected.

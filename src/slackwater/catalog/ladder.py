@@ -37,6 +37,8 @@ from slackwater.model.indexes import Check, ElementState, Index, find_index
 from slackwater.protocol.client import schema as to
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slackwater.catalog.records import TableRecord
     from slackwater.model.schema import Column
     from slackwater.model.tables import TableDescriptor
@@ -109,6 +111,13 @@ def steps(change: Change, now: TableDescriptor) -> tuple[Step, ...]:
             return (Step(Rung.CLOSED), Step(Rung.EMPTIED), Step(Rung.PUBLIC))
         case _:
             return (Step(Rung.PUBLIC),)
+
+
+def at_once(changes: Sequence[Change], now: TableDescriptor) -> TableRecord | None:
+    """The next version, where it is all that the changes take; None when they take several, or others are under way."""
+    if len(changes) != 1 or now.mutations or len(way := steps(changes[0], now)) != 1:
+        return None
+    return next_record(changes[0], way[0].rung, now)
 
 
 def way_back(change: Change, at: Rung | None) -> tuple[Step, ...]:

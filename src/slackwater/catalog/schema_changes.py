@@ -87,11 +87,11 @@ class SchemaChanger:
         store = self._jobs.store
         if job_name and (found := await self._begun_before(txn, job_name, len(changes))):
             return found
-        now = await self._owned(txn, name, by)
-        await self._check(txn, now, changes)
+        now = await self.owned(txn, name, by)
+        await self.check(txn, now, changes)
         creator = by or ""
-        if len(changes) == 1 and not now.mutations and len(ladder.steps(changes[0], now)) == 1:
-            return [await self._at_once(txn, now, changes[0], creator=creator, job_name=job_name)]
+        if (record := ladder.at_once(changes, now)) is not None:
+            return [await self._at_once(txn, now, changes[0], record, creator=creator, job_name=job_name)]
         jobs, mutations = [], list(now.mutations)
         for number, change in enumerate(changes):
             said = ladder.describe(change, now.name)
@@ -116,13 +116,19 @@ class SchemaChanger:
         return [job for job in found if job is not None]
 
     async def _at_once(
-        self, txn: Transaction, now: TableDescriptor, change: Change, *, creator: str, job_name: str
+        self,
+        txn: Transaction,
+        now: TableDescriptor,
+        change: Change,
+        record: TableRecord,
+        *,
+        creator: str,
+        job_name: str,
     ) -> Job:
         """Make a change of one version here and now; its job is a row of history."""
         store, said = self._jobs.store, ladder.describe(change, now.name)
         payload = msgspec.json.encode(Payload(now.table_id, now.name, change)).decode()
-        (step,) = ladder.steps(change, now)
-        await self._catalog.publish_in(txn, now.table_id, lambda now: ladder.next_record(change, step.rung, now))
+        await self._catalog.publish_in(txn, now.table_id, lambda _: record)
         job = await store.create(
             txn, SCHEMA_CHANGE, description=said, payload=payload, creator=creator, name=_numbered(job_name, 0)
         )
@@ -130,7 +136,7 @@ class SchemaChanger:
         done = replace(job, status=Status.SUCCEEDED, started=at, finished=at, fraction=1.0, progress="done at once")
         return await store.end(txn, done, before=job)
 
-    async def _owned(self, txn: Transaction, name: str, by: str | None) -> TableDescriptor:
+    async def owned(self, txn: Transaction, name: str, by: str | None) -> TableDescriptor:
         """The table of that name, if `by` may change it."""
         check_not_system(name, what="alter")
         found = await txn.get(name_key(name))
@@ -142,7 +148,7 @@ class SchemaChanger:
             raise AccessDenied(f"table {name} belongs to {whose}; its owner or an operator may change it", table=name)
         return now
 
-    async def _check(self, txn: Transaction, now: TableDescriptor, changes: Sequence[Change]) -> None:
+    async def check(self, txn: Transaction, now: TableDescriptor, changes: Sequence[Change]) -> None:
         """Refuse what cannot be done once the changes that wait before it are done."""
         if not 0 < len(changes) <= to.CHANGES_MAX:
             raise UsageError(f"say 1 to {to.CHANGES_MAX} changes at a time", changes=len(changes))
@@ -184,8 +190,8 @@ class SchemaChanger:
         self, txn: Transaction, name: str, changes: Sequence[Change]
     ) -> tuple[TableDescriptor, list[tuple[str, tuple[Step, ...]]]]:
         """What `begin` would do: the table, and for each change its description and steps. Writes nothing."""
-        now = await self._owned(txn, name, None)
-        await self._check(txn, now, changes)
+        now = await self.owned(txn, name, None)
+        await self.check(txn, now, changes)
         table, found = now, []
         for change in changes:
             found.append((ladder.describe(change, now.name), ladder.steps(change, table)))

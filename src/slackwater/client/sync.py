@@ -42,10 +42,72 @@ T = TypeVar("T")
 class Transaction(Blocking[AsyncTransaction]):
     """`AsyncTransaction`, waited for. Made by `Database.transaction` and `run`."""
 
+    def create_table(
+        self,
+        name: str,
+        columns: Mapping[str, Any] | Sequence[Any] | Any,
+        *,
+        primary_key: str | Sequence[str],
+        indexes: Sequence[Index] = (),
+    ) -> TableSchema:
+        """Make a table: it is here at once, and there for others when this transaction commits; see `Database.create_table`."""
+        return self._loop.run(self._twin.create_table(name, columns, primary_key=primary_key, indexes=indexes))
+
+    def alter_table(
+        self,
+        table: str,
+        *,
+        add_column: Mapping[str, Any] | Sequence[Any] | None = None,
+        rename_column: Mapping[str, str] | None = None,
+        set_type: Mapping[str, Any] | None = None,
+        set_not_null: str | Sequence[str] = (),
+        drop_not_null: str | Sequence[str] = (),
+        add_check: Mapping[str, str] | None = None,
+        drop_check: str | Sequence[str] = (),
+        drop_column: str | Sequence[str] = (),
+        rename_to: str | None = None,
+    ) -> TableSchema:
+        """Change a table when this transaction commits, as `Database.alter_table` does; returns what it looks like here now."""
+        return self._loop.run(
+            self._twin.alter_table(
+                table,
+                add_column=add_column,
+                rename_column=rename_column,
+                set_type=set_type,
+                set_not_null=set_not_null,
+                drop_not_null=drop_not_null,
+                add_check=add_check,
+                drop_check=drop_check,
+                drop_column=drop_column,
+                rename_to=rename_to,
+            )
+        )
+
+    def create_index(
+        self,
+        table: str,
+        name: str,
+        columns: str | Sequence[str],
+        *,
+        unique: bool = False,
+        storing: str | Sequence[str] = (),
+    ) -> None:
+        """Begin to build an index when this transaction commits; its job is in `jobs` then."""
+        self._loop.run(self._twin.create_index(table, name, columns, unique=unique, storing=storing))
+
+    def drop_index(self, table: str, name: str) -> None:
+        """Begin to remove an index when this transaction commits; its job is in `jobs` then."""
+        self._loop.run(self._twin.drop_index(table, name))
+
     @property
     def commit_timestamp(self) -> Timestamp:
         """When it happened; known after the commit."""
         return self._twin.commit_timestamp
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Of schema changes that began with the commit; known after it."""
+        return self._twin.jobs
 
     def get(self, table: str, key: object, *, by: str | None = None) -> dict[str, Any] | None:
         """A row by its primary key, or by a unique index (`by`); None when there is none."""

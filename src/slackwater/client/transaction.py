@@ -39,6 +39,7 @@ from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.point_reads import PointReadBatcher
 from slackwater.client.queries import query
 from slackwater.client.reads import scan as plain_scan
+from slackwater.client.transaction_schema import TransactionSchema
 from slackwater.client.writes import MESSAGE_BYTES_MAX, WriteResult, already_there, find_outcome, unique
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.damage import decode_row
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from slackwater.client.gateways import Gateways
     from slackwater.client.queries import Query
     from slackwater.client.tables import KnownTables
+    from slackwater.model.jobs import Job
     from slackwater.model.scan_plan import ScanPlan
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.retry import RetryBudget
@@ -86,15 +88,18 @@ TXN_ROWS_MAX = 100_000
 """Rows that one call may write in a transaction."""
 
 
-class AsyncTransaction:
+class AsyncTransaction(TransactionSchema):
     """Made by `AsyncDatabase.transaction` and `run`."""
 
     commit_timestamp: Timestamp
     """When it happened; known after the commit."""
+    jobs: list[Job]
+    """Of schema changes that began with the commit; known after it."""
 
     def __init__(self, gateways: Gateways, tables: KnownTables) -> None:
         self._gateways = gateways
-        self._tables = tables
+        self._tables = self._known = tables
+        self.jobs = []
         self._point_reads = PointReadBatcher(gateways.runtime.clock, self._read)
         self._name = b""
         """What it is called on its gateway; empty before the first message and after the end."""
@@ -140,7 +145,10 @@ class AsyncTransaction:
                 raise RetryableError("the commit was lost on the way and is now ruled out; run it again") from error
             self.commit_timestamp = settled.ts
         else:
-            self.commit_timestamp = ended.ts
+            self.commit_timestamp, self.jobs = ended.ts, ended.jobs
+        if self._tables is not self._known:
+            self._tables = self._known
+            self._tables.forget()
         self._gateways.floor.told(self.commit_timestamp)
         return self.commit_timestamp
 
@@ -167,6 +175,7 @@ class AsyncTransaction:
     async def restart(self) -> None:
         """Begin again after a `RetryableError`, with the age of the first try, so that it wins in the end."""
         self._take_held()
+        self._tables = self._known
         self._spoiled = None
         if self._name and not self._ended and self._lost is None:
             try:

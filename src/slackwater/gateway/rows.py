@@ -211,6 +211,15 @@ class RowService:
 
     async def take(self, open_txn: OpenTxn, request: calls.Write) -> None:
         """Give an open transaction a client's write, if it fits the table."""
+        own = open_txn.own(request.table_id, request.version)
+        if own is not None:
+            check_rows(own.table, request, own.checkers)
+            if is_plain(own.table):
+                await write_intents(open_txn.txn, request, block_bytes=self._block_bytes())
+            else:
+                planner = own.planners.of(own.history, own.table)
+                await write_planned(open_txn.txn, planner, request.kind, request.keys, request.values)
+            return
         lease = await open_txn.leased(self._gateway, request.table_id, request.version)
         self._check(request, lease)
         await self._write_into(open_txn.txn, lease, request)
@@ -224,13 +233,12 @@ class RowService:
 
     async def _write_into(self, txn: Transaction, lease: DescriptorLease, request: calls.Write) -> None:
         """Give a transaction the rows of a request, with what follows from them where the table has indexes or checks."""
-        table = lease.table
+        table, gateway = lease.table, self._gateway
         if is_plain(table):
             await write_intents(txn, request, block_bytes=self._block_bytes())
         else:
-            history = await self._gateway.catalog.find_id(table.table_id, version=table.version)
-            planner = self._gateway.planners.of(history, table)
-            await write_planned(txn, planner, request.kind, request.keys, request.values)
+            history = await gateway.catalog.find_id(table.table_id, version=table.version)
+            await write_planned(txn, gateway.planners.of(history, table), request.kind, request.keys, request.values)
 
     async def _bulk(self, request: calls.Write, context: CallContext, lease: DescriptorLease) -> Timestamp:
         node = self._gateway.node

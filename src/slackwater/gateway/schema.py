@@ -14,6 +14,7 @@ from slackwater.catalog.schema_changes import LEASE_WAIT_S_MAX, LEASE_WAIT_S_MIN
 from slackwater.codec.layout import schema_span
 from slackwater.errors import LeasesInTheWay
 from slackwater.gateway.tables import owner_of
+from slackwater.gateway.txn_schema import TxnSchema
 from slackwater.jobs import JobType
 from slackwater.model.jobs import Owned, instant
 from slackwater.model.kinds import ColumnKind
@@ -52,6 +53,7 @@ class SchemaService:
             scope=node.scope.child("schema changes"),
         )
         self.changer = SchemaChanger(node.catalog, node.jobs, self._backfills, node.runtime.clock)
+        self.in_txns = TxnSchema(gateway)
         node.job_types.add(JobType(SCHEMA_CHANGE, self.changer))
 
     def serve(self, server: RpcServer) -> None:
@@ -59,11 +61,12 @@ class SchemaService:
         server.handle(calls.CHANGE_TABLE, self.change)
         server.handle(calls.PLAN_CHANGE, self.plan)
         server.handle(calls.LEASES, self.leases)
+        server.handle(calls.DEFINE_IN_TXN, self.in_txns.define)
 
     async def change(self, request: calls.ChangeTable, context: CallContext) -> calls.ChangeReply:
         """Begin changes of a table; what takes one version is done when this returns."""
         node, by = self._gateway.node, owner_of(context)
-        deadline, changes = self._gateway.deadline(context), self._dated(request.changes)
+        deadline, changes = self._gateway.deadline(context), self.dated(request.changes)
         pause_s = LEASE_WAIT_S_MIN
         while True:
             try:
@@ -86,7 +89,7 @@ class SchemaService:
         """What `change` would do; nothing is changed."""
         node = self._gateway.node
         now, found = await node.jobs.store.run(
-            lambda txn: self.changer.planned(txn, request.table, self._dated(request.changes)),
+            lambda txn: self.changer.planned(txn, request.table, self.dated(request.changes)),
             timeout=context.remaining(),
         )
         rows = self.rows_about(schema_span(now.schema))
@@ -104,7 +107,7 @@ class SchemaService:
             node.clock.now(),
         )
 
-    def _dated(self, changes: Sequence[calls.Change]) -> list[calls.Change]:
+    def dated(self, changes: Sequence[calls.Change]) -> list[calls.Change]:
         """Changes in which rows that are there take the time of the change in a column that is added with the default now()."""
         now = instant(self._gateway.node.clock.now())
         found: list[calls.Change] = []

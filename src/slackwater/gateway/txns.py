@@ -20,6 +20,7 @@ knows it before it asks for the commit.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN
@@ -33,6 +34,7 @@ from slackwater.errors import (
 )
 from slackwater.gateway import system_views
 from slackwater.hooks import probe
+from slackwater.model.jobs import Job
 from slackwater.model.system_tables import VIEWS
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
 from slackwater.protocol.client import calls
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
     from slackwater.gateway.context import CallContext
     from slackwater.gateway.service import Gateway
+    from slackwater.gateway.txn_schema import HeldDefinitions, OwnTable
     from slackwater.protocol.client.index_reads import GetByIndex
+    from slackwater.protocol.client.schema import DefineInTxn
     from slackwater.txn import Transaction
 
 SCAN_ROWS_MAX = 10_000
@@ -64,6 +68,8 @@ class OpenTxn:
         """The tables it has written to, each in one version throughout."""
         self._descriptors_at = MIN
         """The time as of which it takes versions of tables, all of them."""
+        self.definitions: HeldDefinitions | None = None
+        """Tables that it makes and changes."""
 
     async def leased(self, gateway: Gateway, table_id: int, version: int) -> DescriptorLease:
         """The lease by which it writes to a table; taken with the first write, and given back at its end."""
@@ -87,6 +93,11 @@ class OpenTxn:
             )
         return lease
 
+    def own(self, table_id: int, version: int) -> OwnTable | None:
+        """A table in a version that only this transaction knows."""
+        found = None if self.definitions is None else self.definitions.tables.get(table_id)
+        return found if found is not None and found.table.version == version else None
+
     def deadline(self) -> Timestamp | None:
         """Its commit timestamp must stay below this."""
         return min((lease.deadline for lease in self.leases.values()), default=None)
@@ -97,6 +108,7 @@ class OpenTxn:
         for lease in self.leases.values():
             lease.give_back_after(self.txn.deadline or lease.deadline) if unknown else lease.give_back()
         self.leases.clear()
+        self.definitions = None
 
     def mark(self) -> calls.TxnHandle:
         """How the ranges know it."""
@@ -165,8 +177,14 @@ class Txns:
         async with self.using(request, context) as open_txn:
             txn = open_txn.txn
             try:
+                defined, jobs = open_txn.definitions, list[Job]()
+                if defined is not None:
+                    jobs = await defined.write(self._gateway, txn)
                 txn.deadline = open_txn.deadline()
-                return calls.CommitReply(await txn.commit())
+                ts = await txn.commit()
+                if defined is not None:
+                    await self._told(jobs)
+                return calls.CommitReply(ts, jobs)
             except RetryableError:
                 raise
             except SlackwaterError:
@@ -176,6 +194,13 @@ class Txns:
                 if txn.phase is not TxnPhase.OPEN:
                     self._open.pop(request.txn, None)
                     open_txn.end_leases()
+
+    async def _told(self, jobs: Sequence[Job]) -> None:
+        """Have this node know what was defined; others hear of it. It is committed whatever happens here."""
+        if jobs:
+            self._gateway.node.jobs.ring()
+        with suppress(SlackwaterError, TimeoutError):
+            await self._gateway.catalog.refresh()
 
     async def rollback(self, request: calls.EndClientTxn, context: CallContext) -> calls.NativeOk:
         """Roll back. One that is not here any more was rolled back already, or never will commit."""
@@ -211,6 +236,11 @@ class Txns:
 
     # --- inside the gateway
 
+    def own_table(self, name: bytes, table_id: int, version: int) -> OwnTable | None:
+        """A table in a version that only the transaction of this name knows."""
+        found = self._open.get(name)
+        return None if found is None else found.own(table_id, version)
+
     def _opened(self, name: bytes) -> OpenTxn:
         """A new transaction, if there is room."""
         node = self._gateway.node
@@ -227,7 +257,7 @@ class Txns:
 
     def using(
         self,
-        request: calls.Write | calls.GetRows | GetByIndex | calls.TxnScan | calls.EndClientTxn,
+        request: calls.Write | calls.GetRows | GetByIndex | calls.TxnScan | calls.EndClientTxn | DefineInTxn,
         context: CallContext,
     ) -> _Use:
         """A client's transaction, for the length of one operation and no longer than that has time.

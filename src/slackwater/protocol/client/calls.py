@@ -34,6 +34,7 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.descriptors import NodeDescriptor
 from slackwater.model.ids import Natural, Small, TableId
+from slackwater.model.jobs import Job
 from slackwater.model.kinds import ColumnType
 from slackwater.model.patches import Patch
 from slackwater.model.tables import TableHistory
@@ -295,6 +296,8 @@ class CommitReply(msgspec.Struct, frozen=True):
     """When a transaction committed."""
 
     ts: Timestamp
+    jobs: list[Job] = []
+    """Of schema changes that began with it."""
 
 
 class Settle(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Schema changes, as clients ask for them: what is to change, a plan of it, and the job that does it.
 
     db.change_table   owner, operators   one or several changes of one table; answers with the job of each, or only the plan
+    db.define_in_txn  anybody, owner     make a table, or change one, inside a transaction
     db.plan_change    anybody            what a change would do: steps, rows to write, who holds which version, what blocks it
     db.leases         anybody            which nodes write by which versions of tables, and what waits for them
 
@@ -19,7 +20,7 @@ from slackwater.model.ids import Small
 from slackwater.model.jobs import Job
 from slackwater.model.kinds import ColumnType
 from slackwater.model.tables import TableHistory
-from slackwater.protocol.client.calls import ColumnSpec, KeySpec
+from slackwater.protocol.client.calls import ColumnSpec, CreateTable, KeySpec, TxnHandle, Write
 from slackwater.runtime.access import CLIENTS
 from slackwater.runtime.rpc.method import Method
 
@@ -135,6 +136,24 @@ class ChangeReply(msgspec.Struct, frozen=True):
     table: TableHistory
 
 
+class DefineInTxn(msgspec.Struct, frozen=True):
+    """Make a table (`create`), or change one (`table`, `changes`), inside a transaction: it happens when that commits."""
+
+    txn: bytes
+    create: CreateTable | None = None
+    table: str = ""
+    changes: tuple[Change, ...] = ()
+    before: tuple[Write, ...] = ()
+    opens: bool = False
+
+
+class DefinedInTxn(msgspec.Struct, frozen=True):
+    """The table as the transaction sees it from now on."""
+
+    table: TableHistory
+    mark: TxnHandle
+
+
 class PlanChange(msgspec.Struct, frozen=True):
     """What would `ChangeTable` do."""
 
@@ -225,3 +244,6 @@ class LeasesReply(msgspec.Struct, frozen=True):
 CHANGE_TABLE: Method[ChangeTable, ChangeReply] = Method("db.change_table", ChangeTable, ChangeReply, callers=CLIENTS)
 PLAN_CHANGE: Method[PlanChange, PlanReply] = Method("db.plan_change", PlanChange, PlanReply, callers=CLIENTS)
 LEASES: Method[AskLeases, LeasesReply] = Method("db.leases", AskLeases, LeasesReply, callers=CLIENTS)
+DEFINE_IN_TXN: Method[DefineInTxn, DefinedInTxn] = Method(
+    "db.define_in_txn", DefineInTxn, DefinedInTxn, callers=CLIENTS
+)

@@ -1,0 +1,148 @@
+"""Tables made and changed inside a transaction: it sees them at once, others when it has committed.
+
+    async with db.transaction() as tx:
+        await tx.create_table("orders", {"id": "int8", "total": "int8"}, primary_key="id")
+        await tx.upsert("orders", [{"id": 1, "total": 5}])
+        await tx.alter_table("customers", add_column={"orders": "int8 not null default 0"})
+
+Committed together or not at all. What an alteration shows inside of its transaction: a column that is added, renamed, widened
+or dropped, if that is the only change of the call. Everything else (indexes, checks, NOT NULL, a new name, several changes at a
+time) becomes jobs that begin with the commit: `tx.jobs` has them then, for `db.jobs.wait`. Tables are dropped outside of
+transactions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slackwater.client.arguments import names_of, text_of
+from slackwater.client.definitions import column_specs, index_specs, key_specs
+from slackwater.client.schema_changes import alterations
+from slackwater.client.tables import KnownTables, table_name
+from slackwater.protocol.client import calls
+from slackwater.protocol.client import schema as to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from slackwater.client.definitions import Index
+    from slackwater.client.gateways import Gateways
+    from slackwater.model.schema import TableSchema
+    from slackwater.model.tables import TableHistory
+    from slackwater.protocol.client.schema import Change
+    from slackwater.runtime.retry import RetryBudget
+    from slackwater.runtime.rpc.method import Method
+
+T = TypeVar("T")
+
+
+class OwnTables(KnownTables):
+    """What a transaction knows of tables once it has defined one; nothing of it is kept when the transaction ends."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        super().__init__(gateways)
+        self._own: dict[str, TableHistory] = {}
+
+    def define(self, history: TableHistory) -> TableHistory:
+        """Take a table as this transaction has defined it."""
+        self._own[history.latest.name] = history
+        return self.remember(history)
+
+    def forget(self, name: str = "") -> None:
+        """Ask again next time, but for what only this transaction knows."""
+        super().forget(name)
+        for history in self._own.values():
+            self.remember(history)
+
+    async def prepared(self, name: str, prepare: Callable[[TableHistory], T], *, deadline: RetryBudget) -> T:
+        """What `prepare` makes from a table; of one that this transaction has defined there is no newer version."""
+        if name in self._own:
+            return prepare(self._own[name])
+        return await super().prepared(name, prepare, deadline=deadline)
+
+
+class TransactionSchema(ABC):
+    """What `AsyncTransaction` offers about tables themselves."""
+
+    _gateways: Gateways
+    _tables: KnownTables
+
+    @abstractmethod
+    async def _call(self, method: Method[Any, Any], request: Any, table: str, deadline: RetryBudget) -> Any:
+        """One message of the transaction."""
+
+    @abstractmethod
+    def _patience(self) -> RetryBudget:
+        """When the operation at hand must have ended."""
+
+    async def create_table(
+        self,
+        name: str,
+        columns: Mapping[str, Any] | Sequence[Any] | Any,
+        *,
+        primary_key: str | Sequence[str],
+        indexes: Sequence[Index] = (),
+    ) -> TableSchema:
+        """Make a table: it is here at once, and there for others when this transaction commits; see `Database.create_table`."""
+        request = calls.CreateTable(
+            table_name(name), column_specs(columns), key_specs(primary_key), index_specs(indexes)
+        )
+        return (await self._define(to.DefineInTxn(b"", request), name)).latest.schema
+
+    async def alter_table(
+        self,
+        table: str,
+        *,
+        add_column: Mapping[str, Any] | Sequence[Any] | None = None,
+        rename_column: Mapping[str, str] | None = None,
+        set_type: Mapping[str, Any] | None = None,
+        set_not_null: str | Sequence[str] = (),
+        drop_not_null: str | Sequence[str] = (),
+        add_check: Mapping[str, str] | None = None,
+        drop_check: str | Sequence[str] = (),
+        drop_column: str | Sequence[str] = (),
+        rename_to: str | None = None,
+    ) -> TableSchema:
+        """Change a table when this transaction commits, as `Database.alter_table` does; returns what it looks like here now."""
+        changes = alterations(
+            add_column=add_column,
+            rename_column=rename_column,
+            set_type=set_type,
+            set_not_null=set_not_null,
+            drop_not_null=drop_not_null,
+            add_check=add_check,
+            drop_check=drop_check,
+            drop_column=drop_column,
+            rename_to=rename_to,
+        )
+        return await self._alter(table, changes)
+
+    async def create_index(
+        self,
+        table: str,
+        name: str,
+        columns: str | Sequence[str],
+        *,
+        unique: bool = False,
+        storing: str | Sequence[str] = (),
+    ) -> None:
+        """Begin to build an index when this transaction commits; its job is in `jobs` then."""
+        stored = names_of(storing, "the stored columns of an index")
+        await self._alter(
+            table, [to.CreateIndex(text_of(name, "name", "by_email"), key_specs(columns), bool(unique), stored)]
+        )
+
+    async def drop_index(self, table: str, name: str) -> None:
+        """Begin to remove an index when this transaction commits; its job is in `jobs` then."""
+        await self._alter(table, [to.DropIndex(text_of(name, "name", "by_email"))])
+
+    async def _alter(self, table: str, changes: Sequence[Change]) -> TableSchema:
+        request = to.DefineInTxn(b"", table=table_name(table), changes=tuple(changes))
+        return (await self._define(request, table)).latest.schema
+
+    async def _define(self, request: to.DefineInTxn, table: str) -> TableHistory:
+        reply = await self._call(to.DEFINE_IN_TXN, request, table, self._patience())
+        if not isinstance(self._tables, OwnTables):
+            self._tables = OwnTables(self._gateways)
+        return self._tables.define(reply.table)
