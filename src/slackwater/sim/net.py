@@ -364,6 +364,7 @@ class NodeNet:
     async def connect(self, address: Address, handler: Callable[[Connection], FrameHandler]) -> Endpoint:
         """Open a connection or raise `ConnectionLost`."""
         net, target = self._net, address.rpartition(":")[0]
+        assert net.loop.domain is self._host.domain, "a machine's connections are opened by its own running program"
         if target not in net.hosts:
             raise ConnectionLost(f"cannot connect to {address}: no such host", address=address, sent=False)
         near = net.endpoint(self._host, target, address)

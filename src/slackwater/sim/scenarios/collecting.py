@@ -11,7 +11,6 @@ that the traveler forgets, or whose answer it lost, expire (I-28).
 
 from __future__ import annotations
 
-from asyncio import CancelledError, current_task
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from slackwater.errors import AmbiguousResult, BelowGcThreshold, RetryableError,
 from slackwater.hooks import probe
 from slackwater.model.protection import Kept, Mode
 from slackwater.model.spans import Span
+from slackwater.protect import ProtectionStore
 from slackwater.protect.zone_changes import change_zone
 from slackwater.protocol.range.requests import GcSpan, GcVersions, Header, RaiseGcThreshold
 from slackwater.routing.sender import NO_RANGE
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slackwater.clock.timestamp import Timestamp
-    from slackwater.protect import Protections
     from slackwater.protocol.range.requests import Rows
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenarios.cluster_plan import Cluster, ClusterPlan
@@ -75,6 +74,8 @@ class Pest:
         self._kv = client.kv
         self._cluster = cluster
         self._draw = draw
+        runtime = client.runtime
+        self._store = ProtectionStore(clock=client.clock, settings=runtime.settings, rng=runtime.rng)
 
     async def main(self, name: str, act: Any, mean_ns: int) -> None:
         """Act, now and then, while there is traffic."""
@@ -90,11 +91,6 @@ class Pest:
                     await act()
             except (SlackwaterError, TimeoutError):
                 pass
-            except CancelledError:
-                task = current_task()
-                if task is None or task.cancelling():
-                    raise
-                probe("gc.keeper_lost_its_node")  # the node whose calls it used was stopped under it
             await clock.sleep(self._draw.decay(mean_ns) / NS)
         cluster.busy[name] = ""
 
@@ -156,26 +152,36 @@ class Pest:
 
     async def keep(self) -> None:
         """Protect a part of a range, read it for a while, and release it; or leave it to the end, as an audit does."""
-        members = [node.member for _, node in self._cluster.up() if node.member is not None]
-        if not members:
-            return
-        protections = self._draw.pick(members).protections  # as a gateway does for its clients
         world, draw = self._cluster.world, self._draw
         low, high = sorted(draw.shuffled([KV_SPAN[0], PEST.start, *PEST_KEYS[2::4], PEST.end])[:2])
         ts = add_seconds(self._client.clock.now(), -draw.below(1500) / 1000)
         mode = draw.pick((Mode.AT, Mode.AT, Mode.AFTER))
         first = await self._kv.scan(low, high, ts=ts, timeout=TIMEOUT_S)
-        record = await protections.protect(ts, mode, "sim", b"", spans=[Span(low, high)], timeout=TIMEOUT_S)
+        record = await self._protect(ts, mode, Span(low, high))
         acknowledged(world)[record] = AcknowledgedWrite(record, Kept(low, high, ts, after=mode is Mode.AFTER))
         probe("gc.protected")
         if not await self._reads_the_same(low, high, ts, first):
             return
         if mode is Mode.AFTER and draw.chance(2, 3):
-            record = await self._protect_again(protections, record, Span(low, high), ts)
+            record = await self._protect_again(record, Span(low, high), ts)
         if draw.chance(3, 4):
             acknowledged(world).pop(record)
-            with suppress(AmbiguousResult):
-                await protections.release(record, timeout=TIMEOUT_S)
+            await self._release(record)
+
+    async def _protect(self, ts: Timestamp, mode: Mode, span: Span) -> bytes:
+        """As a gateway does for its clients; by this machine's own calls, which no other one's crash takes along."""
+
+        async def work(txn: Transaction) -> bytes:
+            return await self._store.protect(txn, ts, mode, "sim", b"", spans=[span])
+
+        return await self._kv.run(work, timeout=TIMEOUT_S)
+
+    async def _release(self, record: bytes) -> None:
+        async def work(txn: Transaction) -> None:
+            await self._store.release(txn, record)
+
+        with suppress(AmbiguousResult):
+            await self._kv.run(work, timeout=TIMEOUT_S)
 
     async def _reads_the_same(self, low: bytes, high: bytes, ts: Timestamp, first: Rows | None) -> bool:
         """Read a protected instant for a while; `first` is what was read there before."""
@@ -193,7 +199,7 @@ class Pest:
             probe("gc.kept")
         return True
 
-    async def _protect_again(self, protections: Protections, former: bytes, span: Span, ts: Timestamp) -> bytes:
+    async def _protect_again(self, former: bytes, span: Span, ts: Timestamp) -> bytes:
         """Go on with what a protection keeps: protect a later time, older than the ttl, and let go of the first one.
 
         Sometimes a time before it is asked for as well, which only the ttl can grant.
@@ -205,7 +211,7 @@ class Pest:
         with suppress(BelowGcThreshold):
             first = await self._kv.scan(low, high, ts=later, timeout=TIMEOUT_S)
         try:
-            record = await protections.protect(later, Mode.AFTER, "sim", b"", spans=[span], timeout=TIMEOUT_S)
+            record = await self._protect(later, Mode.AFTER, span)
         except TooLate:
             if later >= ts:
                 world.violated("I-27", "protected-refused", f"{later} is protected after {ts}, and cannot be protected")
@@ -213,8 +219,7 @@ class Pest:
         acknowledged(world)[record] = AcknowledgedWrite(record, Kept(low, high, later, after=True))
         acknowledged(world).pop(former)
         probe("gc.protected_again")
-        with suppress(AmbiguousResult):
-            await protections.release(former, timeout=TIMEOUT_S)
+        await self._release(former)
         await self._reads_the_same(low, high, later, first)
         return record
 
