@@ -32,6 +32,32 @@ class Setting(msgspec.Struct, frozen=True):
     safe: tuple[float, float]
     hostile: tuple[float, float]
     help: str
+    names: tuple[str, ...] = ()
+    """Of a choice: the name of each number, from 0 on."""
+
+    def parse(self, text: str) -> float:
+        """A value as people write it: a number, or the name of a choice."""
+        name = text.strip().lower().replace("_", "-")
+        if name in self.names:
+            return float(self.names.index(name))
+        try:
+            return float(text)
+        except ValueError:
+            what = f"one of {', '.join(self.names)}" if self.names else "a number"
+            raise InvalidSetting(f"the value of {self.name} must be {what}", value=text[:80]) from None
+
+    def show(self, value: float) -> str:
+        """A value for people, with its unit, or the name of a choice."""
+        if self.names and value in range(len(self.names)):
+            return self.names[int(value)]
+        return f"{value:g} {self.unit}"
+
+    def check(self, value: float, low: float, high: float) -> None:
+        """Raise unless the value lies within these bounds; of a choice, unless it is one."""
+        if self.names and value not in range(len(self.names)):
+            raise InvalidSetting(f"{self.name} must be one of {', '.join(self.names)}", value=value)
+        if not low <= value <= high:
+            raise InvalidSetting(f"{self.name} must be between {low:g} and {high:g} {self.unit}", value=value)
 
 
 # fmt: off
@@ -143,7 +169,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("closed_timestamp.side_transport_interval", 0.2, "s", (0.01, 10), (0.01, 2), "How often idle ranges are closed."),
     Setting("span_config.poll_interval", 10.0, "s", (0.05, 60), (0.1, 5), "How often a node reads the span configuration, in case an announcement was lost."),
     Setting("closed_timestamp.lead", 0.0, "s", (0, 5), (0, 2), "How far ahead of now ranges with the policy `lead` close; 0: as far as clock offset, round trip and transport need."),
-    Setting("closed_timestamp.scheme", 0, "number of a scheme", (0, 2), (0, 0), "How ranges close: 0 log-driven (2020), 1 store-wide (2018), 2 max-write-age (2017); can be changed while the cluster runs."),
+    Setting("closed_timestamp.scheme", 0, "scheme", (0, 2), (0, 0), "How ranges close: log-driven (2020), store-wide (2018) or max-write-age (2017); can be changed while the cluster runs.", ("log-driven", "store-wide", "max-write-age")),
+    Setting("closed_timestamp.activation", 0, "activation", (0, 3), (0, 0), "Which ranges close: always all of them, those with a policy of their own zone, those that followers' reads and feeds ask for, or both.", ("always", "configured", "on-demand", "configured-or-on-demand")),
+    Setting("closed_timestamp.rest_after", 60.0, "s", (1, 86400), (1, 30), "With activation on demand: how long a range goes on closing after it was last asked for."),
     Setting("closed_timestamp.max_write_age", 10.0, "s", (0.1, 600), (0.1, 5), "How old a write may be under the scheme max_write_age where its zone has no lag of its own; followers are so far behind."),
     Setting("closed_timestamp.empty_command_interval", 1.0, "s", (0.05, 60), (0.1, 2), "Under the scheme max_write_age: how often a range that writes nothing puts an empty command into the log."),
     Setting("closed_timestamp.propagation_slack", 1.0, "s", (0, 10), (0, 2), "Added to the staleness that follower_read_timestamp() picks."),
@@ -191,9 +219,7 @@ class Settings(dict[str, float]):
     def set(self, name: str, value: float) -> None:
         """Change one setting, within its safe range."""
         setting = describe(name)
-        low, high = setting.safe
-        if not low <= value <= high:
-            raise InvalidSetting(f"{name} must be between {low:g} and {high:g} {setting.unit}", value=value)
+        setting.check(value, *setting.safe)
         super().__setitem__(name, value)
 
     def override(self, values: Mapping[str, float]) -> None:
@@ -201,8 +227,7 @@ class Settings(dict[str, float]):
         for name, value in values.items():
             setting = describe(name)
             low, high = min(setting.safe[0], setting.hostile[0]), max(setting.safe[1], setting.hostile[1])
-            if not low <= value <= high:
-                raise InvalidSetting(f"{name} must be between {low:g} and {high:g} {setting.unit}", value=value)
+            setting.check(value, low, high)
             super().__setitem__(name, value)
 
 

@@ -15,7 +15,7 @@ from slackwater.errors import UsageError
 from slackwater.protocol.node.config import CHANGE_SETTING, READ_SETTINGS, ChangeSetting, SettingsRequest
 from slackwater.runtime.real import run
 from slackwater.server.arguments import add_client_arguments
-from slackwater.settings import SETTINGS, Settings
+from slackwater.settings import SETTINGS, Settings, describe
 
 VERBS = ("show", "set", "unset")
 TEXT = """\
@@ -27,6 +27,7 @@ examples:
   slackwater settings set closed_timestamp.target_duration 1   followers are 1 s behind instead of 3 s, at once
   slackwater settings set closed_timestamp.target_duration 0   nothing is closed any more
   slackwater settings unset closed_timestamp.target_duration   as the nodes were started
+  slackwater settings set closed_timestamp.scheme store-wide   choices are set and shown by name
   slackwater settings show --host 127.0.0.1:7401
 """
 
@@ -54,7 +55,8 @@ def _table(argv: list[str]) -> int:
         if options.json:
             print(msgspec.json.encode(setting).decode())
             continue
-        print(f"{setting.name} = {setting.default:g} {setting.unit}   [{setting.safe[0]:g} … {setting.safe[1]:g}]")
+        bounds = " | ".join(setting.names) or f"{setting.safe[0]:g} … {setting.safe[1]:g}"
+        print(f"{setting.name} = {setting.show(setting.default)}   [{bounds}]")
         print(f"    {setting.help}")
     if not chosen:
         raise UsageError(f"no setting has {options.pattern!r} in its name; `slackwater settings` lists all")
@@ -71,7 +73,7 @@ def _cluster(argv: list[str]) -> int:
     unset = verbs.add_parser("unset", help="let every node go by what it was started with")
     for verb in (change, unset):
         verb.add_argument("name", metavar="NAME", help="of a setting; `slackwater settings` lists them")
-    change.add_argument("value", metavar="VALUE", type=float, help="in the setting's unit")
+    change.add_argument("value", metavar="VALUE", help="in the setting's unit, or the name of a choice")
     for verb in (show, change, unset):
         add_client_arguments(verb)
         verb.add_argument("--json", action="store_true", help="print one JSON object: names and values")
@@ -80,9 +82,9 @@ def _cluster(argv: list[str]) -> int:
     if options.json:
         print(msgspec.json.encode(values).decode())
         return 0
-    units = {setting.name: setting.unit for setting in SETTINGS}
+    known = {setting.name: setting for setting in SETTINGS}
     for name, value in sorted(values.items()):
-        print(f"{name} = {value:g} {units.get(name, '')}".rstrip())
+        print(f"{name} = {known[name].show(value) if name in known else f'{value:g}'}")
     if not values:
         print("nothing is set for the whole cluster; nodes go by what they were started with")
     return 0
@@ -90,12 +92,14 @@ def _cluster(argv: list[str]) -> int:
 
 async def _do(options: argparse.Namespace) -> dict[str, float]:
     """Do it; returns what is set afterwards."""
+    value: float | None = None
     if options.verb == "set":
-        Settings().set(options.name, options.value)  # what is wrong is said before anybody is asked
+        value = describe(options.name).parse(options.value)
+        Settings().set(options.name, value)  # what is wrong is said before a node is asked
     async with calling(options) as dialer:
         if options.verb == "show":
             reply = await dialer.call(options.host, READ_SETTINGS, SettingsRequest(), timeout=CALL_TIMEOUT_S)
         else:
-            change = ChangeSetting(options.name, options.value if options.verb == "set" else None)
+            change = ChangeSetting(options.name, value)
             reply = await dialer.call(options.host, CHANGE_SETTING, change, timeout=CALL_TIMEOUT_S)
     return reply.values

@@ -19,6 +19,7 @@ nothing of closing. Which range closes, and how far, is decided by the proposal 
 side transport (idle ones).
 
     policy           how far a range wants to close: lag, lead, off
+    activation       which ranges close at all: all, those a zone names, those that are asked for
     tracker          what is being evaluated
     side_transport   the sender: idle ranges close together
     update           what it says

@@ -12,7 +12,7 @@ agreed upon, in no direction of a migration; when all have moved, one scheme is 
 Not every document has words for every range. What one cannot close is left to the log-driven scheme:
 
     STORE_WIDE      only leases that hang on an epoch, and only the cluster's own lag: there is one timestamp per store
-    MAX_WRITE_AGE   no lead: an age is never negative
+    MAX_WRITE_AGE   no lead: an age is never negative. (Ranges that close nothing write no empty commands, either)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def can_close(scheme: Scheme, policy: ClosingPolicy, *, by_epoch: bool) -> bool:
     """Whether a scheme has words for ranges of that kind."""
     if scheme is Scheme.STORE_WIDE:
         return by_epoch and policy.kind is PolicyKind.LAG and not policy.duration_ms
-    return scheme is Scheme.LOG_DRIVEN or policy.kind is not PolicyKind.LEAD
+    return scheme is Scheme.LOG_DRIVEN or policy.kind is PolicyKind.LAG
 
 
 def closing_schemes(run: frozenset[Scheme], policy: ClosingPolicy, *, by_epoch: bool) -> frozenset[Scheme]:

@@ -201,25 +201,34 @@ class SpanPolicies:
             if start < end:
                 raise UsageError("two spans with a policy overlap; split them first", start=start, end=end)
         self.default = default or ClosingPolicy()
+        self._default_configured = default is not None
 
     def of(self, start: bytes, end: bytes, terms: Terms) -> ClosingPolicy:
         """The policy of a range: where several hold, the one that promises least."""
+        found, gaps = self._meeting(start, end)
+        if gaps:
+            found.append(self.default)
+        assert found, "every span has a policy, if only the default"
+        return min(found, key=lambda policy: _promise_s(policy, terms))
+
+    def configured(self, start: bytes, end: bytes) -> bool:
+        """Whether all of a span has a policy that was given to it, not just the one that all have from the start."""
+        return self._default_configured or not self._meeting(start, end)[1]
+
+    def _meeting(self, start: bytes, end: bytes) -> tuple[list[ClosingPolicy], bool]:
+        """The policies of spans that meet this one, and whether some of it lies between them."""
         first = max(bisect_right(self._starts, start) - 1, 0)
         found: list[ClosingPolicy] = []
-        covered = start
+        covered, gaps = start, False
         for low, high, policy in self._spans[first:]:
             if low >= end:
                 break
             if high <= start:
                 continue
-            if low > covered:
-                found.append(self.default)
+            gaps = gaps or low > covered
             found.append(policy)
             covered = high
-        if covered < end:
-            found.append(self.default)
-        assert found, "every span has a policy, if only the default"
-        return min(found, key=lambda policy: _promise_s(policy, terms))
+        return found, gaps or covered < end
 
 
 class PolicyBook:

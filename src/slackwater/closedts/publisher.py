@@ -200,6 +200,20 @@ class Publisher(Protocol):
         """The settings that targets are made of, as they are now."""
         ...
 
+    # --- which ranges close at all
+
+    def want(self, range_id: RangeId) -> None:
+        """A read or a feed here needs closed timestamps of a range: its leaseholder is told, wherever it is."""
+        ...
+
+    def demand(self, range_id: RangeId) -> None:
+        """A range that is led here is wanted by a replica somewhere: it closes, and is named again where that was lacking."""
+        ...
+
+    def active(self, range_id: RangeId, *, configured: bool) -> bool:
+        """Whether a range is to close now; `configured`: a zone gives it its policy."""
+        ...
+
     # --- leaseholders
 
     def touch(self, range_id: RangeId) -> Timestamp:

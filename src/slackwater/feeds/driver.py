@@ -351,6 +351,7 @@ class NodeFeeds:
                     if attached.feed.over or clock.monotonic_ns() - attached.idle_since_ns > kept_ns:
                         self._detach(attached)
                 elif not attached.feed.over:
+                    attached.replica.closing.wanted()
                     self.follow(attached, attached.publish(quiet=quiet))
             # Updates of several peers come in one burst: they are one reason to publish, not several.
             await self._runtime.clock.sleep(self._settings["feed.linger"])

@@ -1,14 +1,16 @@
 """Tables whose closing is off: nothing of them is ever resolved, and a caller that would wait for that gets `NotClosing` instead.
 
-A table may close nothing because a span configuration says so (its own, one of a part of it, the one for the rest of the keys)
-or because the cluster's `closed_timestamp.target_duration` is 0. The copy of the configuration that this node has may be a few
-seconds old, so it is read again before a table is refused.
+A table may close nothing because a span configuration says so (its own, one of a part of it, the one for the rest of the keys),
+because the cluster's `closed_timestamp.target_duration` is 0, or because only tables with a policy of their own close
+(`closed_timestamp.activation`). A table at rest is woken by its feed, and not refused. The copy of the configuration that this
+node has may be a few seconds old, so it is read again before a table is refused.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.closedts.activation import Activation, activation_of
 from slackwater.closedts.policy import ClosingPolicy, terms_of
 from slackwater.codec.layout import schema_span, show_key
 from slackwater.config.zones import PolicyKind
@@ -41,6 +43,15 @@ async def check_closing(node: GatewayNode, tables: Iterable[TableHistory]) -> No
 
 
 def _is_off(node: GatewayNode, span: Span) -> bool:
+    return _not_activated(node, span) or _switched_off(node, span)
+
+
+def _not_activated(node: GatewayNode, span: Span) -> bool:
+    activation = activation_of(node.settings["closed_timestamp.activation"])
+    return activation is Activation.CONFIGURED and not node.policies.spans.configured(span.start, span.end)
+
+
+def _switched_off(node: GatewayNode, span: Span) -> bool:
     terms = terms_of(node.settings)
     return _closes_nothing(node.policies.spans.of(span.start, span.end, terms), terms.target_duration_s)
 
@@ -64,6 +75,11 @@ def _why(node: GatewayNode, name: str, span: Span) -> tuple[str, str]:
                 f"the policy of its part {part} is `off`",
                 "give that part the policy `lag` with slackwater zone",
             )
+    if _not_activated(node, span):
+        return (
+            "closed_timestamp.activation is `configured`, and it has no policy of its own",
+            f"{remedy}, or set the activation to `configured-or-on-demand` with `slackwater settings set`",
+        )
     if any(config.is_rest and config.policy is PolicyKind.OFF for config in configs):
         return "it has no policy of its own, and that of the rest of the keys is `off` (zone --rest)", remedy
     return (

@@ -17,7 +17,7 @@ from slackwater.errors import UsageError
 from slackwater.runtime.credentials import Credentials
 from slackwater.runtime.tcp import TcpNet, is_loopback, parse_address
 from slackwater.runtime.tls import client_files, node_files
-from slackwater.settings import Settings
+from slackwater.settings import Settings, describe
 
 if TYPE_CHECKING:
     import argparse
@@ -48,11 +48,7 @@ def settings_of(pairs: list[str]) -> Settings:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UsageError("write a setting as name=value; `slackwater settings` lists them", setting=pair)
-        try:
-            number = float(value)
-        except ValueError:
-            raise UsageError(f"the value of {name} must be a number", value=value) from None
-        settings.set(name, number)
+        settings.set(name, describe(name).parse(value))
     return settings
 
 

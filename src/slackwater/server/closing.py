@@ -121,12 +121,12 @@ class ClosingService:
                 yield beat
 
     def _on_wake(self, request: WakeRanges, context: Context) -> Woken:
-        """Ranges led here are named in the next heartbeat."""
+        """Ranges led here are closed from now on, and named again where a follower lacks something."""
         led = 0
         for range_id in request.ranges[:WAKE_RANGES_MAX]:
             replica = self._store.replicas.get(range_id)
             if replica is not None and replica.state.lease.holder == self._store.context.node_id:
-                replica.closing.waking()
+                self._schemes().demand(range_id)
                 led += 1
         return Woken(led)
 

@@ -133,7 +133,7 @@ def policies_of(configs: Sequence[ZoneConfig], *, rtt_step: int) -> SpanPolicies
         )
 
     rest = next((c for c in configs if c.is_rest), ZoneConfig())
-    default = ClosingPolicy() if rest.policy is None else ClosingPolicy(rest.policy, rest.duration_ms)
+    default = None if rest.policy is None else ClosingPolicy(rest.policy, rest.duration_ms)
     named = [(c.start, c.end, p) for c in configs if not c.is_rest and (p := stepped(c)) is not None]
     users = [(max(start, KV_PREFIX), end, policy) for start, end, policy in named if end > KV_PREFIX]
     return SpanPolicies([(b"", KV_PREFIX, SYSTEM_POLICY), *users], default=default)

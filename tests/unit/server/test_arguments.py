@@ -42,6 +42,12 @@ def test_settings():
         settings_of(["lease.durations=2"])
     with pytest.raises(InvalidSetting, match="between"):
         settings_of(["lease.duration=0.001"])
+    assert settings_of(["closed_timestamp.scheme=store-wide"])["closed_timestamp.scheme"] == 1
+    assert settings_of(["closed_timestamp.activation=ON_DEMAND"])["closed_timestamp.activation"] == 2
+    assert settings_of(["closed_timestamp.scheme=2"])["closed_timestamp.scheme"] == 2
+    for wrong in ("storewide", "0.5", "3"):
+        with pytest.raises(InvalidSetting, match="one of log-driven, store-wide, max-write-age"):
+            settings_of([f"closed_timestamp.scheme={wrong}"])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.closedts.activation import Activation, Demands, activation_of
+from slackwater.closedts.driver.waking import keep_waking
 from slackwater.closedts.kinds import DEFAULT, Scheme, running, scheme_of
 from slackwater.closedts.log_driven.driver import SideTransport
 from slackwater.closedts.max_write_age.driver import MaxWriteAge
@@ -20,6 +22,7 @@ from slackwater.closedts.store_wide.driver import StoreWide
 from slackwater.closedts.waiting import WaitQueue
 from slackwater.hooks import probe, tap
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
+from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.runtime.sync import Future, get_running_loop, timeout
 
 if TYPE_CHECKING:
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from slackwater.closedts.publisher import ClosingScheme, NodeParts, Ranges
     from slackwater.model.descriptors import Lease
     from slackwater.model.ids import NodeId, RangeId
-    from slackwater.protocol.closedts.frontier import CannotClose
     from slackwater.protocol.closedts.heartbeat import Heartbeat
     from slackwater.protocol.closedts.update import Update
     from slackwater.runtime.rpc.stream import Stream
@@ -53,7 +55,7 @@ class Schemes:
         self._parts = parts
         self._records = Records()
         self.log_driven = SideTransport(parts, records=self._records, subscribe=subscribe, heard=self._heard)
-        self.store_wide = StoreWide(parts, records=self._records, subscribe=subscribe_heartbeats, wake=wake)
+        self.store_wide = StoreWide(parts, records=self._records, subscribe=subscribe_heartbeats)
         self.max_write_age = MaxWriteAge(parts)
         self._all: tuple[ClosingScheme, ...] = (self.log_driven, self.store_wide, self.max_write_age)
         self._others: tuple[ClosingScheme, ...] = ()
@@ -65,6 +67,10 @@ class Schemes:
         self.on_update: Callable[[], None] | None = None
         """Called after every update, this node's own included: more may be closed. For change feeds."""
         self.plain = True
+        self.demands = Demands()
+        self._activation = Activation.ALWAYS
+        self._by_demand = False
+        self._wake_peer = wake
 
     @property
     def refusals(self) -> Mapping[CannotClose, int]:
@@ -90,6 +96,14 @@ class Schemes:
         for scheme in self._all:
             scheme.start(ranges, self._look)
         self._parts.scope.spawn(self._keep_moving(), name="closedts schemes")
+        waking = keep_waking(
+            self._parts,
+            due=self._due,
+            here=self.demand,
+            wake=self._wake_peer,
+            failed=self.demands.untold,
+        )
+        self._parts.scope.spawn(waking, name="wake leaseholders")
 
     # --- moving from one scheme to another ---------------------------------------------------------------------------
 
@@ -108,6 +122,7 @@ class Schemes:
         """Run the scheme of the setting, and those of live peers that have not moved yet or have moved already."""
         own = scheme_of(self._parts.settings["closed_timestamp.scheme"])
         self.log_driven.sender.scheme = own
+        self._activate(activation_of(self._parts.settings["closed_timestamp.activation"]))
         run = running(own, self._schemes_of_peers() if self._peers else ())
         if run == self._running:
             return
@@ -119,6 +134,53 @@ class Schemes:
         self.plain = run == DEFAULT
         self.touch_all()
         tap("closedts.schemes", self, run)
+
+    # --- which ranges close at all -----------------------------------------------------------------------------------
+
+    def _activate(self, activation: Activation) -> None:
+        """Do as the setting says, and let ranges rest that are not asked for any more."""
+        if activation is not self._activation:
+            self._activation, self._by_demand = activation, activation.by_demand
+            self.demands.clear()
+            self.touch_all()
+        for range_id in self.demands.rested(self._parts.runtime.clock.monotonic_ns()) if self._by_demand else ():
+            probe("closedts.range_rests")
+            self.touch(range_id)
+
+    def want(self, range_id: RangeId) -> None:
+        """A read or a feed here needs closed timestamps of a range: its leaseholder is told, wherever it is."""
+        if self._by_demand:
+            self.demands.want(range_id, self._parts.runtime.clock.monotonic_ns())
+
+    def demand(self, range_id: RangeId) -> None:
+        """A range that is led here is wanted by a replica somewhere: it closes, and is named again where that was lacking."""
+        if self._by_demand:
+            now_ns = self._parts.runtime.clock.monotonic_ns()
+            if self.demands.demand(range_id, now_ns, self._rest_ns()):
+                probe("closedts.range_wakes")
+        self.touch(range_id)
+
+    def active(self, range_id: RangeId, *, configured: bool) -> bool:
+        """Whether a range is to close now; `configured`: a zone gives it its policy."""
+        activation = self._activation
+        if activation is Activation.ALWAYS or (configured and activation.by_zone):
+            return True
+        return self._by_demand and self.demands.awake(range_id)
+
+    def _rest_ns(self) -> int:
+        return int(self._parts.settings["closed_timestamp.rest_after"] * 1e9)
+
+    def _due(self) -> dict[NodeId, list[RangeId]]:
+        """Which leaseholders are to be told of which ranges now."""
+        ranges = self._ranges
+        if ranges is None:
+            return {}
+        now_ns = self._parts.runtime.clock.monotonic_ns()
+        told = self.demands.due(now_ns, self._rest_ns(), ranges.leaseholder) if self._by_demand else {}
+        for range_id in self.store_wide.lacking():
+            if holder := ranges.leaseholder(range_id):
+                told.setdefault(holder, []).append(range_id)
+        return told
 
     def _schemes_of_peers(self) -> list[Scheme]:
         ranges = self._ranges
@@ -145,6 +207,7 @@ class Schemes:
         self._gone(range_id)
 
     def _gone(self, range_id: RangeId) -> None:
+        self.demands.forget(range_id)
         for scheme in self._all:
             scheme.remove(range_id)
         for ticket in self._waits.drop(range_id):
@@ -201,9 +264,10 @@ class Schemes:
         return Timestamp(max(wanted, default=MIN))
 
     def refusal(self, range_id: RangeId) -> Refusal | None:
-        """Why a range did not close when it was last asked."""
+        """Why a range did not close when it was last asked, by a scheme that is to close it."""
         for scheme in (*self._others, self.log_driven):
-            if (refusal := scheme.refusal(range_id)) is not None:
+            refusal = scheme.refusal(range_id)
+            if refusal is not None and refusal.reason is not CannotClose.OTHER_SCHEME:
                 return refusal
         return None
 
@@ -257,7 +321,8 @@ class Schemes:
     def status(self) -> str:
         """One line for logs and scripts."""
         lines = "; ".join(s.status() for s in (self.log_driven, self.store_wide, self.max_write_age))
-        return f"{'+'.join(s.name.lower() for s in sorted(self._running))}: {lines} waits={len(self._waits)}"
+        running = "+".join(s.name.lower() for s in sorted(self._running))
+        return f"{running}: {lines} waits={len(self._waits)} {self.demands.status()}"
 
 
 def _wake(ticket: Future[None]) -> None:

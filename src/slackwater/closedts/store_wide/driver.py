@@ -1,4 +1,4 @@
-"""The store-wide scheme, alive: heartbeats out and in, and leaseholders woken where a follower knows too little.
+"""The store-wide scheme, alive: heartbeats out and in, and which leaseholders are to be woken: a follower knows too little.
 
 It rests until its node runs it (`run`), and what it said before it was told to rest stays promised.
 """
@@ -11,10 +11,7 @@ from slackwater.closedts.driver.streams import Following, Outgoing
 from slackwater.closedts.kinds import Scheme
 from slackwater.closedts.store_wide.receiver import HeartbeatReceiver
 from slackwater.closedts.store_wide.sender import Sender
-from slackwater.errors import SlackwaterError
-from slackwater.hooks import probe
 from slackwater.model.descriptors import Epoch
-from slackwater.protocol.closedts.heartbeat import WAKE_RANGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -28,9 +25,6 @@ if TYPE_CHECKING:
     from slackwater.protocol.closedts.heartbeat import Heartbeat, SubscribeHeartbeats
     from slackwater.runtime.rpc.stream import Stream
 
-WAKE_INTERVAL_S = 1.0
-"""How often leaseholders are woken for ranges of which a replica here knows too little."""
-
 
 class StoreWide:
     """One node's end of the store-wide scheme, in both directions. Satisfies `ClosingScheme`."""
@@ -43,13 +37,11 @@ class StoreWide:
         *,
         records: Records,
         subscribe: Callable[[NodeId, Epoch, int], Awaitable[Stream[Heartbeat]]],
-        wake: Callable[[NodeId, list[RangeId]], Awaitable[None]],
     ) -> None:
         self.sender = Sender(parts.node_id, incarnation=parts.clock.now())
         self.receiver = HeartbeatReceiver(records, live_epoch=self._live_epoch)
         self._parts = parts
         self._subscribe = subscribe
-        self._wake = wake
         self._ranges: Ranges | None = None
         self._outgoing: Outgoing[Heartbeat] = Outgoing(parts.runtime, after=self.sender.after)
         self.touch = self.sender.touch
@@ -83,7 +75,6 @@ class StoreWide:
         )
         self._parts.scope.spawn(self._keep_beating(ranges, look), name="heartbeats")
         self._parts.scope.spawn(following.run(), name="heartbeats of others")
-        self._parts.scope.spawn(self._keep_waking(ranges), name="wake leaseholders")
 
     def run(self, *, on: bool) -> None:
         """Publish and listen from now on, or rest."""
@@ -108,25 +99,10 @@ class StoreWide:
         """Serve one follower for as long as it listens, from where it was."""
         return self._outgoing.serve(request.seq or None)
 
-    async def _keep_waking(self, ranges: Ranges) -> None:
-        while True:
-            await self._parts.runtime.clock.sleep(WAKE_INTERVAL_S)
-            lacking, self.receiver.lacking = list(self.receiver.lacking), {}
-            by_holder: dict[NodeId, list[RangeId]] = {}
-            for range_id in filter(self.sender.closes, lacking) if self.sender.on else ():
-                by_holder.setdefault(ranges.leaseholder(range_id), []).append(range_id)
-            for holder, range_ids in sorted(by_holder.items()):
-                if holder == self._parts.node_id:
-                    for range_id in range_ids:
-                        self.touch(range_id)
-                elif holder:
-                    probe("closedts.leaseholder_woken")
-                    for first in range(0, len(range_ids), WAKE_RANGES_MAX):
-                        try:
-                            await self._wake(holder, range_ids[first : first + WAKE_RANGES_MAX])
-                        except SlackwaterError:
-                            probe("closedts.wake_failed")
-                            break
+    def lacking(self) -> list[RangeId]:
+        """Ranges of which a replica here was asked and knew too little since the last call: leaseholders are woken for them."""
+        lacking, self.receiver.lacking = list(self.receiver.lacking), {}
+        return [range_id for range_id in lacking if self.sender.closes(range_id)] if self.sender.on else []
 
     # --- what a command has to do with it ----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ What holds a frontier back is looked for in this order; the first that is found 
     lease         no node holds it, or it is on its way
     node          the leaseholder has ended, as far as its liveness record says
     request       the leaseholder has requests that are not in the log yet, or not yet applied
-    policy        closing is off for this span
+    policy        closing is off for this span, or rests
 
 A follower knows only the first six: why its leaseholder does not close is the leaseholder's to tell, so a reader of all
 replicas finds it there.
@@ -48,6 +48,7 @@ class CannotClose(enum.Enum):
     POLICY_OFF = "policy off"
     TOO_MANY_POLICIES = "too many different policies on this node"
     OTHER_SCHEME = "closed by another scheme"
+    AT_REST = "closing rests: nothing asks for this range (closed_timestamp.activation)"
 
 
 class HoldKind(enum.Enum):
@@ -77,6 +78,7 @@ _KINDS = {
     CannotClose.POLICY_OFF.value: HoldKind.POLICY,
     CannotClose.TOO_MANY_POLICIES.value: HoldKind.POLICY,
     CannotClose.OTHER_SCHEME.value: HoldKind.NOTHING,
+    CannotClose.AT_REST.value: HoldKind.POLICY,
 }
 
 

@@ -20,6 +20,7 @@ from slackwater.closedts.negotiate import resolve
 from slackwater.closedts.policy import ClosingPolicy, closable_upto, longest_lead_s, target, terms_of, write_age_s
 from slackwater.closedts.store_wide.mpt import CountedTracker
 from slackwater.closedts.waiting import Gate, gate
+from slackwater.config.zones import SYSTEM_SPAN, PolicyKind
 from slackwater.errors import InvariantViolation, TooStale, UsageError
 from slackwater.hooks import tap
 from slackwater.model.descriptors import LeaseAppliedIndex
@@ -59,6 +60,7 @@ def _resolve_frozen(frozen: EngineSnapshot, spans: list[tuple[bytes, bytes]], cl
         return _resolve_all(frozen, spans, closed)
 
 
+_REST = ClosingPolicy(PolicyKind.OFF)
 # A lease that has not begun begins with time alone: nothing else would have its range asked again.
 _HINDRANCES = {LeaseUse.MOVING: CannotClose.LEASE_MOVING, LeaseUse.NOT_BEGUN: CannotClose.LEASE_MOVING}
 
@@ -70,6 +72,7 @@ class Closing:
         self._replica = replica
         self._context = replica.context
         self._policy = ClosingPolicy()
+        self._configured = False
         self._policy_of: tuple[int, int] = (-1, -1)
         self._at = MIN
         """What a request asked to have closed at once."""
@@ -78,6 +81,18 @@ class Closing:
     # --- leaseholder -------------------------------------------------------------------------------------------------
 
     def policy(self) -> ClosingPolicy:
+        """What this range should close: as the span configuration says, or nothing while it rests (`closedts.activation`)."""
+        given = self.given_policy()
+        return given if self._active() else _REST
+
+    def _active(self) -> bool:
+        """Whether this range is to close at all, as far as this node knows."""
+        transport, descriptor = self._context.transport, self._replica.state.descriptor
+        if transport is None or descriptor.start < SYSTEM_SPAN.end:
+            return True
+        return transport.active(descriptor.range_id, configured=self._configured)
+
+    def given_policy(self) -> ClosingPolicy:
         """What the span configuration wants of this range; looked up again when that or the range changes."""
         descriptor, book = self._replica.state.descriptor, self._context.policies
         known = (book.version, descriptor.generation)
@@ -85,6 +100,7 @@ class Closing:
             followers = [node for node in descriptor.replicas if node != self._context.node_id]
             terms = terms_of(self._context.settings)
             self._policy = book.of(descriptor.start, descriptor.end, terms, followers=followers)
+            self._configured = book.spans.configured(descriptor.start, descriptor.end)
             self._policy_of = known
         return self._policy
 
@@ -209,6 +225,11 @@ class Closing:
             if write_ts and not transport.plain:
                 transport.proposed(replica.state.descriptor.range_id, write_ts)
 
+    def wanted(self) -> None:
+        """A read or a feed here needs closed timestamps of this range."""
+        if (transport := self._context.transport) is not None:
+            transport.want(self._replica.state.descriptor.range_id)
+
     def closing_at(self, ts: Timestamp) -> None:
         """Let the next flush close `ts`, whatever the policy says."""
         self._at = Timestamp(max(self._at, min(ts, self._context.clock.now())))
@@ -255,6 +276,7 @@ class Closing:
         """
         if not all(isinstance(r, requests.FOLLOWER_READS) for r in batch.requests):
             return False
+        self.wanted()
         header, required = batch.header, declare.required_frontier(batch)
         verdict = gate(required=required, closed=self.closed(), wait_ms=header.wait_ms)
         transport = self._context.transport
@@ -291,6 +313,7 @@ class Closing:
 
         Closed first, then the engine (pitfall 16), in one step; where there are many intents, on a thread.
         """
+        self.wanted()
         closed = self.closed()
         if not all(isinstance(request, requests.QueryResolved) for request in batch.requests):
             raise UsageError("QueryResolved is asked on its own: nothing else in the batch")
@@ -317,6 +340,9 @@ class Closing:
         if transport is not None:
             offer = transport.waiting_for(descriptor.range_id, state.lai)
             refusal = transport.refusal(descriptor.range_id)
+        reason = refusal.reason if refusal else None
+        if reason is CannotClose.POLICY_OFF and self.given_policy().kind is not PolicyKind.OFF and not self._active():
+            reason = CannotClose.AT_REST
         buffer = self._replica.pipeline.buffer
         record = self._context.liveness.get(state.lease.holder)
         ended = record is not None and not record.live_at(self._context.clock.peek())
@@ -330,11 +356,11 @@ class Closing:
             held_by=found.held_by,
             offered_ts=offer.ts if offer else MIN,
             offered_lai=offer.lai if offer else LeaseAppliedIndex(0),
-            refusal=refusal.reason.value if refusal else "",
+            refusal=reason.value if reason else "",
             refused_since=refusal.since if refusal else MIN,
             start=descriptor.start,
             end=descriptor.end,
-            policy=self.policy().status(),
+            policy=self.given_policy().status(),
             target=target(self.policy(), self._context.clock.physical(), terms_of(self._context.settings)) or MIN,
             evaluating=buffer.tracker.lower_bound() or MIN,
             in_flight=buffer.in_flight,

@@ -1,7 +1,7 @@
 """A play for the schemes of closing: a drawn one at the start, and moves from any to any other under load and all faults.
 
-    mover      sets `closed_timestamp.scheme` every few seconds; nodes hear of it at different moments, or are down when it is
-               said, or come back believing in another one
+    mover      sets `closed_timestamp.scheme` every few seconds, and now and then which ranges close at all; nodes hear of it at
+               different moments, or are down when it is said, or come back believing in another one
     frontier   everything that makes closing hard: little lag, short leases, crowded buffers, merges whose right side moves
 
 The same oracles judge all schemes (I-09 … I-16): each promise of whichever kind is in one ledger. `store_wide` is the same with
@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from slackwater.closedts.activation import Activation
 from slackwater.closedts.kinds import Scheme
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
@@ -37,10 +38,12 @@ if TYPE_CHECKING:
 
 MOVE_MEAN_NS = 4 * NS
 NAME = "closed_timestamp.scheme"
+ACTIVATION = "closed_timestamp.activation"
 SCHEME_SETTINGS = {
     **SETTINGS,
     "closed_timestamp.max_write_age": 0.5,
     "closed_timestamp.empty_command_interval": 0.3,
+    "closed_timestamp.rest_after": 3.0,
     "feed.poll_interval": 1.0,
 }
 
@@ -63,9 +66,12 @@ class Mover:
             draw = cluster.world.tape.stream(f"op/mover/{number}")
             await self._client.runtime.clock.sleep(draw.decay(MOVE_MEAN_NS) / NS)
             if cluster.world.allows_operation("mover", number):
-                chosen = draw.pick((*Scheme, None))
+                chosen, rests = draw.pick((*Scheme, None)), draw.pick((None, None, *Activation))
                 with suppress(SlackwaterError):
                     await self._move(chosen)
+                    if rests is not None:
+                        await write_setting(self._client.kv, ACTIVATION, rests)
+                        probe(f"schemes.{rests.name.lower()}")
 
     async def _move(self, chosen: Scheme | None) -> None:
         if chosen is None:
@@ -98,9 +104,12 @@ class Moving:
 
 def _draw(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(3, 3), clients=(6, 6), duration_s=duration_s)
-    first = tape.stream("schemes").pick(tuple(Scheme))
+    first, rests = tape.stream("schemes").pick(tuple(Scheme)), tape.stream("activation").pick(tuple(Activation))
     return replace(
-        drawn, settings={**SCHEME_SETTINGS, NAME: int(first)}, faults=drawn.faults | FAULTS, fault_mean_ns=NS
+        drawn,
+        settings={**SCHEME_SETTINGS, NAME: int(first), ACTIVATION: int(rests)},
+        faults=drawn.faults | FAULTS,
+        fault_mean_ns=NS,
     )
 
 
@@ -112,7 +121,7 @@ def _only(scheme: Scheme, tape: Tape, duration_s: float) -> Scenario:
 register(
     Play(
         name="schemes",
-        summary="a drawn scheme of closing, moved to any other every few seconds, with little lag and all faults",
+        summary="a drawn scheme and activation of closing, changed every few seconds, with little lag and all faults",
         draw=_draw,
         workloads=lambda: [Traffic(_plan), Shaking(), Moving(), following.Advances()],
         oracles=_oracles,
