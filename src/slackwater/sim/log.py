@@ -164,7 +164,7 @@ class NodeLog:
     async def append(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
         """Append in order; durable on return, or `AppendUnknown`."""
         log, loop = self._log, self._log.loop
-        assert loop.domain is self._domain, "what a program appends, it appends itself, and while it runs"
+        assert not loop.dropped(self._domain), "only a running incarnation appends"
         for payload in payloads:
             if len(payload) > log.entry_bytes_max:
                 raise EntryTooLarge(

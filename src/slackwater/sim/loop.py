@@ -190,6 +190,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         domain.gate = self._drop
         return len(tasks)
 
+    def dropped(self, domain: Domain) -> bool:
+        """Whether that incarnation is gone."""
+        return domain.gate == self._drop
+
     def _drop(self, handle: SimHandle) -> bool:
         self.parked.append((handle.callback, handle.args))
         return True
@@ -339,7 +343,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         """An async generator lost its last reader: close it, unless its node is dead."""
         domain = self._generators.pop(id(generator), self.domain)
-        if self._closed or domain.gate == self._drop:
+        if self._closed or self.dropped(domain):
             self.parked.append(generator)
         else:
             self.call_soon(self._close_generator, generator, context=domain.context)

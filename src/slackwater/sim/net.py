@@ -360,11 +360,12 @@ class NodeNet:
     def __init__(self, net: SimNet, host: Host) -> None:
         self._net = net
         self._host = host
+        self._domain = host.domain
 
     async def connect(self, address: Address, handler: Callable[[Connection], FrameHandler]) -> Endpoint:
         """Open a connection or raise `ConnectionLost`."""
         net, target = self._net, address.rpartition(":")[0]
-        assert net.loop.domain is self._host.domain, "a machine's connections are opened by its own running program"
+        assert self._domain is self._host.domain, "only a running incarnation opens connections"
         if target not in net.hosts:
             raise ConnectionLost(f"cannot connect to {address}: no such host", address=address, sent=False)
         near = net.endpoint(self._host, target, address)

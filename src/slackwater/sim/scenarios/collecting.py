@@ -15,16 +15,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slackwater.clock.timestamp import MAX, add_seconds
+import msgspec
+
+from slackwater.clock.timestamp import MAX, Timestamp, add_seconds
 from slackwater.codec.layout import kv
 from slackwater.errors import AmbiguousResult, BelowGcThreshold, RetryableError, SlackwaterError, TooLate, UsageError
 from slackwater.hooks import probe
 from slackwater.model.protection import Kept, Mode
 from slackwater.model.spans import Span
-from slackwater.protect import ProtectionStore
 from slackwater.protect.zone_changes import change_zone
 from slackwater.protocol.range.requests import GcSpan, GcVersions, Header, RaiseGcThreshold
 from slackwater.routing.sender import NO_RANGE
+from slackwater.runtime.access import NODES_AND_OPERATORS
+from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
@@ -38,8 +41,9 @@ from slackwater.sim.scenarios.travelers import Traveler
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.clock.timestamp import Timestamp
     from slackwater.protocol.range.requests import Rows
+    from slackwater.runtime.rpc.method import Context
+    from slackwater.server.node import Node
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenarios.cluster_plan import Cluster, ClusterPlan
     from slackwater.sim.tape import Tape, TapeStream
@@ -66,6 +70,45 @@ PEST_CLIENT = 998
 """The client number under which the pest writes down what it does."""
 
 
+class ProtectSpan(msgspec.Struct, frozen=True):
+    """Protect a part of a range, as a gateway does for tables."""
+
+    ts: int
+    mode: Mode
+    start: bytes
+    end: bytes
+
+
+class SpanProtected(msgspec.Struct, frozen=True):
+    """The record that was made, or is to be released."""
+
+    record: bytes
+
+
+PROTECT: Method[ProtectSpan, SpanProtected] = Method(
+    "sim.protect", ProtectSpan, SpanProtected, callers=NODES_AND_OPERATORS
+)
+RELEASE: Method[SpanProtected, SpanProtected] = Method(
+    "sim.release", SpanProtected, SpanProtected, callers=NODES_AND_OPERATORS
+)
+
+
+def protect_for_clients(node: Node) -> None:
+    """Let a node protect spans for clients: its own program does it, and ends with it."""
+
+    async def protect(request: ProtectSpan, context: Context) -> SpanProtected:
+        spans, protections = [Span(request.start, request.end)], node.here().protections
+        ts = Timestamp(request.ts)
+        return SpanProtected(await protections.protect(ts, request.mode, "sim", b"", spans=spans, timeout=TIMEOUT_S))
+
+    async def release(request: SpanProtected, context: Context) -> SpanProtected:
+        await node.here().protections.release(request.record, timeout=TIMEOUT_S)
+        return request
+
+    node.server.handle(PROTECT, protect)
+    node.server.handle(RELEASE, release)
+
+
 class Pest:
     """A machine that makes garbage, and asks for it to be collected too early."""
 
@@ -74,8 +117,6 @@ class Pest:
         self._kv = client.kv
         self._cluster = cluster
         self._draw = draw
-        runtime = client.runtime
-        self._store = ProtectionStore(clock=client.clock, settings=runtime.settings, rng=runtime.rng)
 
     async def main(self, name: str, act: Any, mean_ns: int) -> None:
         """Act, now and then, while there is traffic."""
@@ -169,19 +210,16 @@ class Pest:
             await self._release(record)
 
     async def _protect(self, ts: Timestamp, mode: Mode, span: Span) -> bytes:
-        """As a gateway does for its clients; by this machine's own calls, which no other one's crash takes along."""
-
-        async def work(txn: Transaction) -> bytes:
-            return await self._store.protect(txn, ts, mode, "sim", b"", spans=[span])
-
-        return await self._kv.run(work, timeout=TIMEOUT_S)
+        request = ProtectSpan(ts, mode, span.start, span.end)
+        return (await self._client.dialer.call(self._gateway(), PROTECT, request, timeout=TIMEOUT_S)).record
 
     async def _release(self, record: bytes) -> None:
-        async def work(txn: Transaction) -> None:
-            await self._store.release(txn, record)
+        with suppress(SlackwaterError):
+            await self._client.dialer.call(self._gateway(), RELEASE, SpanProtected(record), timeout=TIMEOUT_S)
 
-        with suppress(AmbiguousResult):
-            await self._kv.run(work, timeout=TIMEOUT_S)
+    def _gateway(self) -> str:
+        address: str = self._draw.pick(list(self._cluster.addresses.values()))
+        return address
 
     async def _reads_the_same(self, low: bytes, high: bytes, ts: Timestamp, first: Rows | None) -> bool:
         """Read a protected instant for a while; `first` is what was read there before."""
@@ -233,6 +271,7 @@ class Collecting:
     def setup(self, world: World, scenario: Scenario) -> None:
         """Add every machine."""
         self._traffic.setup(world, scenario)
+        cluster_of(world).on_node.append(protect_for_clients)
         world.add_client("pest", self._boot(world, "pest"))
         world.add_client("keeper", self._boot(world, "keeper"))
         world.add_client("traveler", self._boot(world, "traveler"))
