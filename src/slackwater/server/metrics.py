@@ -175,6 +175,10 @@ def _of_store(member: Member, store: Store) -> Iterator[Metric]:
     yield counter("slackwater_columns_damaged_total", "Files of columns that were damaged.", columns.damaged)
     yield counter("slackwater_columns_pages_total", "Pages of scans that came from columns.", columns.pages)
     yield counter("slackwater_columns_row_pages_total", "Pages of scans that were made of rows.", columns.row_pages)
+    paused = store.context.bulk_gate.paused_s
+    yield counter(
+        "slackwater_bulk_reads_paused_seconds_total", "Time that bulk reads have waited for point work.", paused
+    )
     now = member.clock.peek()
     lags = sorted(max(0.0, seconds_between(closed, now)) for r in replicas if (closed := r.closing.closed()))
     samples = [Sample(_quantile(lags, q), (("quantile", f"{q:g}"),)) for q in QUANTILES] if lags else []

@@ -4,9 +4,9 @@
     off the loop    anchor ► batch ► pause ► batch ► pause … ► file durable
     one step        still this replica, its rows not cleared, nothing collected above the anchor ► record, and it is used
 
-The pauses keep the work at `columns.build_bytes` a second; each batch is a piece of work of some milliseconds on a thread, so
-the loop gets its turn between any two. A process of its own could not read RocksDB's memtables; handing it the rows would cost
-more than half of what it saves (decision 030).
+The pauses keep the work at `columns.build_bytes` a second, and at a fifth of a core beside point work; each batch is a piece of
+work of some milliseconds on a thread, so the loop gets its turn between any two. A process of its own could not read RocksDB's
+memtables; handing it the rows would cost more than half of what it saves (decision 030).
 
 Whatever ends it, nothing is left: the file is not there before it is whole, the record not before the file is durable, and an
 unrecorded file is removed when the store starts next.
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DUTY = 4
-"""A batch is followed by a pause of at least so many times what it took: a share of one core that writers do not miss."""
+"""Beside point work, a batch is followed by a pause of at least so many times what it took: writers do not miss that share."""
+DUTY_ALONE = 1
 
 
 @dataclass
@@ -126,8 +127,9 @@ async def _build(replica: Replica, work: _Work) -> Built | None:
         if replica.retired or replica.failure is not None or work.making.spoiled:
             probe("columns.given_up")
             return None
-        took_s = (clock.monotonic_ns() - began_ns) / 1e9
-        await clock.sleep(max(DUTY * took_s, done / context.settings["columns.build_bytes"]))
+        now_ns = clock.monotonic_ns()
+        duty = DUTY if context.bulk_gate.busy(now_ns) else DUTY_ALONE
+        await clock.sleep(max(duty * (now_ns - began_ns) / 1e9, done / context.settings["columns.build_bytes"]))
 
 
 async def _off(context: ReplicaContext, work: _Work, piece: Callable[..., T], *args: Any) -> T:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import DamageError, StorageError
+from slackwater.replica.driver.bulk_gate import BulkGate
 from slackwater.replica.evaluation import NO_RULES, Neighbors, RetentionRules
-from slackwater.runtime.sync import Semaphore
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.columns.shelf import NOTHING, Shelf
 from slackwater.storage.files import MemoryFiles
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Engine, Runtime
     from slackwater.settings import Settings
     from slackwater.storage.columns.shelf import KeptSegment
-
-BULK_READS_MAX = 2
-"""Bulk reads that a node does at a time: each is a thread that wants the interpreter, as the loop does."""
 
 
 class HasState(Protocol):
@@ -200,7 +197,7 @@ class ReplicaContext:
     """Raises while this node's clock must not be relied on: no lease is used or asked for by it (I-01)."""
     policies: PolicyBook = field(default_factory=PolicyBook)
     closing: ClosingCounts = field(default_factory=ClosingCounts)
-    bulk_gate: Semaphore = field(default_factory=lambda: Semaphore(BULK_READS_MAX))
+    bulk_gate: BulkGate = field(default_factory=BulkGate)
     columns: Shelf = field(default_factory=lambda: Shelf(MemoryFiles()))
     writes: StoreWrites = field(default_factory=StoreWrites)
     retention: RetentionRules = NO_RULES
@@ -213,6 +210,7 @@ class ReplicaContext:
     def write(self, batch: WriteBatch) -> None:
         """Write to the engine. No other code may write rows: what changes beside columns is remembered with them."""
         noted = self.columns.note(batch)
+        self.bulk_gate.point()
         try:
             self.engine.write(batch)
         except StorageError as error:

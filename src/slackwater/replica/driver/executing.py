@@ -27,6 +27,7 @@ from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, second
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, SlackwaterError, UnavailableError
 from slackwater.hooks import buggify, probe, tap
 from slackwater.protocol.range import requests
+from slackwater.protocol.range.bulk import BULK
 from slackwater.replica import admission, declare
 from slackwater.replica.driver.reading import follower_read, lease_info, read_bulk, served_here
 from slackwater.replica.driver.waiting import Waiters, deadline_of
@@ -147,8 +148,10 @@ class Executor:
         return result
 
     def _metered(self, batch: Batch) -> None:
-        """Count a batch as load of the range."""
+        """Count a batch as load of the range, and as point work unless it reads in bulk."""
         load = self._replica.load
+        if not batch.requests or type(batch.requests[0]) not in BULK:
+            self._context.bulk_gate.point()
         if load.wants_key() and (span := declare.bounds(batch)) is not None:
             load.sample(span.start)
 

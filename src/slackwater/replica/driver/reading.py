@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from slackwater.clock.timestamp import MAX, MIN
 from slackwater.errors import ConflictError, Overloaded, SlackwaterError, StorageError, TooStale
 from slackwater.hooks import probe, tap
-from slackwater.protocol.range.bulk import BULK
+from slackwater.protocol.range.bulk import BULK, Blocks
 from slackwater.protocol.range.requests import BatchResult, LeaseResult
 from slackwater.protocol.range.served import Served, Why
 from slackwater.replica import declare
@@ -101,14 +101,16 @@ async def read_bulk(context: ReplicaContext, bulk: BulkReads, frozen: EngineSnap
     """Do bulk reads on a snapshot, which the thread that reads it closes, not a caller that gave up.
 
     To be awaited in the step in which the snapshot was taken: up to the first wait, the state is still the snapshot's.
-    A few at a time: more threads would not read faster, but the node's loop would have to win the interpreter from all.
+    Point work goes first (`bulk_gate`).
     """
     started = False
     bulk.look_up(context.columns)
     try:
-        async with context.bulk_gate:
+        async with context.bulk_gate.admitted(context.runtime.clock) as page:
             started = True
-            return await context.runtime.offload(_run, bulk, frozen)
+            results = await context.runtime.offload(_run, bulk, frozen)
+            page.size = sum(len(block) for result in results if isinstance(result, Blocks) for block in result.blocks)
+            return results
     except Overloaded:
         frozen.close()
         raise

@@ -3,7 +3,8 @@
     read        every page that came from a segment is read once more from rows, on the same snapshot and at the same timestamp
     installed   no version at or below the anchor of a new segment is above what its replica has closed
 
-What rows give is judged by the other oracles; so this one needs no history of its own.
+What rows give is judged by the other oracles; so this one needs no history of its own. A reader that was not given the newest
+version of the table is refused by rows, and learns it; a segment was made by one who knew, and has the reader's columns.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slackwater.codec.bulk_arrow import plan_schema, unpack
-from slackwater.errors import SlackwaterError, StorageError
+from slackwater.codec.rows import unknown_version
+from slackwater.errors import DecodeError, SlackwaterError, StorageError
 from slackwater.hooks import probe
 from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range.bulk import Blocks, ScanArrow
@@ -54,6 +56,9 @@ class Columns:
             probe("columns.oracle_rows_rotten")
             return
         except SlackwaterError as error:
+            if isinstance(error, DecodeError) and unknown_version(0, "").message in error.message:
+                probe("columns.oracle_version_unknown")  # the segment knows a version that was published since
+                return
             self.world.violated(self.name, "rows-refuse", f"rows refuse what columns gave: {error}")
             return
         given = [row for batch in unpack(found.blocks, plan_schema(plan), found.patches) for row in batch.to_pylist()]

@@ -1,0 +1,147 @@
+"""Bulk reads take what point work leaves: several at a time without it, one at a time and with pauses beside it."""
+
+import asyncio
+
+import pytest
+
+from slackwater.errors import Overloaded
+from slackwater.replica.driver import bulk_gate
+from slackwater.replica.driver.bulk_gate import BULK_READS_MAX, DUTY, POINTS_MIN, SENT_BYTES_PER_S, WINDOW_S, BulkGate
+
+
+class Clock:
+    """Time that passes when it is told to, or when a reader sleeps."""
+
+    def __init__(self):
+        self.ns = 10**12
+        self.slept = []
+
+    def monotonic_ns(self):
+        return self.ns
+
+    def wall_ns(self):
+        return self.ns
+
+    async def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.ns += int(seconds * 1e9)
+        await asyncio.sleep(0)
+
+    def pass_s(self, seconds):
+        self.ns += int(seconds * 1e9)
+
+
+def busy_gate(clock):
+    gate = BulkGate()
+    gate.busy(clock.monotonic_ns())
+    work(gate, clock)
+    return gate
+
+
+def work(gate, clock):
+    """So much point work that a node is busy."""
+    clock.pass_s(WINDOW_S)
+    for _ in range(2 * POINTS_MIN):
+        gate.point()
+
+
+async def page(gate, clock, took_s, running, most, *, points=0):
+    """Read a page, beside which some point work is done."""
+    async with gate.admitted(clock):
+        running.append(1)
+        most.append(len(running))
+        await asyncio.sleep(0)
+        clock.pass_s(took_s)
+        for _ in range(points):
+            gate.point()
+        running.pop()
+
+
+def test_without_point_work_several_go_ahead_and_none_waits():
+    async def play():
+        clock, gate, running, most = Clock(), BulkGate(), [], []
+        await asyncio.gather(*(page(gate, clock, 0.004, running, most) for _ in range(10)))
+        assert max(most) == BULK_READS_MAX
+        assert clock.slept == []
+
+    asyncio.run(play())
+
+
+def test_beside_point_work_one_goes_ahead_at_a_time_and_each_pauses_for_what_the_last_one_took():
+    async def play():
+        clock, running, most = Clock(), [], []
+        gate = busy_gate(clock)
+        await page(gate, clock, 0.004, running, most, points=100)
+        for took_s in (0.004, 0.02, 0.001):
+            before = len(clock.slept)
+            await asyncio.gather(*(page(gate, clock, took_s, running, most, points=100) for _ in range(3)))
+            assert clock.slept[before + 1 :] == [pytest.approx(DUTY * took_s)] * 2
+        assert max(most) == 1
+
+    asyncio.run(play())
+
+
+def test_bytes_cost_what_the_loop_needs_to_send_them():
+    async def play():
+        clock = Clock()
+        gate = busy_gate(clock)
+        async with gate.admitted(clock) as first:
+            first.size = SENT_BYTES_PER_S // 100
+        async with gate.admitted(clock):
+            pass
+        assert clock.slept == [pytest.approx(DUTY * 0.01)]
+
+    asyncio.run(play())
+
+
+def test_when_point_work_ends_so_do_the_pauses():
+    async def play():
+        clock, running, most = Clock(), [], []
+        gate = busy_gate(clock)
+        await page(gate, clock, 0.004, running, most)
+        assert gate.busy(clock.monotonic_ns())
+        clock.pass_s(WINDOW_S)
+        assert not gate.busy(clock.monotonic_ns())
+        slept = len(clock.slept)
+        await asyncio.gather(*(page(gate, clock, 0.004, running, most) for _ in range(4)))
+        assert len(clock.slept) == slept
+
+    asyncio.run(play())
+
+
+def test_a_reader_that_gives_up_leaves_its_turn_to_the_next():
+    async def play():
+        clock = Clock()
+        gate = busy_gate(clock)
+        async with gate.admitted(clock):
+            given_up = asyncio.create_task(page(gate, clock, 0.001, [], []))
+            last = asyncio.create_task(page(gate, clock, 0.001, [], []))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            await asyncio.sleep(0)
+        await last
+        assert given_up.cancelled()
+        async with gate.admitted(clock):
+            pass
+        with pytest.raises(ValueError, match="damaged"):
+            async with gate.admitted(clock):
+                raise ValueError("damaged")
+        await asyncio.wait_for(page(gate, clock, 0.001, [], []), 5)
+
+    asyncio.run(play())
+
+
+def test_no_more_wait_than_can_be_kept(monkeypatch):
+    monkeypatch.setattr(bulk_gate, "WAITING_MAX", 1)
+
+    async def play():
+        clock = Clock()
+        gate = busy_gate(clock)
+        async with gate.admitted(clock):
+            waits = asyncio.create_task(page(gate, clock, 0.001, [], []))
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded):
+                await page(gate, clock, 0.001, [], [])
+        await waits
+
+    asyncio.run(play())
