@@ -127,7 +127,9 @@ class Node:
         identity = read_identity(self.engine)
         if identity is not None:
             check_log(identity, self.log.identity())
-            await check_heads(self.engine, self.log, self.runtime, self.scope)
+            await self._check_heads()
+        if self.stopping:
+            return
         bound = await self.server.listen(listen or self.address)
         if self.address.endswith(":0"):
             self.address = bound
@@ -139,6 +141,13 @@ class Node:
                 raise
         elif self.join:
             self.scope.spawn(self._join_cluster(), name="join")
+
+    async def _check_heads(self) -> None:
+        try:
+            await check_heads(self.engine, self.log, self.runtime, self.scope)
+        except UnavailableError:
+            if not self.stopping:  # asked to stop meanwhile: then its tasks have ended, and this one ends as well
+                raise
 
     async def init(self, *, cluster_id: str | None = None) -> str:
         """Make this empty store the first node of a new cluster."""

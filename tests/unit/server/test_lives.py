@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from slackwater.codec.layout import META, kv, system
-from slackwater.errors import AmbiguousResult, NotLeaseholder, StorageError, UnavailableError
+from slackwater.errors import AmbiguousResult, ConnectionLost, NotLeaseholder, StorageError, UnavailableError
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.protocol.range import requests
 from slackwater.replica.apply import apply_packet
@@ -116,8 +116,12 @@ def test_no_queue_writes_behind_the_last_flush() -> None:
     run(main())
 
 
-def test_a_node_that_is_asked_to_stop_while_it_begins_writes_nothing_more() -> None:
-    """Found by seed 155035588: the log answered during the last flush, and the node went on to write down its life."""
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_node_that_is_asked_to_stop_while_it_begins_writes_nothing_more(answered: bool) -> None:
+    """Found by seed 155035588: the log answered during the last flush, and the node went on to write down its life.
+
+    And by 547618264: where the log did not answer, a node that was asked to stop ended with an error.
+    """
 
     async def main() -> None:
         async with Cluster(1) as cluster:
@@ -133,8 +137,9 @@ def test_a_node_that_is_asked_to_stop_while_it_begins_writes_nothing_more() -> N
                 return await head(range_id)
 
             async def slowly() -> None:
-                answer.set()
-                await beginning
+                if answered:
+                    answer.set()
+                    await beginning
                 await flush()
 
             log.head, engine.flush = late, slowly  # type: ignore[method-assign]
@@ -152,8 +157,12 @@ def test_a_node_that_is_asked_to_stop_while_it_begins_writes_nothing_more() -> N
             beginning = asyncio.ensure_future(node.start())
             await asyncio.wait_for(asked.wait(), 20)
             await node.stop()
+            await asyncio.wait([beginning], timeout=20)
+            assert beginning.cancelled() or beginning.exception() is None
             assert node.member is None
             assert engine.get(Family.LOCAL, LIVES_KEY) == written
+            with pytest.raises(ConnectionLost):
+                await cluster.net.connect("n1:7400", lambda _: None)  # type: ignore[arg-type,return-value]
 
     run(main())
 
