@@ -178,8 +178,7 @@ class ContentionWait:
             probe("txn.pushed_" + pushed.resolution.status.name.lower())
             # An abort that a missing record tells may be an old commit that a follower has not heard of (M11).
             if reading and not pushed.ambiguous:
-                self._context.remember(pushed.resolution)
-                self._tell(pushed.resolution)
+                self._tell(self._context.remember(pushed.resolution))
                 self._context.resolve_soon(resolve(push, pushed.resolution))
             else:
                 await self._context.ask([resolve(push, pushed.resolution)], deadline=self.deadline)

@@ -50,16 +50,28 @@ class TxnContext:
         """What became of transactions that readers here have met: final, or for PENDING where it may not commit below."""
         self._resolving = 0
 
-    def remember(self, outcome: Resolution) -> None:
-        """Keep an answer of a record, which holds for ever."""
-        assert (known := self.fates.get(outcome.txn_id)) is None or known.status in (
-            TxnStatus.PENDING,
-            outcome.status,
-        ), "a decided transaction stays as it was decided (I-20)"
+    def remember(self, outcome: Resolution) -> Resolution:
+        """Keep an answer of a record; returns the newest that is known. What was decided holds for ever.
+
+        Answers overtake one another: one from before the decision, or from before another push, says less and is not kept.
+        """
+        known = self.fates.get(outcome.txn_id)
+        if known is not None and known.status is not TxnStatus.PENDING:
+            assert outcome.status in (TxnStatus.PENDING, known.status), (
+                "a decided transaction stays as it was decided (I-20)"
+            )
+            return known
+        if (
+            known is not None
+            and outcome.status is TxnStatus.PENDING
+            and (outcome.epoch, outcome.ts) < (known.epoch, known.ts)
+        ):
+            return known
         self.fates[outcome.txn_id] = outcome
         self.fates.move_to_end(outcome.txn_id)
         if len(self.fates) > FATES_MAX:
             self.fates.popitem(last=False)
+        return outcome
 
     def resolve_soon(self, request: ResolveIntents) -> None:
         """Resolve a few intents of a decided transaction in the background; it may be left undone."""

@@ -10,7 +10,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec import layout
 from slackwater.errors import UsageError
 from slackwater.model.spans import Span, SpanSet
-from slackwater.model.txns import Intent, TxnStatus
+from slackwater.model.txns import Intent, Resolution, TxnStatus
 from slackwater.protocol.range.requests import (
     ConditionalPut,
     Delete,
@@ -32,6 +32,7 @@ from slackwater.protocol.range.requests import (
 )
 from slackwater.txn import check, reads
 from slackwater.txn.buffer import WriteBuffer, chunks
+from slackwater.txn.context import TxnContext
 from slackwater.txn.finish import KEYS_PER_REQUEST_MAX, Finished
 from slackwater.txn.finish import requests_for as resolutions
 from slackwater.txn.operations import grouped
@@ -242,3 +243,18 @@ def test_good_and_bad_batches() -> None:
     for request in bad:
         with pytest.raises(UsageError):
             check.requests_ok([request])
+
+
+def test_what_became_of_a_transaction_is_not_forgotten_for_an_answer_from_before() -> None:
+    """Seeds 355655611, 983080603 of jobs: two pushes from one node, the answer of the first, PENDING, came last."""
+    context = TxnContext(sender=None, clock=None, runtime=None, settings=None, scope=None)  # type: ignore[arg-type]
+    moved = Resolution(b"t", 0, TxnStatus.PENDING, Timestamp(7))
+    higher = Resolution(b"t", 0, TxnStatus.PENDING, Timestamp(9))
+    assert context.remember(higher) is higher
+    assert context.remember(moved) is higher
+    decided = Resolution(b"t", 0, TxnStatus.COMMITTED, Timestamp(9))
+    assert context.remember(decided) is decided
+    assert context.remember(moved) is decided
+    assert context.fates[b"t"] is decided
+    with pytest.raises(AssertionError, match="I-20"):
+        context.remember(Resolution(b"t", 0, TxnStatus.ABORTED))
