@@ -103,8 +103,13 @@ class AsyncDatabase(SchemaOperations):
         codec = tables.codec(history)
         policy = calls.ReadPolicy(follower_ok=nearest, floor=gateways.floor.ts)
         wanted = key_of(codec, key)
-        request = calls.GetRows(history.latest.table_id, [wanted], policy)
-        reply = await gateways.call(calls.GET_ROWS, request, deadline=deadline)
+        request = calls.GetRows(history.latest.table_id, [wanted], policy, version=history.latest.version)
+        try:
+            reply = await gateways.call(calls.GET_ROWS, request, deadline=deadline)
+        except SchemaChanged as error:
+            tables.forget(table)
+            await deadline.again(error, "nothing was read")
+            return await self.get(table, key, nearest=nearest)
         gateways.floor.told(reply.ts)
         (value,) = reply.values
         if value is None:
@@ -294,7 +299,7 @@ class AsyncDatabase(SchemaOperations):
         request = calls.ChooseSnapshot(names, at, stale, least, nearest_only, self._seen, floor)
         reply = await self._ask(calls.SNAPSHOT, request)
         for history in reply.tables:
-            self._tables.remember(history)
+            self._tables.remember(history, upto=reply.ts)
         if as_of is None:
             self._seen = Timestamp(max(self._seen, reply.ts))
             self._gateways.floor.told(reply.ts)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Clock
     from slackwater.runtime.sync import Future
 
-    Wanted = list[tuple[int, bytes]]
+    Wanted = list[tuple[int, int, bytes]]
 
 POINT_READS_MAX = 256
 """Rows that one message asks for."""
@@ -39,23 +39,23 @@ class PointReadBatcher:
     def __init__(self, clock: Clock, send: Callable[[Wanted], Awaitable[list[bytes | None]]]) -> None:
         self._clock = clock
         self._send = send
-        self._gathering: list[tuple[tuple[int, bytes], Future[bytes | None] | None]] | None = None
+        self._gathering: list[tuple[tuple[int, int, bytes], Future[bytes | None] | None]] | None = None
 
-    async def get(self, table_id: int, key: bytes) -> bytes | None:
-        """The value of a row, as stored; None when there is no row."""
+    async def get(self, table_id: int, version: int, key: bytes) -> bytes | None:
+        """The value of a row of a table that is read by this version, as stored; None when there is no row."""
         while True:
             group = self._gathering
             if group is None or len(group) >= POINT_READS_MAX:
-                return await self._lead(table_id, key)
+                return await self._lead(table_id, version, key)
             waiter: Future[bytes | None] = get_running_loop().create_future()
-            group.append(((table_id, key), waiter))
+            group.append(((table_id, version, key), waiter))
             try:
                 return await waiter
             except _LeaderGone:
                 continue
 
-    async def _lead(self, table_id: int, key: bytes) -> bytes | None:
-        group: list[tuple[tuple[int, bytes], Future[bytes | None] | None]] = [((table_id, key), None)]
+    async def _lead(self, table_id: int, version: int, key: bytes) -> bytes | None:
+        group: list[tuple[tuple[int, int, bytes], Future[bytes | None] | None]] = [((table_id, version, key), None)]
         self._gathering = group
         try:
             await self._clock.sleep(0)
@@ -77,7 +77,7 @@ class PointReadBatcher:
         return values[0]
 
 
-def _tell(group: list[tuple[tuple[int, bytes], Future[bytes | None] | None]], error: Exception) -> None:
+def _tell(group: list[tuple[tuple[int, int, bytes], Future[bytes | None] | None]], error: Exception) -> None:
     for _, waiter in group:
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)

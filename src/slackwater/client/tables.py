@@ -36,13 +36,17 @@ class KnownTables:
         self.known = self._by_name.get
         """The table that has this name, as far as is known; None when it was never met."""
         self._by_id: dict[int, TableHistory] = {}
+        self._upto: dict[int, Timestamp] = {}
+        """Up to when every version of a table is known."""
         self._codecs: dict[tuple[int, int, int], RowCodec] = {}
         self._index_codecs: dict[tuple[int, int, int], IndexCodec] = {}
 
-    def remember(self, history: TableHistory) -> TableHistory:
-        """Keep what a gateway told."""
+    def remember(self, history: TableHistory, *, upto: Timestamp = MIN) -> TableHistory:
+        """Keep what a gateway told; with `upto`, every version at or below that is among it."""
         if len(self._by_id) >= TABLES_MAX:
             self.forget()
+        table_id = history.latest.table_id
+        self._upto[table_id] = Timestamp(max(upto, self._upto.get(table_id, MIN)))
         known = self._by_id.get(history.latest.table_id)
         if known is not None and known.latest.version > history.latest.version:
             history = known
@@ -58,6 +62,7 @@ class KnownTables:
             return
         self._by_name.clear()
         self._by_id.clear()
+        self._upto.clear()
         self._codecs.clear()
         self._index_codecs.clear()
 
@@ -85,13 +90,13 @@ class KnownTables:
     async def by_name_at(self, name: str, at: Timestamp, *, deadline: RetryBudget) -> TableHistory:
         """The table that had this name at a time."""
         known = self._by_name.get(name)
-        if known is not None:
+        if known is not None and at <= self._upto.get(known.latest.table_id, MIN):
             held = known.at(at)
-            if held is not None and held.name == name and known.latest.modified <= at:
+            if held is not None and held.name == name:
                 return known
         request = calls.FindTable(name=table_name(name), at=at)
         reply = await self._gateways.call(calls.FIND_TABLE, request, deadline=deadline)
-        return self.remember(reply.table)
+        return self.remember(reply.table, upto=at)
 
     async def by_id(
         self, table_id: int, *, deadline: RetryBudget, fresh: bool = False, at: Timestamp = MIN

@@ -27,7 +27,7 @@ finding out what became of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pyarrow
@@ -39,7 +39,7 @@ from slackwater.client.inputs import Input, in_blocks, key_of
 from slackwater.client.point_reads import PointReadBatcher
 from slackwater.client.queries import query
 from slackwater.client.reads import scan as plain_scan
-from slackwater.client.transaction_schema import TransactionSchema
+from slackwater.client.transaction_schema import OwnTables, TransactionSchema
 from slackwater.client.writes import MESSAGE_BYTES_MAX, WriteResult, already_there, find_outcome, unique
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.damage import decode_row
@@ -66,18 +66,18 @@ from slackwater.protocol.client.index_reads import GET_BY_INDEX
 from slackwater.runtime.sync import CancelledError, Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from slackwater.client.gateways import Gateways
     from slackwater.client.queries import Query
     from slackwater.client.tables import KnownTables
     from slackwater.model.jobs import Job
-    from slackwater.model.scan_plan import ScanPlan
     from slackwater.model.tables import TableHistory
     from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.rpc.method import Method
 
 pa: Any = pyarrow
+T = TypeVar("T")
 PAGE_ROWS = 10_000
 JOINED_ROWS = 2_000
 """Rows that one message asks for when entries of an index are joined with them."""
@@ -194,7 +194,26 @@ class AsyncTransaction(TransactionSchema):
 
     async def get(self, table: str, key: object, *, by: str | None = None) -> dict[str, Any] | None:
         """A row by its primary key, or by a unique index (`by`); None when there is none."""
+        return await self._by_its_version(table, lambda deadline: self._got(table, key, by, deadline))
+
+    async def _by_its_version(self, table: str, read: Callable[[RetryBudget], Awaitable[T]]) -> T:
+        """What `read` brings: once more if the table has a newer version than was known, and this transaction uses none yet."""
         deadline = self._patience()
+        try:
+            return await read(deadline)
+        except SchemaChanged:
+            self._tables.forget(table)
+            return await read(deadline)
+        except DecodeError:
+            used = self._tables.known(table)
+            if used is None or isinstance(self._tables, OwnTables):
+                raise
+            fresh = await self._tables.by_id(used.latest.table_id, fresh=True, deadline=deadline)
+            if fresh.latest.version == used.latest.version:
+                raise  # not of a version that was published since: damaged
+            raise RetryableError(f"table {table} has changed since this transaction began; run it again") from None
+
+    async def _got(self, table: str, key: object, by: str | None, deadline: RetryBudget) -> dict[str, Any] | None:
         history = await self._tables.by_name(table, deadline=deadline)
         codec = self._tables.codec(history)
         if by is not None:
@@ -209,7 +228,7 @@ class AsyncTransaction(TransactionSchema):
             (row,) = reply.values
             return None if row is None else decode_row(codec, found.key, row)
         wanted = key_of(codec, key)
-        value = await self._point_reads.get(history.latest.table_id, wanted)
+        value = await self._point_reads.get(history.latest.table_id, history.latest.version, wanted)
         return None if value is None else decode_row(codec, wanted, value)
 
     async def scan(
@@ -223,11 +242,14 @@ class AsyncTransaction(TransactionSchema):
         order: str | Sequence[str] = (),
     ) -> Any:
         """Rows as a `pyarrow.Table`, the transaction's own writes included; the rest is as in `Database.scan`."""
-        deadline = self._patience()
         options: Any = {"columns": columns, "where": where, "limit": limit, "index": index, "order": order}
-        asked = await self._tables.prepared(table, lambda history: query(history, **options), deadline=deadline)
-        found = pa.Table.from_batches(await self._scanned(table, asked, deadline), schema=asked.schema)
-        return asked.finish(found.slice(0, asked.limit) if asked.limit else found)
+
+        async def read(deadline: RetryBudget) -> Any:
+            asked = await self._tables.prepared(table, lambda history: query(history, **options), deadline=deadline)
+            found = pa.Table.from_batches(await self._scanned(table, asked, deadline), schema=asked.schema)
+            return asked.finish(found.slice(0, asked.limit) if asked.limit else found)
+
+        return await self._by_its_version(table, read)
 
     async def _scanned(self, table: str, asked: Query, deadline: RetryBudget) -> list[Any]:
         """The batches of a scan, page by page."""
@@ -237,7 +259,15 @@ class AsyncTransaction(TransactionSchema):
         batches: list[Any] = []
         start = asked.span.start if asked.span is not None else None
         while start is not None and asked.span is not None:
-            request = calls.TxnScan(b"", read.table_id, start, asked.span.end, PAGE_ROWS, floor=self._gateways.floor.ts)
+            request = calls.TxnScan(
+                b"",
+                read.table_id,
+                start,
+                asked.span.end,
+                PAGE_ROWS,
+                floor=self._gateways.floor.ts,
+                version=asked.history.latest.version,
+            )
             page = await self._call(calls.TXN_SCAN, request, table, deadline)
             try:
                 batch = decoder.decode(page.values)
@@ -245,21 +275,23 @@ class AsyncTransaction(TransactionSchema):
                 async for _ in plain_scan(self._gateways, asked, calls.ReadPolicy(), deadline=deadline):
                     pass  # it meets the same row, where its key is known
                 raise
-            batches.append(batch if asked.rows is None else await self._joined(table, asked.rows, batch, deadline))
+            batches.append(batch if asked.rows is None else await self._joined(table, asked, batch, deadline))
             start = page.resume
             if asked.limit and sum(batch.num_rows for batch in batches) >= asked.limit:
                 break
         return batches
 
-    async def _joined(self, table: str, plan: ScanPlan, entries: Any, deadline: RetryBudget) -> Any:
+    async def _joined(self, table: str, asked: Query, entries: Any, deadline: RetryBudget) -> Any:
         """The rows that entries of an index name, as far as they satisfy what entries could not decide."""
+        plan, version = asked.rows, asked.history.latest.version
+        assert plan is not None, "entries are joined with rows where there is a plan for these"
         codec = RowCodec(plan.schema())
         keys = [entries.column(name) for name in codec.key_names]
         named = encode_keys(codec.prefix, codec.key_types, keys) if entries.num_rows else []
         values: list[bytes] = []
         policy = calls.ReadPolicy(floor=self._gateways.floor.ts)
         for low in range(0, len(named), JOINED_ROWS):
-            request = calls.GetRows(plan.schema().table_id, named[low : low + JOINED_ROWS], policy)
+            request = calls.GetRows(plan.schema().table_id, named[low : low + JOINED_ROWS], policy, version=version)
             reply = await self._call(calls.GET_ROWS, request, table, deadline)
             for key, value in zip(request.keys, reply.values, strict=True):
                 if value is None:
@@ -282,14 +314,14 @@ class AsyncTransaction(TransactionSchema):
 
     # --- inside
 
-    async def _read(self, wanted: list[tuple[int, bytes]]) -> list[bytes | None]:
+    async def _read(self, wanted: list[tuple[int, int, bytes]]) -> list[bytes | None]:
         """Values of rows, in one message, table by table."""
-        places: dict[int, list[int]] = {}
-        for place, (table_id, _) in enumerate(wanted):
-            places.setdefault(table_id, []).append(place)
-        (first, *others) = (calls.TableKeys(t, [wanted[place][1] for place in places[t]]) for t in places)
+        places: dict[tuple[int, int], list[int]] = {}
+        for place, (table_id, version, _) in enumerate(wanted):
+            places.setdefault((table_id, version), []).append(place)
+        (first, *others) = (calls.TableKeys(t[0], [wanted[place][2] for place in places[t]], t[1]) for t in places)
         policy = calls.ReadPolicy(floor=self._gateways.floor.ts)
-        request = calls.GetRows(first.table_id, first.keys, policy, also=tuple(others))
+        request = calls.GetRows(first.table_id, first.keys, policy, also=tuple(others), version=first.version)
         reply = await self._call(calls.GET_ROWS, request, "", self._patience())
         self._gateways.floor.told(reply.ts)
         values: list[bytes | None] = [None] * len(wanted)

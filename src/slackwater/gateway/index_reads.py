@@ -21,7 +21,7 @@ from slackwater.errors import ReadWithinUncertainty, RetryableError, UsageError
 from slackwater.gateway.index_scans import IndexScans, index_corrupted
 from slackwater.gateway.planned_writes import read_keys
 from slackwater.gateway.rows import KEYS_PER_GET_MAX
-from slackwater.gateway.scans import MOVES_MAX, present_header, range_reads, read_header
+from slackwater.gateway.scans import MOVES_MAX, range_reads, read_header
 from slackwater.hooks import probe
 from slackwater.protocol.client import calls
 from slackwater.protocol.client.index_reads import GET_BY_INDEX, SCAN_INDEX
@@ -59,8 +59,8 @@ class IndexReads:
         gateway, policy = self._gateway, request.policy
         if request.txn or policy.at != MIN or policy.follower_ok or not 0 < len(request.keys) <= KEYS_PER_GET_MAX:
             return None
-        history = gateway.known(request.table_id)
-        if history is None or history.latest.version != request.version or history.latest.dropped:
+        history, lease = gateway.known(request.table_id), gateway.catalog.leases.find(request.table_id, request.version)
+        if history is None or history.latest.version != request.version or lease is None:
             return None
         self._check(request)
         if policy.floor > gateway.node.clock.latest:
@@ -69,10 +69,10 @@ class IndexReads:
         if entries is None:
             return None
         places, keys = named_rows(self._codec(history, request.index_id), _values(entries))
-        if not keys:
+        if not keys and entries.ts < lease.deadline:
             return calls.RowsReply([None] * len(request.keys), entries.ts, range_reads(entries))
         rows = gateway.node.kv.get_at_once(keys)
-        if rows is None:
+        if rows is None or rows.ts >= lease.deadline:
             return None
         found = self._joined(request, places, keys, _values(rows))
         return calls.RowsReply(found, rows.ts, [*range_reads(entries), *range_reads(rows)])
@@ -94,7 +94,7 @@ class IndexReads:
         if request.txn:
             return await self._get_in_txn(request, codec, context)
         if policy.at == MIN:
-            header = present_header(gateway.node, policy)
+            header = await gateway.present_header(request.table_id, request.version, policy)
         else:
             gateway.scans.check_past(policy.at)
             header = read_header(policy, policy.at)
@@ -103,6 +103,7 @@ class IndexReads:
                 return await self._get_at(request, codec, header, context)
             except ReadWithinUncertainty as error:
                 probe("gateway.index_read_moved")
+                await gateway.present_header(request.table_id, request.version, policy)
                 header = structs.replace(header, ts=Timestamp(timestamp_of(error, "existing") + 1))
         raise RetryableError("the read met new rows again and again; read again, or at a timestamp")
 
@@ -121,6 +122,7 @@ class IndexReads:
 
     async def _get_in_txn(self, request: GetByIndex, codec: IndexCodec, context: CallContext) -> calls.RowsReply:
         async with self._gateway.txns.using(request, context) as open_txn:
+            await open_txn.reads_by(self._gateway, request.table_id, request.version)
             entries = await read_keys(open_txn.txn, request.keys)
             places, keys = named_rows(codec, [entries[key] for key in request.keys])
             rows = await read_keys(open_txn.txn, keys)

@@ -18,7 +18,7 @@ from slackwater.codec.damage import decode_row
 from slackwater.codec.layout import show_key
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import DecodeError, IndexCorrupted, RetryableError, UsageError
-from slackwater.gateway.scans import Pages, present_header, range_reads, read_header
+from slackwater.gateway.scans import Pages, range_reads, read_header
 from slackwater.hooks import probe
 from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range.bulk import ScanArrow
@@ -55,8 +55,7 @@ class IndexScans:
             raise UsageError("the plans of an index scan are of another table", table_id=request.table_id)
         if policy.at == MIN:
             await gateway.reach(policy.floor)
-            await gateway.current(request.table_id, request.version)
-            header = present_header(gateway.node, policy)
+            header = await gateway.present_header(request.table_id, request.version, policy)
         else:
             gateway.scans.check_past(policy.at)
             header = read_header(policy, policy.at)
@@ -74,6 +73,7 @@ class JoinedPages(Pages):
         super().__init__(gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
         wanted = min(max(request.limit, JOINED_ROWS_MIN), JOINED_ROWS) if request.limit else JOINED_ROWS
         self._header = structs.replace(self._header, max_keys=wanted)
+        self._by = (request.table_id, request.version, request.policy)
         self._entries = entries
         self._rows = rows
         self._codec = RowCodec(rows.schema(), {schema.version: schema for schema in rows.schemas})
@@ -124,6 +124,7 @@ class JoinedPages(Pages):
             probe("gateway.index_scan_again")
             raise RetryableError("an index scan met a row that may be older than it is; scan again, or at a timestamp")
         probe("gateway.index_scan_moved")
+        await self._gateway.present_header(*self._by)
         self._header = structs.replace(self._header, ts=upto)
 
 

@@ -27,7 +27,7 @@ from slackwater.errors import AmbiguousResult, ConditionFailed, RetryableError, 
 from slackwater.gateway.planned_writes import write_planned
 from slackwater.gateway.scans import range_reads
 from slackwater.gateway.system_views import rows_at, rows_in
-from slackwater.model.system_tables import VIEWS, check_not_system
+from slackwater.model.system_tables import VIEWS, check_not_system, is_system
 from slackwater.model.txns import TXN_ID_BYTES
 from slackwater.protocol.client import calls
 from slackwater.protocol.range.requests import Get, Header, Value
@@ -135,7 +135,7 @@ class RowService:
         if request.table_id in VIEWS:
             return None
         gateway.check_inside(request.table_id, min(keys), max(keys) + b"\x00")
-        if policy.floor > gateway.node.clock.latest:
+        if policy.floor > gateway.node.clock.latest or not gateway.holds(request.table_id, request.version):
             return None
         answer = gateway.node.kv.get_at_once(keys)
         return None if answer is None else _rows_reply(answer)
@@ -161,6 +161,8 @@ class RowService:
         if request.txn:
             return await self._get_in_txn(request, gets, context)
         policy = request.policy
+        if policy.at == MIN and request.version and not is_system(request.table_id):
+            await self._gateway.current(request.table_id, request.version)
         kv, now = self._gateway.node.kv, self._gateway.node.clock.now()
         if policy.at == MIN and policy.follower_ok:  # the present, by the nearest replica if it is closed there
             header = Header(NO_RANGE, ts=now, uncertainty_limit=kv.uncertain_upto(now), follower_ok=True)
@@ -184,6 +186,8 @@ class RowService:
             self._gateway.check_inside(other.table_id, min(other.keys), max(other.keys) + b"\x00")
             gets += [Get(key) for key in other.keys]
         async with self._gateway.txns.using(request, context) as open_txn:
+            for of_table in ((request.table_id, request.version), *((o.table_id, o.version) for o in request.also)):
+                await open_txn.reads_by(self._gateway, *of_table)
             results = await open_txn.txn.batch(gets)
             values = [v.value for v in results if isinstance(v, Value)]
             wanted = [(request.table_id, request.keys), *((other.table_id, other.keys) for other in request.also)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, show
+from slackwater.codec.layout import schema_span
 from slackwater.errors import ReadWithinUncertainty, RetryableError, SlackwaterError, UsageError
 from slackwater.gateway import system_views
 from slackwater.hooks import probe
@@ -30,7 +31,7 @@ from slackwater.routing.facts import timestamp_of
 from slackwater.routing.sender import NO_RANGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from slackwater.gateway.context import CallContext
     from slackwater.gateway.node import GatewayNode
@@ -62,13 +63,29 @@ class Scans:
     async def _scan_now(self, request: calls.ScanTable, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         node, policy = self._gateway.node, request.policy
         await self._gateway.reach(policy.floor)
-        await self._gateway.current(request.table_id, request.version)
+        history = await self._gateway.current(request.table_id, request.version)
+        if request.start not in schema_span(history.latest.schema):
+            async for page in self._scan_index_now(request, context):
+                yield page
+            return
         header = present_header(node, policy)
         if request.table_id in VIEWS:
             async for page in self._view(request, header, context):
                 yield page
             return
         async for page in self._rows(request, header).run(context):
+            yield page
+
+    async def _scan_index_now(
+        self, request: calls.ScanTable, context: CallContext
+    ) -> AsyncGenerator[calls.ScanPage, None]:
+        """Entries of a secondary index as they are now; its version holds wherever the scan moves up to."""
+        by = (request.table_id, request.version, request.policy)
+
+        async def again() -> None:
+            await self._gateway.present_header(*by)
+
+        async for page in self._rows(request, await self._gateway.present_header(*by), moved=again).run(context):
             yield page
 
     async def _view(
@@ -79,11 +96,15 @@ class Scans:
         )
         yield system_views.page_of(request, rows, ts)
 
-    def _rows(self, request: calls.ScanTable, header: Header) -> Pages:
+    def _rows(
+        self, request: calls.ScanTable, header: Header, *, moved: Callable[[], Awaitable[None]] | None = None
+    ) -> Pages:
         def piece(start: bytes, end: bytes) -> Request:
             return ScanArrow(start, end, request.plan, request.patches)
 
-        return Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
+        pages = Pages(self._gateway, header, piece, start=request.start, end=request.end, limit=request.limit)
+        pages.moved = moved
+        return pages
 
     def changes(self, request: calls.ReadChanges, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         """Changes in a span."""
@@ -126,6 +147,8 @@ class Pages:
         self._start = start
         self._end = end
         self._limit = limit
+        self.moved: Callable[[], Awaitable[None]] | None = None
+        """Checks, when the scan moves up, that the version it reads by still holds."""
 
     async def run(self, context: CallContext) -> AsyncGenerator[calls.ScanPage, None]:
         """Every page, in key order; the next one is made while one is being sent."""
@@ -185,6 +208,8 @@ class Pages:
     async def _move(self, upto: Timestamp, start: bytes, context: CallContext) -> None:
         """Go on at `upto`, if what has been sent is still the same there."""
         probe("gateway.scan_moved")
+        if self.moved is not None:
+            await self.moved()
         if start > self._start:
             refresh = Refresh(self._start, start, self._header.ts, upto)
             await self._gateway.node.kv.read([refresh], Header(NO_RANGE, ts=upto), timeout=context.remaining())

@@ -8,20 +8,21 @@ from slackwater.catalog.planning import WritePlanners
 from slackwater.clock.timestamp import Timestamp, show, us_of
 from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.row_checks import RowCheckers
-from slackwater.errors import ClockError, SchemaChanged, UsageError
+from slackwater.errors import ClockError, SchemaChanged, UnavailableError, UsageError
 from slackwater.gateway.changes import ChangeFeeds
 from slackwater.gateway.index_reads import IndexReads
 from slackwater.gateway.jobs import JobService
 from slackwater.gateway.partitions import Partitions
 from slackwater.gateway.protections import ProtectionService
 from slackwater.gateway.rows import RowService
-from slackwater.gateway.scans import Scans
+from slackwater.gateway.scans import Scans, present_header
 from slackwater.gateway.schema import SchemaService
 from slackwater.gateway.staging import Staging
 from slackwater.gateway.tables import TableService
 from slackwater.gateway.times import Times
 from slackwater.gateway.txns import Txns
 from slackwater.hooks import probe
+from slackwater.model.system_tables import is_system
 from slackwater.protocol.client import calls
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from slackwater.gateway.node import GatewayNode
     from slackwater.model.spans import Span
     from slackwater.model.tables import TableHistory
+    from slackwater.protocol.range.requests import Header
     from slackwater.runtime.deadline import Deadline
     from slackwater.runtime.rpc.server import RpcServer
     from slackwater.txn.kv import KV
@@ -146,6 +148,29 @@ class Gateway:
             what = "was dropped" if latest.dropped else "has a newer version"
             raise SchemaChanged(f"table {latest.name} {what}; look it up again", table_id=table_id, version=version)
         return history
+
+    async def present_header(self, table_id: int, version: int, policy: calls.ReadPolicy) -> Header:
+        """The header of a read of the present by an index of one version, which holds at the timestamp of the header.
+
+        The version is leased while the timestamp is chosen. A version under which entries of the index are no longer written is
+        published after every lease on this one is gone (I-29), so at a later timestamp.
+        """
+        latest = (await self.current(table_id, version)).latest
+        if is_system(table_id) or latest.read_only or latest.dropping:
+            return present_header(self.node, policy)  # no rows are written: what its indexes have stays
+        lease = await self.writable(table_id, version)
+        header = present_header(self.node, policy)
+        lease.give_back()
+        if header.ts >= lease.deadline:
+            raise UnavailableError("this node has not renewed its liveness record for too long; ask another node")
+        return header
+
+    def holds(self, table_id: int, version: int) -> bool:
+        """Whether a version is the newest that this node knows, without asking; any is, for a reader that names none."""
+        if not version:
+            return True
+        known = self.node.catalog.known(table_id)
+        return known is not None and known.latest.version == version and not known.latest.dropped
 
     def known(self, table_id: int) -> TableHistory | None:
         """A table, dropped or not, if this node knows it without asking."""

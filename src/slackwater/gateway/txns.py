@@ -35,7 +35,7 @@ from slackwater.errors import (
 from slackwater.gateway import system_views
 from slackwater.hooks import probe
 from slackwater.model.jobs import Job
-from slackwater.model.system_tables import VIEWS
+from slackwater.model.system_tables import VIEWS, is_system
 from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
 from slackwater.protocol.client import calls
 from slackwater.txn.settle import settle
@@ -93,10 +93,39 @@ class OpenTxn:
             )
         return lease
 
+    async def reads_by(self, gateway: Gateway, table_id: int, version: int) -> None:
+        """Let it read a table by this version: the one that it uses throughout, which holds at the time it reads at.
+
+        It is leased like one that is written by: what a reader may rely on (an index that is whole, rows that are there) ends two
+        versions later, and those are not published before the lease is given back.
+        """
+        if not version or is_system(table_id) or self.own(table_id, version) is not None:
+            return
+        known = gateway.known(table_id)
+        latest = None if known is None else known.latest
+        if latest is not None and latest.version == version and (latest.read_only or latest.dropping):
+            return  # it takes no rows, and so no leases; what there is stays
+        lease = self.leases.get(table_id) or await self.leased(gateway, table_id, version)
+        if lease.version != version:
+            raise SchemaChanged(
+                f"this transaction uses table {lease.table.name} in version {lease.version}; run it again",
+                table_id=table_id,
+                version=version,
+            )
+        if lease.table.modified > self.txn.state.read_ts:
+            probe("gateway.read_below_version")
+            raise RetryableError(f"table {lease.table.name} has changed since this transaction began; run it again")
+
     def own(self, table_id: int, version: int) -> OwnTable | None:
         """A table in a version that only this transaction knows."""
         found = None if self.definitions is None else self.definitions.tables.get(table_id)
         return found if found is not None and found.table.version == version else None
+
+    def check_reads(self) -> None:
+        """Refuse to commit what was read at a time at which the versions it read by may not hold any more."""
+        deadline = self.deadline()
+        if deadline is not None and self.txn.state.read_ts >= deadline:
+            raise RetryableError("a version that this transaction read by may not hold any more; run it again")
 
     def deadline(self) -> Timestamp | None:
         """Its commit timestamp must stay below this."""
@@ -164,6 +193,7 @@ class Txns:
         max_rows = min(request.max_rows or SCAN_ROWS_MAX, SCAN_ROWS_MAX)
         max_bytes = int(self._gateway.node.settings["gateway.page_bytes"])
         async with self.using(request, context) as open_txn:
+            await open_txn.reads_by(self._gateway, request.table_id, request.version)
             if request.table_id in VIEWS:
                 found = system_views.inside(
                     await system_views.rows_in(open_txn.txn, request.table_id), request.start, request.end
@@ -181,6 +211,7 @@ class Txns:
                 if defined is not None:
                     jobs = await defined.write(self._gateway, txn)
                 txn.deadline = open_txn.deadline()
+                open_txn.check_reads()
                 ts = await txn.commit()
                 if defined is not None:
                     await self._told(jobs)

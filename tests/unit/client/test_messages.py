@@ -219,14 +219,14 @@ def test_a_cancelled_leader_leaves_the_others_to_themselves() -> None:
         sent: list[int] = []
         stuck = asyncio.Event()
 
-        async def send(wanted: list[tuple[int, bytes]]) -> list[bytes | None]:
+        async def send(wanted: list[tuple[int, int, bytes]]) -> list[bytes | None]:
             sent.append(len(wanted))
             if len(sent) == 1:
                 await stuck.wait()
-            return [key for _, key in wanted]
+            return [key for _, _, key in wanted]
 
         together = PointReadBatcher(RealClock(), send)
-        first, *others = [asyncio.ensure_future(together.get(1, b"%d" % n)) for n in range(4)]
+        first, *others = [asyncio.ensure_future(together.get(1, 1, b"%d" % n)) for n in range(4)]
         while not sent:
             await asyncio.sleep(0)
         others[0].cancel()
@@ -243,14 +243,14 @@ def test_groups_are_bounded_and_an_error_is_everybodys() -> None:
     async def main() -> None:
         sent: list[int] = []
 
-        async def send(wanted: list[tuple[int, bytes]]) -> list[bytes | None]:
+        async def send(wanted: list[tuple[int, int, bytes]]) -> list[bytes | None]:
             sent.append(len(wanted))
             if len(sent) == 2:
                 raise RetryableError("told to fail")
-            return [key for _, key in wanted]
+            return [key for _, _, key in wanted]
 
         together = PointReadBatcher(RealClock(), send)
-        work = [together.get(1, b"%d" % n) for n in range(POINT_READS_MAX + 3)]
+        work = [together.get(1, 1, b"%d" % n) for n in range(POINT_READS_MAX + 3)]
         found = await asyncio.gather(*work, return_exceptions=True)
         assert sent == [POINT_READS_MAX, 3]
         assert found[:POINT_READS_MAX] == [b"%d" % n for n in range(POINT_READS_MAX)]

@@ -179,13 +179,16 @@ class GetRows(msgspec.Struct, frozen=True):
     opens: bool = False
     also: tuple[TableKeys, ...] = ()
     """In a transaction: keys of other tables, answered after these."""
+    version: Small = 0
+    """Of the present, or in a transaction: the version that the reader reads by, which must still hold; 0: any."""
 
 
 class TableKeys(msgspec.Struct, frozen=True):
-    """Keys of one table."""
+    """Keys of one table, and the version that the reader reads by; 0: any."""
 
     table_id: TableId
     keys: list[bytes]
+    version: Small = 0
 
 
 class RangeRead(msgspec.Struct, frozen=True):
@@ -274,6 +277,8 @@ class TxnScan(msgspec.Struct, frozen=True):
     before: tuple[Write, ...] = ()
     opens: bool = False
     floor: Timestamp = MIN
+    version: Small = 0
+    """The version that the reader reads by, which its transaction has throughout; 0: any."""
 
 
 class TxnRows(msgspec.Struct, frozen=True):
