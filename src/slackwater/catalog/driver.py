@@ -94,6 +94,8 @@ class TableCatalog:
         self._settings = settings
         self._scope = scope
         self.watch = watch
+        self.wake_change: Callable[[Transaction, int], Awaitable[None]] | None = None
+        """Lets the job of a change that waits for its turn go on, and end, when its table is dropped."""
         self.tables = Tables()
         self._reading = Lock()
         self._following = False
@@ -205,7 +207,12 @@ class TableCatalog:
         async def begin(txn: Transaction) -> TableRecord | None:
             now = await self._droppable(txn, name, by)
             begun[:] = [now.table_id]
-            return None if now.dropping else await self._put_next(txn, now.table_id, definition.dropping)
+            if now.dropping:
+                return None
+            if self.wake_change is not None:
+                for mutation in now.mutations:
+                    await self.wake_change(txn, mutation.job)
+            return await self._put_next(txn, now.table_id, definition.dropping)
 
         async def end(txn: Transaction) -> TableRecord:
             await self._droppable(txn, name, by)

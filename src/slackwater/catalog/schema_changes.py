@@ -240,10 +240,10 @@ class SchemaChanger:
         return now
 
     async def _present(self, table_id: int) -> TableDescriptor | None:
-        """The newest version; None of a table that was dropped."""
+        """The newest version; None of a table that was dropped, or takes no changes any more because it is being dropped."""
         await self._catalog.refresh()
         latest = (await self._catalog.find_id(table_id)).latest
-        return None if latest.dropped else latest
+        return None if latest.dropped or latest.dropping else latest
 
     async def _climb(self, job: RunningJob, wanted: Payload, climb: Climb) -> None:
         """Take the steps that are left, each with its work."""

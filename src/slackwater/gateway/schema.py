@@ -55,6 +55,7 @@ class SchemaService:
         self.changer = SchemaChanger(node.catalog, node.jobs, self._backfills, node.runtime.clock)
         self.in_txns = TxnSchema(gateway)
         node.job_types.add(JobType(SCHEMA_CHANGE, self.changer))
+        node.catalog.wake_change = node.jobs.store.wake
 
     def serve(self, server: RpcServer) -> None:
         """Answer clients."""

@@ -203,11 +203,13 @@ def test_a_dropped_table_ends_its_changes() -> None:
             await db.create_table("t", {"id": "int8", "a": "int8"}, primary_key=["id"])
             await db.upsert("t", [{"id": i, "a": i} for i in range(2_000)])
             job = (await db.create_index("t", "by_a", "a", wait=False)).jobs[0]
+            waiting = (await db.create_index("t", "by_a_down", "a desc", wait=False)).jobs[0]
             await cluster.until(lambda: cluster.nodes[0].jobs.running == [job.id])
             await db.drop_table("t")
-            ended = await db.jobs.wait(job.id, timeout=20)
-            assert ended.status is Status.FAILED
-            assert "was dropped" in ended.error
+            for each in (job, waiting):
+                ended = await db.jobs.wait(each.id, timeout=20)
+                assert ended.status is Status.FAILED
+                assert "dropped" in ended.error
 
     asyncio.run(main())
 

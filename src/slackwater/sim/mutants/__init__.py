@@ -7,8 +7,9 @@ in whichever process runs it, and nothing in production code knows of them.
     closing       closed timestamps: proposals, leases, splits and merges, side transport
     leases        two leaseholders, lost timestamp caches, clocks, nodes that should give their leases up
     replication   commands applied twice or late, lost acknowledgements, snapshots, stops, short reads
-    txns          refreshes, uncertainty, commit-wait, deadlines, clean-up
+    txns          refreshes, uncertainty, commit-wait, clean-up
     feeds         resolved timestamps, resuming, sinks
+    catalog       leases on versions of tables, deadlines of what is written by them
     jobs          claims that do not fence, things that outlive their job
     collecting    what may be collected: bounds, copies of protections, leases
     clients       timeouts and session floors

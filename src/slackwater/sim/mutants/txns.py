@@ -28,19 +28,6 @@ async def answer_from_memory(txn: Transaction, requests: Sequence[Request], **li
 
 plant(
     PlantedBug(
-        "M27",
-        "a commit does not look at its deadline: rows get into a table after it was dropped",
-        play="gateways",
-        expected=("I-30",),
-        settings={"catalog.lease.duration": 0.5, "catalog.lease.abandoned_duration": 0.5},
-        patches=(
-            Patch("slackwater.replica.records:check_commit", "commit_ts >= request.deadline", "False"),
-            Patch("slackwater.replica.evaluate:_check_deadline", "write_ts >= below", "False"),
-        ),
-    )
-)
-plant(
-    PlantedBug(
         "M29",
         "a transaction that is run again answers its reads from the first attempt",
         play="cluster",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from slackwater.catalog.climbing import SCHEMA_CHANGE
 from slackwater.codec.keys import escape
 from slackwater.codec.layout import SYSTEM, prefix_span, split_version, table_prefix, table_span
 from slackwater.gateway.staged_jobs import STAGED
@@ -38,6 +39,8 @@ OWNED = table_prefix(99, 2)
 _ROWS = table_span(JOBS.table_id, JOBS.index_id)
 _STAGING = prefix_span(SYSTEM + escape(b"staging"))
 _ID_BYTES = 8
+OTHERS = (STAGED, SCHEMA_CHANGE)
+"""Types whose checkpoints do not name the claim that wrote them."""
 
 Versions = list[tuple[int, Job | None]]
 """A job's row over time; None where it was removed."""
@@ -120,6 +123,11 @@ class FencedJobs(_Watcher):
         latest = [job_of(self._codec.decode(row)) for row in rows if row]
         return [job for job in latest if not job.status.ended and job.status is not Status.PAUSED and not _waits(job)]
 
+    def paused(self) -> list[Job]:
+        """Jobs that wait for somebody to resume them."""
+        rows = [v[max(v)] for key, v in self._versions.found.items() if _ROWS.start <= key < _ROWS.end]
+        return [job for row in rows if row and (job := job_of(self._codec.decode(row))).status is Status.PAUSED]
+
     def _effects(self, key: bytes, found: dict[int, bytes], jobs: dict[int, Versions]) -> Iterator[Violation]:
         job_id = int.from_bytes(key[len(EFFECTS) : len(EFFECTS) + _ID_BYTES], "big")
         for ts, value in found.items():
@@ -163,7 +171,7 @@ def _wrong(before: Job | None, job: Job | None, ts: int) -> Iterator[tuple[str, 
     if job.claim_number < before.claim_number:
         yield "claim-went-back", f"job {job.id} has claim {job.claim_number} at {ts}, after {before.claim_number}"
     if job.checkpoint != before.checkpoint:
-        said = before.claim_number if job.type == STAGED else msgspec.json.decode(job.checkpoint, type=ClaimSaid).claim
+        said = before.claim_number if job.type in OTHERS else msgspec.json.decode(job.checkpoint, type=ClaimSaid).claim
         if said != before.claim_number or not before.claimed_by:
             yield "fenced-checkpoint", f"claim {said} wrote a checkpoint of job {job.id} at {ts}: {_shown(before)}"
     if _undone(before, job):

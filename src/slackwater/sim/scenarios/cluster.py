@@ -22,8 +22,10 @@ from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following, leases, replication, settled
 from slackwater.sim.oracles.bounded import Bounded
 from slackwater.sim.oracles.collecting import GarbageGoes, NothingOutlivesItsOwner, OnlyGarbageGoes
+from slackwater.sim.oracles.dropped import WithinItsLife
 from slackwater.sim.oracles.history import Told
 from slackwater.sim.oracles.recovered import Recovered
+from slackwater.sim.oracles.schema import Descriptors, TwoVersions, WithinItsVersion
 from slackwater.sim.oracles.stopping import Stops
 from slackwater.sim.oracles.versions import ClosedStays, VersionsOracle
 from slackwater.sim.oracles.whole import Whole
@@ -197,7 +199,7 @@ def _draw_late(tape: Tape, duration_s: float) -> Scenario:
 
 
 def _oracles() -> list[Oracle]:
-    versions = VersionsOracle()
+    versions, tables = VersionsOracle(), Descriptors()
     return [
         replication.OneOrder(),
         replication.OnceOnly(),
@@ -211,6 +213,10 @@ def _oracles() -> list[Oracle]:
         ClosedStays(),
         OnlyGarbageGoes(versions),
         Told(versions),
+        tables,
+        TwoVersions(versions, tables),
+        WithinItsVersion(versions, tables),
+        WithinItsLife(),
         Stops(),
         Bounded(),
         settled.Equal(),

@@ -22,7 +22,6 @@ from slackwater.protect.zone_changes import change_zone
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
-from slackwater.sim.oracles.dropped import WithinItsLife
 from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_operator import ACT_TIMEOUT_S
@@ -159,7 +158,7 @@ register(
         summary="applications over gateways that stop, crash and pause; their writes are settled through others",
         draw=_draw,
         workloads=_workloads,
-        oracles=lambda: [*_oracles(), WithinItsLife()],
+        oracles=_oracles,
         settle_s=SETTLE_S,
     )
 )

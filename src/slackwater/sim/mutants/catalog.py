@@ -1,0 +1,74 @@
+"""Planted bugs of leases on versions of tables, and of schema changes: what I-29 and I-30 must see."""
+
+from __future__ import annotations
+
+from slackwater.sim.faults import FaultKind
+from slackwater.sim.mutants.patch import Patch
+from slackwater.sim.scenario import PlantedBug, plant
+
+plant(
+    PlantedBug(
+        "M24",
+        "a lease is written on the version that the node knows, which may be an old one",
+        play="schema",
+        expected=("I-29",),
+        settings={"catalog.poll_interval": 3.0},
+        patches=(
+            Patch(
+                "slackwater.catalog.lease_driver:DescriptorLeases._acquire",
+                "now = await self._catalog.latest_in(txn, table_id)",
+                "now = self._catalog.tables.by_id(table_id).latest",
+            ),
+        ),
+    )
+)
+plant(
+    PlantedBug(
+        "M25",
+        "a node that ends its epoch early has its leases deleted as if it had never promised more",
+        play="schema",
+        expected=("I-30",),
+        faults=frozenset({FaultKind.LOG_CUT, FaultKind.DISK_FULL}),
+        settings={"liveness.duration": 6.0, "catalog.lease.abandoned_duration": 0.5, "catalog.lease.duration": 0.5},
+        patches=(
+            Patch(
+                "slackwater.catalog.leases:abandoned_after",
+                "max(add_seconds(record.expiration, abandoned_s), record.relied_upto)",
+                "add_seconds(record.expiration, abandoned_s)",
+            ),
+        ),
+    )
+)
+plant(
+    PlantedBug(
+        "M26",
+        "a lease that was acquired while a newer version was heard of is not looked at again, and stays for ever",
+        play="schema",
+        expected=("I-29", "I-31"),
+        patches=(
+            Patch(
+                "slackwater.catalog.lease_driver:DescriptorLeases.sweep",
+                "[lease for lease in self.book.held() if self._is_old(lease)]",
+                """[
+    lease
+    for lease in self.book.held()
+    if self._is_old(lease) and lease.since < self._catalog.tables.by_id(lease.table.table_id).latest.modified
+]""",
+            ),
+        ),
+    )
+)
+plant(
+    PlantedBug(
+        "M27",
+        "a commit does not look at its deadline: rows are written by a version that is not valid any more",
+        play="schema",
+        expected=("I-30",),
+        faults=frozenset({FaultKind.LOG_CUT, FaultKind.DISK_FULL}),
+        settings={"catalog.lease.duration": 0.5, "catalog.lease.abandoned_duration": 0.5},
+        patches=(
+            Patch("slackwater.replica.records:check_commit", "commit_ts >= request.deadline", "False"),
+            Patch("slackwater.replica.evaluate:_check_deadline", "write_ts >= below", "False"),
+        ),
+    )
+)
