@@ -172,7 +172,7 @@ class MemoryEngine(_MemoryReader):
         if len(self._unflushed) >= UNFLUSHED_BATCHES_MAX:
             self.harden(self._hardened + UNFLUSHED_BATCHES_MAX // 2)
 
-    def snapshot(self) -> MemorySnapshot:
+    def snapshot(self, *, once: bool = False) -> MemorySnapshot:
         """The present state, frozen. O(1)."""
         self._table(Family.DATA)
         return MemorySnapshot(_fork(self._tables), "snapshot")

@@ -67,8 +67,9 @@ DAMAGED_FILE = "DAMAGED"
 class RocksSnapshot(RocksReader):
     """A frozen state of all three families. Close it: it pins files."""
 
-    def __init__(self, engine: RocksEngine, sources: tuple[Any, ...]) -> None:
+    def __init__(self, engine: RocksEngine, sources: tuple[Any, ...], *, once: bool) -> None:
         super().__init__("snapshot")
+        self.fills_cache = not once
         self._engine = engine
         self._sources = sources
         self._frozen = tuple(source.snapshot() for source in sources)
@@ -82,7 +83,7 @@ class RocksSnapshot(RocksReader):
         """A write is coming: create the iterators that still show the present state."""
         for family in FAMILIES:
             if family not in self._shared:
-                self._shared.setdefault(family, self._sources[family].iter())
+                self._shared.setdefault(family, self._sources[family].iter(self.read_options()))
         assert len(self._shared) == len(FAMILIES), "every family is pinned"
 
     def get(self, family: Family, key: bytes) -> bytes | None:
@@ -285,11 +286,11 @@ class RocksEngine(RocksReader):
         """A snapshot was closed."""
         self._snapshots.discard(snapshot)
 
-    def snapshot(self) -> RocksSnapshot:
+    def snapshot(self, *, once: bool = False) -> RocksSnapshot:
         """The present state of all three families, frozen."""
         self.source(Family.DATA)
         with self.guard:  # the families' snapshots must be of one state
-            snapshot = RocksSnapshot(self, self._sources)
+            snapshot = RocksSnapshot(self, self._sources, once=once)
             self._snapshots.add(snapshot)
         return snapshot
 

@@ -247,6 +247,8 @@ class RocksReader:
 
     def __init__(self, what: str) -> None:
         self._what = what
+        self.fills_cache = True
+        """Whether blocks that are walked over stay in the block cache; single keys that are asked for always do."""
         self._sources: tuple[Any, ...] = ()
         self._shared: dict[Family, Any] = {}
         self._owners: dict[Family, RocksCursor] = {}
@@ -290,6 +292,13 @@ class RocksReader:
             raise StorageError(f"this {self._what} was closed; open it again", family=family.name)
         return self._sources[family]
 
+    def read_options(self) -> Any:
+        """How iterators read."""
+        options: Any = rocksdict.ReadOptions()  # whose stub does not know the argument of `fill_cache`
+        if not self.fills_cache:
+            options.fill_cache(v=False)
+        return options
+
     def live(self) -> bool:
         """Whether the engine's present state is this reader's."""
         return True
@@ -299,7 +308,7 @@ class RocksReader:
         iterator = self._shared.get(family)
         if iterator is None:
             # Another thread may be pinning this snapshot right now: the first one made the right iterator.
-            iterator = self._shared.setdefault(family, self.source(family).iter())
+            iterator = self._shared.setdefault(family, self.source(family).iter(self.read_options()))
         owner = self._owners.get(family)
         if owner is not cursor:
             if owner is not None:
@@ -321,7 +330,7 @@ class RocksReader:
         source = self.source(family)
         if not self.live():
             return None
-        options = rocksdict.ReadOptions()
+        options = self.read_options()
         options.set_iterate_upper_bound(end)
         made = source.items if kind == "items" else source.keys
         stream: Iterator[Any] = iter(made(backwards=reverse, from_key=at, read_opt=options))
@@ -333,7 +342,7 @@ class RocksReader:
         source = self.source(family)
         if not self.live():
             return None
-        options = rocksdict.ReadOptions()
+        options = self.read_options()
         options.set_iterate_upper_bound(end)
         iterator = source.iter(options)
         return iterator if self.live() else None

@@ -36,7 +36,7 @@ class Checksums:
 
     def compute(self, checksum_id: bytes, state: RangeState) -> None:
         """Digest this very state, soon."""
-        work = self._later(checksum_id, self._context.engine.snapshot(), state)
+        work = self._later(checksum_id, self._context.engine.snapshot(once=True), state)
         self._scope.spawn(work, name=f"digest {checksum_id.hex()}")
 
     async def _later(self, checksum_id: bytes, frozen: EngineSnapshot, state: RangeState) -> None:

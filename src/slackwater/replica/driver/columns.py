@@ -89,7 +89,7 @@ async def make(
     state = replica.state
     old = covering[0] if covering and not covering[0].broken and covering[0].anchor >= state.gc_threshold else None
     work = _Work(
-        context.engine.snapshot(),
+        context.engine.snapshot(once=True),
         shelf.begin(start, end),
         schemas,
         Timestamp(min(replica.closing.closed(), context.clock.peek())),  # where ranges lead, closed is in the future

@@ -29,7 +29,7 @@ from slackwater.hooks import buggify, probe, tap
 from slackwater.protocol.range import requests
 from slackwater.protocol.range.bulk import BULK
 from slackwater.replica import admission, declare
-from slackwater.replica.driver.reading import follower_read, lease_info, read_bulk, served_here
+from slackwater.replica.driver.reading import bulk_snapshot, follower_read, lease_info, read_bulk, served_here
 from slackwater.replica.driver.waiting import Waiters, deadline_of
 from slackwater.replica.evaluate import Evaluation, View, evaluate
 from slackwater.replica.evaluate_gc import prepare_span
@@ -199,7 +199,7 @@ class Executor:
             evaluation = self._evaluate(batch, now, read_at, prepared, upto, read_only=read_only)
             if evaluation.read_only:
                 frozen, state = (
-                    None if evaluation.bulk is None else self._context.engine.snapshot(),
+                    None if evaluation.bulk is None else bulk_snapshot(self._replica),
                     self._replica.state,
                 )
                 self._unlatch(latch)

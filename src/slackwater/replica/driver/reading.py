@@ -24,6 +24,7 @@ from slackwater.protocol.range.served import Served, Why
 from slackwater.replica import declare
 from slackwater.replica.evaluate import View, evaluate
 from slackwater.runtime.sync import CancelledError
+from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
     from slackwater.clock.timestamp import Timestamp
@@ -50,7 +51,7 @@ async def follower_read(replica: Replica, batch: Batch) -> BatchResult:
     )
     try:
         evaluation = evaluate(batch, view)
-        frozen, state = None if evaluation.bulk is None else context.engine.snapshot(), replica.state
+        frozen, state = None if evaluation.bulk is None else bulk_snapshot(replica), replica.state
         if evaluation.bulk is not None and frozen is not None:
             evaluation.results = await read_bulk(context, evaluation.bulk, frozen)
     except ConflictError as error:
@@ -95,6 +96,12 @@ def served_here(replica: Replica, ts: Timestamp) -> tuple[Served, ...]:
     led = state.lease.holder == context.node_id
     closed, now = replica.closing.closed(), context.clock.peek()
     return (Served(state.descriptor.range_id, context.node_id, ts, closed, now, by_follower=not led),)
+
+
+def bulk_snapshot(replica: Replica) -> EngineSnapshot:
+    """The state that a bulk read is done on. Rows of a range that will get columns are walked once, or few times."""
+    rows = Stats(*replica.state.stats).live_keys if replica.state.stats else 0
+    return replica.context.engine.snapshot(once=rows >= replica.context.settings["columns.rows_min"])
 
 
 async def read_bulk(context: ReplicaContext, bulk: BulkReads, frozen: EngineSnapshot) -> list[Result]:

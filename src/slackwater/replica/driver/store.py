@@ -427,7 +427,7 @@ class Store:
         if replica is None or replica.failure is not None:
             raise RangeMismatch(f"n{self.context.node_id} has no healthy replica of r{range_id}", descriptors=[])
         # Taken in one step: state and data belong to the same position.
-        state, frozen = replica.state, self.context.engine.snapshot()
+        state, frozen = replica.state, self.context.engine.snapshot(once=True)
         assert state.descriptor.range_id == range_id, "the range that was asked for"
         try:
             await self.context.runtime.offload(check_whole, frozen, state)

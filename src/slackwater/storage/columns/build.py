@@ -107,6 +107,7 @@ def from_rows(
         for found in in_window(reader, Window(start, upto, anchor, MAX), below=False):
             changed += found.keys
     index = writer.finish(upto)
+    pa.default_memory_pool().release_unused()  # what batches took is not needed for long
     return Built(index, changed, writer.size)
 
 
@@ -243,4 +244,5 @@ def _merged_batches(
             break
     changed = changes.above(anchor, window.start, window.end)
     index = writer.finish(window.end)
+    pa.default_memory_pool().release_unused()
     return Built(index, changed, writer.size)
