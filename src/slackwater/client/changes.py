@@ -73,6 +73,8 @@ class ChangeBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Of a schema change: since when it holds."""
     dropped: bool = False
     """Of a schema change: the table is gone."""
+    emptied: bool = False
+    """Of a schema change: the table was truncated; all its rows are gone as of `timestamp`, and none comes as a delete."""
     resolved: Timestamp = MIN
     """Everything at or below has been handed out. (During an initial scan: nothing has.)"""
     token: str = ""
@@ -174,6 +176,7 @@ class _Reader:
         self._timelines: dict[int, Timeline] = {}
         self._envelopers: dict[int, Enveloper] = {}
         self._announced: dict[int, int] = {}
+        self._emptied: set[tuple[int, int]] = set()
         self._since = MIN
         self._resolved, self._token = MIN, ""
 
@@ -231,6 +234,7 @@ class _Reader:
             schema=version.schema,
             timestamp=version.modified,
             dropped=version.dropped,
+            emptied=(version.table_id, version.version) in self._emptied,
             resolved=self._resolved,
             token=self._token,
         )
@@ -238,6 +242,7 @@ class _Reader:
     def _learn(self, history: TableHistory) -> None:
         """Know every version before a row needs it."""
         table_id = history.latest.table_id
+        self._emptied |= {(table_id, version.version) for version in history.emptied()}
         timeline = self._timelines.get(table_id)
         if timeline is None:
             timeline = self._timelines[table_id] = timeline_of(history)

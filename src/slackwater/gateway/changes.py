@@ -142,12 +142,13 @@ class TableFeed:
         self._catalog = gateway.catalog
         self._request = request
         self._known = {history.latest.table_id: history for history in histories}
-        self.spans = SpanSet(schema_span(history.latest.schema) for history in histories)
         now = self._node.clock.now()
         token = decode_token(request.token) if request.token else None
         start = (request.after or now) if token is None else token.scan_ts or token.resolved
         self.since = start
         """Schema changes after this are news to the client."""
+        self.spans = SpanSet(schema_span((h.at(start) or h.versions[0]).schema) for h in histories)
+        """Where rows lie as of the start; a table that is emptied has its rows elsewhere from then on (`_emptied`)."""
         self.former = b"" if token is None else token.protection
         """The protection of the feed that this one goes on with."""
         self._scan_ts = MIN if token is None else token.scan_ts
@@ -160,6 +161,8 @@ class TableFeed:
         fresh = Frontier(self.spans, after=MIN if self._scan_ts else start)
         self._frontier = fresh if token is None else frontier_from(token, self.spans)
         self._until = request.until or MAX
+        self._emptied = MAX
+        """When a table was emptied: the feed ends there without being done, and its client comes again with the token."""
         self._sent = MIN if self._scan_ts else start
         self._sent_ns = self._node.runtime.clock.monotonic_ns()
         self._looked_ns = self._sent_ns
@@ -217,12 +220,13 @@ class TableFeed:
                 yield item
             async for item in self._backfilled(resolved):
                 yield item
-            done = resolved >= self._until
-            yield self._checkpoint(self._until if done else resolved, feed=None if done else feed, done=done)
+            over = resolved >= self._end
+            done = over and self._end == self._until
+            yield self._checkpoint(self._end if over else resolved, feed=None if over else feed, done=done)
             if self.protection is not None:
                 await self.protection.advance(self._sent)
                 await self.protection.check()
-            if done:
+            if over:
                 return
 
     async def _gather(self, feed: SpanFeed) -> Changes:
@@ -259,7 +263,12 @@ class TableFeed:
         if feed.resolved <= self._sent:
             return False
         waited_s = (self._node.runtime.clock.monotonic_ns() - self._sent_ns) / 1e9
-        return waited_s >= self._request.interval_s or feed.resolved >= self._until
+        return waited_s >= self._request.interval_s or feed.resolved >= self._end
+
+    @property
+    def _end(self) -> Timestamp:
+        """Up to here the feed goes, inclusive."""
+        return Timestamp(min(self._until, self._emptied))
 
     def _checkpoint(self, resolved: Timestamp, *, feed: SpanFeed | None = None, done: bool = False) -> ChangesItem:
         self._sent = resolved
@@ -280,9 +289,9 @@ class TableFeed:
         return b"" if self.protection is None else self.protection.name
 
     def _below(self, rows: Changes) -> Changes:
-        if max(rows.timestamps) <= self._until:
+        if max(rows.timestamps) <= self._end:
             return rows
-        return rows.pick([at for at, ts in enumerate(rows.timestamps) if ts <= self._until])
+        return rows.pick([at for at, ts in enumerate(rows.timestamps) if ts <= self._end])
 
     # --- schemas
 
@@ -317,6 +326,10 @@ class TableFeed:
         fresh = [v for v in history.visible_changes() if v.modified > self.since]
         if not fresh:
             return
+        for emptied in history.emptied():
+            if emptied.modified > self.since:
+                probe("gateway.changes_emptied")
+                self._emptied = Timestamp(min(self._emptied, emptied.modified))
         if self._request.on_schema_change == "stop":
             self._until = Timestamp(min(self._until, fresh[0].modified))
         elif self._request.on_schema_change == "backfill":
@@ -327,7 +340,7 @@ class TableFeed:
 
     async def _backfilled(self, resolved: Timestamp) -> AsyncIterator[ChangesItem]:
         """The tables that have changed at or below `resolved`, as of then."""
-        while self._backfills and self._backfills[0].modified <= min(resolved, self._until):
+        while self._backfills and self._backfills[0].modified <= min(resolved, self._end):
             version = self._backfills.pop(0)
             before = Timestamp(version.modified - 1)
             if before > self._sent:

@@ -57,7 +57,8 @@ class Partitions:
         node, catalog = self._gateway.node, self._gateway.catalog
         await catalog.complete_upto(request.at)
         history = await catalog.find_id(request.table_id)
-        whole = schema_span(history.latest.schema)
+        held = history.at(request.at) or history.latest  # before a table was emptied its rows had other keys
+        whole = schema_span(held.schema)
         if request.start:
             self._gateway.check_inside(request.table_id, request.start, request.end)
             whole = Span(request.start, request.end)

@@ -114,6 +114,10 @@ class TableHistory(msgspec.Struct, frozen=True, dict=True):
         """Versions in which rows look different than in the one before, to a reader or a feed: not those of indexes under way."""
         return [new for old, new in pairwise(self.versions) if _looks(old) != _looks(new)]
 
+    def emptied(self) -> list[TableDescriptor]:
+        """Versions as of which all rows of the one before are gone: rows lie under another index id from then on."""
+        return [new for old, new in pairwise(self.versions) if old.schema.index_id != new.schema.index_id]
+
     def schemas(self) -> tuple[TableSchema, ...]:
         """The schema of every version: what it takes to decode any row."""
         return tuple(map(_schema_of, self.versions))
