@@ -11,19 +11,23 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import slackwater
 from slackwater.protocol.node.services import STATUS, StatusRequest
 from slackwater.server.remote import connect
-from tests.fuzz.judge import Bystander, p99, resident_mb, tracebacks
+from tests.fuzz.judge import Beside, Bystander, bystanding, resident_mb, tracebacks
 from tests.fuzz.shapes import Shapes, Words, methods
 from tests.fuzz.siege import Siege
 from tests.integration.cluster import Processes, client_settings, dialing, spread
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 CORPUS = Path(__file__).parent / "corpus"
 CONNECTIONS = 8
 NODES = 3
-SETTINGS = {"queue.check_interval": 2.0}
+SETTINGS = {"queue.check_interval": 2.0, "storage.block_cache_bytes": 8 << 20}
 MEMORY_GROWTH_MB_MAX = 150.0
 
 
@@ -55,8 +59,6 @@ async def besiege(args: argparse.Namespace, cluster: Processes, directory: Path)
         await db.create_table("fuzz", {"id": "int8", "s": "text"}, primary_key=["id"])
         await db.upsert("fuzz", [{"id": i, "s": f"row {i}"} for i in range(50)])
         before = await bystander.still()
-        quiet_end = time.monotonic() + args.quiet
-        quiet = await bystander.work(lambda: time.monotonic() < quiet_end)
         shapes = Shapes(args.seed, await words(db, cluster))
         ids = frozenset(range(1, 200))
         avoid = dict.fromkeys(("admin.drain", "admin.decommission", "store.quarantine", "node.hello"), ids)
@@ -69,14 +71,15 @@ async def besiege(args: argparse.Namespace, cluster: Processes, directory: Path)
         def going_on() -> bool:
             return time.monotonic() < end and siege.sent < args.frames
 
-        async with asyncio.TaskGroup() as group:
-            beside = group.create_task(bystander.work(going_on))
+        async with bystanding(url, quiet_s=args.quiet) as beside, asyncio.TaskGroup() as group:
+            end = time.monotonic() + args.seconds
             for index in range(CONNECTIONS):
                 address = cluster.addresses[index % NODES]
                 group.create_task(
                     siege.attack(address, node_id=index % 2 * (1 + index % NODES), noisy=index < 2, going_on=going_on)
                 )
             warm = group.create_task(memory_after_warming_up(pids, siege, args))
+            seen = await besieged_until(going_on, beside)
         memory = {pid: (warm.result().get(pid, 0.0), resident_mb(pid)) for pid in pids}
         same = await bystander.still() == before
         whole = await all_serving(cluster)
@@ -87,16 +90,24 @@ async def besiege(args: argparse.Namespace, cluster: Processes, directory: Path)
         "reconnects": siege.reconnects,
         "seconds": round(args.seconds - max(0.0, end - time.monotonic()), 1),
         "errors": dict(siege.errors.most_common(12)),
-        "bystander_p99_quiet_ms": round(p99(quiet) * 1000, 2),
-        "bystander_p99_siege_ms": round(p99(beside.result()) * 1000, 2),
-        "bystander_refused": bystander.refused[:5],
+        "bystander_p99_quiet_ms": round(beside.quiet["p99"] * 1000, 2),
+        "bystander_p99_siege_ms": round(seen["p99"] * 1000, 2),
+        "bystander_refused": seen["refused"],
         "samples": {k: v for k, v in siege.samples.items() if "StorageError" in k or "SlackwaterError" in k},
-        "slow": bystander.slow[:20],
+        "bystander_rounds": [beside.quiet["rounds"], seen["rounds"]],
+        "slow": seen["slow"],
         "memory_mb": [[round(a), round(b)] for a, b in memory.values()],
         "still_table_same": same,
         "not_serving": whole,
         "recent": [frame.hex() for frame in list(siege.recent)[-3:]],
     }
+
+
+async def besieged_until(going_on: Callable[[], bool], beside: Beside) -> dict[str, Any]:
+    """What the bystander saw until the siege was over."""
+    while going_on():
+        await asyncio.sleep(0.05)
+    return await beside.stop()
 
 
 async def memory_after_warming_up(pids: list[int], siege: Siege, args: argparse.Namespace) -> dict[int, float]:

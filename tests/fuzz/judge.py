@@ -1,19 +1,28 @@
-"""What must hold after a siege, and the bystander who must not have noticed it."""
+"""What must hold after a siege, and the bystander who must not have noticed it.
+
+The bystander is a process of its own (`python -m tests.fuzz.judge URL SECONDS`): on the loop of those who attack, its times
+would be theirs. It works alone for that many seconds, says so, and then works on until its standard input ends.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import hashlib
+import json
 import statistics
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import slackwater
 from slackwater.errors import SlackwaterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 ROWS = 500
 
@@ -62,6 +71,61 @@ class Bystander:
         assert len(rows) == ROWS, f"{len(rows)} of {ROWS} rows are left"
         return hashlib.sha256(repr(rows).encode()).hexdigest()
 
+    def seen(self, seconds: list[float]) -> dict[str, Any]:
+        """What to tell of a time of work."""
+        return {"p99": p99(seconds), "rounds": len(seconds), "refused": self.refused[:5], "slow": self.slow[:20]}
+
+
+@contextlib.asynccontextmanager
+async def bystanding(url: str, *, quiet_s: float) -> AsyncIterator[Beside]:
+    """A bystander in a process of its own; the block begins once it has worked alone for some time."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.fuzz.judge",
+        url,
+        str(quiet_s),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Beside(process, await _line(process))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+class Beside:
+    """A bystander that works beside this process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, quiet: dict[str, Any]) -> None:
+        self._process = process
+        self.quiet = quiet
+
+    async def stop(self) -> dict[str, Any]:
+        """What it saw since the block began."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return await _line(self._process)
+
+
+async def _line(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    assert line, "the bystander ended"
+    return json.loads(line)
+
+
+async def _bystand(url: str, quiet_s: float) -> None:
+    async with slackwater.aconnect(url, timeout=20) as db:
+        bystander = Bystander(db)
+        loop = asyncio.get_running_loop()
+        end = time.monotonic() + quiet_s
+        print(json.dumps(bystander.seen(await bystander.work(lambda: time.monotonic() < end))), flush=True)
+        told = loop.run_in_executor(None, sys.stdin.read)
+        print(json.dumps(bystander.seen(await bystander.work(lambda: not told.done()))), flush=True)
+
 
 def p99(seconds: list[float]) -> float:
     """The 99th percentile."""
@@ -92,3 +156,11 @@ def resident_mb(pid: int) -> float:
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("quiet_s", type=float)
+    chosen = parser.parse_args()
+    asyncio.run(_bystand(chosen.url, chosen.quiet_s))
