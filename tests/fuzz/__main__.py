@@ -28,7 +28,8 @@ CORPUS = Path(__file__).parent / "corpus"
 CONNECTIONS = 8
 NODES = 3
 SETTINGS = {"queue.check_interval": 2.0, "storage.block_cache_bytes": 8 << 20}
-MEMORY_GROWTH_MB_MAX = 150.0
+MEMORY_GROWTH_MB_MAX = 40.0
+"""What the block cache (8 MB here), requests under way and the jobs that fuzzed calls made may take."""
 
 
 async def main(args: argparse.Namespace) -> dict[str, object]:

@@ -7,26 +7,26 @@ handed out once. A process that forks gets a fresh block: parent and child must 
 from __future__ import annotations
 
 import os
-import random
 
 from slackwater.errors import invariant
 
 BLOCK_BYTES = 4096
+BOUND_MAX = 1 << 40
+"""Of a choice. With 64 bits each, one answer is no more likely than another by a part in 2^24."""
 
 
 class RealRng:
     """`seam.Rng` on `os.urandom`."""
 
     def __init__(self) -> None:
-        self._random = random.SystemRandom()
         self._block = b""
         self._at = 0
         self._pid = 0
 
     def below(self, bound: int) -> int:
         """An integer in [0, bound)."""
-        invariant(bound > 0, "A-rng-bound", bound=bound)
-        return self._random.randrange(bound)
+        invariant(0 < bound <= BOUND_MAX, "A-rng-bound", bound=bound)
+        return int.from_bytes(self.bytes(8), "big") * bound >> 64
 
     def chance(self, numerator: int, denominator: int) -> bool:
         """True with probability numerator/denominator."""

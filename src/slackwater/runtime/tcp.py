@@ -16,6 +16,9 @@ Rules
     - An *accepted* connection stops reading while its own writes are congested: a client that asks and never reads the
       answers slows itself down instead of filling our memory. Dialed connections always read, so two peers can never
       both wait for the other.
+    - An accepted peer that sends much at once gets a *slice* of every turn of the loop, not all of it: after `SLICE_S` its other
+      frames wait for the next turn, in order, and nothing more of it is read until they are delivered. Peers with little to
+      ask are answered in between.
     - A frame above the bound, from either side, never passes: received, it ends the connection; sent, it is the
       caller's error.
     - A stranger costs little: until its greeting was accepted (`trust`) a peer may send only small frames, and its socket is
@@ -30,6 +33,7 @@ import contextlib
 import ipaddress
 import socket
 import ssl
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 from slackwater.errors import ConnectionLost, EntryTooLarge, UsageError
@@ -55,6 +59,10 @@ REFUSAL_BYTES_MAX = 1 << 18
 """The largest frame of a server that has not: it may refuse, with its reasons."""
 LINGER_S = 5.0
 NO_LISTENER = "no process listens there"
+SLICE_S = 0.0005
+"""How long the frames of one accepted peer are delivered in one turn of the loop: a handful of small writes."""
+SLICE_FRAMES = 8
+"""Frames between two looks at the clock."""
 _X509_OTHER_NAME = (62, 64)  # the host name, the address, is not in the certificate
 _X509_EXPIRED = 10
 _X509_REVOKED = 23
@@ -82,6 +90,8 @@ class TcpConnection(asyncio.Protocol):
         self._reserved = 0
         self._budget_key = ""
         self._out_of_budget = False
+        self._waiting: list[bytes] = []
+        """Frames that were received and are delivered in the next turn."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._congested = False
@@ -121,11 +131,39 @@ class TcpConnection(asyncio.Protocol):
         if frames:
             if self._reserved:
                 self._give_back()
-            self._handler.frames(frames)
+            if self._waiting:  # what a transport had in hand when it was paused
+                self._waiting += frames
+            elif self._entrant is None or len(frames) <= SLICE_FRAMES:
+                self._handler.frames(frames)
+            else:
+                self._deliver(frames)
         if parser.wanted > LARGE_BYTES and not self._reserved and not self._closed:
             self._reserve()
-        if parser.fault is not None and not self._closed:
+        if parser.fault is not None and not self._closed and not self._waiting:
             self._abort(parser.fault)
+
+    def _deliver(self, frames: list[bytes]) -> None:
+        """Deliver frames for one slice; what is left waits for the next turn of the loop."""
+        end = time.perf_counter() + SLICE_S
+        for first in range(0, len(frames), SLICE_FRAMES):
+            if first and time.perf_counter() > end:
+                self._waiting = frames[first:]
+                self._loop.call_soon(self._deliver_on)
+                self._read_or_pause()
+                return
+            self._handler.frames(frames[first : first + SLICE_FRAMES])
+            if self._closed:
+                return
+
+    def _deliver_on(self) -> None:
+        frames, self._waiting = self._waiting, []
+        if self._closed:
+            return
+        self._deliver(frames)
+        if not self._waiting and not self._closed:
+            self._read_or_pause()
+            if self._parser.fault is not None:
+                self._abort(self._parser.fault)
 
     def _reserve(self) -> None:
         """Take a large frame's bytes from the budget, or stop reading until that is possible."""
@@ -142,8 +180,8 @@ class TcpConnection(asyncio.Protocol):
         self._budget.give(self._budget_key, size)
 
     def _read_or_pause(self) -> None:
-        """Read on, unless the budget is used up or an accepted peer does not take its answers."""
-        pause = self._out_of_budget or (self._entrant is not None and self._congested)
+        """Read on, unless the budget is used up, frames wait, or an accepted peer does not take its answers."""
+        pause = self._out_of_budget or bool(self._waiting) or (self._entrant is not None and self._congested)
         with contextlib.suppress(RuntimeError, NotImplementedError):
             if pause:
                 self._transport.pause_reading()
@@ -162,6 +200,7 @@ class TcpConnection(asyncio.Protocol):
         """The socket is gone; tell the handler once."""
         self._closed = True
         self._pending.clear()
+        self._waiting.clear()
         if self._entrant is not None:
             self._entrant.gone()
         self._budget.forget(self._reserve)

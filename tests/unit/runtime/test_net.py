@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+import time
 
 import pytest
 
 from slackwater.errors import ConnectionLost, EntryTooLarge, UsageError
 from slackwater.runtime import LocalNet, TcpNet, run
-from slackwater.runtime.tcp import format_address, parse_address
+from slackwater.runtime.tcp import SLICE_FRAMES, SLICE_S, format_address, parse_address
 from slackwater.settings import Settings
 from tests.unit.runtime.world import NETS, turns
 
@@ -75,11 +76,72 @@ def test_frames_arrive_whole_in_order_and_together(net):
             near.connection.send(frame)
         await far.until(lambda: len(far.got) == len(frames))
         assert far.got == frames
-        assert far.batches < 20, "frames of one turn travel together"
+        assert far.batches < 40, "frames of one turn travel together"
         far.connection.send(b"back")
         await near.until(lambda: near.got == [b"back"])
         near.connection.close()
         await far.until(lambda: far.reasons)
+        await listener.close()
+
+    run(main())
+
+
+class Slow(End):
+    """A handler that takes a slice's time for every batch."""
+
+    def frames(self, frames):
+        end = time.perf_counter() + SLICE_S
+        while time.perf_counter() <= end:
+            pass
+        super().frames(frames)
+
+
+def test_a_peer_that_sends_much_leaves_time_for_others():
+    async def main():
+        net, order = TcpNet(Settings()), []
+
+        def accept(connection):
+            end = Slow(connection)
+            connection.trust()
+            end.took, end.frames = end.frames, lambda frames: (end.took(frames), order.extend(frames))
+            return end
+
+        listener = await net.listen("127.0.0.1:0", accept)
+        greedy = End(await net.connect(listener.address, End))
+        modest = End(await net.connect(listener.address, End))
+        frames = [b"greedy %d" % n for n in range(20 * SLICE_FRAMES)]
+        for frame in frames:
+            greedy.connection.send(frame)
+        modest.connection.send(b"modest")
+        greedy.connection.close()  # what was received before the end is delivered
+        while len(order) <= len(frames):
+            await turns(1)
+        assert [frame for frame in order if frame != b"modest"] == frames
+        assert order.index(b"modest") < len(frames) // 2
+        modest.connection.close()
+        await listener.close()
+
+    run(main())
+
+
+def test_what_came_before_bytes_that_are_no_frame_is_delivered_though_it_waited():
+    async def main():
+        net, accepted = TcpNet(Settings({"rpc.frame_bytes_max": 1 << 16})), []
+
+        def accept(connection):
+            accepted.append(Slow(connection))
+            return accepted[-1]
+
+        listener = await net.listen("127.0.0.1:0", accept)
+        host, port = parse_address(listener.address)
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write((b"\0\0\0\1x" * 5 * SLICE_FRAMES) + b"\xff" * 8)
+        while not accepted:
+            await turns(1)
+        await accepted[0].until(lambda: accepted[0].reasons)
+        assert accepted[0].got == [b"x"] * 5 * SLICE_FRAMES
+        assert "over the bound" in accepted[0].reasons[0]
+        writer.close()
         await listener.close()
 
     run(main())
