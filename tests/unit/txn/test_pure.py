@@ -246,7 +246,7 @@ def test_good_and_bad_batches() -> None:
 
 
 def test_what_became_of_a_transaction_is_not_forgotten_for_an_answer_from_before() -> None:
-    """Seeds 355655611, 983080603 of jobs: two pushes from one node, the answer of the first, PENDING, came last."""
+    """Two pushes from one node: the answer of the first, PENDING, comes last (as in seeds 355655611 and 983080603, probably)."""
     context = TxnContext(sender=None, clock=None, runtime=None, settings=None, scope=None)  # type: ignore[arg-type]
     moved = Resolution(b"t", 0, TxnStatus.PENDING, Timestamp(7))
     higher = Resolution(b"t", 0, TxnStatus.PENDING, Timestamp(9))
