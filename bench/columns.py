@@ -8,9 +8,10 @@ growth     1, 2 and 4 times as many rows, per row                       / the fe
 making     processor time of making a segment, from rows and anew       / of writing these rows into RocksDB; from rows
 noting     a batch of one row into the span of a segment                / into one without
 disk       bytes of the segment                                         / bytes of the rows' files in RocksDB
+node       making beside a bulk load, memory, upserts beside reads      see `bench._columns_node`
 
-Processor time throughout: the machine may be busy. A read of ours is what a node does for a page and what its client does to
-decode it, through the files that a store has.
+Processor time but for the last: the machine may be busy. A read of ours is what a node does for a page and what its client
+does to decode it, through the files that a store has. "With none" is the same segment read as of its anchor, in turns.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
+from bench._columns_node import node_figures
 from bench._load import disk
 from bench.harness import figure
 from bench.storage import RECENT, SCHEMA, SPAN, fill, table
@@ -126,8 +128,8 @@ class Store:
                 places,
                 start=SPAN.start,
                 end=SPAN.end,
-                ts=RECENT,
-                bound=RECENT,
+                ts=ts,
+                bound=ts,
                 patches=True,
             ):
                 rows += sum(b.num_rows for b in unpack([piece.message], schema, [piece.patch] if piece.patch else []))
@@ -173,9 +175,14 @@ def run(*, quick: bool) -> Iterator[Figure]:
     """All figures of this benchmark."""
     directory = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=disk()))
     try:
-        yield from _reads(directory, rows=100_000 if quick else 1_000_000)
+        for one in _reads(directory, rows=100_000 if quick else 1_000_000):
+            if one.metric == "making, from rows":
+                make_ns = one.value
+            yield one
         yield from _versions(directory, rows=10_000 if quick else 50_000)
         yield from _growth(directory, rows=50_000 if quick else 500_000)
+        rows, seconds = (200_000, 3.0) if quick else (10_000_000, 24.0)
+        yield from node_figures(directory, rows=rows, seconds=seconds, make_ns=make_ns)
     finally:
         shutil.rmtree(directory)
 
@@ -218,7 +225,14 @@ def _reads(directory: Path, *, rows: int) -> Iterator[Figure]:
     yield figure("columns", "after a restart", again, unit, peer="before", peer_value=rates["all"], goal=0.9)
     for at, (share, goal) in enumerate(((0.01, 0.8), (0.04, 0.5)), start=1):
         _change(store, keys, values, share=share, at=at)
-        changed = _rates({"all": lambda: store.read(PLAN), "one": lambda: store.read(ONE)})
+        changed = _rates(
+            {
+                "all": lambda: store.read(PLAN),
+                "none all": lambda: store.read(PLAN, ANCHOR),
+                "one": lambda: store.read(ONE),
+                "none one": lambda: store.read(ONE, ANCHOR),
+            }
+        )
         name = "1 % changed" if at == 1 else "5 % changed"
         for which in ("all", "one"):
             yield figure(
@@ -227,7 +241,7 @@ def _reads(directory: Path, *, rows: int) -> Iterator[Figure]:
                 changed[which],
                 unit,
                 peer="none changed",
-                peer_value=rates[which],
+                peer_value=changed[f"none {which}"],
                 goal=goal,
             )
     anew_s = store.make()
