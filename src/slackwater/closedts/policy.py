@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds, floor
+from slackwater.closedts.kinds import Scheme, scheme_of
 from slackwater.config.zones import PolicyKind
 from slackwater.errors import UsageError
 
@@ -93,6 +94,8 @@ class Terms(msgspec.Struct, frozen=True):
     """Replaces the computed lead when it is not zero."""
     max_write_age_s: float = 10.0
     """Of the max-write-age scheme."""
+    empty_interval_s: float = 1.0
+    scheme: Scheme = Scheme.LOG_DRIVEN
 
 
 def terms_of(settings: Settings) -> Terms:
@@ -103,6 +106,8 @@ def terms_of(settings: Settings) -> Terms:
         interval_s=settings["closed_timestamp.side_transport_interval"],
         lead_override_s=settings["closed_timestamp.lead"],
         max_write_age_s=settings["closed_timestamp.max_write_age"],
+        empty_interval_s=settings["closed_timestamp.empty_command_interval"],
+        scheme=scheme_of(settings["closed_timestamp.scheme"]),
     )
 
 
@@ -167,7 +172,7 @@ def follower_read_timestamp(
 ) -> Timestamp:
     """A timestamp that every follower of ranges with these policies has very likely closed.
 
-    lag    target + one tick + slack ago
+    lag    target + one tick + slack ago; under the other schemes, what they need on top
     lead   now: a lead is made for that; less, if the setting made it shorter than the way to the followers takes
     off    there is none: `UsageError`
     """
@@ -184,7 +189,22 @@ def _served_by_followers(policy: ClosingPolicy, now: Timestamp, terms: Terms, sl
         raise UsageError("closing is off for this span (policy off), so followers serve no reads of it")
     if lag_s <= 0:
         raise UsageError("closing is off (closed_timestamp.target_duration = 0), so followers serve no reads")
-    return floor(add_seconds(now, -(lag_s + terms.interval_s + slack_s)))
+    return floor(add_seconds(now, -(_behind_s(policy, lag_s, terms) + slack_s)))
+
+
+def _behind_s(policy: ClosingPolicy, lag_s: float, terms: Terms) -> float:
+    """How far behind now followers of a range with a lag are, by the scheme that closes it."""
+    if terms.scheme is Scheme.MAX_WRITE_AGE:
+        return write_age_s(policy, terms) + terms.empty_interval_s
+    # A heartbeat of the store-wide scheme closes what the one before it aimed at.
+    return lag_s + terms.interval_s * (2 if terms.scheme is Scheme.STORE_WIDE else 1)
+
+
+def old_enough(policy: ClosingPolicy, now: Timestamp, terms: Terms, *, slack_s: float) -> Timestamp:
+    """As `follower_read_timestamp` for one policy; MIN where nothing closes."""
+    lag_s = policy.duration_ms / 1000 or terms.target_duration_s
+    off = policy.kind is PolicyKind.OFF or (policy.kind is PolicyKind.LAG and lag_s <= 0)
+    return MIN if off else _served_by_followers(policy, now, terms, slack_s)
 
 
 class SpanPolicies:

@@ -173,6 +173,7 @@ class RowService:
                 follower_ok=policy.follower_ok,
                 wait_ms=policy.wait_ms,
                 nearest_only=policy.nearest_only,
+                leader_only=not policy.follower_ok,
             )
         if request.table_id in VIEWS:
             rows, ts = await rows_at(kv, request.table_id, header, timeout=context.remaining())

@@ -237,6 +237,7 @@ def read_header(policy: calls.ReadPolicy, ts: Timestamp) -> Header:
         follower_ok=policy.follower_ok,
         wait_ms=policy.wait_ms,
         nearest_only=policy.nearest_only,
+        leader_only=not policy.follower_ok,
     )
 
 

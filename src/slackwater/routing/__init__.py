@@ -23,13 +23,15 @@ Rules
     - A leaseholder is learnt from a refusal's hint and from answers given under the lease; never from a follower's
       answer, which proves only that it was fresh enough (pitfall 22).
     - Only read-only requests with a timestamp chosen by the client go to followers (pitfall 20); after one refusal they
-      go to the leaseholder and stay there (pitfall 21). Draining and dead nodes come last (pitfall 23).
+      go to the leaseholder and stay there (pitfall 21), and for one tick so does the like of them. Draining and dead nodes
+      come last (pitfall 23). A plain read of the past that is older than its range's followers are behind is asked of the
+      nearest replica by itself, unless its caller wants the leaseholder (`leader_only`).
     - A batch that must be atomic (writes without a transaction, EndTxn with company) is refused when it does not fit
       one range. It is never divided behind its owner's back.
     - A batch with a row limit visits ranges one after the other, in the direction of the scan; without, all at once, up
       to `routing.fanout`.
 
-Files. Pure: `range_cache`, `split` with `merge`, `choose` with `nodes`, `route`, `outcome` (what an error
+Files. Pure: `range_cache`, `split` with `merge`, `choose` with `nodes`, `route`, `refusals`, `outcome` (what an error
 means), `facts` (what it carries). Awaiting: `directory` (lookups), `call` (one batch's bounds), `parallel`, `sender`,
 `transport`. Golden scripts: `tests/scripts/routing/`; against real nodes: `tests/sim/test_routing.py`.
 """

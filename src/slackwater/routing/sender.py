@@ -40,7 +40,7 @@ from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.protocol.range.bulk import BULK_BYTES_DEFAULT
 from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
-from slackwater.protocol.range.served import explained
+from slackwater.protocol.range.served import Why, explained
 from slackwater.routing import outcome
 from slackwater.routing.call import AllReplicasTried, Call
 from slackwater.routing.choose import Candidate, order
@@ -50,6 +50,7 @@ from slackwater.routing.merge import Budget, combine, join, merge_division, resu
 from slackwater.routing.nodes import UNKNOWN, NodeHealth, NodeTable, NodeView
 from slackwater.routing.parallel import in_parallel
 from slackwater.routing.range_cache import NO_NODE, RangeCache
+from slackwater.routing.refusals import FollowerRefusals
 from slackwater.routing.route import Route
 from slackwater.routing.split import POINTS, SPANS, Division, divide, fits, lowest, take
 from slackwater.runtime.deadline import Deadline
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from slackwater.clock.hlc import HybridClock
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.model.descriptors import RangeDescriptor
     from slackwater.protocol.range.requests import Request, Result
     from slackwater.routing.transport import Transport
@@ -69,6 +71,8 @@ __all__ = ["NO_RANGE", "RangeSender", "crosses_ranges"]
 
 NO_RANGE = RangeId(0)
 """For headers handed to `send`, which fills the range in."""
+NOT_CLOSED_THERE = frozenset({Why.NOT_CLOSED, Why.WAITED})
+"""A follower that said so will say it again until more is closed."""
 
 
 class RangeSender:
@@ -87,7 +91,9 @@ class RangeSender:
         locality: tuple[tuple[str, str], ...] = (),
         view: Callable[[NodeId], NodeView] = lambda _: UNKNOWN,
         at_once: Callable[[Batch], BatchResult | Later[BatchResult] | None] = lambda _: None,
+        old_enough: Callable[[RangeDescriptor], Timestamp] = lambda _: MIN,
     ) -> None:
+        """`old_enough` is the timestamp that followers of a range have very likely closed; MIN: none."""
         self._transport = transport
         self._runtime = runtime
         self._scope = scope
@@ -100,6 +106,8 @@ class RangeSender:
         """Answers a batch for a range that is `here` in this very step, or begins to; None: it has to wait (`send`)."""
         self.cache = RangeCache(entries_max=int(settings["routing.range_cache_entries"]))
         self.nodes = NodeTable()
+        self._old_enough = old_enough
+        self._refusals = FollowerRefusals()
         self.directory = Directory(self.cache, first_range=first_range, ask=self._send_range)
 
     # --- for callers
@@ -304,7 +312,8 @@ class RangeSender:
         self, descriptor: RangeDescriptor, requests: Sequence[Request], header: Header, call: Call
     ) -> BatchResult:
         """One round over the replicas of one range."""
-        route = self._route(descriptor, by_follower=outcome.follower_may_serve(requests, header))
+        header = self._by_age(descriptor, requests, header)
+        route = self._route(descriptor, by_follower=self._by_follower(descriptor, requests, header, call))
         harmless = call.repeatable or outcome.repeatable(requests)
         while (node_id := route.next()) is not None:
             call.check()
@@ -315,7 +324,7 @@ class RangeSender:
             except NotLeaseholder as error:
                 self._heard(node_id, started_ns)
                 if batch.header.follower_ok:
-                    call.why = call.why or outcome.why_no_follower(error, header)
+                    self._follower_refused(descriptor, error, header, call)
                 self._refused(descriptor, node_id, error, route, call)
             except SlackwaterError as error:
                 self._failed(descriptor, node_id, error, started_ns)
@@ -339,6 +348,41 @@ class RangeSender:
                 why = outcome.why_leaseholder(requests, header, call.why)
                 return structs.replace(answer, served=tuple(explained(served, why) for served in answer.served))
         raise AllReplicasTried
+
+    def _by_age(self, descriptor: RangeDescriptor, requests: Sequence[Request], header: Header) -> Header:
+        """A plain read that is older than its range's followers are behind goes to the nearest replica by itself."""
+        if header.follower_ok or header.leader_only or header.ts == MIN or header.txn is not None:
+            return header
+        asked = structs.replace(header, follower_ok=True)
+        needed = max(header.ts, header.uncertainty_limit)
+        if not outcome.follower_may_serve(requests, asked) or needed > self._old_enough(descriptor):
+            return header
+        probe("routing.by_age")
+        return asked
+
+    def _by_follower(
+        self, descriptor: RangeDescriptor, requests: Sequence[Request], header: Header, call: Call
+    ) -> bool:
+        """Whether a follower is asked: not again, where one has just refused the like (pitfall 21)."""
+        if not outcome.follower_may_serve(requests, header):
+            return False
+        if header.nearest_only or header.ts == MIN:
+            return True
+        now_ns = self._runtime.clock.monotonic_ns()
+        if not header.wait_ms and self._refusals.expected(descriptor.range_id, header.ts, now_ns):
+            call.why = call.why or Why.NOT_CLOSED
+        if call.why in NOT_CLOSED_THERE:
+            probe("routing.follower_spared")
+            return False
+        return True
+
+    def _follower_refused(self, descriptor: RangeDescriptor, error: NotLeaseholder, header: Header, call: Call) -> None:
+        why = outcome.why_no_follower(error, header)
+        call.why = call.why or why
+        if header.ts != MIN and why in NOT_CLOSED_THERE:
+            tick_ns = int(self._settings["closed_timestamp.side_transport_interval"] * 1e9)
+            until_ns = self._runtime.clock.monotonic_ns() + tick_ns
+            self._refusals.refused(descriptor.range_id, header.ts, until_ns=until_ns)
 
     def _route(self, descriptor: RangeDescriptor, *, by_follower: bool) -> Route:
         leaseholder = self.cache.leaseholder(descriptor.range_id)

@@ -10,7 +10,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
+from slackwater.clock.timestamp import MIN
+from slackwater.closedts.activation import Activation, activation_of
 from slackwater.closedts.driver.schemes import Schemes
+from slackwater.closedts.policy import old_enough, terms_of
 from slackwater.closedts.publisher import NodeParts
 from slackwater.errors import UnavailableError
 from slackwater.protocol.closedts.frontier import (
@@ -32,7 +35,8 @@ from slackwater.protocol.closedts.update import UPDATES, Subscribe, Update
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from slackwater.model.descriptors import Epoch
+    from slackwater.clock.timestamp import Timestamp
+    from slackwater.model.descriptors import Epoch, RangeDescriptor
     from slackwater.model.ids import NodeId, RangeId
     from slackwater.replica.driver import Store
     from slackwater.runtime.rpc.method import Context
@@ -92,6 +96,17 @@ async def _subscribe_heartbeats(member: Member, peer: NodeId, epoch: Epoch, seq:
 
 async def _wake(member: Member, peer: NodeId, ranges: list[RangeId]) -> None:
     await member.dialer.call(_address(member, peer), WAKE, WakeRanges(ranges), node_id=peer, timeout=WAKE_TIMEOUT_S)
+
+
+def closed_by_followers(member: Member, descriptor: RangeDescriptor) -> Timestamp:
+    """The timestamp that followers of a range have very likely closed, by its policy as this node knows it."""
+    settings, spans = member.settings, member.policies.spans
+    configured = spans.configured(descriptor.start, descriptor.end)
+    if activation_of(settings["closed_timestamp.activation"]) is Activation.CONFIGURED and not configured:
+        return MIN
+    terms = terms_of(settings)
+    policy = spans.of(descriptor.start, descriptor.end, terms)
+    return old_enough(policy, member.clock.physical(), terms, slack_s=settings["closed_timestamp.propagation_slack"])
 
 
 class ClosingService:

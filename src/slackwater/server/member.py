@@ -39,7 +39,7 @@ from slackwater.server.admin_service import AdminService
 from slackwater.server.announcements import announcements
 from slackwater.server.announcing import keep_addresses
 from slackwater.server.bootstrap import RANGE_ID_KEY
-from slackwater.server.closing import ClosingService, closing_schemes
+from slackwater.server.closing import ClosingService, closed_by_followers, closing_schemes
 from slackwater.server.cluster_settings import ClusterSettings
 from slackwater.server.config_service import ConfigService
 from slackwater.server.damage import give_up_later
@@ -331,6 +331,7 @@ def _sender(
         locality=member.locality,
         view=view,
         at_once=at_once,
+        old_enough=partial(closed_by_followers, member),
     )
 
 

@@ -151,7 +151,7 @@ class ContentionWait:
                     why=Why.INTENT.value,
                 ) from error
             probe("txn.bulk_left_follower")
-            return structs.replace(header, follower_ok=False)
+            return structs.replace(header, follower_ok=False, leader_only=True)
         await self._pause()
         return header
 

@@ -487,6 +487,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     write_below: Timestamp = MIN
     """What a batch without transaction writes must lie below this; MIN: no bound. (A transaction's is in `EndTxn`.)"""
     decided: tuple[Resolution, ...] = ()  # outcomes of other transactions, for a read through their intents
+    leader_only: bool = False
+    """The leaseholder is to serve, however old the timestamp is. Otherwise senders ask the nearest replica for old reads."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
