@@ -402,6 +402,7 @@ class AsyncDatabase(SchemaOperations):
         upto: Timestamp,
         diff: bool = False,
         columns: Sequence[str] | None = None,
+        version: int | None = None,
         read_from: str = "follower",
         wait: float | None = None,
     ) -> AsyncGenerator[Any, None]:
@@ -410,14 +411,16 @@ class AsyncDatabase(SchemaOperations):
         Those are `_op` (insert, update, delete), `_commit_ts`, `_txn`, `_version` and, with `diff`, `_before`.
 
         The same call gives the same changes, in key order, oldest first within a key, for as long as history is kept.
-        With `columns`, only those of the table's; with an empty list, none but the change columns.
+        With `columns`, only those of the table's; with an empty list, none but the change columns. Rows have the columns of the
+        version at `upto`, or of `version`.
         """
         first, last, partition = self._time(after), self._time(upto), partition_of(partition)
         history = await self._history_of(partition, last)
         policy = reads.read_policy(last, read_from=read_from, wait=wait)
         request = calls.ReadChanges(partition.table_id, b"", partition.start, partition.end, first, last, diff, policy)
         near = self._gateways.near(partition.replicas)
-        async for _, batches in reads.changes(self._gateways, history, request, columns=columns, near=near):
+        read = history.readable_at(last) if version is None else history.numbered(version)
+        async for _, batches in reads.changes(self._gateways, history, request, read, columns=columns, near=near):
             for batch in batches:
                 yield batch
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from slackwater.client.gateways import Gateways
-    from slackwater.model.tables import TableHistory
+    from slackwater.model.tables import TableDescriptor, TableHistory
     from slackwater.runtime.retry import RetryBudget
     from slackwater.runtime.rpc.method import StreamMethod
     from slackwater.runtime.rpc.stream import Stream
@@ -116,12 +116,12 @@ def changes(
     gateways: Gateways,
     history: TableHistory,
     request: calls.ReadChanges,
+    read: TableDescriptor,
     *,
     columns: Sequence[str] | None = None,
     near: Sequence[str] = (),
 ) -> AsyncGenerator[tuple[calls.ScanPage, list[Any]], None]:
-    """Pages of changes with their record batches, in key order, oldest first within a key."""
-    read = history.readable_at(request.upto)
+    """Pages of changes with their record batches, by one version's columns, in key order, oldest first within a key."""
     names = columns_of(read.schema, columns) if columns is None or len(columns) else ()
     plan = ScanPlan(history.schemas(), read.version, names)
     schema = change_schema(read.schema, names, befores=request.diff)

@@ -356,8 +356,11 @@ class Database(Session):
         """What a table looks like now."""
         return self._loop.run(self._twin.table(name))
 
-    def history(self, name: str) -> TableHistory:
-        """Every version of a table, with the time since when each holds. Asks: the answer is of now."""
+    def history(self, name: str | int) -> TableHistory:
+        """Every version of a table, by name or id, with the time since when each holds. Asks: the answer is of now.
+
+        By its id, a table is found also after it was renamed or dropped.
+        """
         return self._loop.run(self._twin.history(name))
 
     def create_index(
@@ -685,6 +688,7 @@ class Database(Session):
         upto: Timestamp,
         diff: bool = False,
         columns: Sequence[str] | None = None,
+        version: int | None = None,
         read_from: str = "follower",
         wait: float | None = None,
     ) -> Iterator[Any]:
@@ -693,11 +697,19 @@ class Database(Session):
         Those are `_op` (insert, update, delete), `_commit_ts`, `_txn`, `_version` and, with `diff`, `_before`.
 
         The same call gives the same changes, in key order, oldest first within a key, for as long as history is kept.
-        With `columns`, only those of the table's; with an empty list, none but the change columns.
+        With `columns`, only those of the table's; with an empty list, none but the change columns. Rows have the columns of the
+        version at `upto`, or of `version`.
         """
         return self._loop.iterate(
             self._twin.read_changes(
-                partition, after=after, upto=upto, diff=diff, columns=columns, read_from=read_from, wait=wait
+                partition,
+                after=after,
+                upto=upto,
+                diff=diff,
+                columns=columns,
+                version=version,
+                read_from=read_from,
+                wait=wait,
             )
         )
 

@@ -76,8 +76,13 @@ class TableOperations:
         """What a table looks like now."""
         return (await self.history(name)).latest.schema
 
-    async def history(self, name: str) -> TableHistory:
-        """Every version of a table, with the time since when each holds. Asks: the answer is of now."""
+    async def history(self, name: str | int) -> TableHistory:
+        """Every version of a table, by name or id, with the time since when each holds. Asks: the answer is of now.
+
+        By its id, a table is found also after it was renamed or dropped.
+        """
+        if isinstance(name, int):
+            return await self._tables.by_id(name, fresh=True, deadline=self._gateways.deadline())
         self._tables.forget(name)
         return await self._tables.by_name(name, deadline=self._gateways.deadline())
 

@@ -110,6 +110,13 @@ class TableHistory(msgspec.Struct, frozen=True, dict=True):
             raise UsageError(f"table {found.name} was dropped at {show(found.modified)}; read before that")
         return found
 
+    def numbered(self, version: int) -> TableDescriptor:
+        """One version by its number."""
+        for known in self.versions:
+            if known.version == version:
+                return known
+        raise UsageError(f"table {self.latest.name} has no version {version}; the newest is {self.latest.version}")
+
     def visible_changes(self) -> list[TableDescriptor]:
         """Versions in which rows look different than in the one before, to a reader or a feed: not those of indexes under way."""
         return [new for old, new in pairwise(self.versions) if _looks(old) != _looks(new)]

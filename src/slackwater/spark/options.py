@@ -18,7 +18,7 @@ misspelled `versionAsOf` would read another time than the one meant.
     writing      operation, missingColumns, txnAppId, txnVersion, atomic, schemaMode
 
 Names that other sources have, or that ours will have, and that mean nothing yet are refused with what to do instead; so are
-values of that sort (`schemaEvolution=additive`). An option that was written was meant to do something.
+values of that sort (`schemaMode=merge`). An option that was written was meant to do something.
 
 Pure: no Spark, no network.
 """
@@ -75,6 +75,13 @@ class Missing(enum.Enum):
     REFUSE = "refuse"
     NULL = "null"
     KEEP = "keep"
+
+
+class Evolution(enum.Enum):
+    """What a stream does when its table changes (`evolution`)."""
+
+    FAIL = "fail"
+    ADDITIVE = "additive"
 
 
 class ReadFrom(enum.Enum):
@@ -208,6 +215,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_trigger: int | None = None
     operation: Operation = Operation.UPSERT
     missing: Missing = Missing.REFUSE
+    evolution: Evolution = Evolution.FAIL
     txn_app: str | None = None
     txn_version: int | None = None
     atomic: bool = True
@@ -288,6 +296,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         ),
         operation=raw.take("operation", _choice(Operation), Operation.UPSERT),
         missing=raw.take("missingColumns", _choice(Missing), Missing.REFUSE),
+        evolution=raw.take("schemaEvolution", _choice(Evolution), Evolution.FAIL),
         txn_app=raw.take("txnAppId", _text, None),
         txn_version=raw.take("txnVersion", _number, None),
         atomic=raw.take("atomic", _flag, otherwise=True),
@@ -308,8 +317,11 @@ def _refuse_the_future(raw: _Raw) -> None:
             "true",
             "a stream whose changes were collected before it read them cannot go on, and always fails",
         ),
-        ("schemaEvolution", "fail", "tables cannot be altered yet"),
-        ("schemaMode", "strict", "tables cannot be altered yet; write the columns that the table has"),
+        (
+            "schemaMode",
+            "strict",
+            "a write does not change its table; alter it first, then write the columns that it has",
+        ),
     ]:
         text = raw.values.get(name.lower(), only).strip()
         if text.lower() != only:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import SlackwaterError
 from slackwater.spark.change_rows import change_rows
 from slackwater.spark.names import demand_exact, meant
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from slackwater.clock.timestamp import Timestamp
     from slackwater.protocol.client.calls import Partition
     from slackwater.spark.plan import Plan
 
@@ -101,8 +101,11 @@ class ChangesReader(DataSourceReader):
         self._after = changes_after(plan)
 
     def partitions(self) -> list[RangePart]:
-        """Once per `load()`."""
-        return parts_of(self._plan, self._plan.at)
+        """Once per `load()`. Where a table was emptied in between, its parts before that and after it."""
+        plan = self._plan
+        emptied = [version.modified for version in plan.db.history(plan.table.table_id).emptied()]
+        times = [Timestamp(ts - 1) for ts in emptied if self._after < ts <= plan.at]
+        return [part for at in (*times, plan.at) for part in parts_of(plan, at)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Changes of one part, in a task."""
@@ -143,6 +146,7 @@ def changes_of(
         upto=upto,
         diff=plan.options.diff,
         columns=read,
+        version=plan.table.version,
         read_from=plan.options.read_from.value,
         wait=plan.options.wait,
     )

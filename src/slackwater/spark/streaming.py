@@ -15,6 +15,9 @@ It is one batch whatever the limit, because all its rows have one commit timesta
 `Trigger.AvailableNow` should deliver everything committed before it began, and resolved timestamps lag some seconds. So it
 asks for the present to be closed (`close_now`) and stops there.
 
+Rows have the columns of the version that the query was started with, whichever wrote them. What becomes of a query when its table
+changes is up to `schemaEvolution` (`evolution`).
+
 What a stream has yet to read is kept from being collected from its committed offset on (`pins.StreamPin`), before a batch is
 planned.
 
@@ -34,6 +37,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import UsageError
 from slackwater.model.reserved import COMMIT_VERSION
 from slackwater.spark.change_rows import as_inserts
+from slackwater.spark.evolution import end_before_changes
 from slackwater.spark.names import demand_exact
 from slackwater.spark.offsets import Offset, batch_end, check_table, decode, limited_end
 from slackwater.spark.pins import StreamPin
@@ -100,6 +104,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         upto = self._target if self._target is not None else batch_end(self._resolved())
         if upto <= max(first.resolved, self._plan.since):  # nothing new, or not even a table yet
             return first.encode()
+        upto = self._before_changes(first, upto)
         self._keep(upto if first.snapshot else first.resolved)
         if isinstance(limit, ReadMaxRows) and not first.snapshot:
             upto = limited_end(self._versions, after=self._since(first.resolved), upto=upto, rows=limit.max_rows)
@@ -150,6 +155,15 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield as_inserts(batch, part.upto)
 
     # --- inside
+
+    def _before_changes(self, first: Offset, upto: Timestamp) -> Timestamp:
+        """Where a batch may end as far as the table's versions go; raises when the query has to be started again."""
+        plan = self._plan
+        history = plan.db.history(plan.table.table_id)
+        after = self._since(first.resolved)
+        if first.snapshot:  # the table as it is: what has happened to it before is over
+            after = history.numbered(plan.table.version).modified
+        return end_before_changes(history, plan.table, self._asked.read, plan.options.evolution, after=after, upto=upto)
 
     def _keep(self, after: Timestamp) -> None:
         """Keep the changes after an offset from being collected."""

@@ -97,7 +97,11 @@ def test_bounds_of_a_change_feed() -> None:
         (HERE | {"maxBytesPerTrigger": "1"}, "limit a micro-batch with maxRowsPerTrigger"),
         (HERE | {"envelope": "debezium"}, "envelope is not offered"),
         (HERE | {"failOnDataLoss": "false"}, "option failOnDataLoss: 'false' is not offered, only true"),
-        (HERE | {"schemaEvolution": "additive"}, "option schemaEvolution: 'additive' is not offered, only fail"),
+        (HERE | {"schemaEvolution": "merge"}, "schemaEvolution"),
+        (
+            HERE | {"schemaMode": "merge"},
+            "option schemaMode: 'merge' is not offered, only strict: a write does not change",
+        ),
         (HERE | {"schemaMode": "evolve"}, "option schemaMode: 'evolve' is not offered, only strict"),
         (HERE | {"deduplicationMode": "dropCarryovers"}, "is none of none, netChanges"),
         (HERE | {"deduplicationMode": "netChanges", "computeUpdates": "true"}, "exclude each other"),
