@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _ALONE = frozenset({*declare.WHOLE_RANGE, *declare.COLLECTING})
 _UPTO = frozenset({requests.Export, requests.ExportArrow, requests.Refresh})
+assert not _UPTO & _ALONE, "what changes a range reads no window of its past"
 
 
 def check_size(batch: Batch) -> None:
@@ -80,6 +81,7 @@ def check_bounds(batch: Batch, descriptor: RangeDescriptor) -> None:
 
 def check_future(latest: Timestamp, *, now: Timestamp, ahead_s: float) -> None:
     """Refuse a timestamp more than `ahead_s` ahead of `now`."""
+    assert ahead_s >= 0, "a bound on the future is not negative"
     if (ahead := seconds_between(now, latest)) > ahead_s:
         raise ClockError(
             "a timestamp lies too far in the future; check the time synchronization of its sender",

@@ -40,6 +40,7 @@ UNEVEN_MIN = 2
 UNEVEN_PERCENT = 5
 """… and also those whose counts differ by less than this part of the larger."""
 assert UNEVEN_MIN >= 2, "moving one replica between nodes that differ by one would never end"
+assert 0 < UNEVEN_PERCENT < 100, "a share of the replicas"
 
 
 class NodeState(enum.Enum):
@@ -147,6 +148,7 @@ def decide(
     if len(staying) < factor:
         target = best_target(members, nodes.values())
         if target is not None:
+            assert target.node_id not in replicas, "one replica on a node"
             return Add(target.node_id)
     if len(members) > factor:
         return _remove(members, holder=holder)
@@ -185,6 +187,7 @@ def _even_out(members: Sequence[NodeInfo], nodes: Mapping[NodeId, NodeInfo], *, 
                 if best is None or rank < best[0]:
                     best = rank, Move(member.node_id, node.node_id)
     assert best is None or best[1].node != keep, "the leaseholder's replica is not moved"
+    assert best is None or best[1].to not in held, "one replica on a node"
     return best[1] if best else None
 
 
@@ -201,6 +204,8 @@ def lease_target(
     if not able:
         return None
     target = min(able, key=lambda n: (n.leases, n.load, n.node_id))
+    assert target.node_id != holder, "a lease moves to another node"
+    assert target.node_id in replicas, "only a node with a replica holds the lease"
     own = nodes.get(holder)
     if own is not None and own.state in _GIVES_LEASES_UP:
         return target.node_id
@@ -211,3 +216,5 @@ def lease_target(
 
 _MUST_GO = frozenset({NodeState.DEAD, NodeState.LEAVING})
 _GIVES_LEASES_UP = frozenset({NodeState.DRAINING, NodeState.LEAVING})
+assert NodeState.LIVE not in _MUST_GO | _GIVES_LEASES_UP, "a live node keeps its replicas and its leases"
+assert NodeState.UNKNOWN not in _MUST_GO, "a node that was not heard of is not declared dead"

@@ -200,6 +200,10 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
         )
     assert len(outcomes) == len(packet.commands), "every command is judged once"
     assert state.gc_threshold >= before.gc_threshold, "what was collected stays collected (I-26)"
+    assert state.lease.sequence >= before.lease.sequence, "leases follow each other (I-07)"
+    assert state.read_floor >= before.read_floor, "nothing is forgotten of what was read"
+    assert state.descriptor.generation >= before.descriptor.generation, "generations only move up"
+    assert state.txn_floor >= before.txn_floor, "records that were collected stay collected (I-20)"
     batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encode_state(state))
     return Applied(state, batch, outcomes, aftermath)
 
@@ -224,6 +228,7 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
             assert lease.holder, "a lease is given to a node"
             aftermath.append(LeaseChanged(state.lease.sequence, lease.sequence))
             closed = state.closed if state.frozen else max(state.closed, lease.start)
+            assert closed >= state.closed, "closing only moves up (I-09)"
             if command.lai == NO_LAI and lease.holder == state.lease.holder and not state.lease.by_epoch:
                 # A holder that asked anew, because its lease was about to end, may have been granted an extension that
                 # was still on its way: it serves up to there until it applies this, so the new lease ends no sooner.
@@ -232,6 +237,7 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
         case LeaseExtension(expiration):
             invariant(expiration >= state.lease.expiration, "I-07", new=expiration, old=state.lease.expiration)
             assert not state.lease.by_epoch, "only an expiration-based lease is extended"
+            assert state.lease.holder, "a lease that is extended is held"
             return replace(state, lease=replace(state.lease, expiration=expiration))
         case SplitTrigger(left, right, right_stats):
             return _split(state, left, right, right_stats, batch, aftermath)
@@ -263,6 +269,8 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
                 replicas=(*state.descriptor.replicas, node),
                 generation=Generation(state.descriptor.generation + 1),
             )
+            assert len(named.replicas) <= REPLICAS_MAX, "replicas are bounded"
+            assert named.generation > state.descriptor.generation, "every change raises the generation"
             return replace(state, descriptor=named)
         case GcTrigger() as raised:
             return _raise(state, raised)
@@ -329,7 +337,10 @@ def _merge(state: RangeState, merged: RangeDescriptor, right: RangeDescriptor, f
     assert merged.range_id == state.descriptor.range_id, "the left side keeps its id"
     assert merged.start == state.descriptor.start < state.descriptor.end < merged.end, "a merge only adds keys"
     assert merged.generation > state.descriptor.generation, "the merged range is newer than its sides"
+    assert state.frozen is None, "a frozen range absorbs nothing"
+    assert right.start == state.descriptor.end, "a merge joins neighbors"
     retained = joined(state.retained, Retained(right.start, right.end, frozen.gc_threshold, frozen.kept))
+    assert (retained.start, retained.end) == (merged.start, merged.end), "what is kept is kept for the whole"
     return msgspec.structs.replace(
         state,
         descriptor=merged,

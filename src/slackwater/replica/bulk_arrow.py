@@ -87,6 +87,7 @@ def read_all(bulk: BulkReads, reader: Reader) -> list[Result]:
             done = _answer(read, bulk, number, reader, locked=True, max_rows=rows, max_bytes=size)
         results.append(done)
         rows, size = rows - done.rows_read, size - done.bytes_read
+    assert len(results) == len(bulk.reads), "an answer for every read"
     return results
 
 
@@ -147,6 +148,7 @@ def _from_segment(
                 probe("columns.batch_too_large")
                 return None
             refuse_conflicts(reader, upto, piece.upto, bound=read.bound)
+            assert upto <= piece.upto <= part.end, "pieces follow each other inside the segment"
             upto = piece.upto
             rows += piece.rows
             rows_read += piece.rows_read
@@ -164,6 +166,7 @@ def _from_segment(
         probe("columns.damaged_row")
     if upto == start:
         return None
+    assert start < upto <= part.end, "an answer goes on inside the segment"
     return Blocks(packed, rows, rows_read, size, upto if upto < read.request.end else None, patches)
 
 

@@ -90,6 +90,10 @@ _POINTS, _READS, _VERSION_WRITES = frozenset(POINTS), frozenset(READS), frozense
 _WHOLE_RANGE, _UNLATCHED = frozenset(WHOLE_RANGE), frozenset(UNLATCHED)
 assert _WHOLE_RANGE.isdisjoint(_READS), "what changes the range is no read"
 _RECORDS = frozenset({EndTxn, HeartbeatTxn, PushTxn, QueryTxn, ForgetLocks})
+assert _POINTS <= _READS | _VERSION_WRITES, "a request for one key reads or writes versions"
+assert _RECORDS.isdisjoint(_VERSION_WRITES), "a record is not a version"
+assert _UNLATCHED.isdisjoint(_WHOLE_RANGE), "what changes the range is latched"
+assert frozenset(COLLECTING).isdisjoint(_VERSION_WRITES | _READS), "collecting neither reads nor writes the present"
 
 
 @lru_cache(maxsize=TXN_KEYS_MAX)

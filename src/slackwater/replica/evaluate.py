@@ -88,6 +88,8 @@ HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
 
 VERSION_WRITES = frozenset(requests.VERSION_WRITES)
 ALLOWED_FROZEN = (requests.Thaw, requests.LeaseInfo, requests.TransferLease)
+assert HANDLERS.keys() >= VERSION_WRITES, "every write is evaluated"
+assert frozenset(declare.WHOLE_RANGE) <= HANDLERS.keys(), "every change of a range is evaluated"
 
 
 def evaluate(batch: Batch, view: View) -> Evaluation:
@@ -178,6 +180,9 @@ def _attempt(
         and isinstance(batch.requests[0], requests.FOLLOWER_READS)
     ):
         _assert_kept(batch, view, read_ts)
+    assert evaluation.bulk is not None or len(evaluation.results) + len(evaluation.finishers) == len(batch.requests), (
+        "a result for every request"
+    )
     assert not evaluation.min_write_ts or evaluation.min_write_ts >= view.floor, (
         "nothing is written where it may be closed (I-10)"
     )

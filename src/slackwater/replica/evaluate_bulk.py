@@ -137,6 +137,7 @@ def export_arrow(work: Work, request: ExportArrow) -> None:
             "changes are read up to the batch's timestamp at most; set both to the same", upto=request.upto
         )
     note_read(work, request.start, request.end, request.upto)
+    assert request.upto <= work.read_ts, "changes are read up to the batch's timestamp at most"
     _reads(work).append(BulkRead(request, request.upto, request.upto))
 
 

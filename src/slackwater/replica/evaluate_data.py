@@ -75,6 +75,8 @@ def _scan(work: Work, start: bytes, end: bytes, *, reverse: bool) -> ScannedRows
     )
     work.keys_left -= len(rows.keys)
     assert not work.header.max_keys or work.keys_left >= 0, "a scan gives no more rows than were asked for"
+    assert rows.resume is None or start <= rows.resume <= end, "what is left lies in the span"
+    assert len(rows.keys) == len(rows.values), "a value for every key"
     return rows
 
 
@@ -93,6 +95,7 @@ def export(work: Work, request: requests.Export) -> Result:
     )
     note_read(work, request.start, found.resume or request.end, request.upto)
     assert len(found.keys) == len(found.timestamps) == len(found.values), "a version has a key, a time and a value"
+    assert found.resume is None or request.start <= found.resume <= request.end, "what is left lies in the span"
     return requests.Versions(found.keys, list(found.timestamps), found.values, found.resume)
 
 
@@ -173,6 +176,7 @@ def increment(work: Work, request: requests.Increment) -> Result:
         work.reader, work.effects, request.key, request.by, ts=work.write_ts, txn=work.writer, sequence=work.sequence
     )
     _wrote(work, written)
+    assert work.evaluation.min_write_ts > 0, "a counter that moved was written"
     return requests.Number(number)
 
 

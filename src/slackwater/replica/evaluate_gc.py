@@ -54,6 +54,7 @@ def raise_threshold(work: Work, request: requests.RaiseGcThreshold) -> Result:
     tap("gc.raising", state, work.view.retention, threshold)
     kept = entries(state.retained, permit.protections, target=permit.target, threshold=threshold)
     if (threshold, kept) != (state.gc_threshold, state.kept):
+        assert threshold <= max(allowed.threshold, state.gc_threshold), "no more goes than the rule allows (I-26)"
         work.evaluation.trigger = GcTrigger(gc_threshold=threshold, kept=kept)
         work.evaluation.generation = state.descriptor.generation
     return requests.Done()
@@ -69,6 +70,7 @@ def gc_versions(work: Work, request: requests.GcVersions) -> Result:
     if sum(len(point.timestamps) for point in points) > GC_VERSIONS_MAX:
         raise UsageError(f"at most {GC_VERSIONS_MAX} versions are collected at once; divide the request")
     collected = gc.collect_keys(work.reader, work.effects, points, stretches=_stretches(state))
+    assert 0 <= collected.versions <= GC_VERSIONS_MAX, "no more versions go than were named"
     work.evaluation.add_stats(collected.stats)
     work.evaluation.generation = state.descriptor.generation
     return requests.Number(collected.versions)
@@ -87,6 +89,7 @@ def gc_span(work: Work, request: requests.GcSpan) -> Result:
     if tail is not None and tail >= request.start:
         for ts, _ in gc.versions_of(work.reader, tail):  # they sort at or after the end
             work.effects.delete(Family.DATA, tail + suffix(ts))
+    assert found[VERSIONS] >= 0, "versions are counted"
     work.evaluation.add_stats(tuple(-n for n in found))
     work.evaluation.generation = work.view.state.descriptor.generation
     return requests.Number(found[VERSIONS])

@@ -53,6 +53,8 @@ def split(work: Work, request: requests.Split) -> Result:
     assert left.end == right.start, "the halves meet and are of one age"
     assert left.generation == right.generation, "the halves meet and are of one age"
     assert left.range_id != right.range_id, "two ranges have two ids"
+    assert left.start < left.end, "both halves hold keys"
+    assert right.start < right.end, "both halves hold keys"
     work.evaluation.trigger = SplitTrigger(left, right, work.view.prepared)
     work.evaluation.generation = old.generation
     return requests.SplitResult(left, right)

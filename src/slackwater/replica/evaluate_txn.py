@@ -46,6 +46,7 @@ def end_txn(work: Work, request: requests.EndTxn) -> Result:
     if not request.commit:
         return _roll_back(work, request, record, txn)
     records.check_commit(record, txn, request, commit_ts=work.write_ts, txn_floor=work.view.state.txn_floor)
+    assert work.write_ts >= txn.write_ts, "a transaction commits at or above where it wrote (I-18)"
     return _committed(_finished(work, request, txn, TxnStatus.COMMITTED, work.write_ts))
 
 
@@ -133,6 +134,7 @@ def push_txn(work: Work, request: requests.PushTxn) -> Result:
     )
     if outcome is None:
         probe("evaluate.push_waits")
+        assert record is None or record.status is TxnStatus.PENDING, "only an undecided transaction is waited for"
         work.evaluation.parked = pushee.txn_id
         return requests.Pushed(records.unsettled(request, record))
     assert outcome.txn_id == pushee.txn_id, "the answer is about the transaction that was pushed"
@@ -157,6 +159,7 @@ def forget_locks(work: Work, request: requests.ForgetLocks) -> Result:
     """Note that every intent of a finished transaction is gone."""
     record = records.read_record(work.reader, anchor=request.anchor, txn_id=request.txn_id)
     if record is not None and record.status is not TxnStatus.PENDING and not record.resolved:
+        assert record.txn_id == request.txn_id, "the record that was asked for"
         records.write_record(work.effects, msgspec.structs.replace(record, lock_keys=(), lock_spans=(), resolved=True))
     return requests.Done()
 

@@ -48,6 +48,7 @@ def fates(
         if record is None:
             return heard
         found = records.resolution(record)
+        assert found.txn_id == intent.txn_id, "the record of the transaction that was met"
         return heard if heard is not None and found.status is TxnStatus.PENDING and heard.ts > found.ts else found
 
     return fate

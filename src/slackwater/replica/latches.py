@@ -243,6 +243,7 @@ class LatchManager:
             for sequence, other in self._earlier_conflicts(dependent).items():
                 dependent.waits_for[sequence] = other
                 _add_dependent(other, dependent)
+        assert latch.request not in self._latches, "a request that gave up holds nothing"
         return self._wake(latch)
 
     def is_granted(self, request: RequestId) -> bool:

@@ -88,4 +88,5 @@ def next_epoch_lease(
     """The epoch-based lease that `node` may request; `ended_at` is the last instant the old holder may have served."""
     assert epoch > 0, "epoch 0 means a lease that expires"
     start = Timestamp(min(MAX - 1, max(now, ended_at + 1)))
+    assert start >= min(now, MAX - 1), "a lease begins no earlier than it is asked for"
     return Lease(node, LeaseSequence(held.sequence + 1), start, epoch, life=life)

@@ -102,6 +102,7 @@ class Flight(Generic[W]):
         assert proposals, "an entry holds at least one command"
         assert payload, "an entry holds at least one command"
         assert proposals[-1].lai == last_lai, "commands are numbered in their order"
+        assert proposals[0].lai + len(proposals) - 1 == last_lai, "indexes have no gaps (I-05)"
         self.payload = payload
         self.proposals = proposals
         self.lease_sequence = lease_sequence
@@ -125,6 +126,7 @@ class ProposalBuffer(Generic[W]):
     def start_lease(self, *, sequence: LeaseSequence, lai: LeaseAppliedIndex, closed: Timestamp) -> list[Proposal[W]]:
         """Begin under a new lease, from the applied state. Returns proposals of the old one: they can never apply now."""
         assert sequence >= self.sequence, "leases follow each other (I-07)"
+        assert sequence > self.sequence or lai >= self.assigned_lai, "indexes of one lease only move up (I-05)"
         dead = list(self._waiting.values())
         for proposal in dead:
             self._untrack(proposal)
@@ -196,7 +198,9 @@ class ProposalBuffer(Generic[W]):
 
     def push_out(self, command_id: bytes) -> bytes:
         """An entry with one empty command and the next index: once it applies, no entry made before it can any more."""
+        before = self.assigned_lai
         self.assigned_lai = LeaseAppliedIndex(self.assigned_lai + 1)
+        assert self.assigned_lai > before, "an empty command takes the next index (I-05)"
         empty = Command(
             command_id=command_id,
             lease_sequence=self.sequence,
@@ -215,6 +219,7 @@ class ProposalBuffer(Generic[W]):
         if lowest is not None:
             target = Timestamp(min(target, lowest - 1))
         self.assigned_closed = Timestamp(max(self.assigned_closed, target))
+        assert lowest is None or self.assigned_closed < lowest, "closing stays below what is being written (I-11)"
         return self.assigned_closed
 
     def settle(self, command_id: bytes) -> Proposal[W] | None:

@@ -142,6 +142,7 @@ def push(
         moved = msgspec.structs.replace(record, write_ts=Timestamp(max(record.write_ts, request.above + 1)))
         assert moved.write_ts > request.above, "a pushed transaction commits above its pusher"
         return resolution(write_record(effects, moved))
+    assert record.status is TxnStatus.PENDING, "a decided transaction is not waited for"
     return None
 
 
@@ -161,4 +162,5 @@ def _assumed(pushee: Intent) -> TxnRecord:
 def unsettled(request: PushTxn, record: TxnRecord | None) -> Resolution:
     """The answer to a push that had to wait and ran out of time: still pending where it was."""
     known = record or _assumed(request.pushee)
+    assert known.status is TxnStatus.PENDING, "only the undecided is told as such"
     return Resolution(known.txn_id, known.epoch, TxnStatus.PENDING, known.write_ts)

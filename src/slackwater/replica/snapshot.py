@@ -70,6 +70,7 @@ def _cut(family: Family, keys: list[bytes], values: list[bytes]) -> Iterator[Sna
         if size >= BLOCK_BYTES or i == len(values) - 1:
             yield SnapshotBlock(int(family), keys[begin : i + 1], values[begin : i + 1])
             begin, size = i + 1, 0
+    assert begin == len(keys), "every pair is in one block"
 
 
 def send_parts(reader: Reader, state: RangeState) -> Iterator[SnapshotPart]:

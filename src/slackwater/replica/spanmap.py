@@ -160,6 +160,7 @@ class KeyIndex:
         if self._noted:
             self._settle()
         keys = self._keys
+        assert not self._noted, "every key is sorted in"
         return [k for k in self._sorted.irange(start, end, inclusive=(True, False)) if k in keys]
 
     def _settle(self) -> None:

@@ -160,6 +160,7 @@ class TimestampCache:
             for key, read in sorted(self._points.items())
             if start <= key and (end is None or key < end)
         ]
+        assert all(entry.ts > self._low_water for entry in entries), "what is below the floor is forgotten"
         return collapse(ReadSummary(self._low_water, tuple(entries)), bytes_max=bytes_max)
 
     def apply_summary(self, summary: ReadSummary, *, within: tuple[bytes, bytes] | None = None) -> None:

@@ -19,7 +19,7 @@ from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp
 from slackwater.errors import AmbiguousResult, SlackwaterError
 from slackwater.hooks import buggify, probe
 from slackwater.model.txns import Txn
-from slackwater.protocol.range.requests import Batch, Committed, EndTxn, Header, Put, PutRows
+from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Batch, Committed, EndTxn, Header, Put, PutRows
 from slackwater.runtime.later import Later
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 AT_ONCE_ROWS_MAX = 256
 AT_ONCE_BYTES_MAX = 64 << 10
 """More rows, or bytes of them, go the long way, which knows how to divide them."""
+assert AT_ONCE_ROWS_MAX <= BATCH_REQUESTS_MAX, "rows that are written at once fit one batch"
 
 
 def begin_write(
@@ -110,6 +111,7 @@ def _one_batch(
     txn = Txn(txn_id, keys[0], now, 0, now, now, limit, 1)
     commit = EndTxn(commit=True, one_phase=True, can_forward=True, deadline=below)
     header = Header(home.range_id, ts=now, txn=txn, uncertainty_limit=limit, generation=home.generation)
+    assert txn.read_ts <= txn.uncertainty_limit, "what is uncertain lies above what is read"
     return [write, commit], header
 
 

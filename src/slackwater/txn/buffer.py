@@ -79,6 +79,7 @@ class WriteBuffer:
         inside = {key: value for key, value in self._writes.items() if start <= key < end}
         if len(inside) == len(self._writes):
             return _requests(inside), []
+        assert len(inside) < len(self._writes), "some writes are elsewhere"
         return _requests(inside), _requests({k: v for k, v in self._writes.items() if k not in inside})
 
     def clear(self) -> None:
@@ -94,6 +95,7 @@ def _requests(writes: dict[bytes, bytes | None]) -> list[Request]:
     deletes: list[Request] = [Delete(key) for key in sorted(k for k, v in writes.items() if v is None)]
     if len(puts) < BLOCK_ROWS_MIN:
         return [*(Put(key, value) for key, value in puts), *deletes]
+    assert len(puts) + len(deletes) == len(writes), "every write is sent once"
     return [PutRows([key for key, _ in puts], [value for _, value in puts]), *deletes]
 
 

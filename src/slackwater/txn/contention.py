@@ -94,9 +94,11 @@ class ContentionWait:
             probe("txn.fate_known")
             return
         pushes = plan(intents, requests, pusher, known=self._known)
+        assert len(pushes) <= len(intents), "a push is for an intent that was met"
         self._known.update(dict.fromkeys(intent.txn_id for intent in intents))
         works = [partial(self._push, push, reading=reading) for push in pushes]
         outcomes = await in_parallel(self._context.scope, works, limit=PUSHES_AT_ONCE_MAX, name="push")
+        assert len(outcomes) == len(works), "an outcome for every push"
         self._alive()
         for outcome in outcomes:
             # A transaction whose record cannot be reached blocks us, not breaks us: the deadline decides.
@@ -136,6 +138,7 @@ class ContentionWait:
         self._decided[outcome.txn_id] = outcome
         if len(self._decided) > TOLD_MAX:
             del self._decided[next(iter(self._decided))]
+        assert len(self._decided) <= TOLD_MAX, "outcomes that are told are bounded"
 
     async def until_heard(self, error: ConflictError, header: Header) -> Header:
         """What to try again with, after a round. A follower that met the intent must first hear that it was resolved."""

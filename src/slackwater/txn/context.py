@@ -33,6 +33,7 @@ FATES_MAX = 1024
 RESOLVING_MAX = 16
 """Requests of readers to resolve what they met, under way at a time; those beyond are left to the coordinator."""
 assert RESOLVING_MAX <= FATES_MAX, "what is resolved for readers is remembered"
+assert BACKGROUND_TIMEOUT_S < UNBOUNDED_S, "work that no caller waits for ends"
 
 
 class TxnContext:
@@ -71,6 +72,7 @@ class TxnContext:
         self.fates.move_to_end(outcome.txn_id)
         if len(self.fates) > FATES_MAX:
             self.fates.popitem(last=False)
+        assert len(self.fates) <= FATES_MAX, "outcomes that are remembered are bounded"
         return outcome
 
     def resolve_soon(self, request: ResolveIntents) -> None:
@@ -84,6 +86,7 @@ class TxnContext:
             work.close()
         else:
             self._resolving += 1
+        assert self._resolving <= RESOLVING_MAX, "requests under way are bounded"
 
     async def _resolve(self, request: ResolveIntents) -> None:
         try:

@@ -124,6 +124,7 @@ class Transaction(Operations):
                 self._commit_failed(error)
                 raise
             await self._committed(committed)
+        assert self.phase is TxnPhase.COMMITTED, "a commit that returns has happened"
         return self.commit_ts
 
     async def rollback(self) -> None:
@@ -167,6 +168,7 @@ class Transaction(Operations):
             else:
                 probe("txn.restart")
                 self.state.restart(now)
+                assert self.state.read_ts >= now, "a transaction that begins anew reads the present"
                 if not self._intents:
                     self._locks.clear()
                     self.state.anchor = b""
@@ -204,6 +206,7 @@ class Transaction(Operations):
             for key, value in zip(keys, values, strict=True):
                 if not self._buffer.fits(key, value):
                     await self._flush(self._waiting())
+                assert self._buffer.fits(key, value) or not self._buffer, "what does not fit was sent first"
                 self._buffer.put(key, value)
             if self._buffer.full:
                 await self._flush(self._waiting())
@@ -215,6 +218,7 @@ class Transaction(Operations):
             for key, value in rows:
                 if not self._buffer.fits(key, value):
                     await self._flush(self._waiting())
+                assert self._buffer.fits(key, value) or not self._buffer, "what does not fit was sent first"
                 self._buffer.put(key, value)
                 if self._buffer.full:
                     await self._flush(self._waiting())
@@ -330,6 +334,7 @@ class Transaction(Operations):
         upto = max(upto, self.state.write_ts) if buggify("txn.refresh_all_the_way") else upto
         if not await refresh(self._context, self.state, self._reads, upto=upto, waiting=waiting):
             raise self._spoil(RetryableError("something this transaction read has changed; run it again")) from cause
+        assert self.state.read_ts >= upto, "reads hold where the transaction moved to (I-18)"
 
     # --- commit
 

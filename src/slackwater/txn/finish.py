@@ -45,6 +45,7 @@ ROUND_KEYS_MAX = 1024
 """Transactions, and intents of theirs, that one round is about; a single transaction may have more."""
 assert KEYS_PER_REQUEST_MAX <= ROUND_KEYS_MAX, "a round holds at least one request"
 ROUND_S = 0.1
+assert ROUND_S < BACKGROUND_TIMEOUT_S, "a round that is late lets another begin before it gives up"
 """A round that takes longer does not hold up the next one."""
 BUGGIFY_DELAY_S = 20.0
 
@@ -83,6 +84,7 @@ class Finisher:
             return
         self._waiting.append(finished)
         self._add(1)
+        assert len(self._waiting) <= self._queued, "what waits is counted"
         if self._may_start():
             self._start()
 
@@ -170,6 +172,7 @@ class Finisher:
         if not self._spawn(self._round(batch, clean), name="resolve"):
             self._rounds -= 1
             self._queued -= len(batch)
+            assert self._queued >= len(self._waiting), "what waits is counted"
 
     async def _round(self, batch: list[Finished], clean: list[Finished]) -> None:
         try:
@@ -227,4 +230,5 @@ def requests_for(finished: Finished) -> list[Request]:
     resolution, keys = outcome_of(finished), finished.keys
     blocks = [keys[i : i + KEYS_PER_REQUEST_MAX] for i in range(0, len(keys), KEYS_PER_REQUEST_MAX)]
     assert sum(map(len, blocks)) == len(keys), "every intent is named once"
+    assert all(len(block) <= KEYS_PER_REQUEST_MAX for block in blocks), "requests are bounded"
     return [ResolveIntents(resolution, keys=block) for block in blocks]

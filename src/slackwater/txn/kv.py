@@ -220,9 +220,11 @@ class KV:
             await self.batch([PutRows(keys, values, must_be_new=True)], timeout=timeout)
             return
         blocks = chunks(keys, values, bytes_max=self._block_bytes())
+        assert blocks, "rows that were checked are sent"
         deadline = self.context.deadline(timeout)
         works = [partial(self._put_block, PutRows(*block), below, deadline) for block in blocks]
         done = await in_parallel(self.context.scope, works, limit=BLOCKS_IN_FLIGHT_MAX, name="put rows")
+        assert len(done) == len(blocks), "an outcome for every block"
         for failed in done:
             if isinstance(failed, SlackwaterError):
                 raise failed

@@ -106,6 +106,7 @@ class Operations(abc.ABC):
         results: list[Result] = []
         for group in grouped(requests):
             results += await self._do(group)
+        assert len(results) == len(requests), "a result for every request"
         return results
 
 
@@ -119,6 +120,7 @@ def grouped(requests: Sequence[Request]) -> list[list[Request]]:
             groups.append([])
         groups[-1].append(request)
         last = kind
+    assert sum(map(len, groups)) == len(requests), "every request is sent once"
     return groups
 
 

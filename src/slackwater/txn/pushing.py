@@ -113,6 +113,7 @@ def plan(
         "a transaction is pushed once in a round"
     )
     assert all(push.keys for push in pushes), "a push is for keys that were met"
+    assert all(push.request.pushee.txn_id != pusher.txn_id for push in pushes), "a transaction does not push itself"
     return pushes
 
 

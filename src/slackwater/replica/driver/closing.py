@@ -200,6 +200,7 @@ class Closing:
         buffer = self._replica.pipeline.buffer
         if ts > buffer.assigned_closed:
             buffer.close(target=ts, limit=ts)
+            assert buffer.assigned_closed >= ts, "what was promised on this range's behalf is kept (I-11)"
 
     def enter(self) -> Timestamp:
         """A request that may write is about to be evaluated: the lowest timestamp that it may write at.
@@ -245,6 +246,7 @@ class Closing:
             return state.closed
         believed = Timestamp(max(state.closed, transport.closed_for(state.descriptor.range_id, state.lai, state.lease)))
         tap("closedts.believed", self._replica, believed)
+        assert believed >= state.closed, "a promise never lowers what the log has closed (I-09)"
         return believed
 
     def check(self, run: list[tuple[RangeState, Applied, Position]]) -> None:
@@ -326,6 +328,7 @@ class Closing:
             answers = _resolve_all(self._context.engine, spans, closed)
         results: list[requests.Result] = []
         for request, found in zip(batch.requests, answers, strict=True):
+            assert found.ts <= found.closed, "nothing is resolved above what is closed (I-23)"
             tap("closedts.resolved", self._replica, request, found)
             results.append(requests.ResolvedResult(found.ts, found.closed, found.held_by))
         return requests.BatchResult(results, served_by=self._context.node_id, by_follower=True)

@@ -152,6 +152,7 @@ def _begin(work: _Work, files: Files) -> Generator[int, None, Built] | None:
         return None
     if work.old is not None and anchor <= work.old.anchor:
         return None
+    assert work.threshold <= anchor <= work.closed, "a segment is anchored where history is complete and closed"
     work.sink = sink = files.create(file_name(work.making.number))
     if work.old is not None and work.changes is not None:
         steps = from_columns(
@@ -191,6 +192,7 @@ def _install(replica: Replica, work: _Work, built: Built) -> KeptSegment | None:
         context.engine.files.remove(file_name(making.number))
         return None
     batch = WriteBatch()
+    assert built.made.anchor <= work.closed, "a segment holds what was closed when it was begun"
     kept, replaced = context.columns.install(making, built, batch)
     if kept.worn:  # the span is being loaded: it gets its segment later
         probe("columns.made_while_loading")

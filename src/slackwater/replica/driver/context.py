@@ -172,6 +172,7 @@ class StoreWrites:
         self._flushes_fail |= flushing
         if self.failing_since_ns is None:
             self.failing_since_ns = now_ns
+            assert self.failing_since_ns <= now_ns, "the first failure is not after the last"
 
     def worked(self, *, flushed: bool = False) -> None:
         """A write was taken, or everything was made durable. What could not be flushed is well only once that works."""
@@ -226,6 +227,7 @@ class ReplicaContext:
     def drop_columns(self, broken: Iterable[KeptSegment]) -> None:
         """Forget segments that turned out to be damaged; they are made again."""
         for kept in broken:
+            assert kept.broken, "only a segment that cannot be used is dropped here"
             batch = WriteBatch()
             self.columns.drop(kept, batch, kept.broken)
             if len(batch):

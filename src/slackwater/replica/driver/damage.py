@@ -89,6 +89,7 @@ def read_failed(store: Store, range_id: RangeId, error: StorageError) -> Slackwa
     if isinstance(error, DamageError) and replica is not None and replica.failure is None and not replica.retired:
         probe("replica.damaged")
         store.damage.damaged += 1
+        assert store.damage.damaged <= store.damage.read_errors, "a replica is damaged because it could not be read"
         store.quarantined[range_id] = str(error)
         replica.context.engine.note_damage(f"r{range_id}: {error}")
         replica.suspend(error)

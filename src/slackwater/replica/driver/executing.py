@@ -31,7 +31,7 @@ from slackwater.protocol.range.bulk import BULK
 from slackwater.replica import admission, declare
 from slackwater.replica.driver.reading import bulk_snapshot, follower_read, lease_info, read_bulk, served_here
 from slackwater.replica.driver.waiting import Waiters, deadline_of
-from slackwater.replica.evaluate import Evaluation, View, evaluate
+from slackwater.replica.evaluate import HANDLERS, Evaluation, View, evaluate
 from slackwater.replica.evaluate_gc import prepare_span
 from slackwater.replica.latches import Latch, LatchManager, RequestId
 from slackwater.storage.stats import recompute_now
@@ -60,6 +60,8 @@ AT_ONCE = frozenset(
 )  # fmt: skip
 """Requests that wait for nothing but the lease, latches and the log. The others read for long, park, or change the range."""
 assert AT_ONCE.isdisjoint(PREPARED), "what needs a long computation is not done at once"
+assert HANDLERS.keys() >= AT_ONCE, "what is done at once is evaluated"
+assert HANDLERS.keys() >= PREPARED, "what is prepared is evaluated"
 
 
 class Executor:
@@ -220,6 +222,7 @@ class Executor:
             return NO_LATCH, True
         self._next_request += 1
         request = RequestId(self._next_request)
+        assert request != NO_LATCH, "requests are numbered from 1"
         return request, isinstance(self._latches.acquire(request, spans), Latch)
 
     async def _wait_for(self, request: RequestId, deadline: Deadline) -> None:

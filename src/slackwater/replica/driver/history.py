@@ -98,6 +98,7 @@ class RangeHistory:
                 )
             packet = decode_packet(payload)
             self._check_leases(packet)
+            assert position > self.state.position, "entries are applied in their order (I-04)"
             applied = apply_packet(self.state, position, packet)
             if any(isinstance(event, Absorbed) for event in applied.aftermath):
                 raise self._incomplete("it, or a range that it was split from, has absorbed another one by a merge")

@@ -255,6 +255,7 @@ class Leasing:
             probe("lease.not_extended")  # this node can be of no use with it: let it end
             return None
         assert not lease.by_epoch, "only an expiration-based lease is extended"
+        assert seconds_between(now, lease.expiration) <= self.duration_s, "an extension never shortens a lease (I-07)"
         return LeaseExtension(add_seconds(now, self.duration_s))
 
     def transfer(self, to: NodeId, *, served: Timestamp, life: int = 0) -> LeaseTrigger:
@@ -289,6 +290,7 @@ class Leasing:
         # Everything this node served as leaseholder: the new holder writes above that. What it has closed, however far in
         # the future, is in the applied state once the command is: its own closed timestamp is at or above that.
         assert lease.sequence == state.lease.sequence + 1, "lease sequences count up by one (I-07)"
+        assert lease.holder in state.descriptor.replicas, "only a node with a replica holds the lease"
         assert lease.by_epoch != self.by_expiration, (
             "the first range's lease expires by itself, the others' end with an epoch"
         )
@@ -302,6 +304,8 @@ class Leasing:
         sequence = LeaseSequence(held.sequence + 1)
         lease = Lease(held.holder, sequence, now, expiration=Timestamp(now + 1), life=held.life)
         assert lease.start < lease.expiration, "a released lease ends after it began"
+        assert lease.sequence == held.sequence + 1, "lease sequences count up by one (I-07)"
+        assert lease.holder == self._context.node_id, "a node releases its own lease"
         return LeaseTrigger(lease, read_floor=Timestamp(max(now, served)))
 
     def abandon(self) -> None:

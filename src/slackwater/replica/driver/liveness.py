@@ -64,6 +64,7 @@ DEAF_INTERVALS = 2
 """Heartbeats during which no announcement came, not even this node's own, after which records are read."""
 MARK_TRIES_MAX = 16
 assert RENEWALS_SEEN_MAX >= 2, "one late renewal of a former life fences nothing"
+assert EXTENDED_LENGTHS > 1, "a lease this long was extended"
 
 _decoder = msgspec.msgpack.Decoder(Liveness)
 _encoder = msgspec.msgpack.Encoder()
@@ -385,6 +386,7 @@ class NodeLiveness:
         known = self._known.get(record.node_id)
         # An equal one may have been marked by an operator since.
         if known is None or (record.epoch, record.expiration) >= (known.epoch, known.expiration):
+            assert known is None or record.epoch >= known.epoch, "ended epochs never come back (I-07)"
             self._known[record.node_id] = record
             if known is None or _standing(known) != _standing(record):
                 self.on_news()
@@ -465,6 +467,8 @@ class NodeLiveness:
                 return
             ended = Timestamp(max(MIN, min(own.expiration, self._clock.now())))
             gone = msgspec.structs.replace(own.next_epoch(), expiration=ended, draining=draining)
+            assert gone.epoch > own.epoch, "ended epochs never come back (I-07)"
+            assert gone.expiration <= own.expiration, "an epoch that is ended does not last longer"
             try:
                 await self._kv.conditional_put(
                     liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own)

@@ -61,6 +61,7 @@ class MergedRanges:
                 if note is None:
                     continue
                 into, right, position = note
+                assert right != into, "a range does not absorb itself"
                 if into in here:
                     self._notes.setdefault(into, {})[right] = position
                 else:
@@ -81,6 +82,7 @@ class MergedRanges:
             batch.delete(Family.LOCAL, _key(right, older))
             notes[older] = at
         notes[right] = at
+        assert right not in self._notes, "a range that was absorbed absorbs nothing"
         for grave in list(notes)[:-MERGED_MAX]:
             probe("merged.forgotten")
             del notes[grave]

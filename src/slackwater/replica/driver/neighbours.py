@@ -57,10 +57,12 @@ class Neighbours:
             low = known[0]
         elif frozen is not None and known[0] <= frozen.left_generation < known[1]:
             return  # there is a gap after what was seen, but what was seen is what matters
+        assert low < high, "generations that were seen to end"
         batch.put(Family.LOCAL, seen_key(range_id), low.to_bytes(8, "big") + high.to_bytes(8, "big"))
 
     def _seen(self, reader: Reader, range_id: RangeId) -> tuple[int, int]:
         note = reader.get(Family.LOCAL, seen_key(range_id))
+        assert note is None or len(note) == 16, "a note holds two generations"
         return (int.from_bytes(note[:8], "big"), int.from_bytes(note[8:], "big")) if note else (0, 0)
 
     def _ending_at(self, end: bytes) -> RangeDescriptor | None:

@@ -182,6 +182,10 @@ class Pipeline:
         if proposal is None:
             return
         if outcome.verdict is ApplyVerdict.ACCEPTED:
+            assert proposal.lai == outcome.command.lai, "a command applies under the index that it was given (I-05)"
+            assert proposal.lease_sequence == outcome.command.lease_sequence, (
+                "a command applies under its own lease (I-08)"
+            )
             proposal.waiter.settle(state)  # once: `buffer.settle` has handed it out, and does so once
             return
         fail(
@@ -199,6 +203,7 @@ class Pipeline:
         assert state.descriptor.range_id == self.buffer.range_id, "a pipeline serves one range"
         self._applied()
         dead = self.buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
+        assert not self.buffer.in_flight, "nothing of the former lease is waited for"
         for proposal in dead:
             fail(
                 proposal,

@@ -57,6 +57,7 @@ async def follower_read(replica: Replica, batch: Batch) -> BatchResult:
     except ConflictError as error:
         raise _in_the_way(replica, batch, error) from None
     served = served_here(replica, evaluation.ts)
+    assert evaluation.ts <= served[0].closed, "a follower answers at or below what is closed (I-16)"
     answer = evaluation.result(view.state, context.node_id, now=now, by_follower=True, served=served)
     tap("replica.read_served", replica, batch, view.read_at, answer, state)
     return answer

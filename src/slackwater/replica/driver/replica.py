@@ -261,6 +261,7 @@ class Replica:
             applied = apply_packet(state, position, packet)
             done.append((state, applied, position))
             state = applied.state
+        assert state.descriptor.range_id == self.state.descriptor.range_id, "a replica applies its own range's log"
         whole = done[0][1].batch
         if len(done) > 1:  # listeners get each entry's own batch, so a run is gathered in another one
             whole = WriteBatch()
@@ -284,6 +285,7 @@ class Replica:
         if self.apply_subscriber is not None:
             self.apply_subscriber.applied(done, whole)
         assert self.state is state, "the replica is where its store is"
+        assert self.state.closed >= done[0][0].closed, "closing only moves up (I-09)"
         self.deleted += fewer_versions(done[0][0], state)
         self._applied.tell("applied")
         self.closing.applied()

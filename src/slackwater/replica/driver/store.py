@@ -296,6 +296,7 @@ class Store:
         for range_id, replica, position in applied:
             if self.replicas.get(range_id) is replica:  # or another one took its place meanwhile, from a snapshot
                 self.durable[range_id] = max(position, self.durable.get(range_id, position))
+                assert self.durable[range_id] <= replica.state.position, "nothing is durable that was not applied"
 
     async def _note_promises(self) -> None:
         """Write down what the side transport has promised, for the next start and for recovery."""
@@ -318,6 +319,7 @@ class Store:
         """A merge ended the range `right`; its state is already gone from the engine."""
         assert into != right.range_id, "a range does not absorb itself"
         self._drop(right.range_id, DetachReason.ABSORBED)
+        assert self.replicas[into].state.descriptor.covers(right.start, right.end), "the left side has the keys"
         self.merged.record(right.range_id, into=into, at=self.replicas[into].state.position)
 
     def replica_removed(self, range_id: RangeId) -> None:
@@ -394,6 +396,7 @@ class Store:
         clock, own = self.context.clock, self.context.liveness.own()
         if own is None:
             return None
+        assert own.node_id == self.context.node_id, "a node relies on its own record"
         upto = closable_upto(Timestamp(own.expiration - (clock.max_offset_us << LOGICAL_BITS)))
         assert upto < own.expiration, "closing stays inside the lease (I-11)"
         return NodeLease(own.epoch, upto) if clock.peek() <= upto else None
@@ -461,9 +464,13 @@ class Store:
             state = receiver.state
             if state is None or not receiver.complete:
                 raise StorageError("a snapshot stream ended early; ask for it again")
+            assert taken == state.descriptor.range_id, "the keys that were taken are those that are installed"
             await self.context.engine.flush()
             self._check_running()
             self.durable[state.descriptor.range_id] = state.position
+            assert self.context.node_id in state.descriptor.replicas, (
+                "a replica that its range does not count is not installed"
+            )
             tap("store.installed", self, state)
             assert state.descriptor.range_id not in self.replicas, "room was made for it"
             self._add(state)
@@ -518,6 +525,9 @@ class Store:
         self.context.write(batch)  # a store that cannot be written keeps what it has
         for range_id in replaced_here:
             self._drop(range_id, DetachReason.REPLACED, refetched=range_id == new.range_id)
+        assert all(
+            d.end <= new.start or new.end <= d.start for d in (r.state.descriptor for r in self.replicas.values())
+        ), "room was made"
 
     def _left_behind(self, replica: Replica, new: RangeDescriptor) -> bool:
         """Whether a frozen replica waits here for a merge that will not come.

@@ -27,3 +27,4 @@ def stored_states(engine: Reader) -> list[RangeState]:
             range_id = int.from_bytes(key[2:10], "big")
             if key == state_key(range_id):
                 states.append(decode_state(value))
+                assert states[-1].descriptor.range_id == range_id, "a state is stored under its range's id"
