@@ -12,35 +12,25 @@ Every page that comes from columns is compared with rows by the oracle.
 from __future__ import annotations
 
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slackwater.client.database import AsyncDatabase
-from slackwater.client.gateways import Gateways
-from slackwater.codec.arrow import settle_pandas
 from slackwater.errors import SegmentDamaged, SlackwaterError
 from slackwater.hooks import probe
 from slackwater.runtime.sync import timeout
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.columns import Columns
-from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
-from slackwater.sim.scenarios import cluster as base
-from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
+from slackwater.sim.scenarios.beside import TIMEOUT_S, TableClient, register_beside
 from slackwater.storage.columns.segment import Segment
 from slackwater.storage.files import MemoryFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenarios.cluster_plan import Cluster
-    from slackwater.sim.tape import Tape, TapeStream
-    from slackwater.sim.world import SimRuntime, World
+    from slackwater.sim.tape import TapeStream
+    from slackwater.sim.world import SimRuntime
 
 TABLE = "things"
 KEYS = 60
 THINK_MEAN_NS = NS // 3
-TIMEOUT_S = 8.0
 BACK_S_MAX = 6
 ROT_ONE_IN = 12
 ALTER_ONE_IN = 4
@@ -66,29 +56,17 @@ SETTINGS = {
 }
 
 
-class ColumnsWorker:
+class ColumnsWorker(TableClient):
     """One client: a writer or a reader."""
 
     def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: TapeStream) -> None:
-        self.name = runtime.name
-        self._runtime = runtime
-        self._cluster = cluster
-        self._draw = draw
+        super().__init__(runtime, cluster, draw, scope="columns")
         self._count = 0
-        scope = runtime.scope(f"{runtime.name}/columns")
-        addresses = draw.shuffled(list(cluster.addresses.values()))
-        gateways = Gateways(runtime, scope.child("gateways"), addresses, settings=runtime.settings, timeout_s=TIMEOUT_S)
-        self._gateways = gateways
-        self.db = AsyncDatabase(gateways, scope.child("client"))
 
     async def main(self) -> None:
         """Write or read until the traffic ends."""
         cluster = self._cluster
-        cluster.busy[self.name] = "waiting for the cluster"
-        while not cluster.ready:
-            await self._runtime.clock.sleep(0.1)
-        while cluster.traffic and not await self._began():
-            await self._runtime.clock.sleep(0.5)
+        await self.begin()
         while cluster.traffic:
             cluster.busy[self.name] = "reading and writing"
             await self._runtime.clock.sleep(self._draw.decay(THINK_MEAN_NS) / NS)
@@ -98,16 +76,11 @@ class ColumnsWorker:
                 self._rot()
         cluster.busy[self.name] = ""
 
-    async def _began(self) -> bool:
-        try:
-            await self._gateways.greet()
-            if self.name == "w1" and not [t for t in await self.db.tables() if t.name == TABLE]:
-                columns = {"id": "int8", "n": "int8", "text": "string"}
-                await self.db.create_table(TABLE, columns, primary_key="id")
-            await self.db.table(TABLE)
-        except SlackwaterError:
-            return False
-        return True
+    async def _prepare(self) -> None:
+        if self.name == "w1" and not [t for t in await self.db.tables() if t.name == TABLE]:
+            columns = {"id": "int8", "n": "int8", "text": "string"}
+            await self.db.create_table(TABLE, columns, primary_key="id")
+        await self.db.table(TABLE)
 
     async def _alter(self) -> None:
         """Begin to change the table; the job goes on by itself."""
@@ -190,50 +163,12 @@ class ColumnsWorker:
         return int(at) + self._draw.below(size)
 
 
-class ColumnsWork:
-    """Writers and readers as a workload."""
-
-    def setup(self, world: World, scenario: Scenario) -> None:
-        """A machine for each."""
-        for name in ("w1", "w2", "r1", "r2"):
-            world.add_client(name, self._boot(world, name))
-
-    def _boot(self, world: World, name: str) -> Any:
-        async def boot(runtime: SimRuntime) -> None:
-            await ColumnsWorker(runtime, cluster_of(world), world.tape.stream(f"workload/{name}")).main()
-
-        return boot
-
-    def unsettled(self, world: World) -> str | None:
-        """They count among the cluster's clients."""
-        return None
-
-    def check(self, world: World) -> Iterable[Violation]:
-        """All is judged as it is read."""
-        return ()
-
-
-def _draw(tape: Tape, duration_s: float) -> Scenario:
-    drawn = draw_scenario(tape, nodes=(1, 4), clients=(1, 2), duration_s=duration_s)
-    return replace(drawn, settings={**drawn.settings, **SETTINGS})
-
-
-def _workloads() -> list[Workload]:
-    return [base.Traffic(draw_plan), ColumnsWork()]
-
-
-def _oracles() -> list[Oracle]:
-    return [*base._oracles(), Columns()]
-
-
-settle_pandas()  # imports something that asks for entropy: not during a run
-register(
-    Play(
-        name="columns",
-        summary="a table whose columns are made, changed, damaged and lost: every page of them is what rows are",
-        draw=_draw,
-        workloads=_workloads,
-        oracles=_oracles,
-        settle_s=base.SETTLE_S,
-    )
+register_beside(
+    "columns",
+    "a table whose columns are made, changed, damaged and lost: every page of them is what rows are",
+    dict.fromkeys(("w1", "w2", "r1", "r2"), ColumnsWorker),
+    nodes=(1, 4),
+    clients=(1, 2),
+    settings=SETTINGS,
+    oracles=lambda: [Columns()],
 )

@@ -19,11 +19,9 @@ Tables lie in several ranges, so that some are ahead of others, which is where a
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, from_us, show
-from slackwater.codec.arrow import settle_pandas
 from slackwater.codec.layout import schema_span
 from slackwater.codec.rows import RowCodec
 from slackwater.config.zones import GC_TTL_S_DEFAULT
@@ -35,29 +33,26 @@ from slackwater.sim.clocks import EPOCH_NS
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles.following import decided
 from slackwater.sim.oracles.versions import VersionsOracle
-from slackwater.sim.scenario import Oracle, Play, Scenario, Workload, draw_scenario, register
-from slackwater.sim.scenarios import cluster as base
+from slackwater.sim.scenarios.beside import TIMEOUT_S, register_beside
 from slackwater.sim.scenarios.cluster_operator import Operator
-from slackwater.sim.scenarios.cluster_plan import SHORTEST_TTL, cluster_of, draw_plan
+from slackwater.sim.scenarios.cluster_plan import SHORTEST_TTL
 from slackwater.sim.scenarios.cluster_programs import Client
 from slackwater.sim.scenarios.gateways_work import session
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from slackwater.client.changes import ChangeBatch
     from slackwater.client.database import AsyncDatabase
     from slackwater.client.transaction import AsyncTransaction
-    from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenarios.cluster_plan import Cluster
-    from slackwater.sim.tape import Tape, TapeStream
+    from slackwater.sim.tape import TapeStream
     from slackwater.sim.world import SimRuntime, World
 
 TABLES = ("left", "right")
 ROWS = 24
 SPLIT_AT = (8, 16)
 """Rows at which every table is divided."""
-TIMEOUT_S = 8.0
 THINK_MEAN_NS, DAWDLE_MEAN_NS = NS // 6, NS
 DIE_ONE_IN, SAVE_ONE_IN = 12, 3
 PATIENCE_S = 5.0
@@ -76,12 +71,12 @@ Kept = dict[tuple[str, int], dict[Timestamp, int | None]]
 class _Program:
     """What writers and keepers have in common."""
 
-    def __init__(self, client: Client, cluster: Cluster, draw: TapeStream) -> None:
-        self._client = client
+    def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: TapeStream) -> None:
+        self._client = Client(runtime, cluster)
         self._cluster = cluster
         self._draw = draw
-        self._name = client.runtime.name
-        self._sleep = client.runtime.clock.sleep
+        self._name = runtime.name
+        self._sleep = runtime.clock.sleep
 
     @property
     def _db(self) -> AsyncDatabase:
@@ -155,8 +150,8 @@ class TableWriter(_Program):
 class Keeper(_Program):
     """Follows both tables, and keeps what is resolved."""
 
-    def __init__(self, client: Client, cluster: Cluster, draw: TapeStream) -> None:
-        super().__init__(client, cluster, draw)
+    def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: TapeStream) -> None:
+        super().__init__(runtime, cluster, draw)
         disk = cluster.world.facts.setdefault(f"disk of {self._name}", {"rows": {}, "token": None, "resolved": MIN})
         self._disk: dict[str, Any] = disk
         """Survives this machine, as a keeper's disk does."""
@@ -283,51 +278,12 @@ class TableRows(VersionsOracle):
         world.facts["feed rows"] = self
 
 
-class Keeping:
-    """Writers and keepers as a workload."""
-
-    def setup(self, world: World, scenario: Scenario) -> None:
-        """Two machines of each."""
-        for name, program in (("w1", TableWriter), ("w2", TableWriter), ("k1", Keeper), ("k2", Keeper)):
-            world.add_client(name, self._boot(world, name, program))
-
-    def _boot(self, world: World, name: str, program: type[TableWriter | Keeper]) -> Any:
-        async def boot(runtime: SimRuntime) -> None:
-            cluster = cluster_of(world)
-            await program(Client(runtime, cluster), cluster, world.tape.stream(f"workload/{name}")).main()
-
-        return boot
-
-    def unsettled(self, world: World) -> str | None:
-        """They count among the cluster's clients."""
-        return None
-
-    def check(self, world: World) -> Iterable[Violation]:
-        """All is judged as it is kept."""
-        return ()
-
-
-def _draw(tape: Tape, duration_s: float) -> Scenario:
-    drawn = draw_scenario(tape, nodes=(2, 4), clients=(1, 2), duration_s=duration_s)
-    return replace(drawn, settings={**drawn.settings, **SETTINGS})
-
-
-def _workloads() -> list[Workload]:
-    return [base.Traffic(draw_plan), Keeping()]
-
-
-def _oracles() -> list[Oracle]:
-    return [*base._oracles(), TableRows()]
-
-
-settle_pandas()  # imports something that asks for entropy: not during a run
-register(
-    Play(
-        name="feeds_tables",
-        summary="feeds of tables whose consumers keep what is resolved, die at any moment and come back from their token",
-        draw=_draw,
-        workloads=_workloads,
-        oracles=_oracles,
-        settle_s=base.SETTLE_S,
-    )
+register_beside(
+    "feeds_tables",
+    "feeds of tables whose consumers keep what is resolved, die at any moment and come back from their token",
+    {"w1": TableWriter, "w2": TableWriter, "k1": Keeper, "k2": Keeper},
+    nodes=(2, 4),
+    clients=(1, 2),
+    settings=SETTINGS,
+    oracles=lambda: [TableRows()],
 )

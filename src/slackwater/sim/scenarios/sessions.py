@@ -17,67 +17,44 @@ that its commits lie in the future until they are acknowledged.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slackwater.client.database import AsyncDatabase
-from slackwater.client.gateways import Gateways
-from slackwater.codec.arrow import settle_pandas
 from slackwater.codec.layout import table_span
 from slackwater.config.zones import PolicyKind
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.protect.zone_changes import change_zone
 from slackwater.sim.handles import NS
-from slackwater.sim.scenario import Play, Scenario, Workload, draw_scenario, register
-from slackwater.sim.scenarios import cluster as base
-from slackwater.sim.scenarios.cluster_plan import cluster_of, draw_plan
+from slackwater.sim.scenarios.beside import TIMEOUT_S, TableClient, register_beside
 from slackwater.sim.scenarios.cluster_programs import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from slackwater.client.transaction import AsyncTransaction
-    from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenarios.cluster_plan import Cluster
-    from slackwater.sim.tape import Tape, TapeStream
-    from slackwater.sim.world import SimRuntime, World
+    from slackwater.sim.tape import TapeStream
+    from slackwater.sim.world import SimRuntime
 
 TABLE = "counters"
 SESSIONS = 3
 THINK_MEAN_NS = NS // 4
-TIMEOUT_S = 8.0
 HAND_ON_ONE_IN = 8
 SWITCH_ONE_IN = 2
 SETTINGS = {"closed_timestamp.target_duration": 2.0, "clock.max_offset": 0.25}
 
 
-class CheckedSession:
+class CheckedSession(TableClient):
     """One session and what it may expect."""
 
     def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: TapeStream) -> None:
-        self.name = runtime.name
+        super().__init__(runtime, cluster, draw, scope="session")
         self.number = int(runtime.name[1:])
-        self._runtime = runtime
-        self._cluster = cluster
-        self._draw = draw
-        scope = runtime.scope(f"{runtime.name}/session")
-        addresses = draw.shuffled(list(cluster.addresses.values()))
-        self._gateways = Gateways(
-            runtime, scope.child("gateways"), addresses, settings=runtime.settings, timeout_s=TIMEOUT_S
-        )
-        self.db = AsyncDatabase(self._gateways, scope.child("client"))
         self.expected: dict[int, int] = {}
         """By row, the least count that a read of the present may show."""
 
     async def main(self) -> None:
         """Write and read until the traffic ends."""
         cluster = self._cluster
-        cluster.busy[self.name] = "waiting for the cluster"
-        while not cluster.ready:
-            await self._runtime.clock.sleep(0.1)
-        while cluster.traffic and not await self._began():
-            await self._runtime.clock.sleep(0.5)
+        await self.begin()
         sessions = cluster.world.facts.setdefault("table sessions", {})
         sessions[self.name] = self
         while cluster.traffic:
@@ -92,18 +69,12 @@ class CheckedSession:
                 await work()
         cluster.busy[self.name] = ""
 
-    async def _began(self) -> bool:
-        """Whether there is a cluster that knows the table."""
-        try:
-            await self._gateways.greet()
-            if self.number == 1 and not [t for t in await self.db.tables() if t.name == TABLE]:
-                made = await self.db.create_table(TABLE, {"id": "int8", "count": "int8 not null"}, primary_key="id")
-                if self._cluster.world.tape.stream("sessions/lead").chance(1, 2):
-                    await self._lead(made.table_id)
-            await self.db.table(TABLE)
-        except SlackwaterError:
-            return False
-        return True
+    async def _prepare(self) -> None:
+        if self.number == 1 and not [t for t in await self.db.tables() if t.name == TABLE]:
+            made = await self.db.create_table(TABLE, {"id": "int8", "count": "int8 not null"}, primary_key="id")
+            if self._cluster.world.tape.stream("sessions/lead").chance(1, 2):
+                await self._lead(made.table_id)
+        await self.db.table(TABLE)
 
     async def _lead(self, table_id: int) -> None:
         client, span = Client(self._runtime, self._cluster), table_span(table_id)
@@ -203,46 +174,11 @@ def _rows(table: Any) -> dict[int, Any]:
     return {number: rows.get(number) for number in range(1, SESSIONS + 1)}
 
 
-class Sessions:
-    """The sessions as a workload."""
-
-    def setup(self, world: World, scenario: Scenario) -> None:
-        """A machine for each."""
-        for number in range(1, SESSIONS + 1):
-            world.add_client(f"s{number}", self._boot(world, f"s{number}"))
-
-    def _boot(self, world: World, name: str) -> Any:
-        async def boot(runtime: SimRuntime) -> None:
-            await CheckedSession(runtime, cluster_of(world), world.tape.stream(f"workload/{name}")).main()
-
-        return boot
-
-    def unsettled(self, world: World) -> str | None:
-        """Sessions count among the cluster's clients."""
-        return None
-
-    def check(self, world: World) -> Iterable[Violation]:
-        """All is judged as it is read."""
-        return ()
-
-
-def _draw(tape: Tape, duration_s: float) -> Scenario:
-    drawn = draw_scenario(tape, nodes=(2, 4), clients=(1, 3), duration_s=duration_s)
-    return replace(drawn, settings={**drawn.settings, **SETTINGS})
-
-
-def _workloads() -> list[Workload]:
-    return [base.Traffic(draw_plan), Sessions()]
-
-
-settle_pandas()  # imports something that asks for entropy: not during a run
-register(
-    Play(
-        name="sessions",
-        summary="native clients that change gateways: they read what they wrote and never go back",
-        draw=_draw,
-        workloads=_workloads,
-        oracles=base._oracles,
-        settle_s=base.SETTLE_S,
-    )
+register_beside(
+    "sessions",
+    "native clients that change gateways: they read what they wrote and never go back",
+    {f"s{number}": CheckedSession for number in range(1, SESSIONS + 1)},
+    nodes=(2, 4),
+    clients=(1, 3),
+    settings=SETTINGS,
 )
