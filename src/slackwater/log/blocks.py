@@ -90,4 +90,5 @@ def check_payloads(payloads: Sequence[bytes], *, limit: int) -> int:
         if size > limit:
             raise EntryTooLarge("a log entry is over log.entry_bytes_max; split the command", size=size, limit=limit)
         total += size
+    assert 0 <= total <= limit * len(payloads), "no entry is over the bound"
     return total

@@ -101,9 +101,11 @@ class MemoryLog:
         if home is None:
             return []
         if after < home.trimmed:
+            assert not home.entries or home.entries[0].position > home.trimmed, "what was trimmed is gone"
             first = home.entries[0].position if home.entries else None
             raise LogTrimmed("the entries asked for were trimmed; restore from a snapshot", after=after, first=first)
         at = bisect.bisect_right(home.entries, after, key=lambda entry: entry.position)
+        assert at == len(home.entries) or home.entries[at].position > after, "only what was asked for"
         return home.entries[at : at + TAIL_ENTRIES_MAX]
 
     def trim(self, range_id: RangeId, *, upto: Position) -> None:

@@ -138,6 +138,7 @@ class NatsLog:
             newest = await self._newest(range_id, above=wire.sequence_of(trimmed), upto=upto)
             if newest is not None:
                 trimmed = wire.last_position(newest.sequence, newest.data)
+                assert trimmed <= upto, "no more is trimmed than was asked for (L-4)"
                 if not await self._record_trim(range_id, trimmed, expected=record):
                     continue  # another trimmer was faster: look again
             if trimmed:

@@ -114,6 +114,7 @@ class NatsPublisher:
         self._queued_bytes += size
         for piece in pieces:
             self._enqueue(range_id, piece, message_bytes_max)
+        assert self._queued_bytes <= self._queue_bytes_max, "bytes under way are bounded"
         return await _all(pieces)
 
     def fail_waiting(self, error: SlackwaterError) -> None:
@@ -163,6 +164,7 @@ class NatsPublisher:
             assert self._queued_bytes >= 0, "bytes are given back once"
             if not piece.future.done():
                 piece.future.set_result(position(sequence, at - 1))
+        assert at == len(payloads), "every entry has its position"
 
     async def _publish(self, range_id: RangeId, block: bytes, deadline: int) -> int:
         """The sequence of the stored message."""
@@ -210,6 +212,7 @@ def split(payloads: Sequence[bytes], message_bytes_max: int) -> list[Sequence[by
         size += len(payload) + 4
     parts.append(payloads[begin:])
     assert all(parts), "no message is empty"
+    assert sum(map(len, parts)) == len(payloads), "no entry is left out or sent twice"
     return parts
 
 
@@ -224,6 +227,7 @@ def _gather(queue: deque[_Piece], message_bytes_max: int) -> list[_Piece]:
             break
         group.append(queue.popleft())
     assert group, "a message holds at least one entry"
+    assert sum(len(piece.payloads) for piece in group) <= PAYLOADS_PER_MESSAGE_MAX, "positions number every entry"
     return group
 
 

@@ -261,6 +261,7 @@ class RangeReader:
         complete = reached >= target or target <= trimmed
         if not found and not complete:
             await self._clock.sleep(_PAUSE_SECONDS)  # the replica that served us lags
+        assert reached >= after, "a read only moves on (L-2)"
         return found, complete
 
     async def head(self, range_id: RangeId) -> Position:

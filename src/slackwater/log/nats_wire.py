@@ -68,6 +68,7 @@ def range_of(stream: str, subject: str) -> RangeId | None:
 def position(sequence: int, index: int) -> Position:
     """The position of payload `index` in the message `sequence`."""
     assert sequence > 0, "JetStream counts from 1"
+    assert 0 <= index < PAYLOADS_PER_MESSAGE_MAX, "an index fits its bits"
     return Position(sequence << INDEX_BITS | index)
 
 

@@ -184,6 +184,7 @@ class SqliteLog:
             by_range.setdefault(append.range_id, []).extend(append.payloads)
         try:
             last = self._writing.commit(list(by_range.items()))
+            assert last >= len(group), "positions count every entry ever written"
         except SlackwaterError as error:
             self._writer.post(self._not_committed, group, error)
         except Exception as error:  # a bug must not end the thread and leave callers waiting

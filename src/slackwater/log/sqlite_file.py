@@ -117,6 +117,7 @@ class LogFile:
     def commit(self, group: Sequence[tuple[RangeId, list[bytes]]]) -> int:
         """Append one block per item, durably; the position of the last payload of the last one."""
         assert group, "a commit holds something"
+        assert len({range_id for range_id, _ in group}) == len(group), "one block for each range"
         index: list[tuple[int, int, int, int, int]] = []
         encoded: list[bytes] = []
         offset = start = 0
@@ -151,6 +152,9 @@ class LogFile:
         if row is not None and after < row[0]:
             raise LogTrimmed("the entries asked for were trimmed; restore from a snapshot", after=after, trimmed=row[0])
         entries = [entry for block in found for entry in block.entries() if entry.position > after]
+        assert not entries or entries[-1].position - entries[0].position >= len(entries) - 1, (
+            "entries are in their order (L-1)"
+        )
         assert not entries or entries[0].position > after, "only what was asked for"
         return entries, exhausted
 
@@ -200,6 +204,7 @@ class LogFile:
                 raise
         except sqlite3.Error as error:
             raise typed(error, path=self.path) from error
+        assert len(victims) <= TRIM_BLOCKS_MAX, "a trim is bounded"
         return len(victims) == TRIM_BLOCKS_MAX
 
     def replaced(self) -> bool:
@@ -220,6 +225,7 @@ class LogFile:
             if size >= READ_BYTES_MAX or len(found) >= READ_BLOCKS_MAX:
                 cursor.close()
                 return found, False
+        assert len(found) < READ_BLOCKS_MAX, "a read is bounded"
         return found, True
 
 

@@ -169,6 +169,7 @@ class Tail:
             self.demote()
             return
         self._buffer.extend(entries)
+        assert self._buffered_bytes <= self._buffer_bytes_max, "what waits is bounded"
         self._wake()
 
     def demote(self) -> None:

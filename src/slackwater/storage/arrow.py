@@ -150,6 +150,7 @@ class _Pending:
         assert self.rows == sum(map(len, self._lengths)), "rows are counted as they come"
         offsets = np.zeros(self.rows + 1, np.int64)
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
+        assert int(offsets[-1]) == self.size, "bytes are counted as they come"
         batch = decoder.decode_buffer(b"".join(self._joined), offsets)
         return ArrowBlock(batch, resume, self.rows, self.size)
 
@@ -181,6 +182,8 @@ def visible_blocks(
         yield block._replace(resume=at, mark=int(marks.min()), width=width)
         if int(mask.sum()) * DEEP_FACTOR < len(keys) and len(keys) >= BLOCK_FIRST:
             deep = _deep(reader, at, end, ts, bound)
+            assert deep.resume is None or deep.resume > at, "a scan only moves on"
+            assert len(deep.keys) == len(deep.values), "a key for every row"
             yield deep
             if deep.resume is None:
                 return

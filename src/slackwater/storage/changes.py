@@ -68,6 +68,7 @@ def scan_changes(
     rows = size = 0
     looked = start
     for whole in _gathered(in_window(reader, window, below=True)):
+        assert whole.resume is None or looked <= whole.resume, "a scan only moves on"
         refuse_conflicts(reader, looked, whole.resume or end, bound=upto)
         looked = whole.resume or end
         size += pending.add(_changes(whole, window, before=before))
@@ -94,6 +95,7 @@ def _gathered(blocks: Iterator[WholeKeys]) -> Iterator[WholeKeys]:
         keys = keys + block.keys if keys else block.keys
         values = values + block.values if values else block.values
         if len(keys) >= enough or block.resume is None:
+            assert len(keys) == len(values), "a value for every version"
             yield WholeKeys(keys, values, block.resume)
             keys, values, enough = [], [], min(2 * enough, BLOCK_PAIRS)
     if keys:
@@ -132,6 +134,7 @@ class _PendingChanges:
         """One record batch of all blocks."""
         assert self.rows == len(self._values), "rows are counted as they come"
         timestamps, had = np.concatenate(self._timestamps), np.concatenate(self._had)
+        assert len(timestamps) == len(had) == self.rows, "of each change: when, and whether a row was there before"
         changes = ChangeRows(self._values, timestamps, self._gone, had, self._befores)
         return ArrowBlock(decoder.decode(changes), resume, self.rows, self.size)
 
@@ -155,4 +158,5 @@ def _changes(whole: WholeKeys, window: Window, *, before: bool) -> ChangeRows:
     if before:
         befores = [whole.values[i + 1] if was else b"" for i, was in zip(at.tolist(), there.tolist(), strict=True)]
     assert befores is None or len(befores) == len(values), "a row before for every change"
+    assert len(timestamps) == len(values), "a time for every change"
     return ChangeRows(values, timestamps, gone, there, befores)

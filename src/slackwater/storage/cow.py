@@ -58,6 +58,7 @@ class CowTable:
         other._lows, other._chunks, other.size = self._lows, self._chunks, self.size
         other._token, self._token = object(), object()
         other._shared = self._shared = True
+        assert other.size == self.size, "a fork holds what its origin holds"
         return other
 
     def get(self, key: bytes) -> bytes | None:

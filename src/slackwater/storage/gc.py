@@ -46,6 +46,7 @@ CLEAR_VERSIONS_MAX = 500_000
 """Of one range tombstone: they are walked over once more while writers of the span wait."""
 SCANNED_MAX = 200_000
 """Versions that one plan walks over before it is handed in, found or not."""
+assert SCANNED_MAX <= CLEAR_VERSIONS_MAX, "a span to clear may be longer than what is planned version by version"
 
 Versions = list[tuple[Timestamp, bytes]]
 """Of one key, newest first."""
@@ -117,6 +118,7 @@ def plan(
     def close(upto: bytes) -> None:
         nonlocal run, listed
         if run.start is not None and clear_min and run.versions >= clear_min:
+            assert run.start < upto, "a span to clear holds keys"
             clears.append((run.start, upto))
         elif run.start is not None:
             points.extend(run.points)
@@ -130,6 +132,7 @@ def plan(
             rule = next(rules)
         if listed >= max_versions or scanned >= SCANNED_MAX or run.versions >= CLEAR_VERSIONS_MAX:
             close(key)
+            assert listed <= total <= scanned, "no more goes than is there (I-26)"
             return GcPlan(points, clears, total, scanned, key, next_at)
         scanned += len(versions)
         going = garbage(versions, rule.floor, rule.instants)
@@ -144,6 +147,7 @@ def plan(
             points.append(GcPoint(key, tuple(ts for ts, _ in going), len(going) == len(versions)))
             listed += len(going)
     close(end)
+    assert listed <= total <= scanned, "no more goes than is there (I-26)"
     return GcPlan(points, clears, total, scanned, None, next_at)
 
 
@@ -167,6 +171,7 @@ def collect_keys(
             going = _named(key, versions, going, set(named))
         if going and len(going) == len(versions) and not vanishing:
             raise UsageError("a key that vanishes must be named as such: its writers have to wait", key=key)
+        assert len(going) <= len(versions), "only what is there goes"
         for ts, _ in going:
             batch.delete(Family.DATA, key + suffix(ts))
         count += len(going)
@@ -252,6 +257,7 @@ def _change(key: bytes, versions: Versions, going: Versions) -> Stats:
         return without_oldest(key, versions, len(going))
     gone = {ts for ts, _ in going}
     stays = [version for version in versions if version[0] not in gone]
+    assert len(stays) + len(going) == len(versions), "a version goes or stays"
     return of_versions(key, stays).minus(of_versions(key, versions))
 
 

@@ -246,6 +246,7 @@ def resolve_span(
             continue
         for key, raw in zip(keys, raws, strict=True):
             if max_bytes and size >= max_bytes:
+                assert start <= key < end, "what is left lies in the span"
                 return ResolvedIntents(stats, found, size, key)
             one = _resolve(batch, key, raw, resolution, walk.at)
             stats, found, size = stats.plus(one.stats), found + one.found, size + one.size
@@ -296,6 +297,8 @@ class _Committing:
                 replaced = replaced.plus(added(prior, key, ts, value))
         self._batch.put_many(Family.DATA, stored, values)
         fresh = len(stored) - replaced.versions
+        assert 0 <= fresh <= len(stored), "versions are counted"
+        assert gone >= len(stored), "a version comes from an intent"
         plain = Stats(new_bytes, fresh, new_bytes, fresh, fresh, 0, -gone, -gone_bytes)
         self._stats = self._stats.plus(plain).plus(replaced)
         self._found, self._size = self._found + gone, size
@@ -328,6 +331,7 @@ def _resolve(
     _check_newest(prior, key, resolution.ts)
     batch.put(Family.DATA, key + suffix(resolution.ts), intent.value)
     size = RESOLVED_BYTES + 2 * len(key) + len(intent.value)
+    assert resolution.ts > 0, "a commit has a timestamp"
     return ResolvedIntents(gone.plus(added(prior, key, resolution.ts, intent.value)), found=1, size=size)
 
 

@@ -171,6 +171,7 @@ class MemoryEngine(_MemoryReader):
         self._unflushed.append(ours)
         if len(self._unflushed) >= UNFLUSHED_BATCHES_MAX:
             self.harden(self._hardened + UNFLUSHED_BATCHES_MAX // 2)
+        assert len(self._unflushed) <= UNFLUSHED_BATCHES_MAX, "batches that are not durable are bounded"
 
     def snapshot(self, *, once: bool = False) -> MemorySnapshot:
         """The present state, frozen. O(1)."""

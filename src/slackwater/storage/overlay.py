@@ -63,6 +63,7 @@ class Overlay:
             return base
         writes = self._batch.writes[family]
         mine = ours[low:high]
+        assert all(start <= key < end for key in mine[:1] + mine[-1:]), "writes of the span"
         return OverlayCursor(base, mine, [writes[k] for k in mine], list(ranges), reverse=reverse)
 
     def first(self, family: Family, *, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:

@@ -187,6 +187,7 @@ def scan(
         if keys and ((max_rows and len(keys) >= max_rows) or (max_bytes and size > max_bytes)):
             if met:
                 break
+            assert start <= key < end, "what is left lies in the span"
             return ScannedRows(keys, values, timestamps, keys[-1] if reverse else key)
         keys.append(key)
         values.append(value)
@@ -249,6 +250,7 @@ def refresh(
     for intent in conflicts_in(reader, start, end, upto=upto, txn=txn):
         return Change(intent.key, intent.ts, intent)
     stored = first_in_window(reader, Window(start, end, after, upto))
+    assert stored is None or after < ts_of(stored) <= upto, "a change inside the window"
     return None if stored is None else Change(stored[:-8], ts_of(stored))
 
 

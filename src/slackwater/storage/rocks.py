@@ -55,6 +55,7 @@ FAMILY_NAMES = {Family.DATA: "default", Family.LOCK: "lock", Family.LOCAL: "loca
 assert set(FAMILY_NAMES) == set(FAMILIES), "every family has a name on disk"
 MEMTABLES_PER_FAMILY_MAX = 4
 FLUSH_POLL_SECONDS = 0.002
+assert MEMTABLES_PER_FAMILY_MAX >= 2, "one table is filled while another is flushed"
 BLOCK_BYTES = 16 << 10
 BLOOM_BITS_PER_KEY = 10
 FILES = "columns"
@@ -74,6 +75,7 @@ class RocksSnapshot(RocksReader):
         self._sources = sources
         self._frozen = tuple(source.snapshot() for source in sources)
         self._taken = engine.version
+        assert len(self._frozen) == len(FAMILIES), "every family is frozen"
 
     def live(self) -> bool:
         """Whether nothing was written since this snapshot was taken."""
@@ -110,6 +112,7 @@ class RocksSnapshot(RocksReader):
                 raise failure(error, "reading") from error
             if self.live():
                 return values
+        assert not self.live(), "a snapshot that is read through its iterators is of the past"
         return [self.get(family, key) for key in keys]
 
     def close(self) -> None:
@@ -133,6 +136,7 @@ def _values(source: Any, keys: Sequence[bytes]) -> list[bytes | None]:
         values: list[bytes | None] = source.get(list(keys))
     except Exception as error:
         raise failure(error, "reading") from error
+    assert len(values) == len(keys), "a value for every key"
     return values
 
 
@@ -185,6 +189,7 @@ class RocksEngine(RocksReader):
         super().__init__("engine")
         self._sources = tuple(self._db.get_column_family(FAMILY_NAMES[f]) for f in FAMILIES)
         self._handles = tuple(self._db.get_column_family_handle(FAMILY_NAMES[f]) for f in FAMILIES)
+        assert len(self._sources) == len(self._handles) == len(FAMILIES), "every family is open"
         self._no_wal = cast("Any", rocksdict.WriteOptions())  # its type stub calls the property a method
         self._no_wal.disable_wal = True
         self._unflushed = 0

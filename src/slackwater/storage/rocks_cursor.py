@@ -118,6 +118,7 @@ class RocksCursor:
             raise
         except Exception as error:
             raise failure(error, "reading") from error
+        assert len(values) >= len(keys), "a value for every key"
         return keys, values if len(keys) == len(values) else values[: len(keys)]
 
     def keys(self, limit: int) -> list[bytes]:
@@ -239,6 +240,7 @@ class RocksCursor:
             if at >= self._end:
                 self._ended = True
                 return iter(())
+        assert at is None or at < self._end, "a stream begins inside its bounds"
         return self._reader.stream(self, self._family, kind, self._end, at, reverse=self._reverse)
 
 

@@ -101,6 +101,7 @@ def intent_changed(key: bytes, *, before: bytes | None, after: bytes | None) -> 
     assert before is not None or after is not None, "an intent was there, or is now"
     count = (after is not None) - (before is not None)
     size = (len(key) + len(after) if after is not None else 0) - (len(key) + len(before) if before is not None else 0)
+    assert -1 <= count <= 1, "one intent comes, goes, or changes"
     return Stats(intents=count, intent_bytes=size)
 
 
@@ -137,6 +138,7 @@ def without_oldest(key: bytes, versions: list[tuple[Timestamp, bytes]], count: i
         elif above is not None:
             weight += one * _second(above)
         above = ts
+    assert size > 0, "versions that go have bytes"
     return Stats(total_bytes=-size, total_keys=-int(first == 0), versions=-count, garbage_weight=-weight)
 
 
@@ -156,6 +158,8 @@ def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
             total = total.plus(_of_rows(last, last_values)).plus(_of_rows(keys[begin:upto], values[begin:upto]))
             last, last_values = keys[upto:], values[upto:]
     total = total.plus(_of_rows(last, last_values))
+    assert total.live_bytes <= total.total_bytes, "what is live is a part of all"
+    assert total.live_keys <= total.total_keys <= total.versions, "a key has a version"
     cursor = reader.cursor(Family.LOCK, start=start, end=end)
     while True:
         keys, values = cursor.chunk(BLOCK_MAX)

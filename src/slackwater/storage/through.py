@@ -218,6 +218,7 @@ class _Undecided:
                 if decided(raw) is None:
                     found_keys.append(key)
                     found_raws.append(raw)
+        assert len(found_keys) == len(found_raws) <= limit, "no more than was asked for"
         return found_keys, found_raws
 
     def keys(self, limit: int) -> list[bytes]:
@@ -275,6 +276,7 @@ class _Merged(abc.ABC):
         if stored and not self._inside(stored[0], stored[-1]):
             kept = [(s, v) for s, v in zip(stored, values, strict=True) if self._inside(s, s)]
             stored, values = [s for s, _ in kept], [v for _, v in kept]
+        assert len(stored) == len(values), "a value for every version that is shown"
         self._mine.add(_Block(stored, values))
         return undecided
 
@@ -360,6 +362,7 @@ class _Forward(_Merged):
             return
         keys, raws = self._base.cursor(Family.LOCK, start=start, end=upto).chunk(limit)
         self._next_lock = keys[-1] + AFTER_VERSIONS if len(keys) == limit else upto
+        assert self._next_lock > start, "locks are read onwards"
         self._locks_ended = self._next_lock >= self._end
         if not self._take_locks(keys, raws):
             self._through.passed(start, self._next_lock)
@@ -417,6 +420,7 @@ class _Block:
         """Remove and return the first `limit`."""
         keys, values = self.keys[:limit], self.values[:limit]
         self.keys, self.values = self.keys[limit:], self.values[limit:]
+        assert len(keys) == len(values) <= limit, "no more than was asked for"
         return keys, values
 
     def cut(self, count: int) -> _Block:
@@ -429,6 +433,7 @@ def _merged(one: _Block, other: _Block, *, reverse: bool) -> _Block:
         return one if one.keys else other
     pairs = list(zip(one.keys + other.keys, one.values + other.values, strict=True))
     pairs.sort(key=_first, reverse=reverse)  # two sorted runs: one pass
+    assert len(pairs) == len(one.keys) + len(other.keys), "nothing is lost by merging"
     return _Block([key for key, _ in pairs], [value for _, value in pairs])
 
 
@@ -441,4 +446,5 @@ def _count_from(keys: list[bytes], upto: bytes) -> int:
             low = middle + 1
         else:
             high = middle
+    assert 0 <= low <= len(keys), "a place in the block"
     return low

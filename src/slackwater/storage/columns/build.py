@@ -108,6 +108,7 @@ def from_rows(
             changed += found.keys
     index = writer.finish(upto)
     pa.default_memory_pool().release_unused()  # what batches took is not needed for long
+    assert start < index.end <= end, "a segment is of a part of the span that was asked for"
     return Built(index, changed, writer.size)
 
 
@@ -131,6 +132,7 @@ class _Pending:
         count = len(block.values)
         if not count:
             return
+        assert len(block.keys) == count, "a key for every row"
         joined = b"".join(block.values)
         self._values.append(joined)
         self._lengths.append(np.fromiter(map(len, block.values), np.int64, count))
@@ -152,6 +154,7 @@ class _Pending:
         while at < self.rows:
             room = int(np.searchsorted(ends, ends[at] + shape.batch_bytes, "left"))
             upto = min(self.rows, at + shape.batch_rows, max(room, at + 1))
+            assert at < upto <= self.rows, "a batch holds a row"
             if upto == self.rows and not last:  # there is room for more
                 break
             columns = self._decoder.decode_spans(values, ends[at:upto], ends[at + 1 : upto + 1]).columns
@@ -177,6 +180,7 @@ def _divided(stored: memoryview, bounds: Array) -> tuple[Any, Any]:
     """When each version was written, and its key, as Arrow arrays: of stored keys that lie between these bounds."""
     data = np.frombuffer(stored, np.uint8)
     widths = np.diff(bounds)
+    assert int(widths.min()) >= 8, "a stored key ends with its timestamp"
     count, width = len(widths), int(widths[0])
     if (widths == width).all():  # the rule in a table: no need to cut them one by one
         joined = data[bounds[0] : bounds[-1]].reshape(-1, width)
@@ -188,6 +192,7 @@ def _divided(stored: memoryview, bounds: Array) -> tuple[Any, Any]:
         marks = data[(bounds[1:] - 8)[:, None] + np.arange(8)].view(">u8").ravel().astype(np.uint64)
         cut = zip(bounds[:-1].tolist(), (bounds[1:] - 8).tolist(), strict=True)
         plain = pa.array([bytes(stored[low:high]) for low, high in cut], pa.binary())
+    assert len(plain) == len(marks) == count, "a key and a time for every row"
     return pa.array((~marks).astype(np.int64), pa.int64()), plain
 
 
@@ -245,4 +250,5 @@ def _merged_batches(
     changed = changes.above(anchor, window.start, window.end)
     index = writer.finish(window.end)
     pa.default_memory_pool().release_unused()
+    assert index.start == window.start, "a segment that is made anew is of the same span"
     return Built(index, changed, writer.size)

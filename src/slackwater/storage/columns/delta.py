@@ -81,6 +81,7 @@ class Bucket:
 
     def marks(self, count: int) -> Array:
         """The complemented timestamps of the first `count`."""
+        assert count <= len(self.stored), "marks of changes that are there"
         known = self._marks
         if len(known) < count:
             raw = b"".join([stored[-8:] for stored in self.stored[len(known) : count]])
@@ -106,6 +107,7 @@ class VisibleChanges(NamedTuple):
 
     def newest(self) -> list[bytes]:
         """The newest of each key, in order."""
+        assert len(self.mask) <= len(self.bucket.stored), "a read sees changes that are there"
         ordered = sorted(compress(self.bucket.stored, self.mask.tolist()))
         return [version for before, version in pairwise([b"", *ordered]) if before[:-8] != version[:-8]]
 
@@ -152,6 +154,7 @@ class Delta:
                 bucket.numbers.append(place)
             self._filed = max(self._filed, count)
         found = self._buckets.get(number)
+        assert found is None or len(found.stored) == len(found.numbers), "a number for every change"
         upto = 0 if found is None else bisect_left(found.numbers, count)
         return None if found is None or not upto else (found, upto)
 
@@ -190,6 +193,7 @@ class Delta:
             if self._closed or not self._room.take(size):
                 return False
             self._bytes += size
+            assert self._bytes <= self._room.used, "what one delta holds is a part of all"
             return True
 
     def close(self) -> None:
@@ -209,6 +213,7 @@ class DeltaView:
     __slots__ = ("_count", "_more", "delta")
 
     def __init__(self, delta: Delta, count: int, more: Sequence[bytes] = ()) -> None:
+        assert 0 <= count <= len(delta.stored), "a view of what was written"
         self.delta = delta
         self._count = count
         self._more = more

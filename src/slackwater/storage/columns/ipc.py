@@ -120,6 +120,8 @@ def _head(rows: int, nodes: list[bytes], pairs: list[bytes], body_bytes: int) ->
         *(4, 4, 4),
     )
     metadata = b"".join([head, _COUNT.pack(len(nodes)), *nodes, bytes(4), _COUNT.pack(len(pairs)), *pairs])
+    assert len(metadata) == buffers_at + 4 + 16 * len(pairs), "buffers are where the head says"
+    assert len(metadata) % ALIGNMENT == 0, "the body is aligned"
     return CONTINUATION + struct.pack("<i", len(metadata)) + metadata
 
 

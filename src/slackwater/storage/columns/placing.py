@@ -48,6 +48,7 @@ class Placed:
 
     def __init__(self, picked: Sequence[bytes], found: Sequence[bytes | None], at: Array, there: Array) -> None:
         """`picked`: stored keys, in order; `found`: their values, empty for a deletion."""
+        assert len(picked) == len(found) == len(at) == len(there), "a place for every change"
         values = [value for value in found if value is not None]
         if len(values) < len(picked):
             raise SegmentDamaged("a version that was written is not there", versions=len(picked) - len(values))
@@ -69,6 +70,7 @@ class Placed:
 
     def rows(self, before: int) -> int:
         """How many rows a batch of so many has with these changes."""
+        assert before >= len(self.places.removed), "only rows that are there go"
         return before - len(self.places.removed) + len(self.places.inserted)
 
     def fresh(self, arrays: Sequence[Any]) -> list[Any]:
@@ -107,6 +109,7 @@ def search(wanted: Sequence[bytes], keys: Any, known: dict[bytes, int]) -> tuple
         places = np.array(found, np.int64)
         return np.where(places >= 0, places, ~places), places >= 0
     at, there = _positions(keys(), [wanted[number] for number in missing])
+    assert len(at) == len(there) == len(missing), "a place for every key"
     if len(missing) == len(wanted):
         return at, there
     places = np.array([0 if place is None else place for place in found], np.int64)
@@ -150,4 +153,5 @@ def _positions(keys: Any, wanted: Sequence[bytes]) -> tuple[Array, Array]:
     inside = at < len(held)
     there = np.zeros(len(wanted), bool)
     there[inside] = held[at[inside]] == looked[inside]
+    assert len(at) == len(there) == len(wanted), "a place for every key"
     return at, there

@@ -98,6 +98,7 @@ class PlanReader:
                 if known.nullable and not column.nullable and segment.nulls(at):
                     return None
             found.append(at)
+        assert len(found) == len(self.columns), "a place for every column"
         return found
 
     def as_stored(self, segment: Segment, places: Sequence[int | None]) -> list[int] | None:
@@ -125,6 +126,7 @@ class PlanReader:
             extremes = segment.statistics(column.id)
             if extremes is not None and len(batches):
                 possible &= _possible(predicate, column, *extremes)
+        assert len(possible) == len(batches), "an answer for every batch"
         return possible
 
 
@@ -175,6 +177,7 @@ def read_segment(
     while at < end:
         behind = segment.end_of(number)
         upto = min(behind, end)
+        assert at < upto <= end, "pieces follow each other inside the span"
         whole = bool(firsts) and at <= (firsts[number] if number else segment.index.start) and upto == behind
         piece = None
         if whole and stored is not None:
@@ -188,10 +191,12 @@ def read_segment(
             if room < len(picked):  # much was added here: more than one answer can hold
                 upto = picked[room][:-8]
                 picked, values = picked[:room], values[:room]
+            assert at < upto, "an answer moves on"
             wanted = number if firsts and possible[number] else None
             merge = BatchMerge(segment, wanted, picked, values, low=at, end=upto)
             batch = _filtered(plan, merge.columns(plan, places), merge.rows)
             packed = pack(batch)
+            assert batch.num_rows <= merge.rows, "a filter adds no rows"
             piece = Piece(packed, batch.num_rows, merge.rows, len(packed), upto)
         yield piece
         at = upto
@@ -238,6 +243,7 @@ def _placed(segment: Segment, number: int, changes: DeltaView, seen: VisibleChan
     before = seen.bucket.kept
     known = before[1].known() if before is not None else {}
     found = Placed(picked, values, *search([v[:-8] for v in picked], lambda: segment.keys(number), known))
+    assert len(values) == len(picked), "a value for every change"
     changes.delta.keep(seen, found, found.size)
     return found
 
@@ -290,6 +296,7 @@ class BatchMerge:
         if number is not None:
             self._slice = self._rows_between(number, low, end)
         first, behind = self._slice
+        assert 0 <= first <= behind, "rows of the batch"
         self._changes: Placed | None = None
         if picked:
             wanted = [stored[:-8] for stored in picked]
@@ -298,6 +305,7 @@ class BatchMerge:
                 at, there = search(wanted, self._all_keys, {})
             self._changes = Placed(picked, found, at - first if first < behind else at, there)
         self.rows = behind - first if self._changes is None else self._changes.rows(behind - first)
+        assert self.rows >= 0, "rows are counted"
 
     def columns(self, plan: PlanReader, places: Sequence[int | None]) -> list[Any]:
         """The columns of a plan, merged."""
@@ -313,6 +321,7 @@ class BatchMerge:
                 if types[at].type != column.type:
                     base = widen_array(base, old=types[at].type, new=column.type)
             bases.append(base)
+        assert all(len(base) == high - low for base in bases), "every column has every row"
         if self._changes is None or not bases:
             return bases
         return merged(bases, self._changes.decoded(plan), self._changes.places)
@@ -359,4 +368,5 @@ class BatchMerge:
             return 0, rows
         ordered = Ordered(self._all_keys())
         first = 0 if low <= segment.firsts[number] else bisect_left(ordered, low)
+        assert 0 <= first <= rows, "rows of the batch"
         return first, max(first, rows if behind <= end else bisect_left(ordered, end))

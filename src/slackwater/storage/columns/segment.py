@@ -175,6 +175,7 @@ class SegmentWriter:
             for name, values in (("low", lows), ("high", highs)):
                 arrays.append(pa.array(values, fields.field(at).type))
                 names.append(f"{name}{column.id}")
+        assert all(len(array) == len(self._batches) for array in arrays), "extremes of every batch"
         sink = pa.BufferOutputStream()
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -221,6 +222,7 @@ class Segment:
             if checksum(buffers) != chunk.checksum:
                 raise SegmentDamaged("a column of a segment is damaged", batch=number, column=place)
             found.append(Packed(batch.rows, chunk.nulls, buffers))
+        assert len(found) == len(places), "every column that was asked for"
         return found
 
     def _read(self, extents: Sequence[tuple[int, int]]) -> list[tuple[int, memoryview]]:
@@ -231,6 +233,7 @@ class Segment:
                 runs[-1][1] = max(runs[-1][1], high)
             else:
                 runs.append([low, high])
+        assert all(low < high for low, high in runs), "something is read"
         try:
             return [(low, memoryview(self._file.read(low, high - low))) for low, high in runs]
         except StorageError as error:

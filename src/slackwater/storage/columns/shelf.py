@@ -23,6 +23,7 @@ Owned by the loop's thread. `Kept.opened` alone may be called on another one.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -232,6 +233,7 @@ class Shelf:
     def begin(self, start: bytes, end: bytes) -> Making:
         """A segment of this span is about to be made from a snapshot of this moment."""
         making = Making(self._next, start, end)
+        assert all(kept.record.number < making.number for kept in self._kept), "numbers of files are used once"
         self._next += 1
         self._makings.append(making)
         return making
@@ -246,6 +248,7 @@ class Shelf:
         record = SegmentRecord(
             making.number, index.start, index.end, index.anchor, index.rows, built.size, index.schema.version
         )
+        assert making.start == record.start < record.end <= making.end, "a segment is of what was asked for"
         stored = [s for s in making.stored if index.start <= s[:-VERSION_BYTES] < index.end]
         delta = Delta(dict.fromkeys([*built.changed, *stored]), self._room)
         kept = KeptSegment(self._files, record, delta, parts=int(bool(delta)))
@@ -260,6 +263,9 @@ class Shelf:
         """Its record was written: it takes the place of what it covers."""
         self._taken_out(replaced)
         self._insert(kept)
+        assert all(one.record.end <= other.record.start for one, other in pairwise(self._kept)), (
+            "segments do not overlap"
+        )
         self.made += 1
         level("columns.segments", len(self._kept), 1 << 20)
 
@@ -413,6 +419,7 @@ class Shelf:
             if left is not right:
                 probe("columns.cut")
                 record = structs.replace(record, end=start) if left else structs.replace(record, start=end)
+                assert record.start < record.end, "what is left of a segment holds keys"
                 batch.put(Family.LOCAL, column_segment(record.number), _encoder.encode(record))
                 noted.cut.append((kept, record))
             else:
@@ -424,10 +431,12 @@ class Shelf:
         at = bisect_left(self._starts, kept.record.start)
         self._starts.insert(at, kept.record.start)
         self._kept.insert(at, kept)
+        assert len(self._starts) == len(self._kept), "a start for every segment"
 
     def _remove(self, kept: KeptSegment) -> None:
         at = self._kept.index(kept)
         del self._kept[at], self._starts[at]
+        assert len(self._starts) == len(self._kept), "a start for every segment"
         self._retired.append(kept)
         kept.delta.close()
 
