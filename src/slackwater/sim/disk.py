@@ -233,10 +233,10 @@ class SimEngine:
         self._check()
         return self._damaged.first(family, start=start, end=end)
 
-    def _snapshot(self) -> EngineSnapshot:
+    def _snapshot(self, *, once: bool = False) -> EngineSnapshot:
         self._check()
         disk = self._disk
-        return RottenSnapshot(disk.name, self._engine.snapshot(), disk.rot, disk.short_after)
+        return RottenSnapshot(disk.name, self._engine.snapshot(once=once), disk.rot, disk.short_after)
 
 
 class _SimFiles:
