@@ -13,6 +13,8 @@ import pytest
 
 import slackwater
 from slackwater.errors import SlackwaterError
+from slackwater.log.nats_server import LocalNats
+from slackwater.runtime.clock import RealClock
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.sync import timeout
 from slackwater.server.remote import connect
@@ -50,45 +52,74 @@ async def transfer(db, worker: int, commits: list[int]) -> None:
         commits.append(number)
 
 
+async def work(tmp_path: Path, cluster: Processes) -> None:
+    """Money moves until every node is killed at once."""
+    commits: list[int] = []
+    await cluster.make()
+    async with slackwater.aconnect(f"slackwater://{','.join(cluster.addresses)}") as db:
+        await db.create_table("accounts", {"id": "int8", "balance": "int8 not null"}, primary_key=["id"])
+        await db.create_table("notes", {"id": "int8", "text": "text"}, primary_key=["id"])
+        await db.upsert("accounts", [{"id": n, "balance": BALANCE} for n in range(ACCOUNTS)])
+        await db.upsert("notes", [{"id": 1, "text": "written once, long before"}])
+        async with connect(cluster.addresses, settings=client_settings()) as remote:
+            await spread(remote, cluster)
+        workers = [asyncio.create_task(transfer(db, n, commits)) for n in range(WORKERS)]
+        await asyncio.sleep(WORK_S)
+        refused = recover("plan", "--store", str(tmp_path / "n1"), status=1)
+        assert "its node runs" in refused["error"]
+        cluster.end_all()
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    assert commits, "money moved"
+
+
+async def recover_and_use(tmp_path: Path, *, destroyed: int | None = None, log: tuple[str, ...] = ()) -> None:
+    """Make a cluster of the stores that are left, and use it."""
+    if destroyed is not None:
+        shutil.rmtree(tmp_path / f"n{destroyed + 1}")
+    directories = [tmp_path / f"n{n + 1}" for n in range(3) if n != destroyed]
+    before = contents(directories)
+    named = [word for directory in directories for word in ("--store", str(directory))]
+    plan = recover("plan", *named)
+    assert plan["recoverable"]
+    assert plan["lost"] == []
+    assert set(plan["tables"]) == {"accounts", "notes"}
+    made = recover("apply", *named, "--into", str(tmp_path / "new"), *log)
+    assert made["at"] == plan["at"]
+    assert contents(directories) == before, "the old stores are only read"
+    assert "not empty" in recover("apply", *named, "--into", str(tmp_path / "new"), status=1)["error"]
+    await use(tmp_path, made)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("destroyed", [None, 1])
 def test_a_cluster_without_its_log_is_recovered_from_its_stores(tmp_path: Path, destroyed: int | None) -> None:
     async def main() -> None:
-        commits: list[int] = []
         async with Processes(tmp_path, nodes=3, log_url=f"sqlite://{tmp_path}/log.db") as cluster:
-            await cluster.make()
-            async with slackwater.aconnect(f"slackwater://{','.join(cluster.addresses)}") as db:
-                await db.create_table("accounts", {"id": "int8", "balance": "int8 not null"}, primary_key=["id"])
-                await db.create_table("notes", {"id": "int8", "text": "text"}, primary_key=["id"])
-                await db.upsert("accounts", [{"id": n, "balance": BALANCE} for n in range(ACCOUNTS)])
-                await db.upsert("notes", [{"id": 1, "text": "written once, long before"}])
-                async with connect(cluster.addresses, settings=client_settings()) as remote:
-                    await spread(remote, cluster)
-                workers = [asyncio.create_task(transfer(db, n, commits)) for n in range(WORKERS)]
-                await asyncio.sleep(WORK_S)
-                refused = recover("plan", "--store", str(tmp_path / "n1"), status=1)
-                assert "its node runs" in refused["error"]
-                cluster.end_all()
-                for worker in workers:
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
-        assert commits, "money moved"
+            await work(tmp_path, cluster)
         for path in tmp_path.glob("log.db*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if destroyed is not None:
-            shutil.rmtree(tmp_path / f"n{destroyed + 1}")
-        directories = [tmp_path / f"n{n + 1}" for n in range(3) if n != destroyed]
-        before = contents(directories)
-        named = [word for directory in directories for word in ("--store", str(directory))]
-        plan = recover("plan", *named)
-        assert plan["recoverable"]
-        assert plan["lost"] == []
-        assert set(plan["tables"]) == {"accounts", "notes"}
-        made = recover("apply", *named, "--into", str(tmp_path / "new"))
-        assert made["at"] == plan["at"]
-        assert contents(directories) == before, "the old stores are only read"
-        assert "not empty" in recover("apply", *named, "--into", str(tmp_path / "new"), status=1)["error"]
-        await use(tmp_path, made)
+        await recover_and_use(tmp_path, destroyed=destroyed)
+
+    asyncio.run(main())
+
+
+@pytest.mark.integration
+def test_a_cluster_that_lost_two_of_three_log_servers_is_recovered_from_its_stores(tmp_path: Path) -> None:
+    """All nodes are killed, and with them all servers of the log, two of which lose their disks. The new log is theirs again."""
+    pytest.importorskip("nats")
+
+    async def main() -> None:
+        async with LocalNats(tmp_path / "nats", servers=3, clock=RealClock()) as servers:
+            async with Processes(tmp_path, nodes=3, log_url=servers.url(stream="bank")) as cluster:
+                await work(tmp_path, cluster)
+            for index in range(3):
+                servers.kill(index)
+            for index in range(2):
+                shutil.rmtree(tmp_path / "nats" / f"s{index}")
+            await servers.start()
+            await recover_and_use(tmp_path, log=("--log", servers.url(stream="again")))
 
     asyncio.run(main())
 
