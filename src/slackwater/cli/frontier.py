@@ -41,7 +41,8 @@ what can hold a replica back
   lease        no node holds the lease, or it is on its way to another node
   node         the node that holds the lease has stopped; another one takes over when a request needs it
   request      writes that are not in the log yet: the log is slow, or a request is
-  policy       closing is off for this span (`slackwater zone`, closed_timestamp.target_duration)
+  policy       closing is off for this span (`slackwater zone`, closed_timestamp.target_duration), or rests until it is
+               asked for (closed_timestamp.activation)
   replica      the replica is quarantined; it is fetched anew by itself
 
 examples:
@@ -79,6 +80,8 @@ class Report(msgspec.Struct, frozen=True):
     now: str
     replicas: list[FrontierLine]
     unreachable: list[int]
+    schemes: dict[int, list[str]] = {}
+    """How each node closes: several schemes while the cluster moves from one to another."""
 
 
 def main(argv: list[str]) -> int:
@@ -114,13 +117,14 @@ async def _ask(options: argparse.Namespace) -> Report:
         first = await dialer.call(options.host, REPORT, ReportRequest(), timeout=CALL_TIMEOUT_S)
         nodes = sorted(first.nodes or [first.node], key=lambda node: node.node_id)
         answers = await ask_all([partial(_replicas_of, dialer, node, start, end) for node in nodes])
-    found: list[ReplicaFrontier] = [replica for answer in answers for replica in answer or ()]
+    found: list[ReplicaFrontier] = [replica for answer in answers if answer for replica in answer[0]]
     found.sort(key=lambda r: (r.range_id, not r.leads, r.node_id))
     rows = [_row(replica, first.now) for replica in found]
     if options.behind is not None:
         rows = [r for r in rows if r.resolved_lag_s is None or r.resolved_lag_s > options.behind]
     silent = [int(node.node_id) for node, answer in zip(nodes, answers, strict=True) if answer is None]
-    return Report(show(first.now), rows, silent)
+    schemes = {int(node.node_id): answer[1] for node, answer in zip(nodes, answers, strict=True) if answer}
+    return Report(show(first.now), rows, silent, schemes)
 
 
 async def _span(options: argparse.Namespace, dialer: Dialer) -> tuple[bytes, bytes]:
@@ -145,14 +149,17 @@ async def table_id_of(table: str, host: str, dialer: Dialer) -> int:
     return reply.table.latest.schema.table_id
 
 
-async def _replicas_of(dialer: Dialer, node: NodeDescriptor, start: bytes, end: bytes) -> list[ReplicaFrontier]:
+async def _replicas_of(
+    dialer: Dialer, node: NodeDescriptor, start: bytes, end: bytes
+) -> tuple[list[ReplicaFrontier], list[str]]:
+    """The replicas of one node, and the schemes by which it closes."""
     found: list[ReplicaFrontier] = []
     request = ReplicaFrontiersRequest(start=start, end=end)
     while True:
         reply = await dialer.call(node.address, FRONTIER, request, timeout=ASK_TIMEOUT_S)
         found += reply.replicas
         if not reply.more:
-            return found
+            return found, reply.schemes
         request = msgspec.structs.replace(request, beyond=found[-1].range_id)
 
 
@@ -192,6 +199,8 @@ def _print(report: Report) -> None:
         since = "-" if row.for_s is None else f"{max(0.0, row.for_s):.1f} s"
         table.append([head, f"n{row.node}", role, *lags, held, since, row.policy, span])
     print_table(table)
+    if any(schemes not in ([], ["log-driven"]) for schemes in report.schemes.values()):
+        print("closing by  " + "   ".join(f"n{node} {' + '.join(by)}" for node, by in report.schemes.items()))
     for node in report.unreachable:
         print(f"n{node} did not answer: its replicas are not shown", file=sys.stderr)
 

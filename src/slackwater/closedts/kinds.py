@@ -35,6 +35,11 @@ class Scheme(enum.IntEnum):
     STORE_WIDE = 1
     MAX_WRITE_AGE = 2
 
+    @property
+    def label(self) -> str:
+        """The name by which it is set and shown."""
+        return self.name.lower().replace("_", "-")
+
 
 DEFAULT = frozenset({Scheme.LOG_DRIVEN})
 

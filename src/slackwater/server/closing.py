@@ -150,4 +150,9 @@ class ClosingService:
         wanted = request.ranges or _meeting(here, request)
         replicas = [here.replicas[r] for r in wanted[:FRONTIERS_MAX] if r in here.replicas]
         found = [replica.closing.explain() for replica in replicas]
-        return ReplicaFrontiersReply(found, here.context.clock.peek(), more=len(wanted) > FRONTIERS_MAX)
+        return ReplicaFrontiersReply(
+            found,
+            here.context.clock.peek(),
+            more=len(wanted) > FRONTIERS_MAX,
+            schemes=[scheme.label for scheme in sorted(self._schemes().running)],
+        )

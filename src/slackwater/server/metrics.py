@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater import __version__
 from slackwater.clock.timestamp import seconds_between, us_of
+from slackwater.closedts.kinds import DEFAULT, Scheme
 from slackwater.model.jobs import Status, oldest_running_s
 from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.storage.stats import Stats
@@ -194,6 +195,9 @@ def _of_closing(context: ReplicaContext) -> Iterator[Metric]:
     samples = [Sample(refusals.get(reason, 0), (("reason", reason.value),)) for reason in CannotClose]
     help_text = "Times that a range led here could not be closed without a command."
     yield Metric("slackwater_cannot_close_total", "counter", help_text, samples)
+    running = DEFAULT if context.transport is None else context.transport.running
+    schemes = [Sample(int(scheme in running), (("scheme", scheme.label),)) for scheme in Scheme]
+    yield Metric("slackwater_closing_scheme", "gauge", "Whether this node closes by a scheme.", schemes)
     yield counter("slackwater_follower_reads_total", "Reads at a closed timestamp: no lease needed.", counts.served)
     yield counter("slackwater_follower_reads_waited_total", "Those that waited for their timestamp.", counts.waited)
     yield counter("slackwater_follower_reads_refused_total", "Those sent on: it was not closed here.", counts.refused)

@@ -204,6 +204,8 @@ class ReplicaFrontiersReply(msgspec.Struct, frozen=True):
     now: Timestamp = MIN
     more: bool = False
     """Whether there are others beyond the last."""
+    schemes: list[str] = []
+    """How the node closes: one scheme, or several while the cluster moves (`closed_timestamp.scheme`)."""
 
 
 FRONTIER: Method[ReplicaFrontiersRequest, ReplicaFrontiersReply] = Method(
