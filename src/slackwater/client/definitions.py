@@ -126,7 +126,7 @@ class Index(NamedTuple):
 def index_specs(indexes: Sequence[Index]) -> tuple[IndexSpec, ...]:
     """The indexes of a new table."""
     if not isinstance(indexes, list | tuple) or isinstance(indexes, Index):
-        raise UsageError("indexes are a list of slackwater.Index objects", got=type(indexes).__name__)
+        raise UsageError("indexes are a list of slackwater.client.Index objects", got=type(indexes).__name__)
     return tuple(index_spec(index) for index in indexes)
 
 
@@ -134,7 +134,9 @@ def index_spec(index: Index) -> IndexSpec:
     """One index, checked as far as it can be without its table."""
     given: Any = index
     if not isinstance(given, Index) or not isinstance(given.name, str):
-        raise UsageError("an index is slackwater.Index(name, columns, unique=False, storing=())", got=repr(index)[:80])
+        raise UsageError(
+            "an index is slackwater.client.Index(name, columns, unique=False, storing=())", got=repr(index)[:80]
+        )
     storing = names_of(index.storing, "the stored columns of an index")
     return IndexSpec(index.name, key_specs(index.columns), bool(index.unique), storing)
 
@@ -199,7 +201,7 @@ def _default(name: str, text: str) -> object:
 
 def _of_column(column: Column | ColumnSpec) -> ColumnSpec:
     if not isinstance(column, Column | ColumnSpec):
-        raise UsageError("a list of columns holds slackwater.Column objects", got=type(column).__name__)
+        raise UsageError("a list of columns holds slackwater.model.schema.Column objects", got=type(column).__name__)
     return ColumnSpec(
         column.name, column.type, nullable=column.nullable, default=column.default, function=column.function
     )

@@ -246,7 +246,7 @@ def test_concurrent_transactions_and_bulk_loads_leave_indexes_in_step() -> None:
         (Index("i", ["age"], storing=["id"]), "part of the primary key"),
         (Index("primary", ["age"]), "is not 'primary'"),
         (Index("no name", ["age"]), "begins with a letter"),
-        ("by_age", "an index is slackwater.Index"),
+        ("by_age", "an index is slackwater.client.Index"),
     ],
 )
 def test_an_index_that_makes_no_sense_is_refused_and_no_table_is_made(index: Any, why: str) -> None:
