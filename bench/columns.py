@@ -285,7 +285,7 @@ def _versions(directory: Path, *, rows: int) -> Iterator[Figure]:
 
 def _growth(directory: Path, *, rows: int) -> Iterator[Figure]:
     first = 0.0
-    for factor in (1, 2, 4):
+    for factor in (1, 2, 4, 8):
         store = Store(directory, f"growth{factor}")
         keys, values = table(rows * factor)
         fill(store.engine, keys, values, 1)

@@ -196,7 +196,7 @@ def check_clear(engine: Engine, start: bytes, end: bytes, *, stretches: Sequence
 
     Intents are unfinished work of transactions: where there is one, the span stays. Long: to be called off the loop.
     """
-    with engine.snapshot() as frozen:
+    with engine.snapshot(once=True) as frozen:
         if frozen.cursor(Family.LOCK, start=start, end=end).chunk(1)[0]:
             return None
         total = ZERO

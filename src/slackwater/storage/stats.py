@@ -170,7 +170,7 @@ def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
 
 def recompute_now(engine: Engine, start: bytes, end: bytes) -> Stats:
     """The numbers of [start, end), from scratch, on a snapshot of the present."""
-    with engine.snapshot() as frozen:
+    with engine.snapshot(once=True) as frozen:
         return recompute(frozen, start, end)
 
 

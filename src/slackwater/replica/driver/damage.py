@@ -115,7 +115,7 @@ async def end_damaged(store: Store, error: DamageError) -> None:
 
 async def check_received(log: DamageLog, context: ReplicaContext, state: RangeState) -> None:
     """Refuse a replica of which a part did not arrive, or cannot be read back (I-34)."""
-    frozen = context.engine.snapshot()
+    frozen = context.engine.snapshot(once=True)
     try:
         await context.runtime.offload(check_whole, frozen, state)
     except StorageError:

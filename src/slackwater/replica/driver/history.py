@@ -68,7 +68,7 @@ class RangeHistory:
 
     async def parts(self) -> AsyncIterator[SnapshotPart]:
         """The range as a stream, as another node would send it."""
-        frozen = self._engine.snapshot()
+        frozen = self._engine.snapshot(once=True)
         try:
             for part in send_parts(frozen, self.state):
                 yield part

@@ -292,7 +292,7 @@ class GcRun:
 
     async def _plan(self, start: bytes, end: bytes, rules: list[Stretch]) -> gc.GcPlan:
         began = self._context.now_ns()
-        frozen = self._replica.context.engine.snapshot()
+        frozen = self._replica.context.engine.snapshot(once=True)
         clear_min = int(self._context.settings["gc.clear_versions"])
         found = await self._context.runtime.offload(_walk, frozen, start, end, rules, clear_min)
         await self._pause(began)

@@ -63,7 +63,7 @@ class SplitQueue:
         if size <= context.settings["range.max_bytes"]:
             return None
         probe("queues.split_by_size")
-        frozen = visit.replica.context.engine.snapshot()
+        frozen = visit.replica.context.engine.snapshot(once=True)
         return await context.runtime.offload(_middle, frozen, here.start, here.end, size // 2)
 
     def _by_load(self, visit: Visit) -> bytes | None:
