@@ -31,6 +31,7 @@ class Tables:
     def __init__(self) -> None:
         self._by_id: dict[int, TableHistory] = {}
         self._ids_by_name: dict[str, list[int]] = {}
+        self._with_gone: dict[int, TableHistory] = {}
         self.upto = MIN
         self.learn(system_descriptors())
 
@@ -50,7 +51,9 @@ class Tables:
                 "later versions are of later times (I-29)"
             )
             assert len({v.table_id for v in versions}) == 1, "a history is of one table"
-            self._by_id[descriptor.table_id] = TableHistory(versions)
+            history = self._by_id[descriptor.table_id] = TableHistory(versions)
+            if history.gone_indexes:
+                self._with_gone[descriptor.table_id] = history
             ids = self._ids_by_name.setdefault(descriptor.name, [])
             if descriptor.table_id not in ids:
                 ids.append(descriptor.table_id)
@@ -87,6 +90,10 @@ class Tables:
     def dropped(self) -> list[TableDescriptor]:
         """Every table that was dropped, as it was dropped."""
         return [h.latest for h in self._by_id.values() if h.latest.dropped]
+
+    def with_gone_indexes(self) -> list[TableHistory]:
+        """Tables that have had indexes which are gone."""
+        return list(self._with_gone.values())
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -125,6 +125,18 @@ class TableHistory(msgspec.Struct, frozen=True, dict=True):
         """Versions as of which all rows of the one before are gone: rows lie under another index id from then on."""
         return [new for old, new in pairwise(self.versions) if old.schema.index_id != new.schema.index_id]
 
+    @cached_property
+    def gone_indexes(self) -> dict[int, Timestamp]:
+        """Ids of indexes, primary ones included, that an earlier version had and no later one will, and since when they are gone.
+
+        Those of dropped indexes, of indexes whose building was given up, and of what a table had before it was emptied.
+        """
+        gone: dict[int, Timestamp] = {}
+        for old, new in pairwise(self.versions):
+            left = _index_ids(old) - _index_ids(new)
+            gone |= dict.fromkeys(left, new.modified)
+        return {index_id: since for index_id, since in gone.items() if index_id not in _index_ids(self.latest)}
+
     def schemas(self) -> tuple[TableSchema, ...]:
         """The schema of every version: what it takes to decode any row."""
         return tuple(map(_schema_of, self.versions))
@@ -132,3 +144,7 @@ class TableHistory(msgspec.Struct, frozen=True, dict=True):
     def by_version(self) -> dict[int, TableSchema]:
         """Schemas by version, as decoders want them."""
         return {v.version: v.schema for v in self.versions}
+
+
+def _index_ids(table: TableDescriptor) -> set[int]:
+    return {table.schema.index_id, *(index.id for index in table.indexes)}

@@ -95,20 +95,26 @@ class NodeRetention:
         return seconds_between(Timestamp(min(self._zones().read_at, self._tracker().state.read_at)), now)
 
     def dropped_at(self, start: bytes, end: bytes) -> Timestamp:
-        """When the table that [start, end) lies in was dropped; MIN: there is no such table, or it lives."""
+        """When the table or index that [start, end) lies in was dropped, or its table emptied; MIN: it lives, or never was."""
         if not start.startswith(TABLE):
             return MIN
         try:
-            table_id, _, _ = split_table_key(start.ljust(7, b"\x00"))
+            table_id, index_id, _ = split_table_key(start.ljust(7, b"\x00"))
         except DecodeError:
             return MIN
         history = self._tables().by_id(table_id)
-        inside = end <= table_span(table_id).end
-        return history.latest.modified if inside and history is not None and history.latest.dropped else MIN
+        if history is None or end > table_span(table_id).end:
+            return MIN
+        if history.latest.dropped:
+            return history.latest.modified
+        return history.gone_indexes.get(index_id, MIN) if end <= table_span(table_id, index_id).end else MIN
 
     def dropped_in(self, start: bytes, end: bytes) -> list[Span]:
-        """The parts of [start, end) that belong to dropped tables."""
+        """The parts of [start, end) that belong to dropped tables, to dropped indexes, and to tables before they were emptied."""
         spans = [table_span(table.table_id) for table in self._tables().dropped()]
+        for history in self._tables().with_gone_indexes():
+            if not history.latest.dropped:
+                spans += [table_span(history.latest.table_id, index_id) for index_id in history.gone_indexes]
         return [part for s in spans if (part := s.intersect(Span(start, end))) is not None]
 
 

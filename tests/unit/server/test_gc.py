@@ -19,6 +19,7 @@ from slackwater.server.queues.gc import GcProgress, batches, is_due, score, want
 from slackwater.storage.gc import GcPoint, keys_of
 from slackwater.storage.stats import Stats
 from tests.unit.catalog.test_driver import COLUMNS, KEY
+from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -223,6 +224,36 @@ def test_rows_of_a_dropped_table_and_long_runs_of_deleted_rows_go_by_range_tombs
             for replica in node.store.replicas.values():
                 stats = Stats(*replica.state.stats)
                 assert stats.total_bytes >= stats.live_bytes >= 0
+
+    asyncio.run(main())
+
+
+def test_entries_of_dropped_indexes_and_rows_of_emptied_tables_go_when_no_read_can_reach_them() -> None:
+    async def main() -> None:
+        async with Cluster(1, jobs__poll_interval=0.05, catalog__poll_interval=0.05) as cluster, session(cluster) as db:
+            (node,) = cluster.nodes
+            await set_ttl(node, GC_TTL_S_MIN)
+            made = await db.create_table("accounts", ACCOUNTS, primary_key="id")
+            await db.upsert("accounts", accounts(50))
+            await db.create_index("accounts", "by_owner", "owner")
+            await db.create_index("accounts", "by_balance", "balance")
+            (first, second) = (await db.history("accounts")).latest.indexes
+            await db.drop_index("accounts", "by_owner")
+
+            def kept(index_id: int) -> int:
+                span = table_span(made.table_id, index_id)
+                return len(list(keys_of(node.engine, span.start, span.end)))
+
+            assert kept(first.id) == 50, "its entries are there for reads of the past"
+            await db.truncate_table("accounts")
+            await db.upsert("accounts", accounts(7))
+            latest = (await db.history("accounts")).latest
+            assert sorted(latest_ids := {latest.schema.index_id, latest.indexes[0].id}) != [made.index_id, second.id]
+            await old_enough(node, node.clock.now(), GC_TTL_S_MIN)
+            await collect(node)
+            assert [kept(index_id) for index_id in (first.id, second.id, made.index_id)] == [0, 0, 0]
+            assert [kept(index_id) for index_id in sorted(latest_ids)] == [7, 7]
+            assert (await db.scan("accounts", index="by_balance")).num_rows == 7
 
     asyncio.run(main())
 

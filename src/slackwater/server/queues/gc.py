@@ -327,7 +327,7 @@ class GcRun:
         await self._pause(began)
 
     async def _clear_dropped(self, decision: Decision) -> None:
-        """Rows of dropped tables, of which nothing can be read any more."""
+        """Rows of dropped and emptied tables, and entries of dropped indexes, of which nothing can be read any more."""
         rules, descriptor = self._context.retention, self._state.descriptor
         for span in rules.dropped_in(descriptor.start, descriptor.end):
             dropped_at = rules.dropped_at(span.start, span.end)
