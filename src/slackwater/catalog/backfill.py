@@ -71,6 +71,7 @@ ROUND_S = 0.5
 """How long parts are worked on before the checkpoint is written."""
 READ_ROWS = 5_000
 READ_BYTES = 2 << 20
+assert CHUNK_BYTES <= READ_BYTES, "a transaction writes no more than a read takes"
 FILL, COUNT, CHECK = "fill", "count", "check"
 replace = msgspec.structs.replace
 
@@ -159,6 +160,7 @@ class Backfills:
         while left := SpanSet([whole]).subtract(done):
             began_ns = self._clock.monotonic_ns()
             parts = await self._parts(left)
+            assert parts, "what is left to fill lies in ranges"
             outcomes = await in_parallel(
                 self._scope, [partial(self._fill_part, task, part) for part in parts], limit=len(parts), name="backfill"
             )
@@ -170,6 +172,7 @@ class Backfills:
                 elif isinstance(outcome, SlackwaterError):
                     raise outcome
                 else:
+                    assert part.start <= outcome.upto <= part.end, "a part is filled from its start on"
                     rows += outcome.rows
                     done = done.add(Span(part.start, outcome.upto)) if outcome.upto > part.start else done
             climb = replace(climb, worked=replace(climb.worked, phase=FILL).further(done, rows))
@@ -195,6 +198,7 @@ class Backfills:
                 if not rows:
                     raise
                 break
+            assert start <= filled.upto <= part.end, "a backfill only moves on"
             start, rows = filled.upto, rows + filled.rows
         return Filled(start, rows)
 
@@ -285,6 +289,7 @@ class Backfills:
             return replace(begun.said(share=0.9), owns=(owned,))
 
         await job.step(work)
+        assert begun.worked.at > 0, "rows are counted at one time"
         return begun, Timestamp(begun.worked.at)
 
     # --- pace
@@ -318,6 +323,7 @@ class TransactionalBackfill:
                 keys, values = codec.entries(planner.rows_of(found.keys, found.values))
                 if task.index.unique:
                     await self._check_unique(txn, codec, RowCodec(latest.schema), found.keys, keys)
+                assert len(keys) == len(values) == len(found.keys), "an entry for every row"
                 order = sorted(range(len(keys)), key=keys.__getitem__)
                 await txn.put_rows([keys[i] for i in order], [values[i] for i in order])
             return Filled(span.end if found.resume is None else found.resume, len(found.keys))

@@ -64,6 +64,7 @@ class Climb(msgspec.Struct, frozen=True):
 
     def said(self, progress: str = "", *, share: float = 0.0) -> JobProgress:
         """What the row of the job says at this point; `share` is how much of the work after the last step is done."""
+        assert not self.way or 0 <= self.taken <= len(self.way), "a step of the way"
         rung = "not begun" if self.rung is None else self.rung.value
         steps = f"step {self.taken} of {len(self.way)}{' back' if self.back else ''}: {rung}"
         fraction = None if self.back or not self.way else min(0.99, (max(0, self.taken - 1) + share) / len(self.way))

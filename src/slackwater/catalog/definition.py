@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NAME_CHARS_MAX = 128
 CHECKS_MAX = 64
 INDEX_ID_MAX = 0xFFFF
+assert INDEXES_MAX < INDEX_ID_MAX, "a table has more ids of indexes than indexes"
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _ELEMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGITS = {ColumnKind.INT2: 5, ColumnKind.INT4: 10, ColumnKind.INT: 19}
@@ -166,6 +167,10 @@ def next_version(
     kept = {field: getattr(now, field) for field in TableRecord.__struct_fields__ if field != "schema"}
     record = TableRecord(schema, **{**kept, **changed})
     assert schema.version == now.version + 1, "versions grow by one (I-29)"
+    assert len({column.id for column in schema.columns}) == len(schema.columns), "a column has an id of its own"
+    assert record.next_index_id >= now.next_index_id, "ids of indexes are never used again"
+    assert record.next_column_id >= now.next_column_id, "ids of columns are never used again"
+    assert schema.table_id == now.table_id, "a table keeps its id"
     assert all(column.id < record.next_column_id for column in schema.columns), "ids of columns are never used again"
     assert all(index.id < record.next_index_id for index in record.indexes), "ids of indexes are never used again"
     return record

@@ -191,6 +191,7 @@ class TableCatalog:
 
     async def put_new(self, txn: Transaction, record: TableRecord) -> None:
         """Write the first version of a table and its name, which `check_new` has found free."""
+        assert record.schema.version == 1, "a new table begins with its first version"
         await txn.put(name_key(record.schema.name), encode_id(record.schema.table_id))
         await txn.put(descriptor_key(record.schema.table_id, record.schema.version), encode_record(record))
 
@@ -398,6 +399,7 @@ class TableCatalog:
             self._learn(found)
             assert all(descriptor.modified <= upto for descriptor in found), "nothing of the future is known"
             self.tables.complete_upto(upto)
+            assert self.tables.upto >= upto, "what is known reaches as far as was read"
 
     async def _exported(self, *, after: Timestamp, upto: Timestamp) -> list[TableDescriptor]:
         start, end = msgspec.structs.astuple(descriptors_span())

@@ -88,6 +88,10 @@ _BACK_DOWN = {
 }
 _BACK_UP = {Rung.WRITE_ONLY: _UP[3:], Rung.DELETE_ONLY: _UP[1:], Rung.BACKFILLING: _UP[3:]}
 _GONE, _PUBLIC = (Step(Rung.GONE),), (Step(Rung.PUBLIC),)
+assert all(way[-1].rung is Rung.PUBLIC for way in (_UP, _REQUIRE, *_BACK_UP.values())), "a way up ends in public"
+assert all(way[-1].rung is Rung.GONE for way in (_DOWN, _RELAX, *_BACK_DOWN.values())), (
+    "a way down ends with nothing left"
+)
 
 
 def steps(change: Change, now: TableDescriptor) -> tuple[Step, ...]:
@@ -226,6 +230,7 @@ def _moved(now: TableDescriptor, found: Check, rung: Rung) -> tuple[Check, ...]:
     if rung is Rung.GONE:
         return tuple(check for check in now.checks if check.id != found.id)
     moved = replace(found, state=ElementState(rung.value))
+    assert any(check.id == moved.id for check in now.checks), "a check that is there is moved"
     return tuple(moved if check.id == found.id else check for check in now.checks)
 
 
@@ -268,10 +273,12 @@ def _truncate_record(now: TableDescriptor, rung: Rung) -> TableRecord:
         return next_version(now, read_only=rung is Rung.CLOSED)
     first = now.next_index_id
     indexes = tuple(replace(index, id=first + 1 + at) for at, index in enumerate(now.indexes))
+    assert all(first < index.id <= first + len(indexes) for index in indexes), "ids of indexes are never used again"
     return next_version(now, index_id=first, indexes=indexes, next_index_id=first + 1 + len(indexes))
 
 
 def _with(now: TableDescriptor, changed: Column) -> tuple[Column, ...]:
+    assert any(column.id == changed.id for column in now.schema.columns), "a column that is there is changed"
     return tuple(changed if column.id == changed.id else column for column in now.schema.columns)
 
 

@@ -178,6 +178,7 @@ class DescriptorLeases:
             del self._doubtful[key]
         self.acquired += 1
         lease = self.book.add(table, term, since=self._clock.peek())
+        assert lease.version == version, "a lease is on the version that its row names"
         if self._is_old(lease):  # a newer version was heard of meanwhile
             probe("catalog.lease_old_at_once")
             self.nudge()
@@ -351,6 +352,7 @@ class DescriptorLeases:
         first = self._after.setdefault((record.node_id, epoch), record)
         if len(self._after) > AFTER_MAX:
             del self._after[next(iter(self._after))]
+        assert len(self._after) <= AFTER_MAX, "records that are remembered are bounded"
         return first
 
     def status(self) -> str:

@@ -44,6 +44,7 @@ class Term:
     def renewed(self, record: Liveness) -> None:
         """A heartbeat of this epoch was written: the frontier moves on, never back (I-30)."""
         assert record.epoch == self.epoch, "a term is one epoch"
+        assert self.epoch > 0, "epochs begin at 1"
         self.frontier = max(self.frontier, record.promised_upto)
 
 
@@ -92,6 +93,7 @@ class DescriptorLease:
 
     def in_use(self, now: Timestamp) -> bool:
         """Whether a write by it may still commit."""
+        assert self.given <= self.taken, "a lease is given back once for each time it was taken"
         return self.taken != self.given or now <= self.lingers_upto
 
     def status(self) -> str:
@@ -144,6 +146,7 @@ class LeaseBook:
         if lease.in_use(now):
             return False
         self.supersede(lease)
+        assert lease.taken == lease.given, "a lease that writes use is not retired (I-30)"
         self._held.pop(lease.key, None)
         return True
 

@@ -195,6 +195,7 @@ class RowWrites:
             if codec.index.unique and codec.index.state.written:
                 self._check_unique(codec, before, after, found)
             _plan_entries(codec, before, after, found, puts, deletes)
+        assert puts.keys().isdisjoint(deletes), "what is written is not deleted"
         return Planned(puts, deletes)
 
     def _old(self, found: Found) -> list[_Side]:

@@ -50,6 +50,7 @@ WAITING_MAX = 32
 """Changes of one table that have not ended."""
 LEASE_WAIT_S_MIN, LEASE_WAIT_S_MAX = 0.02, 0.5
 """Pauses between two looks at leases that are in the way."""
+assert 0 < LEASE_WAIT_S_MIN < LEASE_WAIT_S_MAX, "pauses grow"
 replace = msgspec.structs.replace
 
 
@@ -250,6 +251,7 @@ class SchemaChanger:
         while True:
             if climb.taken and (done := climb.way[climb.taken - 1]).work is not Work.NONE:
                 await self._backfills.work(job, wanted, climb, done.work)
+            assert climb.taken < len(climb.way), "a step is left"
             step = climb.way[climb.taken]
             climb = replace(climb, rung=step.rung, taken=climb.taken + 1, worked=Worked())
             await self._publish(job, wanted, climb, step)
@@ -315,6 +317,7 @@ def stepped(
         record = ladder.named_back(now, wanted.table)
     else:
         record = ladder.next_record(wanted.change, step.rung, now)
+    assert record.schema.version == now.version + 1, "versions grow by one (I-29)"
     others = tuple(mutation for mutation in now.mutations if mutation.job != job)
     if last:
         return replace(record, mutations=others)

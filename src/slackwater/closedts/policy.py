@@ -60,6 +60,7 @@ LEAD_MAX_S = 5.0
 """Of `closed_timestamp.lead`, which may have been changed at a peer and not yet here."""
 HYSTERESIS = 0.2
 """A step is left when the round trip is outside of it by this part of a step."""
+assert RTT_STEP_S * RTT_STEPS_MAX <= LEAD_MAX_S, "the longest round trip is shorter than the longest lead"
 SPANS_MAX = 100_000
 assert 0 < HYSTERESIS < 1, "a step is left before the next one is reached twice"
 LEASE_GAP_S = 0.1

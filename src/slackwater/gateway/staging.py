@@ -251,7 +251,7 @@ class _Publish:
         for ref in request.parts:
             async for chunk in self._staging.chunks(ref, self._context):
                 self._check(chunk, seen)
-                await self._lay_down(txn, chunk)
+                await self._write_intents(txn, chunk)
         await jobs.published(txn, names, rows=rows)
         txn.deadline = self._lease.deadline
         self.commit_ts = await txn.commit()
@@ -296,7 +296,7 @@ class _Publish:
                 "Drop duplicates before writing"
             )
 
-    async def _lay_down(self, txn: Transaction, chunk: Chunk) -> None:
+    async def _write_intents(self, txn: Transaction, chunk: Chunk) -> None:
         kind, keys, values = self._request.kind, chunk.keys, chunk.values
         if kind is StagedKind.INSERT_IGNORE:
             rows = zip(keys, values, await _there(txn, chunk), strict=True)

@@ -222,7 +222,7 @@ class ProposalBuffer(Generic[W]):
         assert lowest is None or self.assigned_closed < lowest, "closing stays below what is being written (I-11)"
         return self.assigned_closed
 
-    def settle(self, command_id: bytes) -> Proposal[W] | None:
+    def take_decided(self, command_id: bytes) -> Proposal[W] | None:
         """The proposal that a command in the log belongs to; None when it is not ours, or was settled before."""
         return self._waiting.pop(command_id, None)
 

@@ -225,11 +225,11 @@ class Transaction(Operations):
 
     async def _flush(self, waiting: ContentionWait) -> None:
         if self._buffer:
-            await self._lay_down(self._buffer.requests(), waiting)
+            await self._write_intents(self._buffer.requests(), waiting)
             self._buffer.clear()
             assert not self._buffer, "what was sent is no longer held back"
 
-    async def _lay_down(self, writes: Sequence[Request], waiting: ContentionWait) -> None:
+    async def _write_intents(self, writes: Sequence[Request], waiting: ContentionWait) -> None:
         """Make writes that were held back intents. Their callers cannot be told of an error any more: it ends the epoch."""
         try:
             await self._send(writes, waiting)
@@ -369,7 +369,7 @@ class Transaction(Operations):
             return None
         if elsewhere:
             probe("txn.commit_with_writes")
-            await self._lay_down(elsewhere, waiting)
+            await self._write_intents(elsewhere, waiting)
         try:
             return await self._end(waiting, here, attempts=ONE_PHASE_ATTEMPTS_MAX)
         except UsageError as error:

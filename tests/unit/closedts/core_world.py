@@ -335,7 +335,7 @@ class CoreWorld:
                 continue
             applied = apply_packet(replica.state, Position(replica.state.position + 1), packet)
             for command, verdict in applied.outcomes:
-                replica.buffer.settle(command.command_id)
+                replica.buffer.take_decided(command.command_id)
                 replica.triggers.discard(command.command_id)
                 if verdict is ApplyVerdict.ACCEPTED and command.command_id in self.writes:
                     self._judge(node, *self.writes[command.command_id])

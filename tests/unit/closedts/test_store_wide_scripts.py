@@ -208,7 +208,7 @@ class Runner:
             packet = decode_packet(log[replica.state.position])
             applied = apply_packet(replica.state, Position(replica.state.position + 1), packet)
             for command, _ in applied.outcomes:
-                replica.buffer.settle(command.command_id)
+                replica.buffer.take_decided(command.command_id)
             replica.state = applied.state
             for event in applied.aftermath:
                 if isinstance(event, LeaseChanged):

@@ -108,7 +108,7 @@ class Runner:
         flight = self.buffer.flush(close_target=target, close_limit=Timestamp(MAX - 1))
         assert flight is not None
         (command,) = decode_packet(flight.payload).commands
-        assert self.buffer.settle(command.command_id) is not None
+        assert self.buffer.take_decided(command.command_id) is not None
         carried = f"{name} leaves at {now} as command {command.lai} carrying closed:"
         return f"{carried} document={theirs} ours={command.closed}\n{self._both()}"
 

@@ -79,7 +79,7 @@ class Runner:
         self.follower = applied.state
         lines = []
         for command, verdict in applied.outcomes:
-            self.buffer.settle(command.command_id)
+            self.buffer.take_decided(command.command_id)
             lines.append(f"  log: index {command.lai} {verdict.value}")
         return seconds("\n".join([*lines, f"  n2 serves up to {_shown(self.follower.closed)}"]))
 

@@ -91,7 +91,7 @@ def test_nothing_is_closed_while_a_proposal_is_undecided() -> None:
     assert ask(10, buffer=buffer) is CannotClose.PROPOSALS_IN_FLIGHT
     buffer.flush(close_target=MIN, close_limit=Timestamp(1000))
     assert ask(10, buffer=buffer) is CannotClose.PROPOSALS_IN_FLIGHT, "sequenced is not decided"
-    buffer.settle(bytes(16))
+    buffer.take_decided(bytes(16))
     assert isinstance(ask(10, buffer=buffer), Closed)
 
 

@@ -93,10 +93,10 @@ def test_settling_tells_each_waiter_once() -> None:
     flight = buffer.flush(close_target=MIN, close_limit=MIN)
     assert flight is not None
     command_id = flight.proposals[0].command_id
-    settled = buffer.settle(command_id)
+    settled = buffer.take_decided(command_id)
     assert settled is not None
     assert settled.waiter == "a"
-    assert buffer.settle(command_id) is None
+    assert buffer.take_decided(command_id) is None
 
 
 @pytest.mark.parametrize("tracker", [BucketTracker, HeapTracker])

@@ -83,13 +83,13 @@ class MergedRanges:
             notes[older] = at
         notes[right] = at
         assert right not in self._notes, "a range that was absorbed absorbs nothing"
-        for grave in list(notes)[:-MERGED_MAX]:
+        for absorbed in list(notes)[:-MERGED_MAX]:
             probe("merged.forgotten")
-            del notes[grave]
-            batch.delete(Family.LOCAL, _key(into, grave))
-        for grave, position in notes.items():
+            del notes[absorbed]
+            batch.delete(Family.LOCAL, _key(into, absorbed))
+        for absorbed, position in notes.items():
             if position == at:
-                batch.put(Family.LOCAL, _key(into, grave), position.to_bytes(_ID_BYTES, "big"))
+                batch.put(Family.LOCAL, _key(into, absorbed), position.to_bytes(_ID_BYTES, "big"))
         assert len(notes) <= MERGED_MAX, "notes are bounded"
         try:
             self._engine.write(batch)

@@ -1,6 +1,6 @@
 """The way into the log: a task that flushes the proposal buffer, one append at a time.
 
-    submit(proposal) ─► buffer ─► flush ─► append ─► (the tail sees it) ─► settle(outcome) ─► the waiter
+    submit(proposal) ─► buffer ─► flush ─► append ─► (the tail sees it) ─► tell_outcome ─► the waiter
 
 While one append is under way, everything evaluated meanwhile gathers in the buffer and leaves as one entry: group commit
 for free. An append whose entry the tail has shown need not be answered: it is given up a moment later, so that an answer that
@@ -169,7 +169,7 @@ class Pipeline:
         state = self._of.state
         return state.lease.sequence != flight.lease_sequence or state.lai >= flight.last_lai
 
-    def settle(self, outcome: ApplyOutcome, state: RangeState) -> None:
+    def tell_outcome(self, outcome: ApplyOutcome, state: RangeState) -> None:
         """A command was decided at apply: tell its waiter, if it is ours. Complaints have none: they go to the store."""
         if outcome.verdict is ApplyVerdict.NOTED and isinstance(outcome.command.trigger, ComplaintTrigger):
             self._context.on_complaint(outcome.command.trigger)
@@ -177,7 +177,7 @@ class Pipeline:
         assert outcome.verdict is not ApplyVerdict.ACCEPTED or outcome.command.lease_sequence <= state.lease.sequence, (
             "I-08"
         )
-        proposal = self.buffer.settle(outcome.command.command_id)
+        proposal = self.buffer.take_decided(outcome.command.command_id)
         self._applied()
         if proposal is None:
             return
@@ -186,7 +186,7 @@ class Pipeline:
             assert proposal.lease_sequence == outcome.command.lease_sequence, (
                 "a command applies under its own lease (I-08)"
             )
-            proposal.waiter.settle(state)  # once: `buffer.settle` has handed it out, and does so once
+            proposal.waiter.settle(state)  # once: `take_decided` has handed it out, and does so once
             return
         fail(
             proposal,

@@ -279,7 +279,7 @@ class Replica:
             if self.context.listener is not None:
                 self.context.listener.applied(before, applied.state, applied.batch, applied.outcomes, position)
             for outcome in applied.outcomes:
-                self.pipeline.settle(outcome, applied.state)
+                self.pipeline.tell_outcome(outcome, applied.state)
             for event in applied.aftermath:
                 self._follow_up(event)
         if self.apply_subscriber is not None:

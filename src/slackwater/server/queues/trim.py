@@ -69,7 +69,7 @@ class TrimQueue:
             await context.log.trim(range_id, upto=upto)
             self.trimmed[range_id] = upto
         for right in merged.due(range_id, upto=upto):
-            probe("queues.trim_grave")
+            probe("queues.trim_absorbed")
             await context.log.trim(right, upto=await context.log.head(right))
             merged.forget(right, into=range_id)
             self.trimmed.pop(right, None)
