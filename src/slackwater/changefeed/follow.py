@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.changefeed.files import DataFile, DirectoryWriter, FeedConfig, FeedFiles, File, read_path
 from slackwater.client.changes import extend, timeline_of
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp, show
 from slackwater.errors import Overloaded, UsageError
 from slackwater.protocol.client.changes import ChangesItem, OpenChanges
 
@@ -49,6 +49,8 @@ class DirectoryFeed:
         self._only = only
         self._timelines: dict[int, Timeline] = {}
         self._content: FeedFiles | None = None
+        self._emptied_at, self._emptied = MAX, ""
+        """When the first of its tables was emptied after the beginning, and which: files cannot say that, so they end there."""
         if only and not self.config.initial_scan:
             raise UsageError("the directory holds a feed without an initial scan; choose another directory")
 
@@ -96,11 +98,19 @@ class DirectoryFeed:
                 self._timelines[history.latest.table_id] = timeline_of(history)
             else:
                 extend(known, history)
+            for version in history.emptied():
+                if self.config.after < version.modified < self._emptied_at:
+                    self._emptied_at, self._emptied = version.modified, version.name
         if self._content is None:
             self._content = FeedFiles(self.config, self._timelines, done=self.done)
         self._write(self._made(self._content, item))
         if self._content.scanned and (self.config.initial_scan or self._content.done > self.config.after):
             self.done = self._content.done
+        if self.resolved >= self._emptied_at:
+            raise UsageError(
+                f"table {self._emptied} was emptied at {show(self._emptied_at)}; the directory holds everything up to there, and"
+                " its files cannot say that rows went: follow into a new directory from now on"
+            )
 
     def _made(self, content: FeedFiles, item: ChangesItem) -> Iterator[File]:
         if item.page is not None:
@@ -120,8 +130,8 @@ class DirectoryFeed:
             yield from content.finish_scan()
         if self._only:
             return
-        if item.done:
-            yield from content.finish(item.resolved)
+        if item.done or item.resolved >= self._emptied_at:
+            yield from content.finish(Timestamp(min(item.resolved, self._emptied_at)))
         elif item.resolved:
             yield from content.advance(item.resolved)
 

@@ -123,6 +123,25 @@ def test_rebuilt_from_files_the_table_is_the_table(tmp_path: Path) -> None:
     play(story)
 
 
+def test_files_end_where_a_table_was_emptied_and_say_so(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, db: AsyncDatabase) -> None:
+        await db.upsert("accounts", accounts(3))
+        asked = config(db.now(), form="parquet", initial_scan=True, tables=("accounts",))
+        await db.upsert("accounts", accounts(5))
+        await db.truncate_table("accounts")
+        (emptied,) = (await db.history("accounts")).emptied()
+        await db.upsert("accounts", accounts(2, first=50))
+        for _ in range(2):  # resumed, it says the same
+            feed = DirectoryFeed(DirectoryWriter(tmp_path), asked, until=db.now())
+            with pytest.raises(UsageError, match=r"table accounts was emptied at .*: follow into a new directory"):
+                await feed.run(db)
+            assert feed.resolved == emptied.modified
+        found = [pq.read_table(io.BytesIO((tmp_path / path).read_bytes())) for path in final(content(tmp_path))]
+        assert {key for table in found for key in table["id"].to_pylist()} == {0, 1, 2, 3, 4}
+
+    play(story)
+
+
 def test_only_a_scan(tmp_path: Path) -> None:
     async def story(cluster: Cluster, db: AsyncDatabase) -> None:
         await db.upsert("accounts", accounts(3))
