@@ -99,17 +99,18 @@ class AsyncDatabase(SchemaOperations):
             return await get_by(self._gateways, self._tables, table, by, key, nearest=nearest)
         gateways, tables = self._gateways, self._tables
         deadline = gateways.deadline()
-        history = tables.known(table) or await tables.by_name(table, deadline=deadline)
-        codec = tables.codec(history)
         policy = calls.ReadPolicy(follower_ok=nearest, floor=gateways.floor.ts)
-        wanted = key_of(codec, key)
-        request = calls.GetRows(history.latest.table_id, [wanted], policy, version=history.latest.version)
-        try:
-            reply = await gateways.call(calls.GET_ROWS, request, deadline=deadline)
-        except SchemaChanged as error:
-            tables.forget(table)
-            await deadline.again(error, "nothing was read")
-            return await self.get(table, key, nearest=nearest)
+        while True:
+            history = tables.known(table) or await tables.by_name(table, deadline=deadline)
+            codec = tables.codec(history)
+            wanted = key_of(codec, key)
+            request = calls.GetRows(history.latest.table_id, [wanted], policy, version=history.latest.version)
+            try:
+                reply = await gateways.call(calls.GET_ROWS, request, deadline=deadline)
+                break
+            except SchemaChanged as error:
+                tables.forget(table)
+                await deadline.again(error, "nothing was read")
         gateways.floor.told(reply.ts)
         (value,) = reply.values
         if value is None:

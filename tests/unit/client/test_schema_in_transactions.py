@@ -7,9 +7,14 @@ import asyncio
 import pytest
 
 from slackwater.client.definitions import Index
-from slackwater.errors import ConstraintViolation, RetryableError, UniqueViolation, UsageError
+from slackwater.errors import AccessDenied, ConstraintViolation, RetryableError, UniqueViolation, UsageError
+from slackwater.gateway.context import LocalCall
 from slackwater.model.jobs import Status
+from slackwater.model.kinds import INT
 from slackwater.protocol.client import calls
+from slackwater.protocol.client.calls import ColumnSpec, CreateTable, KeySpec
+from slackwater.protocol.client.schema import AddColumn, DefineInTxn
+from slackwater.runtime.access import Role
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
 
@@ -226,5 +231,28 @@ def test_a_commit_whose_answer_is_lost_is_found_out_though_no_row_was_written() 
             settled = await db._gateways.call(calls.SETTLE, calls.Settle(mark), deadline=db._gateways.deadline())
             assert settled.committed
             assert settled.ts == tx.commit_timestamp
+
+    asyncio.run(main())
+
+
+def test_only_its_owner_and_operators_alter_a_table_in_a_transaction() -> None:
+    async def main() -> None:
+        async with Cluster(1, **FAST) as cluster, session(cluster) as db:
+            await db.create_table("t", {"id": "int8"}, primary_key="id")
+            node = cluster.nodes[0]
+            define = node.gateway.schema.in_txns.define
+            change = AddColumn(ColumnSpec("a", INT))
+            bob = LocalCall(node.runtime.clock, user="bob", roles=Role.CLIENT, timeout_s=10.0)
+            request = DefineInTxn(b"b" * 16, table="t", changes=(change,), opens=True)
+            with pytest.raises(AccessDenied, match="table t belongs to the operators"):
+                await define(request, bob)
+            mine = CreateTable("mine", (ColumnSpec("id", INT),), (KeySpec("id"),))
+            made = await define(DefineInTxn(b"b" * 16, create=mine), bob)
+            assert made.table.latest.owner == "bob"
+            await define(DefineInTxn(b"b" * 16, table="mine", changes=(change,)), bob)
+            await node.gateway.txns.commit(calls.EndClientTxn(b"b" * 16), bob)
+            assert (await db.history("mine")).latest.owner == "bob"
+            assert (await db.table("mine")).version == 2
+            assert (await db.table("t")).version == 1
 
     asyncio.run(main())
