@@ -139,7 +139,7 @@ class TcpConnection(asyncio.Protocol):
                 self._deliver(frames)
         if parser.wanted > LARGE_BYTES and not self._reserved and not self._closed:
             self._reserve()
-        if parser.fault is not None and not self._closed and not self._waiting:
+        if parser.fault is not None and not self._waiting and not self._closed:
             self._abort(parser.fault)
 
     def _deliver(self, frames: list[bytes]) -> None:

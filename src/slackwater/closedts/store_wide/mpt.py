@@ -90,6 +90,7 @@ class CountedTracker:
         """Enter a request that may write at `ts` or above."""
         token = self.inner.track(ts)
         self._entered[token] = self._mpt.enter()
+        assert len(self._entered) <= self.inner.count, "what is counted is tracked"
         return token
 
     def untrack(self, token: Token) -> None:

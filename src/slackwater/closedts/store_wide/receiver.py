@@ -145,6 +145,8 @@ class HeartbeatReceiver:
         if self._live_epoch(lease.holder) != lease.epoch:
             probe("closedts.quiesced_lease_not_live")
             return confirmed
+        assert mlai <= applied, "a promise is used once its index is applied (I-12)"
+        assert store.closed > confirmed, "what was served stays closed (I-09)"
         record.served = store.closed
         return record.served
 

@@ -264,4 +264,6 @@ def merged(missed: list[Heartbeat], *, after: int) -> Heartbeat:
             awake.pop(entry.range_id, None)
             ranges[entry.range_id] = entry._replace(closed=entry.closed or beat.closed)
     entries = [e._replace(closed=MIN) if e.quiesced or e.closed == newest.closed else e for e in ranges.values()]
+    assert newest.seq > after, "a heartbeat follows those it stands for"
+    assert not any(e.quiesced and e.range_id in awake for e in entries), "a range that woke is not told as quiet"
     return Heartbeat(newest.sender, newest.epoch, newest.seq, after, newest.closed, entries, list(awake))
