@@ -25,8 +25,8 @@ import msgspec
 from slackwater.catalog.planning import is_plain
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.layout import system
-from slackwater.codec.rows import RowCodec
-from slackwater.errors import ConditionFailed, UniqueViolation, UsageError
+from slackwater.codec.rows import RowCodec, version_of
+from slackwater.errors import ConditionFailed, DecodeError, UniqueViolation, UsageError
 from slackwater.gateway.planned_writes import write_planned
 from slackwater.gateway.rows import Leased, check_rows
 from slackwater.gateway.staged_jobs import GONE, TASKS_MAX, StagedJobs, chunk_key, count_key, counts_end
@@ -250,12 +250,36 @@ class _Publish:
         seen: set[bytes] = set()
         for ref in request.parts:
             async for chunk in self._staging.chunks(ref, self._context):
-                self._check(chunk, seen)
-                await self._write_intents(txn, chunk)
+                rows_now = self._brought_up(chunk)
+                self._check(rows_now, seen)
+                await self._write_intents(txn, rows_now)
         await jobs.published(txn, names, rows=rows)
         txn.deadline = self._lease.deadline
         self.commit_ts = await txn.commit()
         return Published(rows, self.commit_ts, already=False)
+
+    def _brought_up(self, chunk: Chunk) -> Chunk:
+        """The rows of a chunk in the version that they are written by; most are in it since they were staged."""
+        try:
+            versions = {version_of(value) for value in chunk.values}
+        except DecodeError:
+            return chunk  # refused where rows are checked
+        if self._request.kind is StagedKind.DELETE or versions <= {self._table.version}:
+            return chunk
+        probe("staging.brought_up")
+        table, codec = self._table, RowCodec(self._table.schema, self._history.by_version())
+        try:
+            rows = [codec.encode(codec.decode(value)) for value in chunk.values]
+        except (DecodeError, UsageError) as error:
+            raise UsageError(
+                f"table {table.name} has changed since rows were staged, and they are no rows of version {table.version}:"
+                f" {error.message}; nothing was written, run the job again"
+            ) from None
+        if [key for key, _ in rows] != chunk.keys:
+            raise UsageError(
+                f"table {table.name} was emptied since rows were staged; nothing was written, run the job again"
+            )
+        return Chunk(chunk.keys, [value for _, value in rows])
 
     async def _written(self, txn: Transaction, names: list[bytes]) -> int | None:
         """How many rows were published if this publish has happened already, under its name or as these very parts."""
