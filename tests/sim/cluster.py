@@ -30,7 +30,7 @@ from slackwater.server.addresses import AddressBook
 from slackwater.server.node import Node
 from slackwater.settings import Settings
 from slackwater.sim.fence import fenced
-from slackwater.sim.loop import NS
+from slackwater.sim.handles import NS
 from slackwater.sim.mutants import applied
 from slackwater.sim.schedule import SchedulePolicy
 from slackwater.sim.tape import Tape

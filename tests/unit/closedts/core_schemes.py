@@ -49,7 +49,8 @@ class LogDrivenCore:
 
     def __init__(self, node_id: NodeId) -> None:
         self.sender, self.receiver = Sender(node_id, incarnation=1), Receiver()
-        self.token, self.seq = 0, None
+        self.token = 0
+        self.seq: int | None = None
 
     def add(self, range_id: RangeId, closable: Closable) -> None:
         self.sender.add(range_id, closable)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from slackwater.model.ids import RangeId
 
 
+DUE_SHARE = 0.9
+"""Of the interval: how old the last write is when an empty command is due."""
+
+
 class WriteAges:
     """`max_proposed` of every range that is led here."""
 
@@ -55,5 +59,8 @@ class WriteAges:
         return Timestamp(max(MIN, floor(add_seconds(Timestamp(highest), -age_s))))
 
     def due(self, range_id: RangeId, now: Timestamp, interval_s: float) -> bool:
-        """Whether nothing was written for so long that an empty command has to be proposed."""
-        return self._highest.get(range_id, MIN) <= add_seconds(now, -interval_s)
+        """Whether nothing was written for so long that an empty command has to be proposed.
+
+        Asked once in an interval: a timer that is early by a little, by this clock, must not leave one out.
+        """
+        return self._highest.get(range_id, MIN) <= add_seconds(now, -interval_s * DUE_SHARE)

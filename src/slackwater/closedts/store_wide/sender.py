@@ -144,8 +144,8 @@ class Sender:
         return MIN if named is None else named[1]
 
     def floor(self, range_id: RangeId) -> Timestamp:
-        """New commands write above this, whatever their range: the next heartbeats close it."""
-        return self.mpt.cur if self.on else MIN
+        """New commands write above this, in every range that heartbeats close: the next ones close it."""
+        return self.mpt.cur if self.on and self.closes(range_id) else MIN
 
     # --- heartbeats --------------------------------------------------------------------------------------------------
 
