@@ -153,7 +153,7 @@ class EmptyCommands:
             assert flight is not None
             total += len(flight.payload)
             applied = apply_packet(state, Position(state.position + 1), decode_packet(flight.payload))
-            buffer.settle(applied.outcomes[0].command.command_id)
+            buffer.take_decided(applied.outcomes[0].command.command_id)
             self.ranges[range_id] = (applied.state, buffer)
         return total
 

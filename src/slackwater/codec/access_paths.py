@@ -99,18 +99,15 @@ def choose_path(
     index: str | None = None,
 ) -> AccessPath:
     """The cheapest path; with `index`, the one by that index."""
-    if index is None and not table.indexes:
+    if index == PRIMARY or (index is None and not table.indexes):
         return _path(table.schema, None, predicates, columns, order, limit)
-    found = paths(table, predicates, columns, order=order, limit=limit)
     if index is None:
+        found = paths(table, predicates, columns, order=order, limit=limit)
         return min(found, key=lambda path: path.cost)  # of equals the first: the primary one, or the older index
-    if index != PRIMARY:
-        named = find_index(table.indexes, index, table=table.name)
-        if not named.state.public:
-            raise UsageError(
-                f"index {index} of table {table.name} is {named.state.value}: it cannot be read", index=index
-            )
-    return next(path for path in found if path.name == index)
+    named = find_index(table.indexes, index, table=table.name)
+    if not named.state.public:
+        raise UsageError(f"index {index} of table {table.name} is {named.state.value}: it cannot be read", index=index)
+    return _path(table.schema, named, predicates, columns, order, limit)
 
 
 def paths(
@@ -140,12 +137,12 @@ def _path(
     wanted = {column.name for column in table.columns} if columns is None else set(columns)
     wanted |= {predicate.column for predicate in predicates} | {name for name, _ in order}
     covering = wanted <= {column.name for column in schema.columns}
-    ordered = _gives(schema, predicates, found.equal, order)
-    narrowing = {column.name for column, _ in schema.key_columns()[: found.equal + bool(found.bounds)]}
-    residual = any(predicate.column not in narrowing or predicate.op is Op.NE for predicate in predicates)
+    ordered = not order or _gives(schema, predicates, found.equal, order)
     whole_key = len(table.primary_key) if secondary is None else own
     rows = _rows(found, unique=whole_key is not None and found.equal >= whole_key)
     if limit and ordered:
+        narrowing = {column.name for column, _ in schema.key_columns()[: found.equal + bool(found.bounds)]}
+        residual = any(predicate.column not in narrowing or predicate.op is Op.NE for predicate in predicates)
         rows = min(rows, limit * (RESIDUAL if residual else 1.0))
     cost = rows * (1.0 if covering else JOINED_ROW) + (0.0 if ordered else rows * SORTED_ROW)
     return AccessPath(table, secondary, schema, found, covering, ordered, cost)
