@@ -9,7 +9,7 @@ SPARK_ROUNDS ?= 30
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark faults-gc fuzz bench walk sync-client rewrite-scripts lock wheelhouse clean
+.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark faults-gc faults-schema fuzz bench walk sync-client rewrite-scripts lock wheelhouse clean
 
 help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -53,6 +53,9 @@ faults-spark: setup ## SPARK_ROUNDS (30) Spark snapshots while money moves and n
 
 faults-gc: setup ## three real nodes that keep ten seconds of history, with protections and kill -9, for SECONDS (default 60)
 	@SLACKWATER_GC_SECONDS=$(SECONDS) $(PY) -m pytest tests/integration/test_gc_faults.py -s
+
+faults-schema: setup ## schema changes in a loop under a bank on three real nodes with kill -9, for SECONDS (default 60)
+	@SLACKWATER_SCHEMA_SECONDS=$(SECONDS) $(PY) -m pytest tests/integration/test_schema_faults.py -s
 
 fuzz: setup ## besiege three real nodes with fuzzed frames for SECONDS (default 60); prints one JSON object
 	@$(PY) -m tests.fuzz --seconds $(SECONDS)

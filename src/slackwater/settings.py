@@ -152,7 +152,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("gateway.page_bytes", 3 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),
     Setting("staging.rows_max", 1_000_000, "rows", (1, 100_000_000), (10, 10_000), "Rows that one publish of staged writes may hold: they are one transaction."),
     Setting("schema.backfill_rate", 100_000, "rows/s", (10, 10_000_000), (200, 100_000), "Rows a second that a schema change reads at most, to fill an index or to check what is there."),
-    Setting("schema.backfill_chunk", 1_000, "rows", (1, 100_000), (1, 50), "Rows that one transaction of a backfill reads and writes entries for."),
+    Setting("schema.backfill_chunk", 2_000, "rows", (1, 100_000), (1, 50), "Rows that one transaction of a backfill reads and writes entries for, at most; fewer if their entries are more than txn.buffer_bytes_max, or if writers are in the way."),
     Setting("schema.backfill_parallel", 4, "ranges", (1, 64), (1, 4), "Ranges that a backfill fills at the same time."),
     Setting("staging.ttl", 86400.0, "s", (60, 30 * 86400), (1, 3600), "A staged write whose client has been silent for this long fails, and its rows are removed; how long staged writes that ended are kept in system.jobs."),
     # jobs

@@ -19,7 +19,9 @@ Parallel by range, paced by `schema.backfill_rate`. The checkpoint is the spans 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from slackwater.jobs.running import RunningJob
     from slackwater.model.indexes import Check
     from slackwater.model.jobs import JobProgress, Owned
+    from slackwater.protocol.range.requests import Result
     from slackwater.runtime.seam import Clock, TaskScope
     from slackwater.settings import Settings
     from slackwater.txn import Transaction
@@ -66,7 +69,12 @@ if TYPE_CHECKING:
     Protect = Callable[[Transaction, Timestamp, int, int], Awaitable[Owned]]
     """Protects a table at a timestamp for a job: (transaction, timestamp, job, table)."""
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 4 << 20
+KEYS_READ_AT_ONCE = 2_000
+"""Keys of one message to a range; more are read in several."""
+ROWS_MORE = 64
+"""Rows that are read beyond those whose entries fitted last time."""
+CHUNKS_KEPT_MAX = 1024
 ROUND_S = 0.5
 """How long parts are worked on before the checkpoint is written."""
 READ_ROWS = 5_000
@@ -308,27 +316,53 @@ class TransactionalBackfill:
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
+        self._chunks: dict[tuple[int, int], int] = {}
+        """By table and index, how many rows to try next."""
 
     async def fill(self, task: FillTask, span: Span, *, rows: int) -> Filled:
-        """Read rows and write their entries, in one transaction."""
+        """Read rows and write their entries, in one transaction.
+
+        As many as it holds back (`txn.buffer_bytes_max`): they are committed in one phase, where more would be intents first, at
+        twice the cost. Each time that a writer was in the way, half as many.
+        """
         latest = task.history.latest
         planner = WritePlanner(latest, task.history.schemas())
         codec = IndexCodec(latest.schema, task.index, task.history.schemas())
+        place = (latest.table_id, task.index.id)
+        bytes_max = int(self._kv.context.settings["txn.buffer_bytes_max"])
+        tries: list[int] = []
 
         async def once(txn: Transaction) -> Filled:
+            tries.append(min(rows, tries[-1] // 2 + 1 if tries else self._chunks.get(place, rows)))
             if await txn.get(descriptor_key(latest.table_id, latest.version + 1)) is not None:
                 raise SchemaChanged(f"table {latest.name} has a newer version", table_id=latest.table_id)
-            found = await txn.scan(span.start, span.end, max_keys=rows, max_bytes=CHUNK_BYTES)
+            found = await txn.scan(span.start, span.end, max_keys=tries[-1], max_bytes=CHUNK_BYTES)
+            upto, count = span.end if found.resume is None else found.resume, len(found.keys)
             if found.keys:
                 keys, values = codec.entries(planner.rows_of(found.keys, found.values))
+                count = _fitting(keys, values, bytes_max)
+                if count < len(keys):
+                    probe("schema.backfill_chunk_cut")
+                    upto, keys, values = found.keys[count], keys[:count], values[:count]
                 if task.index.unique:
-                    await self._check_unique(txn, codec, RowCodec(latest.schema), found.keys, keys)
-                assert len(keys) == len(values) == len(found.keys), "an entry for every row"
+                    await self._check_unique(txn, codec, RowCodec(latest.schema), found.keys[:count], keys)
+                assert len(keys) == len(values) == count, "an entry for every row"
                 order = sorted(range(len(keys)), key=keys.__getitem__)
                 await txn.put_rows([keys[i] for i in order], [values[i] for i in order])
-            return Filled(span.end if found.resume is None else found.resume, len(found.keys))
+            return Filled(upto, count)
 
-        return await self._kv.run(once)
+        filled = await self._kv.run(once)
+        self._next_chunk(place, tries, filled.rows)
+        return filled
+
+    def _next_chunk(self, place: tuple[int, int], tries: list[int], done: int) -> None:
+        """Try as many rows next time as could be written, or twice as many if nothing was in the way."""
+        if len(self._chunks) >= CHUNKS_KEPT_MAX:
+            self._chunks.clear()
+        if len(tries) > 1:
+            probe("schema.backfill_chunk_halved")
+        cut = done < tries[-1]
+        self._chunks[place] = done + ROWS_MORE if cut else tries[-1] * (2 if len(tries) == 1 else 1)
 
     async def _check_unique(
         self, txn: Transaction, codec: IndexCodec, table: RowCodec, rows: Sequence[bytes], entries: Sequence[bytes]
@@ -338,7 +372,9 @@ class TransactionalBackfill:
         for row, entry in zip(rows, entries, strict=True):
             if (other := owners.setdefault(entry, row)) != row:
                 raise self._violation(codec, table, other, row)
-        found = await txn.batch([Get(entry) for entry in entries])
+        found: list[Result] = []
+        for low in range(0, len(entries), KEYS_READ_AT_ONCE):
+            found += await txn.batch([Get(entry) for entry in entries[low : low + KEYS_READ_AT_ONCE]])
         for row, there in zip(rows, found, strict=True):
             if isinstance(there, Value) and there.value is not None and (owner := codec.row_key(there.value)) != row:
                 raise self._violation(codec, table, owner, row)
@@ -350,6 +386,12 @@ class TransactionalBackfill:
             f" {show_key(rows, first)} and {show_key(rows, second)}",
             index=codec.index.name,
         )
+
+
+def _fitting(keys: Sequence[bytes], values: Sequence[bytes], bytes_max: int) -> int:
+    """How many entries, of the first ones, have no more bytes than this; at least one."""
+    sizes = accumulate(len(key) + len(value) for key, value in zip(keys, values, strict=True))
+    return max(1, bisect_right(list(sizes), bytes_max))
 
 
 def check_rows(history: TableHistory, checks: Sequence[Check], keys: Sequence[bytes], values: Sequence[bytes]) -> None:

@@ -198,14 +198,15 @@ class AsyncTransaction(TransactionSchema):
 
     async def _by_its_version(self, table: str, read: Callable[[RetryBudget], Awaitable[T]]) -> T:
         """What `read` brings: once more if the table has a newer version than was known, and this transaction uses none yet."""
-        deadline = self._patience()
+        deadline, used = self._patience(), self._tables.known(table)
         try:
             return await read(deadline)
         except SchemaChanged:
             self._tables.forget(table)
             return await read(deadline)
         except DecodeError:
-            used = self._tables.known(table)
+            # What was known before the read: others of this session may have learned of the new version meanwhile.
+            used = used or self._tables.known(table)
             if used is None or isinstance(self._tables, OwnTables):
                 raise
             fresh = await self._tables.by_id(used.latest.table_id, fresh=True, deadline=deadline)

@@ -268,3 +268,19 @@ def test_another_node_goes_on_with_a_change_whose_node_gives_it_up() -> None:
             assert await check_index(cluster, db, "t", "by_a") == 400
 
     asyncio.run(main())
+
+
+def test_a_chunk_is_no_more_than_one_commit_holds_and_the_gets_of_a_unique_index_are_divided() -> None:
+    """Entries beyond `txn.buffer_bytes_max` would be intents first; more keys than a batch takes were refused."""
+
+    async def main() -> None:
+        async with (
+            Cluster(1, **FAST, schema__backfill_chunk=50_000, txn__buffer_bytes_max=100_000) as cluster,
+            session(cluster, timeout_s=60.0) as db,
+        ):
+            await db.create_table("t", {"id": "int8", "a": "int8"}, primary_key=["id"])
+            await db.upsert("t", [{"id": i, "a": -i} for i in range(11_000)])
+            await db.create_index("t", "by_a", "a", unique=True)
+            assert await check_index(cluster, db, "t", "by_a") == 11_000
+
+    asyncio.run(main())
