@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     Protect = Callable[[Transaction, Timestamp, int, int], Awaitable[Owned]]
     """Protects a table at a timestamp for a job: (transaction, timestamp, job, table)."""
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
 KEYS_READ_AT_ONCE = 2_000
 """Keys of one message to a range; more are read in several."""
 ROWS_MORE = 64
