@@ -220,10 +220,21 @@ class NeverBack(_Watcher):
         return all((name, life) in stopped_lives(self.world) for life in range(before, now))
 
     def _note(self, store: Store) -> None:
-        """A node has written down what its replicas believe."""
+        """A node has written down what its replicas believe.
+
+        A replica that is quarantined since the node came back from a crash has said nothing in this life, and of what it
+        believed in the one before it, only what was durable is written down again.
+        """
         name = name_of(store.context)
-        believed = ((range_id, self._believed.get((name, range_id))) for range_id in store.replicas)
-        self._noted[name] = {range_id: belief for range_id, belief in believed if belief is not None}
+        life, durable = self.world.machines[name].incarnation, self._durable.get(name, {})
+        noted: dict[RangeId, _Belief] = {}
+        for range_id in store.replicas:
+            belief = self._believed.get((name, range_id))
+            if belief is not None and not self._remembers(name, belief.life, life):
+                belief = durable.get(range_id)
+            if belief is not None:
+                noted[range_id] = belief
+        self._noted[name] = noted
 
     def _flushed(self, store: Store) -> None:
         name = name_of(store.context)
