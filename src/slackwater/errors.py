@@ -196,6 +196,15 @@ class Overloaded(UnavailableError):
     sqlstate = "53400"
 
 
+class LimitReached(SlackwaterError):
+    """The cluster holds as many of something as it may: give some up, or raise the limit; facts: `limit`.
+
+    Unlike `Overloaded` it does not pass by itself, so no call is tried again for it.
+    """
+
+    sqlstate = "53400"
+
+
 class TooStale(SlackwaterError):
     """The nearest replica cannot serve a read that insists on it; facts: `why`, or `resolved` and `bound`."""
 

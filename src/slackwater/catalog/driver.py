@@ -37,7 +37,7 @@ from slackwater.errors import (
     AccessDenied,
     BelowGcThreshold,
     LeasesInTheWay,
-    Overloaded,
+    LimitReached,
     SlackwaterError,
     UsageError,
 )
@@ -185,7 +185,7 @@ class TableCatalog:
         """Refuse a name that is taken, as a transaction sees it, and a table too many."""
         await self._fresh(MIN)
         if len(self.tables) >= TABLES_MAX:
-            raise Overloaded("the cluster has as many tables as it can hold", limit=TABLES_MAX)
+            raise LimitReached("the cluster has as many tables as it can hold; drop some", limit=TABLES_MAX)
         if await txn.get(name_key(name)) is not None:
             raise UsageError(f"there is a table {name!r} already; drop it first or pick another name", table=name)
 

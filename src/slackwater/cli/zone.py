@@ -11,9 +11,11 @@ import msgspec
 from slackwater.cli.calling import CALL_TIMEOUT_S, calling
 from slackwater.cli.frontier import table_id_of
 from slackwater.clock.timestamp import parse_seconds
-from slackwater.codec.layout import KV, kv, show_key, table_span
+from slackwater.codec.layout import KV, kv, show_key, table_of, table_span
 from slackwater.config.zones import SYSTEM_SPAN, PolicyKind, Sourced
 from slackwater.errors import UsageError
+from slackwater.model.spans import Span
+from slackwater.protocol.client.calls import LIST_TABLES, ListTables
 from slackwater.protocol.node.config import (
     CHANGE_ZONE,
     READ_ZONES,
@@ -68,13 +70,15 @@ class ZoneRow(msgspec.Struct, frozen=True):
     duration_ms: int | None
     replicas: int | None
     gc_ttl_s: float | None
+    table: str | None = None
+    """Whose span it is, where it is a table's."""
 
 
 def main(argv: list[str]) -> int:
     """Show or change. `unset` of what was not set exits with status 1."""
     options = _parser().parse_args(argv)
-    reply = run(_do(options))
-    rows = [_row(config) for config in reply.configs]
+    reply, names = run(_do(options))
+    rows = [_row(config, names) for config in reply.configs]
     if options.verb == "show" and _named(options):
         _explain(reply.values, as_json=options.json)
         return 0
@@ -145,9 +149,20 @@ async def span_of(dialer: Dialer, options: argparse.Namespace) -> tuple[bytes, b
     return kv(options.start.encode()), kv(options.end.encode())
 
 
-async def _do(options: argparse.Namespace) -> ZonesReply:
+async def _do(options: argparse.Namespace) -> tuple[ZonesReply, dict[tuple[bytes, bytes], str]]:
     async with calling(options) as dialer:
-        return await _OPERATIONS[options.verb](dialer, options)
+        reply = await _OPERATIONS[options.verb](dialer, options)
+        return reply, await _names(dialer, options.host, reply.configs)
+
+
+async def _names(dialer: Dialer, host: str, configs: list[ZoneConfig]) -> dict[tuple[bytes, bytes], str]:
+    """The tables whose spans have a zone, by span; one that is gone is named by its number."""
+    ids = {(c.start, c.end): table_id for c in configs if (table_id := table_of(Span(c.start, c.end)))}
+    if not ids:
+        return {}
+    reply = await dialer.call(host, LIST_TABLES, ListTables(), timeout=CALL_TIMEOUT_S)
+    names = {table.latest.schema.table_id: table.latest.schema.name for table in reply.tables}
+    return {span: names.get(table_id, f"{table_id} (dropped)") for span, table_id in ids.items()}
 
 
 async def _show(dialer: Dialer, options: argparse.Namespace) -> ZonesReply:
@@ -175,17 +190,25 @@ async def _unset(dialer: Dialer, options: argparse.Namespace) -> ZonesReply:
     return await dialer.call(options.host, UNSET_ZONE, remove, timeout=CHANGE_TIMEOUT_S)
 
 
-def _row(config: ZoneConfig) -> ZoneRow:
+def _row(config: ZoneConfig, names: dict[tuple[bytes, bytes], str]) -> ZoneRow:
     start, end = ("rest", "") if config.is_rest else (show_key(config.start), show_key(config.end))
     if config.is_system:
         start, end = "system", ""
     policy = config.policy.value if config.policy else None
     return ZoneRow(
-        start, end, policy, config.duration_ms or None, config.replication_factor or None, config.gc_ttl_s or None
+        start,
+        end,
+        policy,
+        config.duration_ms or None,
+        config.replication_factor or None,
+        config.gc_ttl_s or None,
+        names.get((config.start, config.end)),
     )
 
 
 def _shown(row: ZoneRow) -> str:
+    if row.table is not None:
+        return f"table {row.table}"
     return {"rest": "the rest", "system": "the system's keys"}.get(row.start) or f"[{row.start}, {row.end})"
 
 

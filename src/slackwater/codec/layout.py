@@ -138,6 +138,13 @@ def table_span(table_id: int, index_id: int | None = None) -> Span:
     return prefix_span(table_prefix(table_id, index_id))
 
 
+def table_of(span: Span) -> int:
+    """The table whose rows and indexes a span is, all of them and nothing else; 0: it is no table's."""
+    start = len(TABLE)
+    table_id = int.from_bytes(span.start[start:], "big") if span.start.startswith(TABLE) else 0
+    return table_id if 0 < table_id < 1 << 32 and table_span(table_id) == span else 0
+
+
 def schema_span(schema: TableSchema) -> Span:
     """All rows of a table's primary index."""
     return table_span(schema.table_id, schema.index_id)

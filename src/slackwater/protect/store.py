@@ -1,7 +1,7 @@
 """Protecting, releasing and listing, inside a transaction of the caller's.
 
     protect    zones of the spans ──► deadline of the transaction = ts + shortest ttl        too late: `TooLate`, nothing written
-               meta row           ──► limits; version + 1, totals                             over a limit: `Overloaded`
+               meta row           ──► limits; version + 1, totals                             over a limit: `LimitReached`
                rows and spans
     release    the record and its spans; meta row: version + 1, totals                       no such record: `NotFound`
 
@@ -24,7 +24,7 @@ import msgspec
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, show
 from slackwater.codec.layout import KEY_MAX, KEY_MIN, table_span
-from slackwater.errors import NotFound, Overloaded, TooLate, UsageError
+from slackwater.errors import LimitReached, NotFound, TooLate, UsageError
 from slackwater.hooks import probe
 from slackwater.model.protection import RECORD_ID_BYTES, Kept, Metadata, Mode, Record, State, kept_in
 from slackwater.model.retention import still_there
@@ -205,7 +205,7 @@ class ProtectionStore:
         for what, count, setting in (("records", changed.records, RECORDS_MAX), ("spans", changed.spans, SPANS_MAX)):
             limit = int(self._settings[setting])
             if count > limit:
-                raise Overloaded(
+                raise LimitReached(
                     f"this would make {count} protected {what}, and there may be {limit} ({setting}); release some, or"
                     " raise the limit",
                     limit=limit,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackwater.errors import AccessDenied, LogIdentityMismatch, Overloaded, UsageError
+from slackwater.errors import AccessDenied, LimitReached, LogIdentityMismatch, UsageError
 from slackwater.hooks import probe
 from slackwater.model.ids import NodeId
 from slackwater.model.locality import check_locality
@@ -75,7 +75,7 @@ async def admit(member: Member, request: JoinRequest, context: Context) -> JoinR
             "the node uses another log than this cluster", expected=tuple(member.log.identity()), actual=request.log
         )
     if len(member.book.nodes) >= NODES_MAX:
-        raise Overloaded("the cluster has as many nodes as it can hold", limit=NODES_MAX)
+        raise LimitReached("the cluster has as many nodes as it can hold; decommission some", limit=NODES_MAX)
     node_id = NodeId(await member.system.increment(NODE_ID_KEY, 1))
     first = await member.book.first_range()
     own = read_identity(member.engine)

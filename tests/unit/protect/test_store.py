@@ -10,7 +10,7 @@ from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_betw
 from slackwater.codec.layout import kv as kv_key
 from slackwater.codec.layout import table_span
 from slackwater.config.zones import ZoneConfig
-from slackwater.errors import AccessDenied, NotFound, Overloaded, RetryableError, TooLate, UsageError
+from slackwater.errors import AccessDenied, LimitReached, NotFound, RetryableError, TooLate, UsageError
 from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
 from slackwater.model.system_tables import PROTECTED_TS_META, PROTECTED_TS_SPANS, PROTECTED_TS_TIMESTAMPS
@@ -200,10 +200,10 @@ def test_bad_input_is_told_in_one_line_and_changes_nothing() -> None:
             with pytest.raises(UsageError, match=match):
                 await p.protect(**given)  # type: ignore[arg-type]
         mine = await p.protect(now, Mode.AT, "user", b"", spans=[A_F, G_M], user="ann")
-        with pytest.raises(Overloaded, match=r"5 protected spans, and there may be 4"):
+        with pytest.raises(LimitReached, match=r"5 protected spans, and there may be 4"):
             await p.protect(now, Mode.AT, "user", b"", spans=[Span(bytes([4, i]), bytes([4, i, 1])) for i in (1, 3, 5)])
         await p.protect(now, Mode.AT, "user", b"", spans=[A_F])
-        with pytest.raises(Overloaded, match=r"3 protected records, and there may be 2"):
+        with pytest.raises(LimitReached, match=r"3 protected records, and there may be 2"):
             await p.protect(now, Mode.AT, "user", b"", spans=[A_F])
         with pytest.raises(AccessDenied, match="belongs to 'ann'"):
             await p.release(mine, by="bob")

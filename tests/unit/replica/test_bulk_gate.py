@@ -145,3 +145,36 @@ def test_no_more_wait_than_can_be_kept(monkeypatch):
         await waits
 
     asyncio.run(play())
+
+
+def test_a_resolution_waits_for_reads_and_not_for_ever():
+    async def play():
+        clock, gate = Clock(), BulkGate()
+        order = []
+
+        async def resolve(took_s):
+            async with gate.after_reads(clock):
+                clock.pass_s(took_s)
+                order.append("resolved")
+
+        await resolve(0.01)
+        assert clock.slept == [], "without reads it goes ahead"
+        async with gate.admitted(clock):
+            began = clock.monotonic_ns()
+            await resolve(0.01)  # the read never ends: it waits for as long as what the last one cost is worth
+            assert DUTY * 0.01 <= (clock.monotonic_ns() - began) / 1e9 - 0.01 <= DUTY * 0.01 + bulk_gate.LOOK_S
+            waiting = asyncio.create_task(resolve(0.01))
+            await asyncio.sleep(0)
+            order.append("read")
+        await waiting
+        assert order == ["resolved", "resolved", "read", "resolved"]
+        clock.pass_s(bulk_gate.GAP_S)
+        slept = len(clock.slept)
+        await resolve(5.0)
+        assert len(clock.slept) == slept, "the last read is over"
+        async with gate.admitted(clock):
+            before = clock.monotonic_ns()
+            await resolve(0.0)
+            assert (clock.monotonic_ns() - before) / 1e9 <= bulk_gate.PAUSE_S_MAX + bulk_gate.LOOK_S
+
+    asyncio.run(play())

@@ -7,6 +7,11 @@
 A scan is many pages, so it yields between any two of them. Readers wait in the order in which they came; a node that makes
 WAITING_MAX wait refuses more, because each holds a snapshot of the store. What a page costs is the time that it took, which says
 it for rows and columns, for few columns and many, on any machine; and for its bytes what the loop needs to send them.
+
+The resolution of a large commit is many commands, each of which takes the loop and the interpreter for some milliseconds, and no
+reader needs it: readers read through intents of decided transactions. So each such command waits until no bulk read is
+under way (`after_reads`), for at most `DUTY` times what the last one took: beside reads without end, intents go four
+times slower than alone. It is no point work, and no bulk read pauses for it.
 """
 
 from __future__ import annotations
@@ -29,9 +34,16 @@ WAITING_MAX = 1024
 WINDOW_S = 0.1
 POINTS_MIN = 4
 """Pieces of point work in a window that make a node busy; what a node does for itself is fewer."""
+POINT_WRITES_MAX = 256
+"""A batch of more writes is a bulk one: rows that are loaded, intents of a large commit that are resolved."""
 DUTY = 3
 SENT_BYTES_PER_S = 1 << 30
 """What the loop passes on in a second, about: it copies a page into a frame, and the kernel copies that."""
+GAP_S = 0.02
+"""Between two pages of a scan there is about as much time: a bulk read is under way until it has been over for so long."""
+LOOK_S = 0.005
+PATIENCE_S = 0.05
+"""How long the first command of a resolution waits for bulk reads."""
 PAUSE_S_MAX = 0.25
 """A page that took long, because the machine is busy, does not hold up the next one for longer than this."""
 
@@ -58,6 +70,10 @@ class BulkGate:
         self._busy = False
         self._free_ns = 0
         """When the next one may begin, where there is point work."""
+        self._reading = 0
+        self._read_ns = 0
+        """When the last bulk read was over."""
+        self._patience_s = PATIENCE_S
         self.paused_s = 0.0
         """What bulk reads have waited for point work, all together."""
 
@@ -73,9 +89,36 @@ class BulkGate:
             self._points, self._window_ns = 0, now_ns
         return self._busy
 
+    def read(self, now_ns: int) -> bool:
+        """Whether a bulk read is under way, or its next page is about to be asked for."""
+        return self._reading > 0 or (self._read_ns > 0 and now_ns - self._read_ns < GAP_S * 1e9)
+
+    @asynccontextmanager
+    async def after_reads(self, clock: Clock) -> AsyncIterator[None]:
+        """Let bulk reads go first, within bounds; for a command that resolves intents in bulk, which is run in the block."""
+        until_ns = clock.monotonic_ns() + int(self._patience_s * 1e9)
+        while self.read(now_ns := clock.monotonic_ns()) and now_ns < until_ns:
+            probe("replica.resolution_waits_for_reads")
+            await clock.sleep(LOOK_S)
+        began_ns = clock.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._patience_s = min(DUTY * (clock.monotonic_ns() - began_ns) / 1e9, PAUSE_S_MAX)
+
     @asynccontextmanager
     async def admitted(self, clock: Clock) -> AsyncIterator[Page]:
         """Go ahead when it is this read's turn; beside point work it keeps the turn until it is done."""
+        self._reading += 1
+        try:
+            async with self._admitted(clock) as page:
+                yield page
+        finally:
+            self._reading -= 1
+            self._read_ns = clock.monotonic_ns()
+
+    @asynccontextmanager
+    async def _admitted(self, clock: Clock) -> AsyncIterator[Page]:
         if self._waiting >= WAITING_MAX:
             raise Overloaded("too many bulk reads wait on this node; back off, or ask another one", limit=WAITING_MAX)
         self._waiting += 1

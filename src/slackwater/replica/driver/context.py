@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import DamageError, StorageError
-from slackwater.replica.driver.bulk_gate import BulkGate
+from slackwater.replica.driver.bulk_gate import POINT_WRITES_MAX, BulkGate
 from slackwater.replica.evaluation import NO_RULES, Neighbors, RetentionRules
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.columns.shelf import NOTHING, Shelf
@@ -211,7 +211,8 @@ class ReplicaContext:
     def write(self, batch: WriteBatch) -> None:
         """Write to the engine. No other code may write rows: what changes beside columns is remembered with them."""
         noted = self.columns.note(batch)
-        self.bulk_gate.point()
+        if len(batch) <= POINT_WRITES_MAX:
+            self.bulk_gate.point()
         try:
             self.engine.write(batch)
         except StorageError as error:

@@ -86,7 +86,9 @@ class Executor:
         """Answer in this very step, or begin the command that is the answer; None: something has to be waited for."""
         if batch.header.follower_ok or not AT_ONCE.issuperset(map(type, batch.requests)):
             return None
-        now = self._context.clock.now()
+        now, context = self._context.clock.now(), self._context
+        if _resolves_in_bulk(batch) and context.bulk_gate.read(context.runtime.clock.monotonic_ns()):
+            return None
         if admission.latest_timestamp(batch) > now or buggify("replica.the_long_way"):
             return None
         admission.check_size(batch)
@@ -142,6 +144,14 @@ class Executor:
             replica.check_alive()
             replica.check_bounds(batch)
             return await follower_read(replica, batch)
+        if _resolves_in_bulk(batch):
+            async with context.bulk_gate.after_reads(context.runtime.clock):
+                return await self._execute_led(batch, deadline)
+        return await self._execute_led(batch, deadline)
+
+    async def _execute_led(self, batch: Batch, deadline: Deadline) -> BatchResult:
+        """Answer as leaseholder; a push that has to wait for a record is tried again when that has changed."""
+        replica = self._replica
         for _ in range(PUSH_ROUNDS_MAX):
             await replica.leasing.hold(within_s=deadline.remaining())
             result, parked = await self._execute_surely(batch, deadline)
@@ -150,9 +160,9 @@ class Executor:
         return result
 
     def _metered(self, batch: Batch) -> None:
-        """Count a batch as load of the range, and as point work unless it reads in bulk."""
+        """Count a batch as load of the range, and as point work unless it reads or resolves in bulk."""
         load = self._replica.load
-        if not batch.requests or type(batch.requests[0]) not in BULK:
+        if not batch.requests or not (type(batch.requests[0]) in BULK or _resolves_in_bulk(batch)):
             self._context.bulk_gate.point()
         if load.wants_key() and (span := declare.bounds(batch)) is not None:
             load.sample(span.start)
@@ -331,3 +341,8 @@ class Executor:
     def _answer(self, evaluation: Evaluation, state: RangeState, served: tuple[Served, ...] = ()) -> BatchResult:
         now = self._context.clock.now() if evaluation.finishers else MIN
         return evaluation.result(state, self._context.node_id, now=now, served=served)
+
+
+def _resolves_in_bulk(batch: Batch) -> bool:
+    """Whether a batch resolves the intents of spans: those of a large commit (`txn.resolving`)."""
+    return any(type(request) is requests.ResolveIntents and bool(request.spans) for request in batch.requests)
