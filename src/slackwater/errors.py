@@ -19,6 +19,7 @@
     │   ├── ConnectionLost
     │   ├── DeadlineExceeded
     │   └── Overloaded             a bound was reached; back off
+    ├── LimitReached               the cluster holds as many as it may; give some up, or raise the limit
     ├── TooStale                   the nearest replica is behind what a read insists on; wait, or allow others
     ├── BelowGcThreshold           history is gone; pick a later timestamp (permanent)
     ├── TooLate                    history may be collected already, so it cannot be protected; pick a later timestamp

@@ -8,6 +8,7 @@ import pytest
 from slackwater.clock.timestamp import add_seconds
 from slackwater.codec.layout import kv
 from slackwater.config.zones import ZoneConfig, zone_key
+from slackwater.errors import LimitReached
 from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import write_zone
@@ -16,6 +17,7 @@ from slackwater.server.reports import report
 from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import PLANTED, load
 from tests.sim.cluster import Cluster, play
+from tests.sim.test_client import session
 
 A_F = Span(kv(b"a"), kv(b"f"))
 SETTINGS = {"protected_timestamp.reconcile_interval": 1.0, "feed.protection_grace": 2.0}
@@ -90,6 +92,21 @@ def test_a_table_is_protected_with_all_that_it_takes_to_read_it() -> None:
             assert any(key in span for span in record.spans), key
 
     play(story)
+
+
+def test_one_protection_too_many_is_refused_at_once() -> None:
+    async def story(c: Cluster) -> None:
+        db = session(c)
+        await db._gateways.greet()
+        await db.create_table("t", {"id": "int8"}, primary_key="id")
+        kept = [await db.protect(["t"], at=db.now()) for _ in range(2)]
+        began = c.runtime.clock.monotonic_ns()
+        with pytest.raises(LimitReached, match=r"3 protected records, and there may be 2 .*release some"):
+            await db.protect(["t"], at=db.now())
+        assert c.runtime.clock.monotonic_ns() - began < 1_000_000_000, "simulated time: it is not tried again"
+        assert {one.id for one in await db.protections()} == {one.id for one in kept}
+
+    play(story, settings={**SETTINGS, "protected_timestamp.records_max": 2.0})
 
 
 def test_what_is_pinned_is_counted_once_the_ttl_would_let_it_go_and_old_protections_are_warned_of() -> None:
