@@ -1,9 +1,9 @@
 """What is collected, watched as it is applied (I-26, and the half of I-28 that says that garbage goes).
 
     I-26   every deletion: whatever can still be read of its key, above the threshold, at a kept instant and at a protected one,
-           shows what V shows there, where an intent stands for what it has become on a replica that is ahead; a threshold is
-           raised only as far as the leaseholder's copies of zones and protections allow, and never past a protection that was
-           acknowledged
+           shows what V shows there, where an intent stands for what it has become on a replica that is ahead, and of a dropped
+           table or index nothing is read since it was dropped; a threshold is raised only as far as the leaseholder's copies of
+           zones and protections allow, and never past a protection that was acknowledged
     I-28   after healing, on every replica: no garbage that nothing needs is older than its time to live and some slack
 
 Which protections were acknowledged, the oracle knows from the clients that asked for them (`AcknowledgedWrite`), not from nodes.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, from_us
-from slackwater.codec.layout import KEY_MAX, KV, split_version
+from slackwater.codec.layout import INDEX_BYTES, KEY_MAX, KV, split_version
 from slackwater.model.protection import kept_in
 from slackwater.model.retention import clip, readable, stretches
 from slackwater.model.spans import Span
@@ -71,6 +71,8 @@ class OnlyGarbageGoes(_Watcher):
     def __init__(self, versions: VersionsOracle) -> None:
         self._versions = versions
         self._touched: dict[str, set[bytes]] = {}
+        self._dropped: dict[bytes, Timestamp] = {}
+        """By the first bytes of an index's keys: since when it is gone, as any node has learned."""
 
     def attach(self, world: World) -> None:
         """Look at thresholds as they are decided."""
@@ -133,7 +135,8 @@ class OnlyGarbageGoes(_Watcher):
         instants |= {a.kept.ts for a in acknowledged(self.world).values() if a.kept.start <= key < a.kept.end}
         # The first replica to apply an entry holds all of V in its range; of others, and of neighbors, only what is closed.
         upto = MAX if event.first and holder is state else holder.closed
-        for t in sorted(t for t in instants if t <= upto):
+        gone = self._gone(key)
+        for t in sorted(t for t in instants if t <= upto and t < gone):
             if not readable(holder.gc_threshold, holder.kept, key, key + b"\x00", ts=Timestamp(t)):
                 continue
             expected, found = _visible(written, t), _visible(there, t)
@@ -143,6 +146,15 @@ class OnlyGarbageGoes(_Watcher):
                 )
                 self.violated("too-much-collected", text, threshold=holder.gc_threshold, position=event.position)
                 return
+
+    def _gone(self, key: bytes) -> Timestamp:
+        """Since when no read reaches a key: its table or index was dropped, or its table emptied. MAX: it lives."""
+        for node in cluster_of(self.world).nodes.values():
+            if node.member is not None:
+                at = node.member.store.context.retention.dropped_at(key, key + b"\x00")
+                if at > MIN:
+                    self._dropped[key[:INDEX_BYTES]] = at
+        return self._dropped.get(key[:INDEX_BYTES], MAX)
 
     def _states(self, event: ApplyEvent) -> Iterator[RangeState]:
         """Every range of the node that applied this: a deletion must not have reached a neighbor."""

@@ -1,7 +1,8 @@
 """Bulk reads of a table whose columns are made, changed, damaged and lost all the time (I-38).
 
     w1 w2     write, replace and delete rows of one table, some of them many at once
-    w1        alters it now and then: columns come, widen, are renamed and go, an index comes and goes, all rows go at once
+    w1        alters it now and then: columns come, widen, are renamed and go (rows that go at once, when a table is emptied,
+              are left to tests/integration/test_columns.py: oracles of closed history do not know which keys are gone)
     r1 r2     scan and take snapshots, of the present and of the past, with any choice of columns and predicates; begin feeds
     rot       now and then a bit of a file of columns is flipped, or a file is gone
 
@@ -84,15 +85,7 @@ class ColumnsWorker(TableClient):
 
     async def _alter(self) -> None:
         """Begin to change the table; the job goes on by itself."""
-        draw = self._draw
-        if draw.chance(1, 6):
-            await self.db.truncate_table(TABLE, wait=False)
-        elif draw.chance(1, 5):
-            await self.db.create_index(TABLE, "by_n", "n", wait=False)
-        elif draw.chance(1, 4):
-            await self.db.drop_index(TABLE, "by_n", wait=False)
-        else:
-            await self.db.alter_table(TABLE, **draw.pick(ALTERATIONS), wait=False)
+        await self.db.alter_table(TABLE, **self._draw.pick(ALTERATIONS), wait=False)
         probe("columns.altered")
 
     async def _write(self) -> None:
