@@ -140,6 +140,33 @@ def test_only_an_expired_epoch_is_ended_by_others():
     asyncio.run(main())
 
 
+def test_a_slow_answer_does_not_hide_that_the_node_has_come_back():
+    """The record that one wrote to end an epoch is older news than the renewal that one heard of before the answer came."""
+
+    async def main():
+        wall, records = Wall(), Records()
+        one, two = pair(wall, records)
+        await one._begin()
+        await two._begin()
+        await two.refresh()
+        wall.ns += int(10e9)
+        put = records.conditional_put
+
+        async def slowly(key, value, *, expected):
+            await put(key, value, expected=expected)
+            records.conditional_put = put
+            await one._heartbeat()  # refused: it finds the new epoch
+            await one._heartbeat()
+            await two.refresh()
+
+        records.conditional_put = slowly
+        ended = await two.end_epoch(two.get(N1))
+        assert two.get(N1).epoch == ended.epoch
+        assert two.get(N1).live_at(two._clock.now())
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("duration", "interval", "expected"),
     [(4.0, 1.0, 1.0), (1.2, 1.0, 0.35), (2.0, 5.0, 0.75), (0.5, 1.0, 0.25), (0.8, 0.1, 0.1)],

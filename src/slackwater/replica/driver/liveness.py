@@ -409,7 +409,7 @@ class NodeLiveness:
             if known is not None and known.epoch > record.epoch:
                 return known
             raise UnavailableError(f"n{record.node_id} came back to life") from refused
-        self._known[record.node_id] = ended
+        self._learn(ended)  # unless its node has renewed it in the meantime
         return ended
 
     async def drain(self) -> None:
