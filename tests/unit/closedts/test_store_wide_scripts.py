@@ -31,7 +31,7 @@ from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
 from tests import golden
 from tests.unit.closedts.test_side_transport_scripts import number, seconds
-from tests.unit.closedts.transport_world import at
+from tests.unit.closedts.transport_world import at, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,12 +178,12 @@ class Runner:
         ts = self._insert(replica, at(float(more["at"])))
         lai = self._flush(replica)
         self._apply(behind)
-        return seconds(f"n{replica.node.id} writes {name} at {_shown(ts)}, index {lai}")
+        return seconds(f"n{replica.node.id} writes {name} at {shown(ts)}, index {lai}")
 
     def do_evaluate(self, name: str, **more: str) -> str:
         replica = self._leader(name)
         return seconds(
-            f"n{replica.node.id} evaluates a write of {name} at {_shown(self._insert(replica, at(float(more['at']))))}"
+            f"n{replica.node.id} evaluates a write of {name} at {shown(self._insert(replica, at(float(more['at']))))}"
         )
 
     def do_index(self, name: str, behind: str = "") -> str:
@@ -282,7 +282,7 @@ class Runner:
         for other, follower in self.nodes.items():
             if other not in lost.split(","):
                 follower.receiver.take(beat)
-        return self._shown(beat)
+        return self._beat(beat)
 
     def do_stream(self, name: str, **more: str) -> str:
         """A follower comes back to a sender and says what it has had: it is sent one heartbeat for all that it missed."""
@@ -290,9 +290,9 @@ class Runner:
         beats = sender.after(follower.receiver.had(sender.node_id)[1] or None)
         for beat in beats:
             follower.receiver.take(beat)
-        return "\n".join(self._shown(beat) for beat in beats) or "nothing to send"
+        return "\n".join(self._beat(beat) for beat in beats) or "nothing to send"
 
-    def _shown(self, beat: Heartbeat) -> str:
+    def _beat(self, beat: Heartbeat) -> str:
         return seconds(beat.status())
 
     def do_store(self, name: str, of: str) -> str:
@@ -327,7 +327,7 @@ class Runner:
         then = f", {waiting.ts} once index {waiting.lai} is applied" if waiting else ""
         lacks = "; it lacks information" if range_id in node.receiver.lacking else ""
         return seconds(
-            f"{name} sends the read of {range} at {more['at']} on: closed here is {_shown(known)}{then}{lacks}"
+            f"{name} sends the read of {range} at {more['at']} on: closed here is {shown(known)}{then}{lacks}"
         )
 
     # --- the minimum proposal timestamp on its own -------------------------------------------------------------------
@@ -349,14 +349,6 @@ class Runner:
     def _mpt(self) -> str:
         inside = " ".join(f"{name}@{ts}" for name, (ts, _) in self.inside.items())
         return f"  {self.mpt.status()}  in process: {inside or '-'}"
-
-
-def _shown(ts: int) -> str:
-    """A timestamp, as the nearest tick when it lies just above a whole number of seconds."""
-    whole, ticks = divmod(ts, from_us(1_000_000))
-    if ticks == 1:
-        return f"{whole}+"
-    return f"{ts / from_us(1_000_000):g}"
 
 
 def range_(count: int) -> range:

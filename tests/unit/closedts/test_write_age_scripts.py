@@ -21,7 +21,7 @@ from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
 from tests import golden
 from tests.unit.closedts.test_side_transport_scripts import number, seconds
-from tests.unit.closedts.transport_world import at
+from tests.unit.closedts.transport_world import at, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ class Runner:
         for command, verdict in applied.outcomes:
             self.buffer.take_decided(command.command_id)
             lines.append(f"  log: index {command.lai} {verdict.value}")
-        return seconds("\n".join([*lines, f"  n2 serves up to {_shown(self.follower.closed)}"]))
+        return seconds("\n".join([*lines, f"  n2 serves up to {shown(self.follower.closed)}"]))
 
     def do_write(self, now: str, delayed: str = "", **more: str) -> str:
         wanted = at(float(more["at"]))
@@ -89,7 +89,7 @@ class Runner:
         payload = self._propose(now, ts)
         (command,) = decode_packet(payload).commands
         moved = "" if ts == wanted else f", moved up from {more['at']}"
-        line = f"write at {_shown(ts)}{moved}: index {command.lai}, carries {_shown(command.closed)}"
+        line = f"write at {shown(ts)}{moved}: index {command.lai}, carries {shown(command.closed)}"
         if delayed:
             self.late[delayed] = payload
             return f"{line}; it is delayed on its way to the log"
@@ -101,12 +101,12 @@ class Runner:
     def do_empty(self, now: str) -> str:
         payload = self._propose(now)
         (command,) = decode_packet(payload).commands
-        return f"empty command: index {command.lai}, carries {_shown(command.closed)}\n{self._append(payload)}"
+        return f"empty command: index {command.lai}, carries {shown(command.closed)}\n{self._append(payload)}"
 
     def do_push_out(self) -> str:
         payload = self.buffer.push_out(b"e" * COMMAND_ID_BYTES)
         (command,) = decode_packet(payload).commands
-        return f"empty command: index {command.lai}, carries {_shown(command.closed)}\n{self._append(payload)}"
+        return f"empty command: index {command.lai}, carries {shown(command.closed)}\n{self._append(payload)}"
 
     def do_arrives(self, name: str) -> str:
         return f"{name} is appended at last\n{self._append(self.late.pop(name))}"
@@ -117,13 +117,7 @@ class Runner:
         payload = self._propose(start, trigger=LeaseTrigger(lease, read_floor=at(float(start))))
         told = self._append(payload)
         self._lead()
-        return f"{to} holds the lease from {start} on\n{told}\n  nothing is written at or below {_shown(self._bound(start))}"
-
-
-def _shown(ts: int) -> str:
-    """A timestamp in seconds; one that lies just above a whole number of them with a plus."""
-    whole, ticks = divmod(ts, from_us(1_000_000))
-    return f"{whole}+" if ticks == 1 else f"{ts / from_us(1_000_000):g}"
+        return f"{to} holds the lease from {start} on\n{told}\n  nothing is written at or below {shown(self._bound(start))}"
 
 
 SCRIPTS = [path for path in golden.scripts("closedts") if path.stem.startswith("max_write_age_")]

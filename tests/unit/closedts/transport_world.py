@@ -30,6 +30,12 @@ def at(seconds: float) -> Timestamp:
     return from_us(round(seconds * 1_000_000))
 
 
+def shown(ts: int) -> str:
+    """A timestamp in seconds; the first one above a whole number of them as that number and a plus."""
+    whole, ticks = divmod(ts, from_us(1_000_000))
+    return f"{whole}+" if ticks == 1 else f"{ts / from_us(1_000_000):g}"
+
+
 def lease(upto: float = 1e6, epoch: int = EPOCH) -> NodeLease:
     """A node's epoch that ends late."""
     return NodeLease(Epoch(epoch), at(upto))
