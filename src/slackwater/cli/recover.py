@@ -20,9 +20,9 @@ from slackwater.protocol.node.services import HELLO, HelloRequest
 from slackwater.runtime.real import RealRuntime, run
 from slackwater.runtime.tcp import is_loopback
 from slackwater.server.arguments import DEFAULT_USER
-from slackwater.server.process import ENGINE, LOG_FILE, PRIVATE_MODE
+from slackwater.server.process import ENGINE, LOG_FILE
 from slackwater.server.recovery import build, make_plan
-from slackwater.server.recovery.offline import check_empty, opened, remove_unfinished
+from slackwater.server.recovery.offline import begin, check_empty, finished, opened
 from slackwater.server.recovery.plan import describe, system_lost
 from slackwater.settings import Settings
 from slackwater.storage.rocks import RocksDisk
@@ -136,7 +136,7 @@ async def _check_gone(survivors: Sequence[Survivor], options: argparse.Namespace
 
 async def _apply(plan: RecoveryPlan, options: argparse.Namespace, told: Any) -> RebuiltStore:
     check_empty(options.into)
-    options.into.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
+    begin(options.into)
     settings = Settings()
     runtime: RealRuntime
     runtime = RealRuntime(
@@ -161,11 +161,9 @@ async def _apply(plan: RecoveryPlan, options: argparse.Namespace, told: Any) -> 
                     progress=told,
                 )
                 await engine.flush()
-            except BaseException:
+            finally:
                 engine.close()
-                remove_unfinished(options.into)
-                raise
-            engine.close()
+            finished(options.into)
             return built
         finally:
             await log.close()

@@ -14,7 +14,7 @@ from slackwater.runtime.real import run
 from slackwater.runtime.tcp import format_address, parse_address
 from slackwater.server.arguments import DEFAULT_ADDRESS, address_of, addresses_of, settings_of
 from slackwater.server.journal import Format, Level
-from slackwater.server.process import StartOptions, serve
+from slackwater.server.process import UNFINISHED, StartOptions, serve
 
 HTTP_PORT_ABOVE = 80
 _SECRET = re.compile(r"(?<=//)\S*@")
@@ -55,6 +55,8 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     if options.certs is not None and options.insecure:
         raise UsageError("--certs and --insecure exclude each other")
+    if (options.store / UNFINISHED).exists():
+        raise UsageError(f"the store in {options.store} is not whole; run `slackwater recover apply` into it again")
     start = StartOptions(
         store=options.store,
         listen=address_of(options.listen),

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
 
 ENGINE = "engine"
+UNFINISHED = "recovery-not-finished"
+"""In a directory in which `slackwater recover apply` was making a store when it ended."""
 LOG_FILE = "log.db"
 EXIT_AT_ONCE = 130
 PRIVATE_MODE = 0o700

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slackwater.errors import StorageError, UsageError
-from slackwater.server.process import ENGINE
+from slackwater.server.process import ENGINE, PRIVATE_MODE, UNFINISHED
 from slackwater.server.recovery.survey import check_together, survey
 from slackwater.storage.rocks import RocksFiles
 
@@ -57,6 +57,11 @@ def _engine_in(directory: Path, *, force: bool) -> Path:
         raise UsageError(
             f"{directory} holds no store; name a node's data directory (its --store)", store=str(directory)
         )
+    if unfinished(directory):
+        raise UsageError(
+            f"the store in {directory} was not finished by `slackwater recover apply`; name stores of the old cluster",
+            store=str(directory),
+        )
     if in_use(engine) and not force:
         raise UsageError(
             f"a process has {directory} open: its node runs. Stop it first; a cluster that runs needs no recovery",
@@ -82,14 +87,31 @@ def in_use(engine: Path) -> bool:
 
 
 def check_empty(directory: Path) -> None:
-    """Raise `UsageError` unless a new store can be made in `directory`."""
+    """Raise `UsageError` unless a new store can be made in `directory`; what an unfinished attempt left there is no store."""
     try:
-        if directory.exists() and any(directory.iterdir()):
+        if directory.exists() and not unfinished(directory) and any(directory.iterdir()):
             raise UsageError(f"{directory} is not empty; recover into a new directory")
     except OSError as error:
         raise UsageError(f"{directory} cannot be used: {error.strerror}") from error
 
 
-def remove_unfinished(directory: Path) -> None:
-    """Remove a new store that was not finished, so that the same command can be given again."""
-    shutil.rmtree(directory / ENGINE, ignore_errors=True)
+def unfinished(directory: Path) -> bool:
+    """Whether a new store was begun in `directory` and not finished: the process was killed, or its disk was full."""
+    return (directory / UNFINISHED).exists()
+
+
+def begin(directory: Path) -> None:
+    """Make `directory` hold nothing but the note that a store is being made in it; an unfinished attempt is removed."""
+    directory.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
+    if unfinished(directory):
+        for left in directory.iterdir():  # all of it was made after the note, in a directory that was empty
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            elif left.name != UNFINISHED:
+                left.unlink()
+    (directory / UNFINISHED).touch(mode=0o600)
+
+
+def finished(directory: Path) -> None:
+    """The store in `directory` is whole and durable: nodes may be started on it."""
+    (directory / UNFINISHED).unlink()
