@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slackwater.catalog.lease_driver import ROWS
 from slackwater.catalog.records import decode_record, descriptors_span, is_version
-from slackwater.clock.timestamp import Timestamp
+from slackwater.clock.timestamp import MAX, Timestamp
 from slackwater.codec.index_entries import IndexCodec
 from slackwater.codec.layout import TABLE, split_table_key, split_version, table_span
 from slackwater.codec.rows import RowCodec, version_of
@@ -185,8 +185,13 @@ class WithinItsVersion(_Watcher):
                         wanted = {
                             k: at for k, f in keys.items() if low <= k < high and (at := _live(f, ts)) is not None
                         }
-                        if seen != wanted:
-                            differ = sorted(seen.items() ^ wanted.items())[:4]
+                        gone = histories[table_id].gone_indexes
+                        differ = sorted(
+                            one
+                            for one in seen.items() ^ wanted.items()
+                            if ts < gone.get(split_table_key(one[0])[1], MAX)  # else no read at ts reaches it
+                        )[:4]
+                        if differ:
                             text = f"{name} shows {histories[table_id].latest.name} at {ts} other than V: {differ}"
                             yield Violation(self.name, "replica-differs", text, {})
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from slackwater.codec.layout import TABLE, prefix_end, split_version
 from slackwater.runtime.seam import Family
 from slackwater.sim.checkers.history import ObservedVersion, VersionHistory
+from slackwater.sim.oracles.dropped import TableLives
 from slackwater.sim.oracles.replication import _Watcher, sampled
 from slackwater.sim.scenarios.cluster_plan import KV_SPAN
 from slackwater.storage.intents import decode_intent
@@ -81,9 +82,11 @@ class ClosedStays(_Watcher):
     def __init__(self) -> None:
         self._looks: list[_Look] = []
         self._turn = 0
+        self._lives = TableLives()
 
     def applied(self, event: ApplyEvent) -> None:
         """Now and then: look again at a kept moment, and keep another."""
+        self._lives.learn(event)
         if event.engine is None or not sampled(event.position, LOOK_ONE_IN) or not event.last_of_run:
             return
         descriptor, closed = event.after.descriptor, event.after.closed
@@ -108,7 +111,8 @@ class ClosedStays(_Watcher):
         skip = look.blocked | _blocked(event.engine, start, end, look.ts)
         expected = {k: ts for k, ts in look.visible.items() if start <= k < end}
         for key in sorted(visible.keys() | expected.keys()):
-            if key not in skip and visible.get(key) != expected.get(key):
+            differs = key not in skip and visible.get(key) != expected.get(key)
+            if differs and look.ts < self._lives.gone(key):
                 text = (
                     f"{event.node} r{descriptor.range_id}: a read at the closed timestamp {look.ts} now sees {key!r} at "
                     f"{visible.get(key)}, {look.node} saw it at {expected.get(key)}"
