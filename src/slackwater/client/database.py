@@ -30,7 +30,7 @@ from slackwater.client.transaction import AsyncTransaction, Attempts
 from slackwater.client.writes import Writer, WriteResult
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.damage import decode_row
-from slackwater.errors import DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError
+from slackwater.errors import DecodeError, RetryableError, SchemaChanged, SlackwaterError, UsageError, VersionUnknown
 from slackwater.model.spans import Span
 from slackwater.protocol.client import calls
 from slackwater.protocol.client.calls import WriteKind
@@ -178,10 +178,28 @@ class AsyncDatabase(SchemaOperations):
         If the scan must begin again, that is a `RetryableError`.
         """
         deadline = self._gateways.deadline()
-        asked = await self._query(table, deadline, columns=columns, where=where, limit=limit, index=index, order=order)
-        asked.check_streams()
-        async for batch in self._batches(asked):
-            yield batch
+        begun = undecoded = False
+        while True:
+            asked = await self._query(
+                table, deadline, columns=columns, where=where, limit=limit, index=index, order=order
+            )
+            asked.check_streams()
+            try:
+                async for batch in self._batches(asked):
+                    begun = True
+                    yield batch
+            except (RetryableError, VersionUnknown) as error:
+                self._tables.forget(table)
+                if isinstance(error, VersionUnknown) and begun:
+                    raise RetryableError(
+                        f"table {table} was changed during a scan; scan again: {error.message}"
+                    ) from error
+                if begun or undecoded:
+                    raise
+                undecoded = isinstance(error, VersionUnknown)
+                await deadline.again(error, "nothing was read")
+            else:
+                return
 
     async def explain_scan(
         self,

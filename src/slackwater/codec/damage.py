@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slackwater.clock.timestamp import MIN, Timestamp, show
 from slackwater.codec.layout import show_key
 from slackwater.codec.rows import RowCodec
-from slackwater.errors import DamagedRow, DecodeError
+from slackwater.errors import DamagedRow, DecodeError, VersionUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,13 +28,19 @@ def decode_row(codec: RowCodec, key: bytes, value: bytes) -> dict[str, Any]:
         raise damaged_row(codec.schema, key, error) from error
 
 
-def damaged_row(schema: TableSchema, key: bytes, error: DecodeError, *, committed: Timestamp = MIN) -> DamagedRow:
-    """The error for a row of this key. With `committed`, of a change feed or a read of history, where a delete helps no more."""
+def damaged_row(schema: TableSchema, key: bytes, error: DecodeError, *, committed: Timestamp = MIN) -> DecodeError:
+    """The error for a row of this key. With `committed`, of a change feed or a read of history, where a delete helps no more.
+
+    A row of a version that the reader was not given is most likely as it should be, so this does not advise to delete it.
+    """
     try:
         shown: object = RowCodec(schema).decode_key(key)
     except DecodeError:
         shown = show_key(key)
     what = f"row {shown} of table {schema.name} cannot be decoded: {error.message}"
+    if isinstance(error, VersionUnknown):
+        again = "its table was changed meanwhile: read again; if that repeats, slackwater jobs verify says whether it is damaged"
+        return VersionUnknown(f"{what}; {again}", **error.facts | {"key": key})
     if committed:
         when = f"{show(committed)} ({int(committed)})"
         what += f"; it was committed at {when}, and history keeps it: read or follow from after then"

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from slackwater.codec.keys import KeyType, decode_key, element_encoder, stored_encoder
 from slackwater.codec.layout import split_table_key, table_prefix
 from slackwater.codec.retype import widen
-from slackwater.errors import DecodeError, EntryTooLarge, UsageError
+from slackwater.errors import DecodeError, EntryTooLarge, UsageError, VersionUnknown
 from slackwater.model.kinds import VARIABLE, ColumnKind
 from slackwater.model.values import load_as_is, loader, storer
 
@@ -178,9 +178,9 @@ def key_types(schema: TableSchema) -> list[KeyType]:
     return [KeyType(c.type.kind, descending) for c, descending in schema.key_columns()]
 
 
-def unknown_version(version: int, table: str) -> DecodeError:
+def unknown_version(version: int, table: str) -> VersionUnknown:
     """The error for a value whose schema the reader was not given."""
-    return DecodeError(
+    return VersionUnknown(
         "a row was written under a descriptor version that the reader was not given", version=version, table=table
     )
 

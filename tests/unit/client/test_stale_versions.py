@@ -10,7 +10,9 @@ import pytest
 
 from slackwater.catalog import ladder
 from slackwater.catalog.ladder import Rung
-from slackwater.errors import LeasesInTheWay, RetryableError, UsageError
+from slackwater.codec.damage import decode_row
+from slackwater.codec.rows import RowCodec
+from slackwater.errors import LeasesInTheWay, RetryableError, UsageError, VersionUnknown
 from slackwater.protocol.client.schema import DropIndex
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
@@ -68,6 +70,25 @@ def test_a_dropped_index_is_not_read_by_a_client_that_knew_it() -> None:
             assert (await then.scan("snapshot", where=where)).num_rows == 1
             with pytest.raises(UsageError, match="has no unique index 'by_owner'"):
                 await in_transaction(other, lambda tx: tx.get("by", "o4", by="by_owner"))
+
+    asyncio.run(main())
+
+
+def test_a_row_of_a_newer_version_is_read_after_looking_again_and_never_called_damaged() -> None:
+    async def main() -> None:
+        async with Cluster(2, **FAST) as cluster, session(cluster, 0) as db, session(cluster, 1) as other:
+            await db.create_table("t", ACCOUNTS, primary_key="id")
+            await db.upsert("t", accounts(3))
+            known = await other.history("t")
+            await other.get("t", 1)
+            await db.alter_table("t", add_column={"note": "text default '-'"})
+            await db.upsert("t", [{**accounts(1)[0], "note": "new"}])
+            found = [row async for batch in other.scan_batches("t") for row in batch.to_pylist()]
+            assert len(found) == 3
+            key, value = RowCodec((await db.history("t")).latest.schema).encode({**accounts(1)[0], "note": "new"})
+            with pytest.raises(VersionUnknown, match="read again") as told:
+                decode_row(RowCodec(known.latest.schema), key, value)
+            assert "removes it by its key" not in told.value.message
 
     asyncio.run(main())
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slackwater.codec.bulk_arrow import plan_schema, unpack
-from slackwater.codec.rows import unknown_version
-from slackwater.errors import DecodeError, SlackwaterError, StorageError
+from slackwater.errors import SlackwaterError, StorageError, VersionUnknown
 from slackwater.hooks import probe
 from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range.bulk import Blocks, ScanArrow
@@ -55,10 +54,10 @@ class Columns:
         except StorageError:  # the rows rotted; their columns did not
             probe("columns.oracle_rows_rotten")
             return
+        except VersionUnknown:
+            probe("columns.oracle_version_unknown")  # the segment knows a version that was published since
+            return
         except SlackwaterError as error:
-            if isinstance(error, DecodeError) and unknown_version(0, "").message in error.message:
-                probe("columns.oracle_version_unknown")  # the segment knows a version that was published since
-                return
             self.world.violated(self.name, "rows-refuse", f"rows refuse what columns gave: {error}")
             return
         given = [row for batch in unpack(found.blocks, plan_schema(plan), found.patches) for row in batch.to_pylist()]
