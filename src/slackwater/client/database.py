@@ -178,28 +178,14 @@ class AsyncDatabase(SchemaOperations):
         If the scan must begin again, that is a `RetryableError`.
         """
         deadline = self._gateways.deadline()
-        begun = undecoded = False
-        while True:
-            asked = await self._query(
-                table, deadline, columns=columns, where=where, limit=limit, index=index, order=order
-            )
-            asked.check_streams()
-            try:
-                async for batch in self._batches(asked):
-                    begun = True
-                    yield batch
-            except (RetryableError, VersionUnknown) as error:
-                self._tables.forget(table)
-                if isinstance(error, VersionUnknown) and begun:
-                    raise RetryableError(
-                        f"table {table} was changed during a scan; scan again: {error.message}"
-                    ) from error
-                if begun or undecoded:
-                    raise
-                undecoded = isinstance(error, VersionUnknown)
-                await deadline.again(error, "nothing was read")
-            else:
-                return
+        asked = await self._query(table, deadline, columns=columns, where=where, limit=limit, index=index, order=order)
+        asked.check_streams()
+        try:
+            async for batch in self._batches(asked):
+                yield batch
+        except VersionUnknown as error:
+            self._tables.forget(table)
+            raise RetryableError(f"table {table} was changed during a scan; scan again: {error.message}") from error
 
     async def explain_scan(
         self,
