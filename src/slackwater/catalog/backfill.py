@@ -215,7 +215,7 @@ class Backfills:
         await self._catalog.refresh()
         history = await self._catalog.find_id(wanted.table_id)
         assert isinstance(wanted.change, to.CreateIndex | to.DropIndex), wanted.change
-        if history.latest.dropped:
+        if history.latest.dropped or history.latest.dropping:
             raise UsageError(f"table {wanted.table} was dropped", table=wanted.table)
         index = find_index(history.latest.indexes, wanted.change.index, table=wanted.table)
         if index.state is not ElementState.BACKFILLING:
