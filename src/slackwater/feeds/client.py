@@ -286,10 +286,11 @@ class SpanFeed:
         self._registrations[number] = _Registration(span, after, link, heard_ns=now_ns, stalls=stalls)
         try:
             await self._client.links.register(node_id, request)
-        except (SlackwaterError, CancelledError):
-            if self._registrations.pop(number, None) is None:
+        except (SlackwaterError, CancelledError) as error:
+            if self._registrations.pop(number, None) is not None:
+                self._drop_soon(link, number)
+            elif not isinstance(error, CancelledError):  # a feed that is being closed waits for this task to end
                 return  # its stream has ended meanwhile, and the task that saw it has placed the span again
-            self._drop_soon(link, number)
             raise
 
     async def _link(self, node_id: NodeId) -> _Link:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
 from slackwater.codec.layout import KV, kv
 from slackwater.feeds.client import Checkpoint
 from slackwater.runtime import run
 from tests.unit.feeds.test_cluster import SOON, WHOLE, Reader, check
 from tests.unit.server.cluster import Cluster
+
+if TYPE_CHECKING:
+    from slackwater.model.ids import NodeId
+    from slackwater.protocol.feeds.messages import RegisterFeed
 
 CONSUMERS = 6
 SMALL = {"feed__consumer_bytes_max": 1 << 16, "feed__client_bytes_max": 1 << 16, "rpc__stream_window": 2}
@@ -41,3 +50,27 @@ def test_all_consumers_of_a_node_share_one_connection_and_not_one_fate() -> None
                 await feed.__aexit__()
 
     run(feeds())
+
+
+def test_a_feed_closes_although_a_piece_of_it_ended_before_its_registration_was_answered() -> None:
+    """The task that placed the piece took its cancellation for the lost answer and went on for ever (seed 109900504)."""
+
+    async def closing() -> None:
+        async with Cluster(1, **SOON) as cluster:
+            (node,) = cluster.nodes
+            feed = node.feed_client.watch([WHOLE])
+            asked = asyncio.Event()
+
+            async def unanswered(node_id: NodeId, request: RegisterFeed) -> None:
+                feed._registrations.pop(request.registration)  # as `Ended` does, which overtook the answer
+                asked.set()
+                await asyncio.Event().wait()
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(node.feed_client.links, "register", unanswered)
+                await feed.__aenter__()
+                await asked.wait()
+                async with asyncio.timeout(20):
+                    await feed.__aexit__()
+
+    run(closing())
