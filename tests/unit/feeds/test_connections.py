@@ -58,6 +58,7 @@ def test_a_feed_closes_although_a_piece_of_it_ended_before_its_registration_was_
     async def closing() -> None:
         async with Cluster(1, **SOON) as cluster:
             (node,) = cluster.nodes
+            await node.admin.split(kv(b"k000050"))  # so that there is more to place
             feed = node.feed_client.watch([WHOLE])
             asked = asyncio.Event()
 
