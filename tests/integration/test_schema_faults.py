@@ -2,7 +2,7 @@
 
     transfers   move money between two accounts in one transaction; by the index, the richest account pays now and then
     changes     create and drop indexes on balances, add and drop columns and checks, without end; each waits for its job
-    faults      kill -9 of any node, of the one that runs the change's job, or of the one whose lease the change waits for
+    faults      kill -9 of any node, of the one that runs the change, or of a holder of the oldest lease (changes wait for it)
     moments     timestamps that are noted on the way, 50 or more
 
 Must hold: at every noted moment, and in the end, every index that was public then shows exactly the rows of the table, and the
@@ -146,16 +146,21 @@ class Play:
         self.stopping.set()
 
     async def victim(self, db: AsyncDatabase) -> int:
-        """The node that runs the change, or any."""
-        anyone = self.random.randrange(len(self.cluster.addresses))
-        if self.job and self.random.random() < 0.6:
-            try:
+        """The node that runs the change, one that holds a lease on the table, or any."""
+        anyone, drawn = self.random.randrange(len(self.cluster.addresses)), self.random.random()
+        try:
+            if self.job and drawn < 0.5:
                 claimed = (await db.jobs.get(self.job)).claimed_by
-            except SlackwaterError:
-                return anyone
-            if claimed.startswith("n") and int(claimed[1:]) in self.nodes:
-                self.count("kills of the executor")
-                return self.nodes[int(claimed[1:])]
+                if claimed.startswith("n") and int(claimed[1:]) in self.nodes:
+                    self.count("kills of the executor")
+                    return self.nodes[int(claimed[1:])]
+            elif drawn < 0.8:
+                oldest = sorted((held.version, held.node) for held in (await db.leases("accounts")).leases)
+                if oldest and oldest[0][1] in self.nodes:
+                    self.count("kills of a holder of the oldest lease")
+                    return self.nodes[oldest[0][1]]
+        except SlackwaterError:
+            pass
         return anyone
 
     async def note(self, db: AsyncDatabase, every_s: float) -> None:
