@@ -157,7 +157,8 @@ async def _do(options: argparse.Namespace) -> tuple[ZonesReply, dict[tuple[bytes
 
 async def _names(dialer: Dialer, host: str, configs: list[ZoneConfig]) -> dict[tuple[bytes, bytes], str]:
     """The tables whose spans have a zone, by span; one that is gone is named by its number."""
-    ids = {(c.start, c.end): table_id for c in configs if (table_id := table_of(Span(c.start, c.end)))}
+    spans = [Span(config.start, config.end) for config in configs if not config.is_rest]
+    ids = {(span.start, span.end): table_id for span in spans if (table_id := table_of(span))}
     if not ids:
         return {}
     reply = await dialer.call(host, LIST_TABLES, ListTables(), timeout=CALL_TIMEOUT_S)
