@@ -105,7 +105,7 @@ asyncio.run(engine.flush())
 make(40)
 write(range(395, 405), 50)
 asyncio.run(engine.flush())
-print("done")
+print("done", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 )
