@@ -74,7 +74,7 @@ class TableOperations:
 
     async def table(self, name: str) -> TableSchema:
         """What a table looks like now."""
-        return (await self.history(name)).latest.schema
+        return (await self.history(table_name(name))).latest.schema
 
     async def history(self, name: str | int) -> TableHistory:
         """Every version of a table, by name or id, with the time since when each holds. Asks: the answer is of now.
