@@ -46,8 +46,8 @@
     │   ├── NotFound               nothing has this id; nothing was changed, and the transaction is usable
     │   └── UnknownSetting / InvalidSetting
     ├── DecodeError                bytes that are not what they claim to be
-    │   ├── VersionUnknown         a row is of a newer version of its table than the reader knows; learn it and read again
     │   ├── DamagedRow             a stored row cannot be decoded; delete it by its key, or write it anew
+    │   │   └── VersionUnknown     it names a version of its table that the reader does not know; learn it and read again
     │   └── SegmentDamaged         a file of columns is not what was written; it is dropped, and rows are read instead
     └── InvariantViolation         a bug: stop the range or node, keep the evidence
 
@@ -367,20 +367,18 @@ class SegmentDamaged(DecodeError):
     """A file of columns is not what was written: it is dropped, and what it held is read from rows."""
 
 
-class VersionUnknown(DecodeError):
-    """A row was written under a version of its table that the reader was not given; facts: `version`, `table`.
-
-    A schema change was published meanwhile: learn the table's versions and read again.
-    """
-
-    sqlstate = "40001"
-    retry = Retry.TRANSACTION
-
-
 class DamagedRow(DecodeError):
     """A stored row cannot be decoded; facts: `table`, `key`. Deleting it by its key, or writing it anew, needs no decoding."""
 
     sqlstate = "XX001"
+
+
+class VersionUnknown(DamagedRow):
+    """A row names a version of its table that the reader was not given; facts: `version`, `table`.
+
+    Most likely a schema change was published meanwhile: learn the table's versions and read again. If that says the same, the
+    row is damaged.
+    """
 
 
 class InvariantViolation(SlackwaterError):

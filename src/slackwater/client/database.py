@@ -184,6 +184,9 @@ class AsyncDatabase(SchemaOperations):
             async for batch in self._batches(asked):
                 yield batch
         except VersionUnknown as error:
+            known, again = asked.history.latest, self._gateways.deadline()
+            if (await self._tables.by_id(known.table_id, fresh=True, deadline=again)).latest.version == known.version:
+                raise
             self._tables.forget(table)
             raise RetryableError(f"table {table} was changed during a scan; scan again: {error.message}") from error
 

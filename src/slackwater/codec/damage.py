@@ -28,23 +28,23 @@ def decode_row(codec: RowCodec, key: bytes, value: bytes) -> dict[str, Any]:
         raise damaged_row(codec.schema, key, error) from error
 
 
-def damaged_row(schema: TableSchema, key: bytes, error: DecodeError, *, committed: Timestamp = MIN) -> DecodeError:
+def damaged_row(schema: TableSchema, key: bytes, error: DecodeError, *, committed: Timestamp = MIN) -> DamagedRow:
     """The error for a row of this key. With `committed`, of a change feed or a read of history, where a delete helps no more.
 
-    A row of a version that the reader was not given is most likely as it should be, so this does not advise to delete it.
+    A row of a version that the reader was not given is most likely as it should be: the error says to read again first.
     """
     try:
         shown: object = RowCodec(schema).decode_key(key)
     except DecodeError:
         shown = show_key(key)
     what = f"row {shown} of table {schema.name} cannot be decoded: {error.message}"
-    if isinstance(error, VersionUnknown):
-        again = "its table was changed meanwhile: read again; if that repeats, slackwater jobs verify says whether it is damaged"
-        return VersionUnknown(f"{what}; {again}", **error.facts | {"key": key})
     if committed:
         when = f"{show(committed)} ({int(committed)})"
         what += f"; it was committed at {when}, and history keeps it: read or follow from after then"
     mend = f"delete('{schema.name}', [{shown}]) removes it by its key, and upsert replaces it"
+    if isinstance(error, VersionUnknown):
+        what += "; if its table was just changed, read again"
+        return VersionUnknown(f"{what}; if that says the same, {mend}", table=schema.name, key=key)
     return DamagedRow(f"{what}; {mend}", table=schema.name, key=key)
 
 
