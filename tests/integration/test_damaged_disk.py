@@ -55,7 +55,8 @@ def test_a_damaged_node_hides_and_loses_nothing(tmp_path: Path, leads: bool) -> 
                 supervisor.cancel()
                 assert all(len(copies) == 1 for copies in found.values()), found
             journal = (tmp_path / f"n{victim + 1}.journal").read_text()
-            assert "storage.damage" in journal
+            # RocksDB may meet the damage while it opens the store; then the range is left out and fetched.
+            assert "storage.damage" in journal or "store.left_out" in journal
             await asyncio.to_thread(_read_everything, cluster, victim)
 
     asyncio.run(main())

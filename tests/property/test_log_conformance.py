@@ -228,17 +228,22 @@ class LogMachine(RuleBasedStateMachine):
         finally:
             self.run_(tail.aclose())
 
-    @precondition(lambda self: len(self.tails) < TAILS_MAX)
+    # Whether a tail ends by a trim depends on what its thread had read by then, so the number of tails is no precondition:
+    # Hypothesis takes draws that differ between two runs of one example for a failure.
+
     @rule(pick=picks, range_id=ranges)
     def follow(self, pick: int, range_id: RangeId) -> None:
+        if len(self.tails) >= TAILS_MAX:
+            return
         told = self.told[range_id]
         after = max([0, *told.seen])
         handle = self.handle(pick)
         self.tails.append([handle, range_id, after, handle.tail(range_id, after=Position(after))])
 
-    @precondition(lambda self: self.tails)
     @rule(pick=picks)
     def advance(self, pick: int) -> None:
+        if not self.tails:
+            return
         entry = self.tails[pick % len(self.tails)]
         handle, range_id, after, tail = entry
         upto = self.run_(handle.head(range_id))
@@ -255,10 +260,11 @@ class LogMachine(RuleBasedStateMachine):
             self.told[range_id].check(after, found, upto)
             entry[2] = found[-1][0]
 
-    @precondition(lambda self: self.tails)
     @rule(pick=picks)
     def give_up_waiting(self, pick: int) -> None:
         """A cancelled wait loses nothing."""
+        if not self.tails:
+            return
         tail = self.tails[pick % len(self.tails)]
 
         async def wait_a_little() -> list:
