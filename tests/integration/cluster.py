@@ -301,7 +301,10 @@ async def lease_info(remote: Remote, node: NodeId, range_id: RangeId) -> request
 
 async def held_by(remote: Remote, node: NodeId) -> set[RangeId]:
     """The ranges a node has replicas of."""
-    reply = await remote.dialer.call(remote.book.resolve(node), STATUS, StatusRequest(), timeout=10.0)
+    address = remote.book.resolve(node)
+    if address is None:  # it has joined, and this client has not heard of it yet
+        raise UnavailableError(f"the address of n{node} is not known yet")
+    reply = await remote.dialer.call(address, STATUS, StatusRequest(), timeout=10.0)
     return {replica.descriptor.range_id for replica in reply.replicas}
 
 
