@@ -288,7 +288,7 @@ async def _spread_range(remote: Remote, descriptor, everyone) -> None:
     for node in everyone:
         if node not in descriptor.replicas:
             request = FetchRequest(descriptor.range_id, descriptor.replicas[0])
-            await remote.dialer.call(remote.book.resolve(node), FETCH, request, timeout=30.0)
+            await remote.dialer.call(address_of(remote, node), FETCH, request, timeout=30.0)
 
 
 async def lease_info(remote: Remote, node: NodeId, range_id: RangeId) -> requests.LeaseResult:
@@ -299,12 +299,17 @@ async def lease_info(remote: Remote, node: NodeId, range_id: RangeId) -> request
     return info
 
 
+def address_of(remote: Remote, node: NodeId) -> str:
+    """Where a node is; `UnavailableError` when it has joined and this client has not heard of it yet."""
+    address = remote.book.resolve(node)
+    if address is None:
+        raise UnavailableError(f"the address of n{node} is not known yet")
+    return address
+
+
 async def held_by(remote: Remote, node: NodeId) -> set[RangeId]:
     """The ranges a node has replicas of."""
-    address = remote.book.resolve(node)
-    if address is None:  # it has joined, and this client has not heard of it yet
-        raise UnavailableError(f"the address of n{node} is not known yet")
-    reply = await remote.dialer.call(address, STATUS, StatusRequest(), timeout=10.0)
+    reply = await remote.dialer.call(address_of(remote, node), STATUS, StatusRequest(), timeout=10.0)
     return {replica.descriptor.range_id for replica in reply.replicas}
 
 
