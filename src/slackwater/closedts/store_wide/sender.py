@@ -227,7 +227,7 @@ class Sender:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def closes(self, range_id: RangeId) -> bool:
-        """Whether heartbeats are to close a range that has a replica here, whoever leads it: others are never named."""
+        """Whether heartbeats are to close a range with a replica here, led here or elsewhere; other ranges are never named."""
         closable = self._ranges.get(range_id)
         return closable is not None and closable.closes_by(Scheme.STORE_WIDE)
 

@@ -64,7 +64,7 @@ class ChangesItem(msgspec.Struct, frozen=True):
 
     rows: Changes | None = None
     initial: bool = False
-    """What comes is a table as of one timestamp: of an initial scan, or a backfill after the schema change at that time."""
+    """Pages hold a table as of one timestamp: of an initial scan, or a backfill after the schema change at that time."""
     tables: tuple[TableHistory, ...] = ()
     since: Timestamp = MIN
     """With the first item: schema changes after this are news."""

@@ -124,7 +124,7 @@ class FencedJobs(_Watcher):
         return [job for job in latest if not job.status.ended and job.status is not Status.PAUSED and not _waits(job)]
 
     def paused(self) -> list[Job]:
-        """Jobs that wait for somebody to resume them."""
+        """Jobs that stay paused until a user resumes them."""
         rows = [v[max(v)] for key, v in self._versions.found.items() if _ROWS.start <= key < _ROWS.end]
         return [job for row in rows if row and (job := job_of(self._codec.decode(row))).status is Status.PAUSED]
 
