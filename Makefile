@@ -7,9 +7,10 @@ DEMO ?=
 FAULT_SECONDS ?= 120
 SPARK_ROUNDS ?= 30
 SECONDS ?= 60
+ROUNDS ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark faults-gc faults-schema fuzz bench walk sync-client rewrite-scripts lock wheelhouse clean
+.PHONY: help setup demo test lint sim sim-replay sim-planted faults faults-spark faults-gc faults-schema faults-all delays-schema fuzz bench walk sync-client rewrite-scripts lock wheelhouse clean
 
 help: ## explain the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,6 +57,12 @@ faults-gc: setup ## three real nodes that keep ten seconds of history, with prot
 
 faults-schema: setup ## schema changes in a loop under a bank on three real nodes with kill -9, for SECONDS (default 60)
 	@SLACKWATER_SCHEMA_SECONDS=$(SECONDS) $(PY) -m pytest tests/integration/test_schema_faults.py -s
+
+faults-all: setup ## every capability at once on three real nodes under all faults, over SQLite and over NATS, SECONDS (default 60) each
+	@SLACKWATER_EVERYTHING_SECONDS=$(SECONDS) $(PY) -m pytest -n0 tests/integration/test_everything.py -s
+
+delays-schema: setup ## how long one dead or frozen node holds a schema change up: ROUNDS (10) of each kind, with the default durations
+	@SLACKWATER_SCHEMA_ROUNDS=$(ROUNDS) $(PY) -m pytest tests/integration/test_schema_delays.py -s
 
 fuzz: setup ## besiege three real nodes with fuzzed frames for SECONDS (default 60); prints one JSON object
 	@$(PY) -m tests.fuzz --seconds $(SECONDS)

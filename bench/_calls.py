@@ -2,7 +2,7 @@
 
 Every call of a Python function is looked at (`sys.setprofile`). It counts when its code is in `slackwater/feeds` and some
 caller of it is the write path of a range of users: executing a batch, or applying entries of the log. What feeds do at their
-own times, such as publishing, is nobody's write; and a node follows the system's own ranges by a feed.
+own times, such as publishing, belongs to no write; and a node follows the system's own ranges by a feed.
 """
 
 from __future__ import annotations

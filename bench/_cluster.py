@@ -4,7 +4,8 @@
     KV ── RangeSender ── RPC ──TCP──► Node ── RocksEngine
                                        └───── log: sqlite file, or NATS
 
-A server prints its address when it serves, and ends when its standard input does, so that none outlives the benchmark.
+A server prints its address when it serves, and ends when its standard input does, so that none outlives the benchmark. A line
+there is answered by what making columns has cost.
 `python -m bench._cluster DIRECTORY LOG_URL [JOIN]` runs one by hand.
 """
 
@@ -18,7 +19,7 @@ import sys
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench._calls import Calls
 from bench._sampler import Sampler
@@ -26,10 +27,11 @@ from bench.codec import MIXED
 from slackwater.codec.arrow import leave_pandas_out
 from slackwater.codec.layout import KEY_MAX
 from slackwater.codec.layout import kv as kv_key
-from slackwater.feeds.watch import SystemWatch
+from slackwater.feeds.watch import TopicFollower
 from slackwater.log import open_log
 from slackwater.log.nats_server import LocalNats
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
+from slackwater.replica.driver import columns as making_module
 from slackwater.runtime import RealRuntime, Scope, TcpNet, run
 from slackwater.runtime.clock import RealClock
 from slackwater.server import member as member_module
@@ -39,7 +41,7 @@ from slackwater.settings import Settings
 from slackwater.storage.rocks import RocksDisk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from slackwater.model.schema import TableSchema
     from slackwater.server.member import Member
@@ -58,6 +60,13 @@ WITHOUT_FEEDS = "SLACKWATER_BENCH_WITHOUT_FEEDS"
 
 WITHOUT_COLUMNS = "SLACKWATER_BENCH_WITHOUT_COLUMNS"
 """If set, the server keeps no columns: every scan makes its own."""
+
+
+class Making(NamedTuple):
+    """Processor time of the threads that made columns, and how many files they made."""
+
+    cpu_s: float
+    made: int
 
 
 class ServerProcess:
@@ -94,6 +103,15 @@ class ServerProcess:
         assert self._process.stdout is not None
         runs, feeds = self._process.stdout.readline().split()
         return int(runs), int(feeds)
+
+    def making(self) -> Making:
+        """What the node has spent on making columns since it began."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+        cpu_s, made = self._process.stdout.readline().split()
+        return Making(float(cpu_s), int(made))
 
     def stop(self) -> None:
         """End it and wait."""
@@ -167,8 +185,11 @@ async def serve(directory: Path, log_url: str, join: str) -> None:
     await node.ready.wait()
     _profile_on_signal()
     _count_on_signal()
+    spent = _time_making()
     print(node.address, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+    while await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.readline):
+        store = (await node.joined()).store
+        print(sum(spent), store.context.columns.made, flush=True)
     await node.stop()
     engine.close()
 
@@ -183,9 +204,28 @@ async def _create(node: Node, schema: TableSchema) -> None:
     assert made.table_id == schema.table_id, "the first table of a new cluster"
 
 
-def _no_announcements(member: Member) -> SystemWatch:
-    """A watch that nobody runs."""
-    return SystemWatch([], client=member.feed_client, kv=member.kv)
+def _no_announcements(member: Member) -> TopicFollower:
+    """A watch that never runs."""
+    return TopicFollower([], client=member.feed_client, kv=member.kv)
+
+
+def _time_making() -> list[float]:
+    """Have every piece of work that makes columns take its time; what they took, in the order of their ends."""
+    spent: list[float] = []
+
+    def timed(work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return work(*args)
+            finally:
+                spent.append(time.thread_time() - began)
+
+        return run
+
+    for name in ("_begin", "_step"):
+        vars(making_module)[name] = timed(vars(making_module)[name])
+    return spent
 
 
 def _count_on_signal() -> None:

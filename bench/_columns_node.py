@@ -1,6 +1,7 @@
 """Columns on a node in a process of its own: what making them costs beside a load, memory, and what readers cost writers.
 
-    making      processor time of making a segment of these rows         / of the node while it loads them
+    making      processor time of making columns while rows are loaded   / of the node meanwhile
+                of making them at any time                               / of the node that loads them
     memory      that the node takes more while columns are made and      / 150 MB
                 its table is read again and again, than after the load
     upserts     99th percentile of point upserts beside snapshots        / with nothing beside them
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from bench._cluster import ServerProcess
 from bench._cpu import cpu_s
-from bench._mixed import mixed_blocks
+from bench._mixed import BLOCK_ROWS, mixed_blocks
 from bench._point_writer import PointWriter
 from bench._snapshots import Snapshots
 from bench.codec import MIXED
-from bench.harness import figure
+from bench.harness import figure, progress
 from slackwater.client import connect
 from slackwater.codec.arrow import arrow_schema
 
@@ -50,11 +51,16 @@ def node_figures(directory: Path, *, rows: int, seconds: float, make_ns: float) 
             db.create_table("mixed", arrow_schema(MIXED), primary_key=["id"])
             db.create_table("hot", {"id": "int8", "v": "int8"}, primary_key=["id"])
             began = cpu_s(server.pid)
-            for block in mixed_blocks(rows):
+            for number, block in enumerate(mixed_blocks(rows)):
                 db.upsert("mixed", block)
-            load_ns = (cpu_s(server.pid) - began) / rows * 1e9
-            yield figure("columns", "making, beside a bulk load", make_ns, "ns/row", peer="of the node that loads them",
-                         peer_value=load_ns, goal=0.15, better="lower")  # fmt: skip
+                if number % 10 == 9:
+                    progress(f"columns: {(number + 1) * BLOCK_ROWS:,} of {rows:,} rows loaded")
+            load_s, making_s = cpu_s(server.pid) - began, server.making().cpu_s
+            yield figure("columns", "making, while a bulk load goes on", making_s / rows * 1e9, "ns/row",
+                         peer="of the node that loads them", peer_value=load_s / rows * 1e9, goal=0.05,
+                         better="lower")  # fmt: skip
+            yield figure("columns", "making, all of it", make_ns, "ns/row", peer="of the node that loads them, without",
+                         peer_value=(load_s - making_s) / rows * 1e9, goal=0.15, better="lower")  # fmt: skip
             time.sleep(SETTLE_S)
             idle_mb = _memory_mb(server.pid)
             most_mb = _read_until_made(db, server, place)

@@ -84,7 +84,7 @@ def follow(argv: list[str]) -> None:
         os.chdir(directory)  # what the engine may write
         Path("log4j2.properties").write_text(LOGGING)
         _run(argv)
-    os._exit(0)  # nobody needs the engine to close its books
+    os._exit(0)  # the engine need not close its books
 
 
 def _run(argv: list[str]) -> None:

@@ -4,7 +4,7 @@
     restarted    its node was stopped and started: what is new is found by the index on disk (`feeds.index`)
     scan         nothing is remembered: the storage's part alone, one thread; every key has to be passed
 
-The figure is rows of the table passed per second: what is not new counts, since somebody has to know that it is not.
+The figure is rows of the table passed per second: what is not new counts, since it takes a look to know that it is not.
 """
 
 from __future__ import annotations

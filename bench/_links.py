@@ -4,7 +4,7 @@
 
 A node listens on one port and advertises its proxy's, so everything that others send to it passes the proxy. The proxy finds
 the dialing process by the port it dialed from (`/proc`). A cut link is silent: bytes are taken and dropped, connections are
-accepted and say nothing, as behind a firewall that drops packets. Nobody is told.
+accepted and say nothing, as behind a firewall that drops packets. No peer is told.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Links:
 
     def __init__(self) -> None:
         self.pids: dict[int, int] = {}
-        """Process id of each node, by index; whoever starts a node says so here."""
+        """Process id of each node, by index; written by what starts a node."""
         self._cut: set[tuple[int, int]] = set()
         self._servers: list[asyncio.Server] = []
         self._pumps: set[asyncio.Task[None]] = set()
@@ -96,7 +96,7 @@ def _is_socket(entry: Path, inode: str) -> bool:
 
 
 def _inode(port: int) -> str:
-    """Of the socket with this local port that is connected to somebody."""
+    """Of the socket with this local port that has a peer."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[LISTENING_ROWS:]:
         fields = line.split()
         if int(fields[1].rpartition(":")[2], 16) == port:

@@ -1,9 +1,10 @@
 """Point upserts in a closed loop, in a process of their own: what an application does while others scan.
 
-    python -m bench._point_writer ADDRESS TABLE CLIENTS ROWS
+    python -m bench._point_writer ADDRESS TABLE CLIENTS ROWS [STEP]
 
 Each line on standard input ends a phase; the answer is one line of JSON, the latencies in seconds of the writes that began
-in that phase and how many failed. It ends when its input does.
+in that phase and how many failed. It ends when its input does. Row after row is written, or every so many rows one (STEP, which
+should have no divisor in common with ROWS): then what changes lies everywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Phase(NamedTuple):
 class PointWriter:
     """The process, seen from the benchmark."""
 
-    def __init__(self, address: str, table: str, *, clients: int, rows: int) -> None:
-        command = [sys.executable, "-m", "bench._point_writer", address, table, str(clients), str(rows)]
+    def __init__(self, address: str, table: str, *, clients: int, rows: int, step: int = 1) -> None:
+        numbers = [str(clients), str(rows), str(step)]
+        command = [sys.executable, "-m", "bench._point_writer", address, table, *numbers]
         self._process = subprocess.Popen(
             command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -60,7 +62,7 @@ class PointWriter:
         self._process.wait(STOP_SECONDS_MAX)
 
 
-async def main(address: str, table: str, clients: int, rows: int) -> None:
+async def main(address: str, table: str, clients: int, rows: int, step: int = 1) -> None:
     """Write until standard input ends."""
     latencies: list[float] = []
     failed = 0
@@ -72,7 +74,7 @@ async def main(address: str, table: str, clients: int, rows: int) -> None:
             while True:
                 begin = time.perf_counter()
                 try:
-                    await db.upsert(table, [{"id": at % rows, "v": at}])
+                    await db.upsert(table, [{"id": at * step % rows, "v": at}])
                 except SlackwaterError:
                     failed += 1
                 latencies.append(time.perf_counter() - begin)
@@ -90,4 +92,4 @@ async def main(address: str, table: str, clients: int, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -93,3 +94,8 @@ def interleaved(works: dict[str, Callable[[], int]], *, rounds: int = 5) -> dict
             items = work()
             rates[name].append(items / (time.perf_counter() - begin))
     return {name: statistics.median(r) for name, r in rates.items()}
+
+
+def progress(text: str) -> None:
+    """Say how far a long benchmark is, where it does not mix with its figures."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,13 +1,13 @@
 """How long writes stop when something dies or is cut off: real processes, the clock of an application.
 
     kill, stop, drain, term    of the node that holds the leases of the rows and of range 1, the worst to lose
-    unreachable                its port says nothing any more to anybody (in), or neither it to others (both), log intact
+    unreachable                its port says nothing any more (in), or neither it to others (both), log intact
     full disk                  its store is on a file system that has no room left
     nats follower, leader      kill -9 of a server of the log that does not lead, or does lead, the stream
 
 Each figure is the longest time that any writer went without an acknowledged write, from the fault on; `own` figures are of
 clients whose gateway is the very node. The peer is the liveness duration that was set: what a cluster that knows a death by
-silence alone cannot beat; for the log's servers, how long the stream itself answered nobody in the same run: NATS elects
+silence alone cannot beat; for the log's servers, how long the stream itself gave no answer in the same run: NATS elects
 another leader after 4 to 9 s, which cannot be set. `bench._outage` says how it is measured.
 """
 
@@ -56,7 +56,7 @@ GOALS = {
     "nats follower": 0.5,
     "nats leader": 3.0,
 }
-"""Seconds; from issue 11, item 15."""
+"""Goals in seconds, by kind of outage."""
 
 
 class Outage(NamedTuple):
@@ -66,7 +66,7 @@ class Outage(NamedTuple):
     own_s: float
     """Of clients whose gateway was the very node."""
     log_s: float = 0.0
-    """How long the log itself answered nobody, where that was measured."""
+    """How long the log itself gave no answer, where that was measured."""
 
 
 def run(*, quick: bool) -> Iterator[Figure]:
@@ -202,7 +202,7 @@ async def _fill(small: Path) -> None:
 
 
 async def _nats(fault: Fault) -> Outage:
-    """Over a log of its own: a frozen process may hold the lock of a sqlite file, and then stops everybody."""
+    """Over a log of its own: a frozen process may hold the lock of a sqlite file, and then stops all writers."""
     async with _directory() as directory, LocalNats(directory / "nats", servers=3, clock=RealClock()) as servers:
         return await _measured(Nodes(directory, servers.url(stream="outage")), fault)
 

@@ -193,7 +193,7 @@ def receiver_cost(node: Node, *, quick: bool) -> Iterator[Figure]:
     rounds = 3 if quick else 7
     receiver = Receiver()
     for range_id in node.ranges:
-        receiver.watch(range_id)
+        receiver.records.watch(range_id)
     seqs: dict[int, int] = {}
     full = node.sender.full()
     for peer in range(1, 5):

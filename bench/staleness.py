@@ -308,7 +308,7 @@ async def _leading(*, rounds: int) -> list[Figure]:
 
 
 async def _present_served(first: Member, second: Member, *, reads: int) -> float:
-    """Which part of reads at present time the follower answers itself while somebody writes."""
+    """Which part of reads at present time the follower answers itself while a client writes."""
 
     async def write() -> None:
         while True:

@@ -5,16 +5,26 @@ below which nothing in a range will ever move again. Everything here is built on
 
 The layers, lowest first; each imports only what stands below it (checked by import-linter):
 
-    runtime   the only door to the world: clocks, network, tasks, randomness, disk, log
+    runtime   the only door to the world: clocks, network, tasks, randomness, disk
     clock     64-bit timestamps and the hybrid logical clock
-    model     keys, spans, rows, requests: the nouns everybody shares
+    model     shared nouns: values, schemas, spans, ranges, transactions
+    codec     keys, rows and Arrow: a row as bytes and as columns
+    config    zones, and settings of the cluster as records
+    protocol  every message that crosses a wire or the log
     storage   engines (RocksDB and its in-memory twin) and multi-version reads and writes on them
     log       ordered logs: memory, SQLite, NATS JetStream
     closedts  which timestamps are finished
     replica   one range: evaluate, propose, apply
     routing   which replica gets a request
     txn       serializable transactions
-    …         jobs, protect, feeds, catalog, sql, server, and the simulator on top
+    jobs      durable jobs
+    protect   protected timestamps; feeds: change feeds of ranges; catalog: tables over time
+    gateway   what a node does for clients
+    server    one node, put together
+    cli       the commands people type
+    sim       the simulator
+
+Beside them stand `client`, `spark`, `changefeed` and `demo`. docs/architecture.md has the drawing.
 
 For applications: `connect` (a running cluster), `open` (a whole node in this process), `aconnect` (the same as `connect`, to
 be awaited). Both import what they need when they are called: `import slackwater` alone costs next to nothing.

@@ -341,7 +341,7 @@ class NotNullViolation(ConstraintViolation):
 
 
 class NotFound(UsageError):
-    """Nothing has this id; facts: `id`. Nothing was changed, and a transaction that asked remains usable."""
+    """Nothing was changed, because no protection or job has this id; facts: `id`. A transaction that asked remains usable."""
 
     sqlstate = "42704"
 

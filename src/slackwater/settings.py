@@ -77,6 +77,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("rpc.reconnect_pause_max", 2.0, "s", (0.05, 60), (0.05, 5), "Longest time a dead peer is not dialed again."),
     Setting("rpc.unproven_max", 128, "connections", (1, 1 << 14), (16, 64), "Accepted connections that have not greeted yet; beyond it the oldest of the busiest address gives way."),
     Setting("rpc.receive_bytes_max", 1 << 28, "bytes", (1 << 20, 1 << 34), (1 << 20, 1 << 24), "Unfinished frames over 256 KiB that all connections may hold together; one peer may hold a quarter."),
+    Setting("rpc.refused_per_s", 100, "calls/s", (1, 1e9), (1, 1000), "Calls of one peer that may be refused for what they are, or weigh as much; beyond it the peer is read more slowly."),
     Setting("rpc.connections_max", 4096, "connections", (1, 1 << 16), (16, 64), "Connections one server accepts, and one dialer keeps."),
     Setting("runtime.offload_threads", 4, "threads", (1, 64), (1, 8), "Threads for work that would hold up the loop."),
     Setting("tls.reload_interval", 10.0, "s", (0.1, 3600), (1, 60), "How often a node looks whether its certificate files have changed; SIGHUP makes it look at once."),
@@ -92,9 +93,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("storage.block_cache_bytes", 256 << 20, "bytes", (8 << 20, 1 << 36), (8 << 20, 16 << 20), "Block cache of one store."),
     Setting("columns.disk_bytes", 16 << 30, "bytes", (0, 1 << 44), (0, 1 << 20), "Disk that files of columns of one store may take; 0: none are made."),
     Setting("columns.build_bytes", 32 << 20, "bytes/s", (1 << 16, 1 << 34), (1 << 10, 1 << 24), "Stored bytes a second that are turned into columns in the background, or merged into them."),
+    Setting("columns.share", 0.05, "of one thread", (0.001, 1), (0.05, 1), "How much of the time columns are made while there are writers; a node without does not wait for them."),
     Setting("columns.rows_min", 10_000, "rows", (0, 1 << 30), (0, 20), "A table with fewer rows in a range gets no file of columns there."),
     Setting("columns.quiet_period", 30.0, "s", (0, 86400), (0, 10), "A table that was not written for this long in a range, or on the whole store, gets its columns there before a read asks; one that was read gets them at once."),
-    Setting("columns.delta_percent", 3.0, "%", (0.1, 25), (0.1, 25), "When so much of a file of columns has changed, it is made anew."),
+    Setting("columns.delta_percent", 3.0, "%", (0.1, 25), (0.1, 25), "When so much of a file of columns has changed, it is made anew: without writers at once, otherwise when that costs no more than its readers have paid for changes."),
     Setting("storage.memtable_bytes", 64 << 20, "bytes", (1 << 20, 1 << 30), (1 << 20, 2 << 20), "Memtable size at which a family is flushed."),
     Setting("store.flush_interval", 5.0, "s", (0.1, 300), (0.1, 20), "How often applied state is made durable, so that the log can be trimmed."),
     # leases and liveness
@@ -111,7 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("routing.fanout", 16, "ranges", (1, 1024), (1, 4), "Ranges one batch is sent to at the same time."),
     # transactions
     Setting("txn.heartbeat_interval", 1.0, "s", (0.05, 30), (0.05, 2), "How often a transaction with intents tells its record that it lives."),
-    Setting("txn.expiration", 5.0, "s", (0.5, 120), (0.5, 10), "A transaction without heartbeat for this long may be aborted by anyone."),
+    Setting("txn.expiration", 5.0, "s", (0.5, 120), (0.5, 10), "A transaction without heartbeat for this long may be aborted by others."),
     Setting("txn.max_retries", 100, "restarts", (0, 100_000), (10, 100), "Times the retry helper runs a transaction again before it gives up."),
     Setting("txn.refresh_spans_max", 1000, "spans", (1, 1 << 20), (1, 4), "Read spans kept exactly; above it they are merged to covering spans."),
     Setting("txn.lock_keys_max", 4096, "keys", (1, 1 << 20), (1, 8), "Written keys kept exactly; above it they are merged to covering spans."),
@@ -151,13 +153,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("gateway.txn_idle_timeout", 60.0, "s", (1, 3600), (1, 60), "A client's transaction that was idle for this long is rolled back."),
     Setting("gateway.page_bytes", 3 << 20, "bytes", (1 << 12, 8 << 20), (1 << 12, 1 << 16), "Stored bytes that one page of a scan covers."),
     Setting("staging.rows_max", 1_000_000, "rows", (1, 100_000_000), (10, 10_000), "Rows that one publish of staged writes may hold: they are one transaction."),
-    Setting("schema.backfill_rate", 100_000, "rows/s", (10, 10_000_000), (200, 100_000), "Rows a second that a schema change reads at most, to fill an index or to check what is there."),
-    Setting("schema.backfill_chunk", 2_000, "rows", (1, 100_000), (1, 50), "Rows that one transaction of a backfill reads and writes entries for, at most; fewer if their entries are more than txn.buffer_bytes_max, or if writers are in the way."),
+    Setting("schema.backfill_rate", 1_000_000, "rows/s", (10, 10_000_000), (200, 100_000), "Rows a second that a schema change reads at most, to fill an index or to check what is there."),
+    Setting("schema.backfill_chunk", 250_000, "rows", (1, 2_000_000), (1, 50), "Rows that a backfill reads at one timestamp and whose entries it sorts in memory (at most 32 MB), before it writes them in blocks. Larger runs are faster, and are the step in which progress is kept."),
+    Setting("schema.backfill_block", 256 << 10, "bytes", (1 << 10, 1 << 20), (1, 400), "Bytes of entries that a backfill writes with one command, at most a quarter of log.entry_bytes_max: smaller blocks hold up other writes for a shorter time."),
     Setting("schema.backfill_parallel", 4, "ranges", (1, 64), (1, 4), "Ranges that a backfill fills at the same time."),
     Setting("staging.ttl", 86400.0, "s", (60, 30 * 86400), (1, 3600), "A staged write whose client has been silent for this long fails, and its rows are removed; how long staged writes that ended are kept in system.jobs."),
     # jobs
     Setting("jobs.poll_interval", 5.0, "s", (0.05, 300), (0.1, 5), "How often a node looks for jobs to claim or to take over; what changes is also announced."),
     Setting("jobs.running_max", 8, "jobs", (0, 1024), (1, 4), "Jobs that one node runs at the same time; 0: it runs none."),
+    Setting("jobs.open_per_owner_max", 256, "jobs", (1, 10_000), (64, 256), "Jobs of one client that may wait or run at a time. Operators may have more."),
     Setting("jobs.attempts_max", 20, "attempts", (1, 10_000), (2, 20), "Attempts at a job without progress before it fails and is reverted."),
     Setting("jobs.retry_pause_min", 1.0, "s", (0.01, 3600), (0.05, 2), "Pause before a job is tried again after an error; doubles with each attempt."),
     Setting("jobs.retry_pause_max", 300.0, "s", (0.1, 86400), (0.2, 10), "Longest pause before a job is tried again."),
@@ -177,6 +181,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("closed_timestamp.propagation_slack", 1.0, "s", (0, 10), (0, 2), "Added to the staleness that follower_read_timestamp() picks."),
     # retention
     Setting("protected_timestamp.records_max", 512, "records", (1, 1 << 16), (2, 64), "Protected timestamps that may exist at a time: every node keeps all of them in memory."),
+    Setting("protected_timestamp.records_per_owner_max", 128, "records", (1, 1 << 16), (64, 128), "Protected timestamps that one client may hold at a time, as many again by its change feeds, and as many by its jobs. Operators may hold more."),
     Setting("protected_timestamp.spans_max", 4096, "spans", (1, 1 << 20), (16, 512), "Spans of all protected timestamps together."),
     Setting("protected_timestamp.refresh_interval", 10.0, "s", (0.1, 3600), (0.2, 20), "How often a node asks whether protected timestamps have changed; garbage collection lags by as much."),
     Setting("protected_timestamp.reconcile_interval", 30.0, "s", (0.5, 3600), (1, 30), "How often protections are released that have expired, or whose owner is gone."),
@@ -207,13 +212,15 @@ class Settings(dict[str, float]):
 
     def __init__(self, values: Mapping[str, float] | None = None) -> None:
         super().__init__({s.name: s.default for s in SETTINGS})
+        self.changes = 0
+        """Counts up with every change: what is worked out from settings is worked out again when this differs."""
         self.override(values or {})
 
     def __missing__(self, name: str) -> float:
         raise _unknown(name)
 
     def __setitem__(self, name: str, value: float) -> None:
-        """As `set`: a value that was not checked has no way in."""
+        """Set a value after checking it, as `set` does."""
         self.set(name, value)
 
     def set(self, name: str, value: float) -> None:
@@ -221,6 +228,7 @@ class Settings(dict[str, float]):
         setting = describe(name)
         setting.check(value, *setting.safe)
         super().__setitem__(name, value)
+        self.changes += 1
 
     def override(self, values: Mapping[str, float]) -> None:
         """Set several, checked against known names and the wider of the two ranges (for simulation and tests)."""
@@ -229,6 +237,7 @@ class Settings(dict[str, float]):
             low, high = min(setting.safe[0], setting.hostile[0]), max(setting.safe[1], setting.hostile[1])
             setting.check(value, low, high)
             super().__setitem__(name, value)
+            self.changes += 1
 
 
 def describe(name: str) -> Setting:

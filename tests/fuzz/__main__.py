@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import shutil
 import sys
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import slackwater
 from slackwater.protocol.node.services import STATUS, StatusRequest
 from slackwater.server.remote import connect
-from tests.fuzz.judge import Beside, Bystander, bystanding, resident_mb, tracebacks
+from tests.fuzz.judge import Beside, Bystander, bystanding, given_up, resident_mb, tracebacks
 from tests.fuzz.shapes import Shapes, Words, methods
 from tests.fuzz.siege import Siege
 from tests.integration.cluster import Processes, client_settings, dialing, spread
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 CORPUS = Path(__file__).parent / "corpus"
 CONNECTIONS = 8
 NODES = 3
+UNPACED = {"rpc.refused_per_s": 1e9}
 SETTINGS = {"queue.check_interval": 2.0, "storage.block_cache_bytes": 8 << 20}
+ATTACKERS_NICE = 10
+"""Those who attack have machines of their own; here they take the processor that nodes and the bystander leave."""
 MEMORY_GROWTH_MB_MAX = 40.0
 """What the block cache (8 MB here), requests under way and the jobs that fuzzed calls made may take."""
 
@@ -37,13 +41,15 @@ async def main(args: argparse.Namespace) -> dict[str, object]:
     args.seed = random.SystemRandom().randrange(1 << 31) if args.seed is None else args.seed
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        cluster = Processes(directory, nodes=NODES, log_url=f"sqlite://{directory}/log.db", settings=SETTINGS)
+        settings = {**SETTINGS, **(UNPACED if args.unpaced else {})}
+        cluster = Processes(directory, nodes=NODES, log_url=f"sqlite://{directory}/log.db", settings=settings)
         async with cluster:
             await cluster.make()
             async with connect(cluster.addresses, settings=client_settings()) as remote:
                 await spread(remote, cluster)
             report = await besiege(args, cluster, directory)
             report["crashes"] = tracebacks(directory)
+            report["given_up"] = given_up(directory)
             if args.keep:
                 shutil.copytree(
                     directory, args.keep, ignore=shutil.ignore_patterns("engine", "*.sock"), dirs_exist_ok=True
@@ -73,6 +79,8 @@ async def besiege(args: argparse.Namespace, cluster: Processes, directory: Path)
             return time.monotonic() < end and siege.sent < args.frames
 
         async with bystanding(url, quiet_s=args.quiet) as beside, asyncio.TaskGroup() as group:
+            os.nice(args.nice)
+            cpu = cpu_s(pids)
             end = time.monotonic() + args.seconds
             for index in range(CONNECTIONS):
                 address = cluster.addresses[index % NODES]
@@ -81,11 +89,14 @@ async def besiege(args: argparse.Namespace, cluster: Processes, directory: Path)
                 )
             warm = group.create_task(memory_after_warming_up(pids, siege, args))
             seen = await besieged_until(going_on, beside)
+            took_s = args.seconds - (end - time.monotonic())
+            cores = {name: round((after - cpu[name]) / took_s, 2) for name, after in cpu_s(pids).items()}
         memory = {pid: (warm.result().get(pid, 0.0), resident_mb(pid)) for pid in pids}
         same = await bystander.still() == before
         whole = await all_serving(cluster)
     return {
         "seed": args.seed,
+        "unpaced": args.unpaced,
         "frames": siege.sent,
         "answered": siege.answered,
         "reconnects": siege.reconnects,
@@ -93,7 +104,9 @@ async def besiege(args: argparse.Namespace, cluster: Processes, directory: Path)
         "errors": dict(siege.errors.most_common(12)),
         "bystander_p99_quiet_ms": round(beside.quiet["p99"] * 1000, 2),
         "bystander_p99_siege_ms": round(seen["p99"] * 1000, 2),
+        "bystander_p50_ms": [round(beside.quiet["p50"] * 1000, 2), round(seen["p50"] * 1000, 2)],
         "bystander_refused": seen["refused"],
+        "cores": cores,
         "samples": {k: v for k, v in siege.samples.items() if "StorageError" in k or "SlackwaterError" in k},
         "bystander_rounds": [beside.quiet["rounds"], seen["rounds"]],
         "slow": seen["slow"],
@@ -117,6 +130,15 @@ async def memory_after_warming_up(pids: list[int], siege: Siege, args: argparse.
     while time.monotonic() < end and siege.sent < args.frames / 5:
         await asyncio.sleep(0.2)
     return {pid: resident_mb(pid) for pid in pids}
+
+
+def cpu_s(pids: list[int]) -> dict[str, float]:
+    """Processor time so far: of the nodes, of those who attack, and of all processes of this machine."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    nodes = sum(sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) for pid in pids)
+    whole = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    busy = sum(whole[:8]) - whole[3] - whole[4]
+    return {"nodes": nodes / ticks, "attackers": time.process_time(), "machine": busy / ticks}
 
 
 async def words(db: slackwater.AsyncDatabase, cluster: Processes) -> Words:
@@ -170,6 +192,8 @@ def verdict(report: dict[str, object]) -> list[str]:
     growth = max((b - a for a, b in report["memory_mb"]), default=0)  # type: ignore[union-attr]
     if growth > MEMORY_GROWTH_MB_MAX:
         broken.append(f"memory grew by {growth} MB")
+    if report["given_up"] and not report["unpaced"]:  # else nodes may well be too busy to answer each other
+        broken.append("nodes gave their leases up")
     if report["bystander_refused"]:
         broken.append("the bystander was refused")
     return broken
@@ -182,6 +206,12 @@ if __name__ == "__main__":
     parser.add_argument("--frames", type=int, default=10**9, help="stop after this many")
     parser.add_argument(
         "--rate", type=float, default=0, help="frames a second over all connections; 0: as many as are answered"
+    )
+    parser.add_argument(
+        "--unpaced", action="store_true", help="nodes read peers whose calls are refused as fast as others"
+    )
+    parser.add_argument(
+        "--nice", type=int, default=ATTACKERS_NICE, help="how far those who attack give way to the others"
     )
     parser.add_argument("--keep", type=Path, default=None, help="copy the journals there")
     parser.add_argument("--seed", type=int, default=None)

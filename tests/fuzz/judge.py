@@ -73,7 +73,13 @@ class Bystander:
 
     def seen(self, seconds: list[float]) -> dict[str, Any]:
         """What to tell of a time of work."""
-        return {"p99": p99(seconds), "rounds": len(seconds), "refused": self.refused[:5], "slow": self.slow[:20]}
+        return {
+            "p50": statistics.median(seconds),
+            "p99": p99(seconds),
+            "rounds": len(seconds),
+            "refused": self.refused[:5],
+            "slow": self.slow[:20],
+        }
 
 
 @contextlib.asynccontextmanager
@@ -148,6 +154,16 @@ def tracebacks(directory: Path) -> dict[str, int]:
             if rest.startswith("crashed"):
                 crash, place = rest, ""
     return dict(found.most_common())
+
+
+def given_up(directory: Path) -> list[str]:
+    """Why nodes gave their leases up, by their journals: a peer that sends nonsense must not make them."""
+    return [
+        f"{journal.stem}: {line.partition('node.unfit ')[2][:200]}"
+        for journal in sorted(directory.glob("*.journal"))
+        for line in journal.read_text(errors="replace").splitlines()
+        if "node.unfit " in line
+    ]
 
 
 def resident_mb(pid: int) -> float:

@@ -105,6 +105,10 @@ class Shapes:
             encoded = b"\xc0"
         return self._damage(encoded) if damage and self._chance(0.5) else encoded
 
+    def tree(self, kind: type) -> Any:
+        """Plain values that fit a type."""
+        return self._value(mi.type_info(kind), 0)
+
     def noise(self) -> bytes:
         """Bytes that are no request at all."""
         return self._random.randbytes(self._random.choice([0, 1, 3, 20, 200, 3000]))

@@ -29,7 +29,8 @@ def test_every_method_gets_bodies_that_decode_and_bodies_that_do_not():
 
 def test_a_short_siege_breaks_nothing():
     assert kept()
-    report = asyncio.run(main(Namespace(seconds=15, quiet=1, frames=6000, seed=None, keep=None, rate=0)))
+    chosen = Namespace(seconds=15, quiet=1, frames=6000, seed=None, keep=None, rate=0, unpaced=False, nice=0)
+    report = asyncio.run(main(chosen))
     assert verdict(report) == [], report
     assert report["frames"] >= 6000
     assert report["answered"] > 1000

@@ -125,6 +125,31 @@ class Processes:
             for index in range(count):
                 await self._report(dialer, index, all_live)
 
+    async def wait_replicated(self) -> None:
+        """Wait until every node has a replica of every range, and none is out of use.
+
+        What stops a node before that stops the only replica of a range, as often as the machine is slow.
+        """
+        deadline = asyncio.get_running_loop().time() + READY_S
+        async with dialing() as dialer:
+            while True:
+                try:
+                    replies = [
+                        await dialer.call(address, STATUS, StatusRequest(), timeout=2.0) for address in self.addresses
+                    ]
+                except SlackwaterError as error:
+                    seen: object = error
+                else:
+                    seen = [{replica.descriptor.range_id for replica in reply.replicas} for reply in replies]
+                    first = replies[0].replicas
+                    everywhere = all(len(replica.descriptor.replicas) == len(self.addresses) for replica in first)
+                    failed = any(replica.failure for reply in replies for replica in reply.replicas)
+                    if first and everywhere and not failed and all(held == seen[0] for held in seen):
+                        return
+                if asyncio.get_running_loop().time() > deadline:
+                    raise TimeoutError(f"replicas are missing: {seen}\n{self.journals()}")
+                await asyncio.sleep(0.05)
+
     def end_all(self) -> None:
         """End whatever still runs."""
         for index in range(len(self._processes)):
@@ -138,6 +163,10 @@ class Processes:
             lines = path.read_text(errors="replace").splitlines()[-JOURNAL_LINES:] if path.exists() else ["(none)"]
             parts.append("\n".join([f"--- {path.name}", *lines]))
         return "\n".join(parts)
+
+    def last_words(self, index: int) -> str:
+        """The last line of a node's journal."""
+        return next(reversed(self._journal(index).read_text(errors="replace").splitlines()), "")
 
     # --- one node
 

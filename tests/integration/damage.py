@@ -29,3 +29,10 @@ def damage_largest(store: Path) -> Path:
     file = sst_files(store)[-1]
     flip_byte(file, file.stat().st_size // 2)
     return file
+
+
+def damage_newest(store: Path, *, bytes_min: int) -> Path:
+    """Flip a byte in the middle of the newest table file that is not small; returns the file."""
+    file = max((f for f in sst_files(store) if f.stat().st_size >= bytes_min), key=lambda f: f.stat().st_mtime_ns)
+    flip_byte(file, file.stat().st_size // 2)
+    return file

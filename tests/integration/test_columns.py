@@ -1,6 +1,7 @@
 """Columns on the disk of a real node: made when it is quiet, read with what has changed since, whole after a restart."""
 
 import asyncio
+import io
 from contextlib import asynccontextmanager
 
 import pyarrow as pa
@@ -9,7 +10,10 @@ import pytest
 from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.layout import split_table_key
 from slackwater.server import embedded as em
+from slackwater.server.journal import Journal
 from slackwater.server.queues.columns import live_rows, tables_in
+from slackwater.server.reports import report
+from slackwater.server.watch import JournalWatch
 from slackwater.settings import Settings
 from slackwater.storage.versions import suffix
 
@@ -25,9 +29,9 @@ HASTY = {
 
 
 @asynccontextmanager
-async def opened(path, monkeypatch, **settings):
-    """A node in this process, and a session with it."""
-    nodes = []
+async def opened(path, monkeypatch, *, nodes=None, **settings):
+    """A node in this process, and a session with it; `nodes` is told of the node."""
+    nodes = [] if nodes is None else nodes
 
     class Shown(em.Node):
         def __init__(self, *args, **named):
@@ -189,7 +193,9 @@ def test_a_damaged_file_means_a_slower_read_and_is_made_again(tmp_path, monkeypa
                     file.write_bytes(data[: len(data) // 2])
                 case "gone":
                     file.unlink()
-        async with opened(tmp_path, monkeypatch) as (db, columns, node):
+        nodes, said = [], io.StringIO()
+        async with opened(tmp_path, monkeypatch, nodes=nodes) as (db, columns, node):
+            assert not [w for w in report(nodes[-1]).warnings if "columns" in w]
             found, _ = await all_rows(db)
             assert found == {n: f"old {n}" for n in range(0, 2 * ROWS, 2)}
             await until(lambda: settled(columns))
@@ -199,6 +205,12 @@ def test_a_damaged_file_means_a_slower_read_and_is_made_again(tmp_path, monkeypa
             if how != "gone":
                 assert columns.damaged >= 1
                 await until(lambda: any("columns" in finding for finding in node.queues.context.findings))
+                watch = JournalWatch(nodes[-1], Journal(nodes[-1].runtime.clock, to=said))
+                watch.look()
+                watch.look()
+                assert said.getvalue().count("columns.damaged") == 1, said.getvalue()
+                (warning,) = [w for w in report(nodes[-1]).warnings if "columns" in w]
+                assert columns.damage in warning
 
     asyncio.run(work())
 
@@ -224,6 +236,24 @@ def test_much_change_makes_them_anew_and_files_that_are_replaced_go(tmp_path, mo
     asyncio.run(work())
 
 
+def test_what_readers_pay_for_changes_is_counted_once_for_each_change(tmp_path, monkeypatch):
+    async def work():
+        async with opened(tmp_path, monkeypatch) as (db, columns, _):
+            await filled(db)
+            await until(lambda: settled(columns))
+            await all_rows(db)
+            assert not any(kept.remade_rows for kept in columns), "nothing has changed"
+            await db.upsert("t", table(1, value="new"))
+            counts = []
+            for _ in range(2):
+                assert (await all_rows(db))[0][0] == "new 0"
+                counts.append(sum(kept.remade_rows for kept in columns))
+            assert 0 < counts[0] <= sum(kept.record.rows for kept in columns) + 1
+            assert counts[1] == counts[0], "the second read took what the first had made"
+
+    asyncio.run(work())
+
+
 def test_a_table_beside_one_that_is_written_all_the_time_gets_columns_and_a_small_one_none(tmp_path, monkeypatch):
     """Rows and quiet are those of a table, not of the range that it shares: leases of descriptors tick in the first one."""
 
@@ -240,6 +270,27 @@ def test_a_table_beside_one_that_is_written_all_the_time_gets_columns_and_a_smal
             assert len({replica.state.descriptor.range_id for replica in holders(member)}) == 1, "they share a range"
             large = (await db.table("t")).table_id
             assert {split_table_key(kept.record.start)[0] for kept in columns} == {large}
+
+    asyncio.run(work())
+
+
+def test_a_segment_that_exceeds_the_disk_budget_is_dropped_and_not_made_again(tmp_path, monkeypatch):
+    """It was made and dropped with every sweep, for as long as the node ran."""
+
+    async def work():
+        async with opened(tmp_path, monkeypatch) as (db, columns, _):
+            await filled(db)
+            await until(lambda: settled(columns))
+            whole = columns.size
+        little = {"columns.disk_bytes": whole - 1, "queue.interval": 0.0}
+        async with opened(tmp_path, monkeypatch, **little) as (db, columns, node):
+            for _ in range(5):
+                await node.queues.columns.sweep()
+            assert columns.made <= 1
+            assert not columns.size
+            assert len((await all_rows(db))[1]) == ROWS
+        async with opened(tmp_path, monkeypatch, **{"columns.disk_bytes": 2 * whole}) as (db, columns, _):
+            await until(lambda: settled(columns))
 
     asyncio.run(work())
 

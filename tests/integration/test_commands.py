@@ -141,7 +141,11 @@ def test_what_start_refuses(shell):
     refused(shell.inside("start", "--store", "n2", *insecure, "--set", "lease.duration=3000"), "between")
     refused(shell.inside("start", "--store", "n2", *insecure, "--locality", "eu"), "region=eu")
     (shell.directory / "file").write_text("no directory")
-    refused(shell.inside("start", "--store", "file", *insecure), "cannot be used as a data directory")
+    refused(
+        shell.inside("start", "--store", "file", *insecure), "cannot be used as a data directory", "name a directory"
+    )
+    refused(shell.inside("start", "--store", "n2", *insecure, "--log", "sqlite:file"), "file is no log", "of its own")
+    refused(shell.inside("nats", "--dir", "file"), "file: File exists; name a directory")
     refused(shell.inside("status", "--host", there), "cannot connect")
     assert shell("kv", "put", "a", "1", "--host", here).returncode == 0, "nobody disturbed the one that runs"
 
@@ -238,6 +242,7 @@ def running(tmp_path_factory):
     try:
         shell.start("--store", "n1", "--listen", here, "--insecure")
         shell.init(here)
+        (shell.directory / "n1.txt").touch()
         with slackwater.connect(f"slackwater://{here}") as db:
             db.create_table("orders", {"id": "int8"}, primary_key="id")
         yield shell, here
@@ -254,7 +259,9 @@ def running(tmp_path_factory):
         ("frontier --from b --to a", "--from comes before --to"),
         ("decommission x", "name a node by its number"),
         ("decommission 99999999999999999999", "name a node by its number"),
-        ("decommission 9", "no node n9"),
+        ("decommission 9", "no node n9; `slackwater status` lists the nodes"),
+        ("jobs cancel 99", "there is no job 99; `slackwater jobs list` shows those that are kept"),
+        ("changefeed orders --into n1.txt", "cannot be made a directory"),
         ("kv get nothing", "there is no key 'nothing'"),
         ("kv get a --at 2200-01-01", "the future cannot be read"),
         ("kv get a --at yesterday", "cannot read 'yesterday' as a timestamp"),
@@ -277,7 +284,8 @@ def running(tmp_path_factory):
         ("protect orders --after -1d", "did not exist yet"),
         ("protect orders --at then", "cannot read 'then'"),
         ("protect orders --at -0s --expires 400d", "expires within 366 days"),
-        ("release 12", "named by its id"),
+        ("release 12", "at least 4 digits"),
+        ("release 1234", "no protection has an id that begins with '1234'"),
         ("release 00112233445566778899aabbccddeeff", "no protection has this id"),
         ("changefeed nope --into out", "there is no table 'nope'"),
         ("changefeed orders orders --into out", "a table is named twice"),
@@ -322,6 +330,7 @@ def test_history_is_kept_as_long_as_people_say(running):
     assert (as_json["mode"], as_json["tables"]) == ("at", ["orders"])
     assert shell.inside("release", made[:6], *where).stdout == f"released {made}\n"
     refused(shell.inside("release", made, *where), "no protection has this id")
+    refused(shell.inside("release", "", *where), "at least 4 digits of the id, not ''")
     told = shell.inside("zone", "unset", "orders", *where)
     assert told.stdout == "table orders has no configuration of its own any more\n"
 

@@ -63,6 +63,7 @@ def _played(tmp_path: Path, story: Callable[[Processes], None], **settings: floa
         async with cluster:
             await cluster.make()
             await cluster.wait_live()
+            await cluster.wait_replicated()
             await asyncio.to_thread(story, cluster)
 
     asyncio.run(main())

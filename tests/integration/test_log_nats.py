@@ -13,6 +13,7 @@ from slackwater import hooks
 from slackwater.errors import (
     AppendUnknown,
     ConnectionLost,
+    LogBehindStore,
     LogIdentityMismatch,
     LogTrimmed,
     LossyLogRefused,
@@ -25,6 +26,7 @@ from slackwater.runtime.clock import RealClock
 from slackwater.runtime.rng import RealRng
 from slackwater.runtime.tasks import Scope
 from slackwater.settings import Settings
+from tests.integration.damage import flip_byte
 from tests.integration.log_account import Account, Writer, read_all, read_upto
 
 pytestmark = pytest.mark.integration
@@ -215,6 +217,40 @@ def test_large_appends_are_split_and_keep_their_order(server):
             found += [entry.payload for entry in await asyncio.wait_for(tail.__anext__(), 30)]
         assert found == payloads
         await log.close()
+        await scope.close()
+
+    asyncio.run(go())
+
+
+def test_a_server_that_cuts_its_stream_at_a_damaged_block_is_noticed(tmp_path):
+    """It says nothing and numbers new messages from there on: tails passed over all of them, for ever."""
+
+    async def go() -> None:
+        scope = Scope("test")
+        async with LocalNats(tmp_path, servers=1, clock=RealClock()) as servers:
+            url = servers.url(stream="cut")
+            log = await _open(url, scope, **{"log.append_timeout": 3.0})
+            tail = log.tail(R1, after=Position(0))
+            for n in range(40):
+                last = await log.append(R1, [b"%d" % n])
+            while (await asyncio.wait_for(tail.__anext__(), 30))[-1].position < last:
+                pass
+            servers.kill(0)
+            (block,) = tmp_path.rglob("*.blk")
+            flip_byte(block, block.stat().st_size // 2)
+            await servers.restart(0)
+            other = await _open(url, scope)
+            assert await other.append(R1, [b"x"]) < last, (
+                "what was acknowledged is gone, and its positions are used again"
+            )
+            for n in range(40):
+                await other.append(RangeId(2), [b"again %d" % n])
+            with pytest.raises(LogBehindStore, match="lost messages and numbered others in their place"):
+                await asyncio.wait_for(tail.__anext__(), 30)
+            with pytest.raises(LogBehindStore):
+                await log.append(R1, [b"y"])
+            await log.close()
+            await other.close()
         await scope.close()
 
     asyncio.run(go())

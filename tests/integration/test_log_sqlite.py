@@ -162,7 +162,19 @@ def test_a_foreign_or_damaged_file_is_refused(tmp_path):
     damaged = tmp_path / "damaged.db"
     damaged.write_bytes(b"this is not a database, it is a letter" * 100)
 
+    hidden = tmp_path / "hidden.db"
+
     async def go() -> None:
+        log = await _open(hidden)
+        for n in range(50):
+            await log.append(RangeId(1), [b"%d" % n])
+        await log.close()
+        raw = bytearray(hidden.read_bytes())
+        index = next(at for at in range(0, len(raw), 4096) if raw[at] == 0x0A)
+        raw[index + 4] -= 1  # cells of the page: SQLite alone reads one row less, and says nothing
+        hidden.write_bytes(raw)
+        with pytest.raises(LogError, match="damaged"):
+            await _open(hidden)
         with pytest.raises(LogError, match="not a log this build can use"):
             await _open(foreign)
         with pytest.raises(LogError, match="damaged"):

@@ -19,7 +19,7 @@ from slackwater.storage.rocks import RocksDisk, RocksEngine
 from slackwater.storage.stats import recompute
 from slackwater.storage.versions import suffix
 from slackwater.storage.window import Window, in_window
-from tests.integration.damage import damage_largest
+from tests.integration.damage import damage_largest, flip_byte
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,3 +131,28 @@ def test_what_is_not_damaged_is_read(engine: RocksEngine) -> None:
     back = engine.cursor(Family.DATA, start=_key(ROWS - 1_000), end=END, reverse=True)
     assert len(back.chunk(2_000)[0]) == 1_000
     assert engine.get(Family.DATA, _key(1)) == _value(1)
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_a_store_whose_own_files_are_damaged_is_not_opened_as_an_older_or_an_empty_one(
+    tmp_path: Path, name: str, how: str
+) -> None:
+    disk = RocksDisk(tmp_path, sleep=asyncio.sleep)
+    whole = disk.open("store")
+    for i in range(4):
+        batch = WriteBatch()
+        batch.put_many(Family.DATA, [_key(i)], [_value(i)])
+        whole.write(batch)
+        asyncio.run(whole.flush())
+    whole.close()
+    (file,) = (tmp_path / "store").glob(name)
+    match how:
+        case "flipped":
+            flip_byte(file, file.stat().st_size // 2)
+        case "cut":
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        case "gone":
+            file.unlink()
+    with pytest.raises(DamageError, match="replace the node"):
+        disk.open("store")

@@ -61,6 +61,16 @@ def test_tables_are_described_altered_and_indexed_by_commands(tmp_path) -> None:
                 assert (await command("alter", "t", "rename-to", "u", *at))[0] == 0
                 status, out = await command("tables", *at)
                 assert out.splitlines()[1].split()[0] == "u"
+                status, out = await command("alter", "u", "drop", "--dry-run", *at)
+                assert status == 0
+                assert "nothing was changed" in out
+                assert [table.name for table in await db.tables()] == ["u"]
+                status, out = await command("alter", "u", "drop", "--json", *at)
+                assert (status, json.loads(out)["status"]) == (0, "succeeded")
+                assert await db.tables() == []
+                status, out = await command("alter", "u", "drop", *at)
+                assert status != 0
+                assert "there is no table 'u'" in out
 
     asyncio.run(main())
 

@@ -18,6 +18,7 @@ import os
 import random
 import statistics
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,15 +75,8 @@ class Play:
             one, other = draw.sample(range(ACCOUNTS), 2)
             amount = draw.randint(1, 20)
 
-            async def work(tx: AsyncTransaction) -> None:
-                paying, paid = await tx.get("accounts", one), await tx.get("accounts", other)
-                assert paying is not None
-                assert paid is not None
-                rows = [paying | {"balance": paying["balance"] - amount}, paid | {"balance": paid["balance"] + amount}]
-                await tx.upsert("accounts", rows)
-
             try:
-                await db.run(work)
+                await db.run(partial(move, one=one, other=other, amount=amount))
                 self.count("transfers")
             except SlackwaterError as error:
                 self.count(f"transfer: {type(error).__name__}")
@@ -187,6 +181,15 @@ class Play:
         return compared
 
 
+async def move(tx: AsyncTransaction, *, one: int, other: int, amount: int) -> None:
+    """Move money from one account to the other."""
+    paying, paid = await tx.get("accounts", one), await tx.get("accounts", other)
+    assert paying is not None
+    assert paid is not None
+    rows = [paying | {"balance": paying["balance"] - amount}, paid | {"balance": paid["balance"] + amount}]
+    await tx.upsert("accounts", rows)
+
+
 def _key(row: dict[str, Any]) -> int:
     return int(row["id"])
 
@@ -194,6 +197,7 @@ def _key(row: dict[str, Any]) -> int:
 async def play(cluster: Processes, seed: int, seconds: float) -> None:
     await cluster.make()
     await cluster.wait_live()
+    await cluster.wait_replicated()
     me = Play(cluster, seed)
     async with slackwater.aconnect(me.url, timeout=20) as db:
         await db.create_table("accounts", {"id": "int8", "owner": "text", "balance": "int8 not null"}, primary_key="id")

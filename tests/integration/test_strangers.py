@@ -12,9 +12,11 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 import slackwater
+from slackwater.runtime.framing import FrameParser
 from slackwater.runtime.ports import free_ports
 from slackwater.runtime.rpc import wire
 from slackwater.runtime.rpc.versions import SUPPORTED
@@ -109,3 +111,42 @@ def test_unfinished_frames_take_no_more_than_their_budget(tmp_path):
         assert resident_mb(pid) - before < 200, "40 × 16 MiB were held"
         with slackwater.connect(f"slackwater://127.0.0.1:{rpc}") as db:
             db.upsert("t", [{"id": 1}])
+
+
+REFUSED = 400 + 200
+"""What a peer has at once (`patience.BURST_S`), and two seconds' worth."""
+
+
+def test_a_peer_whose_calls_are_all_refused_hears_so_each_time_and_its_neighbor_is_served_meanwhile(tmp_path):
+    call = [wire.encode(wire.Request(n, "no.method", 0, 0, msgspec.Raw(b"\x80"))) for n in range(1, REFUSED + 1)]
+    parser, heard = FrameParser(frame_bytes_max=1 << 20), []
+
+    def hear(sock: socket.socket) -> None:
+        for frame in parser.feed(sock.recv(1 << 16)):
+            message = wire.decode_from_server(frame)
+            if not isinstance(message, wire.Hello):
+                heard.append((message.id, message.error))
+
+    with node(tmp_path) as (_, rpc, http), slackwater.connect(f"slackwater://127.0.0.1:{rpc}", timeout=30) as db:
+        db.create_table("t", {"id": "int8", "n": "int8"}, primary_key=["id"])
+        with socket.create_connection(("127.0.0.1", rpc)) as peer:
+            peer.sendall(b"".join(struct.pack(">I", len(frame)) + frame for frame in [HELLO, *call]))
+            while len(heard) <= 400:
+                hear(peer)
+            db.upsert("t", [{"id": 1, "n": 1}])
+            peer.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                hear(peer)
+            assert len(heard) < REFUSED, "the neighbor's write was acknowledged before the last call was refused"
+            peer.setblocking(True)
+            while len(heard) < REFUSED:
+                hear(peer)
+        assert heard == [(n, "ProtocolError") for n in range(1, REFUSED + 1)]
+        assert db.get("t", 1) == {"id": 1, "n": 1}
+        with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=5) as page:
+            held = [
+                line
+                for line in page.read().decode().splitlines()
+                if line.startswith("slackwater_rpc_held_seconds_total")
+            ]
+        assert float(held[0].split()[-1]) > 0

@@ -12,7 +12,7 @@ from slackwater.clock import MAX, MIN
 from slackwater.codec.arrow import arrow_type
 from slackwater.codec.keys import TAGS, KeyType, decode_key, encode_key, escape, unescape
 from slackwater.codec.keys_arrow import encode_keys
-from slackwater.codec.layout import meta, meta_after, prefix_span, split_version, versioned
+from slackwater.codec.layout import meta, meta_after, prefix_span, split_version, table_span, tables_between, versioned
 from slackwater.errors import DecodeError, UsageError
 from slackwater.model.kinds import INTEGERS, ColumnKind, ColumnType, decimal_type
 from tests.property.model_strategies import values
@@ -172,3 +172,18 @@ def test_sorting_a_mixed_bag():
 def test_more_values_than_columns_are_refused():
     with pytest.raises(UsageError):
         encode_key([1, 2], [KeyType(ColumnKind.INT)])
+
+
+table_ids = st.integers(0, 3) | st.integers(0, (1 << 32) - 1) | st.sampled_from([(1 << 32) - 1, 1 << 24, 255, 256])
+bounds = st.binary(max_size=8) | st.builds(lambda t, more: table_span(t).start + more, table_ids, st.binary(max_size=3))
+
+
+@given(table_ids, bounds, bounds)
+def test_a_table_with_keys_in_a_span_is_among_those_between(table_id, one, other):
+    start, end = sorted((one, other))
+    first, last = tables_between(start, end)
+    span = table_span(table_id)
+    if max(start, span.start) < min(end, span.end):
+        assert first <= table_id <= last
+    inside = table_span(100)
+    assert tables_between(inside.start + b"\x00\x01", inside.end) == (100, 101), "as few as the bounds name"

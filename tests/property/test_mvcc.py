@@ -399,8 +399,15 @@ class Mvcc(RuleBasedStateMachine):
 
     # --- history ---
 
-    @rule(start=BOUND, end=BOUND, threshold=AT, protected=st.lists(AT, max_size=2), limit=st.sampled_from([1, 2, 100]))
-    def collect(self, start, end, threshold, protected, limit):
+    @rule(
+        start=BOUND,
+        end=BOUND,
+        threshold=AT,
+        protected=st.lists(AT, max_size=2),
+        limit=st.sampled_from([1, 2, 100]),
+        scanned=st.sampled_from([1, 3, gc.SCANNED_MAX]),
+    )
+    def collect(self, start, end, threshold, protected, limit, scanned):
         if start >= end:
             return
         instants = [Timestamp(n << 30) for n in range(1, INSTANTS + 1) if n << 30 >= threshold] + protected
@@ -410,7 +417,7 @@ class Mvcc(RuleBasedStateMachine):
         at = start
         rules = stretches(threshold, kept, start, end)
         while at is not None:
-            found = gc.plan(self.engine, at, end, stretches=rules, max_versions=limit)
+            found = gc.plan(self.engine, at, end, stretches=rules, max_versions=limit, scanned_max=scanned)
             batch = self.engine.batch()
             done = gc.collect_keys(self.engine, batch, found.points, stretches=rules)
             assert done.versions == found.versions
@@ -418,7 +425,7 @@ class Mvcc(RuleBasedStateMachine):
             self.stats = self.stats.plus(done.stats)
             self.reload()
             assert {k: [self.visible(k, t)[0] for t in instants] for k in KEYS} == before  # I-26
-            assert found.resume is None or done.versions > 0
+            assert found.resume is None or (found.resume > at and (done.versions > 0 or found.scanned >= scanned))
             at = found.resume
         assert all(readable(threshold, kept, start, end, ts=t) for t in protected)
         for k in KEYS:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slackwater.codec.bulk_arrow import pack, unpack
+from slackwater.codec.bulk_arrow import SMALL_BYTES, pack, unpack
 from slackwater.codec.patch_arrow import Places, merged
 from slackwater.errors import DecodeError
 from slackwater.model.patches import Patch
@@ -103,6 +103,74 @@ def test_compressed_buffers_are_written_in_place_and_nothing_else_is(case):
         (got,) = unpack([memoryview(sent)], SCHEMA, [patch_of(fresh, places)])
         got.validate(full=True)
         assert got.to_pylist() == wanted(batch, fresh, places)
+
+
+def blocks_of(draw, sizes):
+    """Blocks of one column: as pyarrow packs them, or compressed; and their values."""
+    schema, blocks, values = pa.schema([("n", pa.int64())]), [], []
+    for size in sizes:
+        values.append(np.random.default_rng(size).integers(0, 1 << 60, size).tolist())
+        batch = pa.RecordBatch.from_pydict({"n": values[-1]}, schema=schema)
+        options = pa.ipc.IpcWriteOptions(compression="lz4" if draw(st.booleans()) else None)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema, options=options) as writer:
+            writer.write_batch(batch)
+        messages = pa.ipc.MessageReader.open_stream(sink.getvalue())
+        messages.read_next_message()
+        blocks.append(memoryview(messages.read_next_message().serialize().to_pybytes()))
+    return schema, blocks, values
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_blocks_of_all_sizes_come_in_their_order(data):
+    sizes = data.draw(
+        st.lists(st.sampled_from([0, 1, 1000, SMALL_BYTES // 8 - 200, 20_000, SMALL_BYTES // 8 + 1]), max_size=6)
+    )
+    schema, blocks, values = blocks_of(data.draw, sizes)
+    patches, wanted = [], [list(found) for found in values]
+    for number, found in enumerate(values):
+        if found and data.draw(st.booleans()):
+            at = data.draw(st.integers(0, len(found) - 1))
+            wanted[number][at] = -number
+            fresh = pa.RecordBatch.from_pydict({"n": [-number]}, schema=schema)
+            patches.append(Patch(number, b"", np.array([at], "<i4").tobytes(), b"", pack(fresh)))
+    given_before = [bytes(block) for block in blocks]
+    for _ in range(2):
+        got = unpack(blocks, schema, patches)
+        assert [batch.column(0).to_pylist() for batch in got] == wanted
+    assert [bytes(block) for block in blocks] == given_before
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), sizes=st.lists(st.sampled_from([1, 100, 40_000]), min_size=1, max_size=4))
+def test_blocks_that_are_not_one_batch_each_are_refused(data, sizes):
+    schema, blocks, _ = blocks_of(data.draw, sizes)
+    at = data.draw(st.integers(0, len(blocks) - 1))
+    whole = bytes(blocks[at])
+    if data.draw(st.booleans()):
+        blocks[at] = memoryview(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    elif len(whole) < SMALL_BYTES:  # of a large one only the first message is read
+        blocks[at] = memoryview(whole + whole)
+    else:
+        return
+    with pytest.raises(DecodeError):
+        unpack(blocks, schema)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.sampled_from([777, 1000, 50_000]), more=st.integers(1000, 1 << 40))
+def test_a_block_that_claims_more_rows_than_it_holds_is_refused(rows, more):
+    schema = pa.schema([("n", pa.int64())])
+    raw = bytearray(pack(pa.RecordBatch.from_pydict({"n": range(rows)}, schema=schema)))
+    head = len(raw) - 8 * rows
+    count, claimed = rows.to_bytes(8, "little"), (rows + more).to_bytes(8, "little")
+    places = [at for at in range(0, head, 8) if raw[at : at + 8] == count]
+    assert len(places) == 2  # of the batch, and of its column
+    for at in places:
+        raw[at : at + 8] = claimed
+    with pytest.raises(DecodeError):
+        unpack([memoryview(raw)], schema)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackwater.catalog import planning
-from slackwater.catalog.planning import WritePlanner, entries_of
+from slackwater.catalog.planning import WritePlanner
 from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.index_entries import IndexCodec
 from slackwater.codec.rows import RowCodec
@@ -16,6 +16,7 @@ from slackwater.model.kinds import INT, STRING
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.tables import TableDescriptor
 from slackwater.protocol.client.calls import WriteKind
+from tests.table_helpers import entries_of
 
 SCHEMA = TableSchema(
     7,

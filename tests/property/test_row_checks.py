@@ -1,5 +1,6 @@
 """What a gateway lets through decodes later, and nothing that a codec wrote is refused."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,6 +67,33 @@ def test_a_damaged_key_is_refused_or_is_another_key_of_the_table(table, data):
     except UsageError:
         return
     assert codec.key(list(codec.decode_key(key).values())) == key
+
+
+@settings(max_examples=200)
+@given(tables(), st.data())
+def test_a_block_with_another_key_than_its_rows_have_is_refused(table, data):
+    schema, pairs = table
+    keys, values = [k for k, _ in pairs], [v for _, v in pairs]
+    checker = RowChecker(schema)
+    assert not pairs or checker.fits(keys, values)
+    assert not pairs or not checker.fits(keys[:-1], values)
+    if pairs:
+        at = data.draw(st.integers(0, len(keys) - 1))
+        changed = data.draw(damaged(keys[at]))
+        assert checker.fits([*keys[:at], changed, *keys[at + 1 :]], values) is (changed == keys[at])
+    if len(pairs) > 1:  # the same bytes one after the other, cut elsewhere
+        moved = data.draw(st.integers(1, len(keys[1])))
+        assert not checker.fits([keys[0] + keys[1][:moved], keys[1][moved:], *keys[2:]], values)
+
+
+def test_a_block_with_a_row_of_another_version_is_refused():
+    schema = schema_of_two()
+    codec, later = RowCodec(schema), RowCodec(msgspec.structs.replace(schema, version=2))
+    pairs = [(codec if number else later).encode({"k1": number, "c2": "a"}) for number in range(100)]
+    keys, values = [k for k, _ in pairs], [v for _, v in pairs]
+    with pytest.raises(UsageError, match="a row does not fit table t in version 1"):
+        RowChecker(schema).check_written(keys, values, bytes_max=1 << 20)
+    RowChecker(schema).check_written(keys[1:], values[1:], bytes_max=1 << 20)
 
 
 def test_a_key_of_another_row_is_refused():

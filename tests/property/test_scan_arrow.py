@@ -17,7 +17,7 @@ from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.txns import Txn
 from slackwater.runtime.seam import Family
 from slackwater.storage import reads, writes
-from slackwater.storage.arrow import scan_arrow
+from slackwater.storage.arrow import count_rows, scan_arrow
 from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.versions import suffix
 
@@ -78,6 +78,32 @@ def test_arrow_scan_equals_pair_scan(by_name, seed, keys, depth, deletions, ts, 
     assert got == [codec.decode(value) for value in rows.values]
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    by_name=st.booleans(), seed=st.integers(0, 1 << 30), keys=st.sampled_from([0, 1, 40, 300, 5000]),
+    depth=st.sampled_from([1, 3, 40]), deletions=st.sampled_from([0.0, 0.3]), ts=st.integers(1, 420),
+    limit=st.sampled_from([0, 1, 50]), size=st.sampled_from([0, 300]), bounds=st.booleans(),
+)  # fmt: skip
+def test_a_count_equals_pair_scan(by_name, seed, keys, depth, deletions, ts, limit, size, bounds):
+    schema = BY_NAME if by_name else BY_INT
+    engine, _ = fill(schema, seed, keys=keys, depth=depth if keys < 5000 else 2, deletions=deletions)
+    span = schema_span(schema)
+    start, end = span.start, span.end
+    if bounds:
+        some = reads.scan(engine, start, end, ts=Timestamp(10_000)).keys
+        if len(some) > 2:
+            start, end = some[len(some) // 4] + b"\x00", some[-1 - len(some) // 4] + b"\x00"
+    if start >= end:
+        return
+    rows = reads.scan(engine, start, end, ts=Timestamp(ts))
+    counted = size_read = 0
+    resume = start
+    while resume is not None and resume < end:
+        found = count_rows(engine, resume, end, ts=Timestamp(ts), max_rows=limit, max_bytes=size)
+        counted, size_read, resume = counted + found.rows, size_read + found.size, found.resume
+    assert (counted, size_read) == (len(rows.keys), sum(map(len, rows.values)))
+
+
 def test_columns_and_predicates_are_pushed_into_the_decode():
     engine, codec = fill(BY_INT, 5, keys=200, depth=3, deletions=0.1)
     span = schema_span(BY_INT)
@@ -102,6 +128,9 @@ def test_an_intent_at_or_below_the_timestamp_is_a_conflict():
     writes.put(engine, batch, key, value, ts=at, txn=Txn(b"t" * 16, key, at, 0, at, at, MIN, 1))
     engine.write(batch)
     assert sum(b.rows_read for b in scan_arrow(engine, span.start, span.end, ts=Timestamp(499), decoder=decoder)) == 20
+    assert count_rows(engine, span.start, span.end, ts=Timestamp(499)).rows == 20
+    with pytest.raises(ConflictError):
+        count_rows(engine, span.start, span.end, ts=Timestamp(500))
     with pytest.raises(ConflictError) as error:
         list(scan_arrow(engine, span.start, span.end, ts=Timestamp(500), decoder=decoder))
     assert [i.key for i in error.value.facts["intents"]] == [key]

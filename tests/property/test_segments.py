@@ -18,8 +18,10 @@ from slackwater.protocol.range.bulk import ScanArrow
 from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
 from slackwater.runtime.seam import Family
 from slackwater.storage.columns import reading
+from slackwater.storage.columns import segment as segments
 from slackwater.storage.columns.build import Shape, from_columns, from_rows
 from slackwater.storage.columns.delta import Delta
+from slackwater.storage.columns.ipc import packed_columns
 from slackwater.storage.columns.reading import PlanReader, read_segment
 from slackwater.storage.columns.segment import Segment
 from slackwater.storage.files import MemoryFile
@@ -170,10 +172,33 @@ def test_a_segment_and_its_changes_are_what_rows_are(
         assert len(got) == len(table.rows(every, start, end, ts=ts))
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    steps=st.lists(st.one_of(st.tuples(st.just("write"), st.integers(1, 20)), st.tuples(st.just("read"), st.integers(0, 21)))),
+    early=st.integers(0, 5),
+)  # fmt: skip
+def test_what_was_made_of_changes_is_given_to_reads_that_see_the_same_ones(steps, early):
+    """Reads at any times, in any order, some of them of what there was some writes ago."""
+    delta, views = Delta(), []
+    for number, (what, ts) in enumerate(steps):
+        if what == "write":
+            delta.stored.append(b"k%d" % number + suffix(Timestamp(ts)))
+            views.append(delta.frozen())
+        elif views:
+            view = views[-1 - min(early, len(views) - 1)] if number % 2 else views[-1]
+            visible = [v for v in delta.stored[: len(view)] if v[-8:] >= suffix(Timestamp(ts))]
+            seen = view.seen([b""], 0, ts=Timestamp(ts), bound=Timestamp(ts))
+            assert seen.newest() == sorted(visible)
+            if visible:
+                assert seen.made() in (None, visible)
+                delta.keep(seen, visible, 1)
+                assert seen.made() == visible
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     by_name=st.booleans(), seed=st.integers(0, 1 << 30), shape=SHAPES, before=st.integers(0, 4), after=st.integers(0, 60),
-    known=st.integers(1, 2), then=st.integers(ANCHOR, TOP), ts=st.integers(ANCHOR, TOP), cut=st.booleans(),
+    known=st.integers(1, 3), then=st.integers(ANCHOR, TOP), ts=st.integers(ANCHOR, TOP), cut=st.booleans(),
 )  # fmt: skip
 def test_a_segment_made_of_a_segment_is_what_rows_are(by_name, seed, shape, before, after, known, then, ts, cut):
     table = Table(by_name=by_name, seed=seed, shape=shape)
@@ -320,3 +345,33 @@ def test_much_that_was_added_in_one_place_comes_in_pieces(monkeypatch):
     assert max(piece.rows for piece in pieces) < 30
     got = table.columns(segment, table.delta.frozen(), plan, table.span.start, table.span.end, ts=TOP)
     assert got == table.rows(plan, table.span.start, table.span.end, ts=TOP)
+
+
+def test_batches_of_which_nothing_has_changed_are_copied(monkeypatch):
+    """A row that is written anew costs the next segment one batch, not all of them."""
+    table = Table(by_name=False, seed=1, shape=Shape(7, 1 << 20, 1 << 20))
+    table.fill(before=2, after=0, upto_version=1)
+    old, _ = table.build(1)
+    table.write(40, ANCHOR + 1, version=1)
+    packed, pieces = [], []
+    monkeypatch.setattr(segments, "packed_columns", lambda batch: packed.append(batch) or packed_columns(batch))
+    built = finish(
+        from_columns(
+            old, table.delta.frozen(), table.engine, table.schemas[:1], start=table.span.start, end=table.span.end,
+            anchor=Timestamp(ANCHOR + 1), write=pieces.append, shape=table.shape,
+        )
+    )  # fmt: skip
+    new = Segment(MemoryFile(b"".join(pieces)))
+    assert len(old.firsts) > 3
+    assert len(packed) == 1
+    new.verify()
+    assert new.index == built.made
+    assert new.anchor == ANCHOR + 1
+    plan = ScanPlan(tuple(table.schemas[:1]), 1)
+    whole = (table.span.start, table.span.end)
+    assert table.columns(new, Delta().frozen(), plan, *whole, ts=TOP) == table.rows(plan, *whole, ts=TOP)
+    for column in table.schemas[0].columns:
+        known, found = old.statistics(column.id), new.statistics(column.id)
+        changed = [at for at, (a, b) in enumerate(zip(known[1], found[1], strict=True)) if a != b] if known else []
+        assert (known is None) == (found is None)
+        assert len(changed) <= 1

@@ -85,7 +85,7 @@ class World:
             self.senders[node].add(range_id, replica)
         self.receiver, self.twin = Receiver(), NaiveReceiver()
         for range_id in RANGES:
-            self.receiver.watch(range_id)
+            self.receiver.records.watch(range_id)
         self.streams: dict[NodeId, tuple[int, int | None]] = {}
         self.zombies: list[tuple[int, Update]] = []
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import Replica
 
 load()
-N1, N2 = NodeId(1), NodeId(2)
+N1, N2, N3 = NodeId(1), NodeId(2), NodeId(3)
 SETTINGS = {
     "queue.interval": 0.0,
     "closed_timestamp.target_duration": 0.1,
@@ -161,3 +161,41 @@ def test_a_planted_bug_is_killed_by_its_oracle(name: str, seeds: int) -> None:
             assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
             return
     pytest.fail("it survived")
+
+
+@pytest.mark.parametrize("bug", ["", "X-ENDED-UNHEARD"])
+def test_an_epoch_that_its_node_ended_binds_a_taker_whose_clock_is_behind_and_has_heard_nothing_but_the_log(
+    bug: str,
+) -> None:
+    """Its record came by the log, without a stamp: the next lease began below what the one before had closed and served."""
+
+    async def story(c: Cluster) -> None:
+        await c.kv.put(c.key(b"a"), b"1")
+        for name in ("n2", "n3"):
+            c.world.add_node(name, c.boot_node)
+            while name not in c.nodes:
+                await c.settle(0.1)
+        for key in (b"\x02", c.key(b"a")):
+            await c.node.admin.relocate(key, [N1, N2, N3])
+        await c.node.admin.transfer_lease(b"\x02", N3)
+        await c.node.admin.transfer_lease(c.key(b"a"), N2)
+        await c.settle(5)
+        n1, n2 = c.nodes["n1"], c.nodes["n2"]
+        for name, by in (("n1", -1), ("n2", 1)):
+            clock = c.world.machines[name].clock
+            clock.step_ns = by * clock.band_ns - clock.skew_ns()
+        await c.settle(5)
+        for one, other in (("n1", "n2"), ("n1", "n3")):
+            for link in (c.world.net.link(one, other), c.world.net.link(other, one)):
+                link.cut()
+        await c.settle(0.2)
+        assert await n2.kv.get(c.key(b"a")) == b"1"
+        served = n2.store.horizon()
+        await n2.liveness.leave(horizon=n2.store.horizon)
+        assert n1.clock.peek() < served, "its clock is behind, and no message has told it"
+        while (record := n1.liveness.get(N2)) is None or record.epoch == held_by(c, "n1", b"a").state.lease.epoch:
+            await c.settle(0.001)
+        await held_by(c, "n1", b"a").leasing.hold()
+        assert (held_by(c, "n1", b"a").state.lease.start > served) == (bug == ""), "I-07, unless it is planted out"
+
+    play(story, settings=SETTINGS, bugs=frozenset({bug} - {""}))

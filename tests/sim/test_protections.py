@@ -119,7 +119,7 @@ def test_what_is_pinned_is_counted_once_the_ttl_would_let_it_go_and_old_protecti
         await c.kv.put(kv(b"b"), b"the newest")
         records = (await member.protections.list()).records
         assert await member.pinned.of(records) == {}, "the ttl keeps it anyway"
-        await member.span_watch.read()
+        await member.zone_follower.read()
         await c.settle(8)
         pinned = await member.pinned.of(records)
         assert pinned[made] > 0

@@ -7,13 +7,23 @@ import pytest
 from slackwater.sim.run import SimJob, run_job
 from slackwater.sim.scenario import find_planted
 
-SEEDS = {"M24": range(4), "M25": range(2), "M26": range(4), "M27": range(4)}
+SEEDS = {
+    "M24": range(4),
+    "M25": range(2),
+    "M26": range(5, 6),
+    "M27": range(11, 12),
+    "M31": range(2),
+    "M32": range(4, 5),
+    "M33": range(2),
+}
 REACHED = (
     "schema.play_written",
     "schema.play_changed",
     "schema.play_steered",
     "schema.play_audited",
     "schema.play_split",
+    "schema.play_undone",
+    "schema.backfill_left_out",
     "schema.waited_for_leases",
     "schema.oracle_delete-only",
     "schema.oracle_write-only",

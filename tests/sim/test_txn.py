@@ -14,7 +14,7 @@ from slackwater.errors import (
     TransactionAborted,
     UsageError,
 )
-from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
+from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus, by_name
 from slackwater.protocol.range import requests
 from slackwater.routing.sender import NO_RANGE
 from slackwater.txn.at_once import write_at_once
@@ -24,7 +24,7 @@ from tests.sim.cluster import Cluster, play
 if TYPE_CHECKING:
     from slackwater.txn import Transaction
 
-ID = b"i" * TXN_ID_BYTES
+ID = by_name(b"i" * TXN_ID_BYTES)
 
 
 def number(value: bytes | None) -> int:

@@ -52,6 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     try:
         asyncio.run(cluster.make())
         asyncio.run(cluster.wait_live())
+        asyncio.run(cluster.wait_replicated())
         yield cluster
     except BaseException:
         print(cluster.journals())

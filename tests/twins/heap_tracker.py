@@ -19,6 +19,8 @@ from slackwater.closedts.tracker import TRACKED_MAX, Token
 from slackwater.errors import Overloaded, invariant
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from slackwater.clock.timestamp import Timestamp
 
 
@@ -51,6 +53,12 @@ class HeapTracker:
         del self._inside[token]
         while self._heap and self._heap[0][1] not in self._inside:
             heapq.heappop(self._heap)
+
+    def leave(self, tokens: Iterable[Token]) -> Timestamp | None:
+        """`untrack` of each, then `lower_bound`."""
+        for token in tokens:
+            self.untrack(token)
+        return self.lower_bound()
 
     def lower_bound(self) -> Timestamp | None:
         """The lowest tracked timestamp; None when nothing is tracked."""

@@ -32,8 +32,10 @@ blocks of a bulk load. All of it is in timestamps, so it does not matter how far
 Dropping a table takes two versions: by the first it takes no more rows, and the second, which waits for writes by the version
 before the first, says that it is dropped. So no row is committed at or after the drop.
 
-Files. Pure: `records` (keys and codec), `tables` (the cache), `definition` (what a table may look like), `leases`. Awaiting:
-`driver` (transactions, polling), `lease_driver` (acquiring, releasing, deleting what dead nodes have left).
+Files. Pure: `records` (keys and codec), `tables` (the cache), `definition` (what a table may look like), `leases`, `ladder` and
+`climbing` (the steps of a schema change), `planning` (what a write means for indexes). Awaiting: `driver` (transactions,
+polling), `lease_driver` (acquiring, releasing, deleting what dead nodes have left), `lease_report`, `schema_changes`, `backfill`
+with `filling` and `bulk_fill` (an index from the rows that were there before it).
 """
 
 from slackwater.catalog.driver import CatalogWatch, TableCatalog

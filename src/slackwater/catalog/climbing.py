@@ -47,7 +47,10 @@ class Worked(msgspec.Struct, frozen=True):
     def further(self, done: SpanSet, rows: int) -> Worked:
         """The same phase, some spans further."""
         hexes = tuple((span.start.hex(), span.end.hex()) for span in done)
-        return msgspec.structs.replace(self, done=hexes, rows=rows)
+        assert rows >= self.rows, "work only moves on"
+        further = msgspec.structs.replace(self, done=hexes, rows=rows)
+        assert further.spans() == done, "a checkpoint says what is done, and no more"
+        return further
 
 
 class Climb(msgspec.Struct, frozen=True):

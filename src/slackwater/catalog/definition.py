@@ -24,18 +24,20 @@ from slackwater.model.system_tables import check_not_system
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slackwater.model.indexes import Check
+    from slackwater.model.indexes import Check, Mutation
     from slackwater.model.kinds import ColumnType
     from slackwater.model.tables import TableDescriptor
     from slackwater.protocol.client.calls import ColumnSpec, IndexSpec, KeySpec
 
 NAME_CHARS_MAX = 128
 CHECKS_MAX = 64
+DEFAULT_CHARS_MAX = 2_000
 INDEX_ID_MAX = 0xFFFF
 assert INDEXES_MAX < INDEX_ID_MAX, "a table has more ids of indexes than indexes"
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _ELEMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGITS = {ColumnKind.INT2: 5, ColumnKind.INT4: 10, ColumnKind.INT: 19}
+assert set(_DIGITS) == set(INTEGERS), "it is known of every integer how many digits it has"
 
 
 def check_table_name(name: str) -> str:
@@ -73,55 +75,54 @@ def first_version(
             )
     parts = tuple(KeyColumn(ids[part.column], part.descending) for part in primary_key)
     schema = TableSchema(table_id, name, 1, made, parts)
-    _check_indexes(name, indexes)
+    made_indexes: list[Index] = []
+    for spec in indexes:
+        made_indexes.append(new_index(schema, made_indexes, FIRST_INDEX_ID + len(made_indexes), spec))
+    assert len({index.id for index in made_indexes}) == len(made_indexes), "an index has an id of its own"
     return TableRecord(
         schema,
         next_column_id=len(made) + 1,
         owner=owner,
-        indexes=tuple(new_index(schema, i, spec) for i, spec in enumerate(indexes, FIRST_INDEX_ID)),
+        indexes=tuple(made_indexes),
         next_index_id=FIRST_INDEX_ID + len(indexes),
     )
 
 
 def new_index(
-    schema: TableSchema, index_id: int, spec: IndexSpec, *, state: ElementState = ElementState.PUBLIC
+    schema: TableSchema,
+    others: Sequence[Index],
+    index_id: int,
+    spec: IndexSpec,
+    *,
+    state: ElementState = ElementState.PUBLIC,
 ) -> Index:
-    """An index of a table, by the names of its columns; the error says what is wrong with it."""
-    check_index_name(spec.name)
-    if not spec.columns:
-        raise UsageError(f"index {spec.name} needs at least one column", index=spec.name)
-    parts = tuple(KeyColumn(schema.column(part.column).id, part.descending) for part in spec.columns)
-    stored = tuple(schema.column(name).id for name in spec.storing)
-    for part in spec.columns:
-        if schema.column(part.column).type.kind is ColumnKind.JSON:
-            raise UsageError(
-                f"column {part.column} is json, which has no order; it can be stored in an index, not indexed"
-            )
-    keys = {part.column_id for part in schema.primary_key}
-    for name, column_id in zip(spec.storing, stored, strict=True):
-        if column_id in keys:
-            raise UsageError(f"index {spec.name} has column {name} anyway: it is part of the primary key")
-    return Index(index_id, spec.name, parts, unique=spec.unique, storing=stored, state=state)
-
-
-def check_index_name(name: str) -> str:
-    """`name`, when an index may be called that."""
+    """An index that a table may have beside its `others`, by the names of its columns; the error says what is wrong with it."""
+    table, name = schema.name, spec.name
     if not _TABLE_NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX or name == PRIMARY:
         raise UsageError(
             f"an index's name has 1 to {NAME_CHARS_MAX} letters, digits, '_', '.' or '-', begins with a letter or '_', and is"
             f" not {PRIMARY!r}",
             name=name[: 2 * NAME_CHARS_MAX],
         )
-    return name
-
-
-def _check_indexes(table: str, indexes: Sequence[IndexSpec]) -> None:
-    names = [spec.name for spec in indexes]
-    if len(names) > INDEXES_MAX:
-        raise UsageError(f"a table has at most {INDEXES_MAX} indexes", table=table, indexes=len(names))
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"table {table} would have two indexes called {name!r}; pick another name", index=name)
+    if any(index.name == name for index in others):
+        raise UsageError(f"table {table} has an index {name!r} already; drop it first or pick another name", index=name)
+    if len(others) >= INDEXES_MAX:
+        raise UsageError(f"a table has at most {INDEXES_MAX} indexes; table {table} has as many", table=table)
+    check_index_ids(table, index_id, 1)
+    if not spec.columns:
+        raise UsageError(f"index {name} needs at least one column", index=name)
+    for part in spec.columns:
+        if schema.column(part.column).type.kind is ColumnKind.JSON:
+            raise UsageError(
+                f"column {part.column} is json, which has no order; it can be stored in an index, not indexed"
+            )
+    parts = tuple(KeyColumn(schema.column(part.column).id, part.descending) for part in spec.columns)
+    keys = {part.column_id for part in schema.primary_key}
+    stored = tuple(schema.column(column).id for column in spec.storing)
+    for column, column_id in zip(spec.storing, stored, strict=True):
+        if column_id in keys:
+            raise UsageError(f"index {name} has column {column} anyway: it is part of the primary key", index=name)
+    return Index(index_id, name, parts, unique=spec.unique, storing=stored, state=state)
 
 
 def with_column(now: TableDescriptor, spec: ColumnSpec) -> TableRecord:
@@ -132,15 +133,9 @@ def with_column(now: TableDescriptor, spec: ColumnSpec) -> TableRecord:
     return next_version(now, columns=(*now.schema.columns, column), next_column_id=now.next_column_id + 1)
 
 
-def without_column(now: TableDescriptor, name: str) -> TableRecord:
-    """The next version, with one column less."""
-    gone = check_droppable_column(now, name)
-    return next_version(now, columns=tuple(c for c in now.schema.columns if c.id != gone.id))
-
-
-def dropping(now: TableDescriptor) -> TableRecord:
-    """The last version but one: the table can be read and takes no more rows."""
-    return next_version(now, dropping=True)
+def dropping(now: TableDescriptor, mutations: tuple[Mutation, ...] = ()) -> TableRecord:
+    """The last version but one: the table can be read and takes no more rows. Of its changes only its drop is left."""
+    return next_version(now, dropping=True, mutations=mutations)
 
 
 def dropped(now: TableDescriptor) -> TableRecord:
@@ -164,8 +159,7 @@ def next_version(
         name=now.schema.name if name is None else name,
         index_id=now.schema.index_id if index_id is None else index_id,
     )
-    kept = {field: getattr(now, field) for field in TableRecord.__struct_fields__ if field != "schema"}
-    record = TableRecord(schema, **{**kept, **changed})
+    record = msgspec.structs.replace(renumbered(now, schema.version), schema=schema, **changed)
     assert schema.version == now.version + 1, "versions grow by one (I-29)"
     assert len({column.id for column in schema.columns}) == len(schema.columns), "a column has an id of its own"
     assert record.next_index_id >= now.next_index_id, "ids of indexes are never used again"
@@ -176,9 +170,21 @@ def next_version(
     return record
 
 
+def renumbered(table: TableDescriptor, version: int) -> TableRecord:
+    """The record of a table that looks like this, as another version."""
+    kept = {field: getattr(table, field) for field in TableRecord.__struct_fields__ if field != "schema"}
+    return TableRecord(msgspec.structs.replace(table.schema, version=version), **kept)
+
+
 def new_column(column_id: int, spec: ColumnSpec, *, key: bool) -> Column:
     """A column from what was asked for."""
     check_column_name(spec.name)
+    if len(repr(spec.default)) > DEFAULT_CHARS_MAX:
+        raise UsageError(
+            f"the default of column {spec.name} is too long: every node keeps it with every version of the table, so it has at"
+            f" most {DEFAULT_CHARS_MAX} characters; write longer values into the rows",
+            column=spec.name,
+        )
     return Column(
         column_id,
         spec.name,
@@ -201,8 +207,10 @@ def check_column_name(name: str) -> None:
             " something else",
             column=name,
         )
-    if not 0 < len(name) <= NAME_CHARS_MAX:
-        raise UsageError(f"a column's name has 1 to {NAME_CHARS_MAX} characters", column=name[:NAME_CHARS_MAX])
+    if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
+        raise UsageError(
+            f"a column's name has 1 to {NAME_CHARS_MAX} printable characters", column=name[:NAME_CHARS_MAX]
+        )
 
 
 def check_new_column(now: TableDescriptor, spec: ColumnSpec) -> None:
@@ -264,51 +272,24 @@ def _check_free_column(now: TableDescriptor, name: str) -> None:
         raise UsageError(f"table {now.name} has a column {name!r} already; pick another name", column=name)
 
 
-def check_new_index(
-    now: TableDescriptor, name: str, columns: Sequence[KeySpec], *, storing: Sequence[str] = ()
-) -> tuple[tuple[KeyColumn, ...], tuple[int, ...]]:
-    """The columns and the stored columns of an index that may be made, by id."""
-    check_element_name(name, "an index")
-    if any(index.name == name for index in now.indexes):
-        raise UsageError(f"table {now.name} has an index {name!r} already; drop it first or pick another name")
-    if len(now.indexes) >= INDEXES_MAX:
-        raise UsageError(f"a table has at most {INDEXES_MAX} indexes; table {now.name} has as many", table=now.name)
-    check_index_ids(now, 1)
-    if not columns:
-        raise UsageError(f"index {name} needs at least one column")
-    key = {part.column_id for part in now.schema.primary_key}
-    parts = tuple(KeyColumn(now.schema.column(part.column).id, part.descending) for part in columns)
-    for part in parts:
-        column = now.schema.by_id(part.column_id)
-        if column is not None and column.type.kind is ColumnKind.JSON:
-            raise UsageError(
-                f"column {column.name} is json, which has no order and cannot be indexed; store it instead"
-            )
-    stored = tuple(now.schema.column(column).id for column in storing)
-    ids = [part.column_id for part in parts] + list(stored)
-    if len(set(ids)) != len(ids):
-        raise UsageError(f"index {name} names a column twice", index=name)
-    return parts, tuple(column_id for column_id in stored if column_id not in key)
-
-
-def check_index_ids(now: TableDescriptor, count: int) -> None:
+def check_index_ids(table: str, first: int, count: int) -> None:
     """Refuse a change that needs more index ids than are left: none is used twice."""
-    if now.next_index_id + count > INDEX_ID_MAX + 1:
-        raise UsageError(f"table {now.name} has used its {INDEX_ID_MAX} index ids; copy it to a new table")
+    if first + count > INDEX_ID_MAX + 1:
+        raise UsageError(f"table {table} has used its {INDEX_ID_MAX} index ids; copy it to a new table")
 
 
-def check_element_name(name: str, what: str) -> None:
-    """Refuse what cannot be the name of an index or a check."""
+def _check_check_name(name: str) -> None:
+    """Refuse what cannot be the name of a check."""
     if not _ELEMENT_NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX:
         raise UsageError(
-            f"the name of {what} has 1 to {NAME_CHARS_MAX} letters, digits or '_', and begins with a letter or '_'",
+            f"the name of a check has 1 to {NAME_CHARS_MAX} letters, digits or '_', and begins with a letter or '_'",
             name=name[: 2 * NAME_CHARS_MAX],
         )
 
 
 def check_new_check(now: TableDescriptor, name: str, condition: str) -> tuple[int, ...]:
     """The columns that a check that may be made is about."""
-    check_element_name(name, "a check")
+    _check_check_name(name)
     if any(check.name == name for check in now.checks):
         raise UsageError(f"table {now.name} has a check {name!r} already; drop it first or pick another name")
     if len(now.checks) >= CHECKS_MAX:

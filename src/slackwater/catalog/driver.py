@@ -32,7 +32,7 @@ from slackwater.catalog.records import (
     versions_span,
 )
 from slackwater.catalog.tables import TABLES_MAX, Tables
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.errors import (
     AccessDenied,
     BelowGcThreshold,
@@ -43,7 +43,7 @@ from slackwater.errors import (
 )
 from slackwater.hooks import probe
 from slackwater.model.system_tables import check_not_system, is_system
-from slackwater.protocol.range.requests import Export, Get, Header, Value, Versions
+from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Export, Get, Header, Value, Versions
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.sync import Lock, timeout
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from slackwater.clock.hlc import HybridClock
     from slackwater.model.ids import NodeId
+    from slackwater.model.indexes import Mutation
     from slackwater.model.tables import TableDescriptor, TableHistory
     from slackwater.protocol.client.calls import ColumnSpec, IndexSpec, KeySpec
     from slackwater.runtime.deadline import Deadline
@@ -61,6 +62,9 @@ if TYPE_CHECKING:
 
 READ_VERSIONS = 1_000
 """Records read by one request."""
+LOOKS_MAX = 1 << 20
+"""At the leases on a version that a change waits for: its deadline ends the wait long before."""
+assert READ_VERSIONS <= BATCH_REQUESTS_MAX, "records that are read one by one fit one batch"
 
 
 class CatalogWatch(Protocol):
@@ -94,8 +98,8 @@ class TableCatalog:
         self._settings = settings
         self._scope = scope
         self.watch = watch
-        self.wake_change: Callable[[Transaction, int], Awaitable[None]] | None = None
-        """Lets the job of a change that waits for its turn go on, and end, when its table is dropped."""
+        self.drop_job: Callable[[Transaction, TableDescriptor, str, str], Awaitable[Mutation]] | None = None
+        """Makes the job that finishes the drop of a table, by its creator and its name, and lets those of other changes end."""
         self.tables = Tables()
         self._reading = Lock()
         self._following = False
@@ -142,6 +146,7 @@ class TableCatalog:
             found = self.tables.by_id(table_id)
         if found is None or found.latest.version < version:
             raise UsageError("there is no such table, or not in this version", table_id=table_id, version=version)
+        assert found.latest.table_id == table_id, "a table is found under its own id"
         return found
 
     async def names(self, *, at: Timestamp | None = None) -> list[TableHistory]:
@@ -185,7 +190,10 @@ class TableCatalog:
         """Refuse a name that is taken, as a transaction sees it, and a table too many."""
         await self._fresh(MIN)
         if len(self.tables) >= TABLES_MAX:
-            raise LimitReached("the cluster has as many tables as it can hold; drop some", limit=TABLES_MAX)
+            raise LimitReached(
+                f"the cluster has had {TABLES_MAX} tables, dropped ones included, which is as many as its nodes remember",
+                limit=TABLES_MAX,
+            )
         if await txn.get(name_key(name)) is not None:
             raise UsageError(f"there is a table {name!r} already; drop it first or pick another name", table=name)
 
@@ -193,47 +201,70 @@ class TableCatalog:
         """Write the first version of a table and its name, which `check_new` has found free."""
         assert record.schema.version == 1, "a new table begins with its first version"
         await txn.put(name_key(record.schema.name), encode_id(record.schema.table_id))
-        await txn.put(descriptor_key(record.schema.table_id, record.schema.version), encode_record(record))
+        key, encoded = descriptor_key(record.schema.table_id, record.schema.version), encode_record(record)
+        assert decode_record(key, encoded, MIN) == record.at(MIN), "a version reads as it is written (I-29)"
+        await txn.put(key, encoded)
 
     async def drop(self, name: str, *, by: str | None = None, timeout: float | None = None) -> TableDescriptor:
         """Drop a table. Its rows stay where they are, readable as of before, until their history is collected.
 
         Two versions: under the first one it takes no more rows, and the second one says that it is dropped. The second is
         published when no node uses the version before the first any more, so no row is committed at or after it (I-30). A drop
-        that is cut off in between is finished by the next one; until then the table can be read, and not written.
+        that is cut off in between is finished by its job; until then the table can be read, and not written.
 
         A user who is named by `by` may drop only what belongs to them; None is for those who may drop everything.
         """
 
         async def begin(txn: Transaction) -> TableRecord | None:
-            now = await self._droppable(txn, name, by)
+            now, record = await self.begin_drop(txn, name, by=by)
             begun[:] = [now.table_id]
-            if now.dropping:
-                return None
-            if self.wake_change is not None:
-                for mutation in now.mutations:
-                    await self.wake_change(txn, mutation.job)
-            return await self._put_next(txn, now.table_id, definition.dropping)
+            return record
 
-        async def end(txn: Transaction) -> TableRecord:
-            await self._droppable(txn, name, by)
-            await txn.delete(name_key(name))
+        async def end(txn: Transaction) -> TableRecord | None:
+            if (await self.latest_in(txn, begun[0])).dropped:
+                return None  # its job was quicker
+            await self.free_names(txn, begun[0])
             return await self._put_next(txn, begun[0], definition.dropped)
 
-        check_not_system(name, what="drop")
         begun: list[int] = []
         deadline = self._kv.context.deadline(timeout)
         await self._published(begin, deadline)
-        gone = await self._published(end, deadline)
-        assert gone is not None, "the last version was written"
+        if await self._published(end, deadline) is None:
+            await self.refresh()
+        gone = (await self.find_id(begun[0])).latest
+        assert gone.dropped, "the last version was written"
         return gone
 
-    async def _droppable(self, txn: Transaction, name: str, by: str | None) -> TableDescriptor:
+    async def begin_drop(
+        self, txn: Transaction, name: str, *, by: str | None, job_name: str = ""
+    ) -> tuple[TableDescriptor, TableRecord | None]:
+        """Have a table take no more rows as of the transaction's commit; returns it as it was, and the version written, if any.
+
+        A job that is made in the same transaction drops it then (`drop_job`).
+        """
+        now = await self.droppable(txn, name, by)
+        if now.dropping:
+            return now, None
+        mine = () if self.drop_job is None else (await self.drop_job(txn, now, by or "", job_name),)
+        return now, await self._put_next(txn, now.table_id, lambda now: definition.dropping(now, mine))
+
+    async def free_names(self, txn: Transaction, table_id: int) -> None:
+        """Delete the names of a table that is dropped: one that was being renamed has two."""
+        span = versions_span(table_id)
+        rows = await txn.scan(span.start, span.end)
+        pairs = zip(rows.keys, rows.values, strict=True)
+        for name in sorted({decode_record(key, value, MIN).name for key, value in pairs}):
+            found = await txn.get(name_key(name))
+            if found is not None and decode_id(found) == table_id:
+                await txn.delete(name_key(name))
+
+    async def droppable(self, txn: Transaction, name: str, by: str | None) -> TableDescriptor:
         """The table of that name, if `by` may drop it."""
+        check_not_system(name, what="drop")
         found = await txn.get(name_key(name))
-        if found is None:
-            raise UsageError(f"there is no table {name!r} to drop", table=name)
-        now = await self.latest_in(txn, decode_id(found))
+        now = None if found is None else await self.latest_in(txn, decode_id(found))
+        if now is None or now.name != name:
+            raise UsageError(f"there is no table {name!r} to drop; tables() lists them", table=name)
         if by is not None and now.owner != by:
             whose = now.owner or "the operators"
             raise AccessDenied(f"table {name} belongs to {whose}; its owner or an operator may drop it", table=name)
@@ -268,9 +299,9 @@ class TableCatalog:
         table_id, version = error.facts["table_id"], error.facts["version"]
         assert isinstance(table_id, int), table_id
         assert isinstance(version, int), version
-        span, pauses = ROWS.span(table_id, version), self._kv.context.backoff()
-        while not deadline.passed:
-            await self._runtime.clock.sleep(deadline.pause(pauses.next()))
+        span, tries = ROWS.span(table_id, version), self._kv.context.tries(deadline, LOOKS_MAX)
+        while tries.spend() and not deadline.passed:
+            await tries.back_off()
             with suppress(SlackwaterError, TimeoutError):
                 if not (await self._kv.scan(span.start, span.end, max_keys=1)).keys:
                     return
@@ -306,7 +337,9 @@ class TableCatalog:
                 version=now.version - 1,
                 holders=[(row["node_id"], row["version"]) for row in held],
             )
-        await txn.put(descriptor_key(table_id, record.schema.version), encode_record(record))
+        key, encoded = descriptor_key(table_id, record.schema.version), encode_record(record)
+        assert decode_record(key, encoded, MIN) == record.at(MIN), "a version reads as it is written (I-29)"
+        await txn.put(key, encoded)
         return record
 
     async def _published(
@@ -342,7 +375,9 @@ class TableCatalog:
         rows = await txn.reverse_scan(span.start, span.end, max_keys=1)
         if not rows.keys:
             raise UsageError("there is no table of this id", table_id=table_id)
-        return decode_record(rows.keys[0], rows.values[0], MIN)
+        latest = decode_record(rows.keys[0], rows.values[0], MIN)
+        assert latest.table_id == table_id, "the newest version is one of the table that was asked for"
+        return latest
 
     # --- following
 
@@ -360,7 +395,9 @@ class TableCatalog:
             self._following = True
             self._scope.spawn(self._follow(), name="catalog")
         if self.tables.upto == MIN or self.tables.upto < at:
-            await self.refresh()
+            # A row may be of a later time than it is here: the clock of the node that wrote it is ahead, by so much at most.
+            ahead = add_seconds(self._clock.physical(), self._clock.max_offset_us / 1e6)
+            await self._learn_upto(Timestamp(max(self._clock.now(), min(at, ahead))))
 
     async def following(self) -> None:
         """Make sure that new versions are heard of or looked for from now on."""

@@ -10,7 +10,11 @@ A change climbs: each step is one version of the descriptor, published when no n
     drop column     (held: NULL is allowed, and still refused to writers) ─ gone  `held` only where the column is NOT NULL
     rename table    renamed ─ freed: the old name may be used again
     truncate        closed: takes no rows ─ emptied: rows under new index ids ─ public: takes rows again
+    drop table      dropping: takes no rows ─ dropped
     add column, rename column, set type        one step
+
+Changes of one step each that are asked for together are one version (`folded`): columns meet by id, so what two neighbors make of
+each other's rows does not depend on how many columns differ.
 
 A column that becomes or was NOT NULL passes through "nullable, with a check": a reader of the one neighbor never meets a NULL
 that its version rules out, and going back needs no look at the rows.
@@ -34,7 +38,9 @@ from slackwater.catalog.definition import next_version
 from slackwater.errors import UsageError, invariant
 from slackwater.model.conditions import renamed_condition
 from slackwater.model.indexes import Check, ElementState, Index, find_index
+from slackwater.model.schema import shown_constant
 from slackwater.protocol.client import schema as to
+from slackwater.protocol.client.calls import IndexSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +66,8 @@ class Rung(enum.Enum):
     FREED = "freed"
     CLOSED = "closed"
     EMPTIED = "emptied"
+    DROPPING = "dropping"
+    DROPPED = "dropped"
 
 
 class Work(enum.Enum):
@@ -88,6 +96,8 @@ _BACK_DOWN = {
 }
 _BACK_UP = {Rung.WRITE_ONLY: _UP[3:], Rung.DELETE_ONLY: _UP[1:], Rung.BACKFILLING: _UP[3:]}
 _GONE, _PUBLIC = (Step(Rung.GONE),), (Step(Rung.PUBLIC),)
+assert {step.rung for step in _UP[:-1]} == _BACK_DOWN.keys(), "there is a way down from every rung of the way up"
+assert {step.rung for step in _DOWN[:-1]} <= _BACK_UP.keys(), "there is a way up from every rung of the way down"
 assert all(way[-1].rung is Rung.PUBLIC for way in (_UP, _REQUIRE, *_BACK_UP.values())), "a way up ends in public"
 assert all(way[-1].rung is Rung.GONE for way in (_DOWN, _RELAX, *_BACK_DOWN.values())), (
     "a way down ends with nothing left"
@@ -113,15 +123,24 @@ def steps(change: Change, now: TableDescriptor) -> tuple[Step, ...]:
             return (Step(Rung.RENAMED), Step(Rung.FREED))
         case to.TruncateTable():
             return (Step(Rung.CLOSED), Step(Rung.EMPTIED), Step(Rung.PUBLIC))
+        case to.DropTable():
+            return (Step(Rung.DROPPING), Step(Rung.DROPPED))
         case _:
             return (Step(Rung.PUBLIC),)
 
 
-def at_once(changes: Sequence[Change], now: TableDescriptor) -> TableRecord | None:
-    """The next version, where it is all that the changes take; None when they take several, or others are under way."""
-    if len(changes) != 1 or now.mutations or len(way := steps(changes[0], now)) != 1:
-        return None
-    return next_record(changes[0], way[0].rung, now)
+def folded(changes: Sequence[Change], now: TableDescriptor) -> tuple[int, TableRecord | None]:
+    """How many of the changes, from the first on, make the next version together, and that version.
+
+    Those of one step each do, up to the first one that takes several; none does while other changes of the table are under way.
+    """
+    if now.mutations:
+        return 0, None
+    one_step, table = 0, now
+    while one_step < len(changes) and len(steps(changes[one_step], table)) == 1:
+        table = projected(changes[one_step], table)
+        one_step += 1
+    return one_step, definition.renumbered(table, now.version + 1) if one_step else None
 
 
 def way_back(change: Change, at: Rung | None) -> tuple[Step, ...]:
@@ -177,6 +196,8 @@ def next_record(change: Change, rung: Rung, now: TableDescriptor) -> TableRecord
             return next_version(now, name=new) if rung is Rung.RENAMED else next_version(now)
         case to.TruncateTable():
             return _truncate_record(now, rung)
+        case to.DropTable():
+            return definition.dropping(now, now.mutations) if rung is Rung.DROPPING else definition.dropped(now)
 
 
 def named_back(now: TableDescriptor, old: str) -> TableRecord:
@@ -186,12 +207,12 @@ def named_back(now: TableDescriptor, old: str) -> TableRecord:
 
 def _index_record(change: to.CreateIndex | to.DropIndex, rung: Rung, now: TableDescriptor) -> TableRecord:
     if isinstance(change, to.CreateIndex) and not any(index.name == change.index for index in now.indexes):
-        columns, storing = definition.check_new_index(now, change.index, change.columns, storing=change.storing)
-        new = Index(now.next_index_id, change.index, columns, change.unique, storing, state=ElementState.DELETE_ONLY)
+        new = _new_index(change, now)
         invariant(rung is Rung.DELETE_ONLY, "I-29", index=change.index, rung=rung.value)
         return next_version(now, indexes=(*now.indexes, new), next_index_id=now.next_index_id + 1)
     found = find_index(now.indexes, change.index, table=now.name)
     others = tuple(index for index in now.indexes if index.id != found.id)
+    assert len(others) + 1 == len(now.indexes), "one index moves, and the others stay"
     if rung is Rung.GONE:
         invariant(found.state is ElementState.DELETE_ONLY, "I-29", index=found.name, state=found.state.value)
         return next_version(now, indexes=others)
@@ -200,7 +221,16 @@ def _index_record(change: to.CreateIndex | to.DropIndex, rung: Rung, now: TableD
     return next_version(now, indexes=tuple(sorted((*others, moved), key=lambda index: index.id)))
 
 
+def _new_index(change: to.CreateIndex, now: TableDescriptor) -> Index:
+    """An index at the foot of the ladder."""
+    spec = IndexSpec(change.index, change.columns, change.unique, change.storing)
+    return definition.new_index(now.schema, now.indexes, now.next_index_id, spec, state=ElementState.DELETE_ONLY)
+
+
 _RUNGS = [ElementState.DELETE_ONLY, ElementState.WRITE_ONLY, ElementState.BACKFILLING, ElementState.PUBLIC]
+assert [state.value for state in _RUNGS] == [step.rung.value for step in _UP], (
+    "states of elements are the rungs of the way up"
+)
 
 
 def _neighbors(old: ElementState, new: ElementState, name: str) -> None:
@@ -220,6 +250,7 @@ def _check_record(change: to.AddCheck | to.DropCheck, rung: Rung, now: TableDesc
         return next_version(now, checks=_moved(now, definition.find_check(now, change.check), rung))
     found = next((check for check in now.checks if check.name == change.check), None)
     if found is None:
+        invariant(rung is Rung.WRITE_ONLY, "I-29", check=change.check, rung=rung.value)
         columns = definition.check_new_check(now, change.check, change.condition)
         found = Check(now.next_index_id, change.check, columns, change.condition, ElementState.WRITE_ONLY)
         return next_version(now, checks=(*now.checks, found), next_index_id=now.next_index_id + 1)
@@ -228,8 +259,11 @@ def _check_record(change: to.AddCheck | to.DropCheck, rung: Rung, now: TableDesc
 
 def _moved(now: TableDescriptor, found: Check, rung: Rung) -> tuple[Check, ...]:
     if rung is Rung.GONE:
-        return tuple(check for check in now.checks if check.id != found.id)
+        others = tuple(check for check in now.checks if check.id != found.id)
+        assert len(others) + 1 == len(now.checks), "one check goes"
+        return others
     moved = replace(found, state=ElementState(rung.value))
+    _neighbors(found.state, moved.state, found.name)
     assert any(check.id == moved.id for check in now.checks), "a check that is there is moved"
     return tuple(moved if check.id == found.id else check for check in now.checks)
 
@@ -271,6 +305,7 @@ def _renamed_column(now: TableDescriptor, column: Column, new: str) -> TableReco
 def _truncate_record(now: TableDescriptor, rung: Rung) -> TableRecord:
     if rung is not Rung.EMPTIED:
         return next_version(now, read_only=rung is Rung.CLOSED)
+    assert now.read_only, "rows go only while no node writes any (I-29)"
     first = now.next_index_id
     indexes = tuple(replace(index, id=first + 1 + at) for at, index in enumerate(now.indexes))
     assert all(first < index.id <= first + len(indexes) for index in indexes), "ids of indexes are never used again"
@@ -289,7 +324,7 @@ def check_change(change: Change, now: TableDescriptor) -> None:
     """Refuse a change that cannot be made to a table that looks like this, in one sentence."""
     match change:
         case to.CreateIndex():
-            definition.check_new_index(now, change.index, change.columns, storing=change.storing)
+            _new_index(change, now)
         case to.DropIndex(name):
             _check_public(find_index(now.indexes, name, table=now.name).state, f"index {name}", now)
         case to.AddColumn(spec):
@@ -311,7 +346,7 @@ def check_change(change: Change, now: TableDescriptor) -> None:
         case to.SetType(name, new_type):
             definition.check_wider(now, name, new_type)
         case to.TruncateTable():
-            definition.check_index_ids(now, 1 + len(now.indexes))
+            definition.check_index_ids(now.name, now.next_index_id, 1 + len(now.indexes))
 
 
 def _check_public(state: ElementState, what: str, now: TableDescriptor) -> None:
@@ -332,7 +367,7 @@ def elements(change: Change) -> frozenset[str]:
             return frozenset((f"column {name}", f"column {new}"))
         case to.DropColumn(name) | to.SetNotNull(name) | to.DropNotNull(name) | to.SetType(name):
             return frozenset((f"column {name}",))
-        case to.RenameTable() | to.TruncateTable():
+        case to.RenameTable() | to.TruncateTable() | to.DropTable():
             return frozenset(("table",))
 
 
@@ -356,7 +391,9 @@ def describe(change: Change, table: str) -> str:
         case to.AddColumn(spec):
             null = "" if spec.nullable else " not null"
             default = (
-                f" default {spec.function or repr(spec.default)}" if spec.function or spec.default is not None else ""
+                f" default {spec.function or shown_constant(spec.type, spec.default)}"
+                if spec.function or spec.default is not None
+                else ""
             )
             return f"alter table {table} add column {spec.name} {spec.type}{null}{default}"
         case to.RenameColumn(name, new):
@@ -371,6 +408,8 @@ def describe(change: Change, table: str) -> str:
             return f"alter table {table} set type of column {name} to {new_type}"
         case to.TruncateTable():
             return f"truncate table {table}"
+        case to.DropTable():
+            return f"drop table {table}"
         case to.DropColumn(name) | to.SetNotNull(name) | to.DropNotNull(name):
             what = {to.DropColumn: "drop column", to.SetNotNull: "set not null", to.DropNotNull: "drop not null"}
             return f"alter table {table} {what[type(change)]} {name}"

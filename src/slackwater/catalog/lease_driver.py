@@ -25,6 +25,7 @@ from slackwater.hooks import probe
 from slackwater.model.system_tables import LEASE, check_not_system, is_system
 from slackwater.replica.driver.liveness import liveness_key
 from slackwater.runtime.sync import CancelledError, Event, Lock, timeout
+from slackwater.settings import describe
 from slackwater.txn.system_rows import SystemRows
 
 if TYPE_CHECKING:
@@ -42,6 +43,16 @@ if TYPE_CHECKING:
 ACQUIRE_TIMEOUT_S = 5.0
 """One acquisition; a write that needs it has a deadline of its own."""
 RELEASE_TIMEOUT_S = 2.0
+assert RELEASE_TIMEOUT_S <= ACQUIRE_TIMEOUT_S, "a write that waits for a lease outlasts a release under way"
+assert describe("catalog.lease.duration").default > ACQUIRE_TIMEOUT_S, (
+    "a lease is acquired before the epoch that it hangs on runs out"
+)
+assert describe("catalog.poll_interval").default < describe("catalog.lease.duration").default, (
+    "a node hears of a new version before its lease on the old one would end"
+)
+assert describe("catalog.lease.abandoned_duration").default >= describe("catalog.lease.duration").default, (
+    "a lease that was left behind counts for as long as its node may have relied on it (I-30)"
+)
 REAPED_AT_ONCE = 1_000
 """Rows that one look for abandoned leases reads at a time."""
 AFTER_MAX = 4096
@@ -112,6 +123,7 @@ class DescriptorLeases:
         lease = self.book.newest.get(table_id)
         if lease is None or lease.version != version or lease.term is not self.book.term:
             return None
+        assert lease.table.table_id == table_id, "a lease is found under its own table (I-29)"
         return lease
 
     async def take(self, table_id: int, version: int) -> DescriptorLease:
@@ -154,6 +166,7 @@ class DescriptorLeases:
             raise UnavailableError(
                 f"n{self._node_id} has not renewed its liveness record for too long to write to tables; ask another node"
             )
+        assert term.epoch > 0, "epochs begin at 1"
         tried: set[tuple[int, int]] = set()
 
         async def work(txn: Transaction) -> int:
@@ -161,6 +174,7 @@ class DescriptorLeases:
             now = await self._catalog.latest_in(txn, table_id)
             check_writable(now)
             for old in sorted(key for key in self._doubtful if key[0] == table_id and key[1] != now.version):
+                assert not self.book.holds(old), "the row of a lease that is held is not deleted (I-29)"
                 await self._delete_row(txn, old)
             tried.add((table_id, now.version))
             row = {"desc_id": table_id, "version": now.version, "expiration": MAX, "node_id": self._node_id}
@@ -178,7 +192,9 @@ class DescriptorLeases:
             del self._doubtful[key]
         self.acquired += 1
         lease = self.book.add(table, term, since=self._clock.peek())
+        assert lease.term is term, "a lease hangs on the epoch that its row names"
         assert lease.version == version, "a lease is on the version that its row names"
+        assert self.book.holds((table_id, version)), "the row of a lease that was acquired is in the book"
         if self._is_old(lease):  # a newer version was heard of meanwhile
             probe("catalog.lease_old_at_once")
             self.nudge()
@@ -189,10 +205,14 @@ class DescriptorLeases:
             if self.book.retire(lease, now=self._clock.peek()):
                 self._doubtful[lease.key] = lease.term.epoch
                 await self._delete([lease.key])
+            else:
+                probe("catalog.old_lease_in_use")
+                lease.unused = self.nudge  # a table that is always written to is never found unused by chance
 
     async def _delete(self, keys: Iterable[tuple[int, int]]) -> None:
         """Delete rows of this node."""
         gone = sorted(keys)
+        assert not any(self.book.holds(key) for key in gone), "the row of a lease that is held is not deleted (I-29)"
 
         async def work(txn: Transaction) -> None:
             for key in gone:
@@ -268,6 +288,7 @@ class DescriptorLeases:
             with suppress(SlackwaterError, TimeoutError):
                 await self._acquired(lease.table.table_id, lease.version + 1)
         self.book.supersede(lease)
+        assert self.book.newest.get(lease.table.table_id) is not lease, "new writes do not take a lease that is let go"
 
     async def _judge(self) -> None:
         """End this node's epoch when it has not been able to delete its rows for as long as a lease lasts.
@@ -275,6 +296,7 @@ class DescriptorLeases:
         Rows of epochs that have ended are deleted by others.
         """
         now_ns = self._runtime.clock.monotonic_ns()
+        assert self._stuck_since_ns is None or self._stuck_since_ns <= now_ns, "the monotonic clock does not go back"
         if self.book.term is None or self.book.term.epoch not in self._doubtful.values():
             self._stuck_since_ns = None
         elif self._stuck_since_ns is None:
@@ -291,6 +313,9 @@ class DescriptorLeases:
             self.book.supersede(lease)
             with suppress(SlackwaterError, TimeoutError):
                 await self._release(lease)
+            assert self.book.newest.get(lease.table.table_id) is not lease, (
+                "no write takes a lease of a node that stops"
+            )
 
     # --- leases that others have left
 
@@ -350,6 +375,7 @@ class DescriptorLeases:
     def _first_after(self, record: Liveness, epoch: Epoch) -> Liveness:
         """The first record seen of a node after this epoch: by a later one, T would move on and never come to pass."""
         first = self._after.setdefault((record.node_id, epoch), record)
+        assert first.epoch > epoch, "the record is of a later epoch than the lease"
         if len(self._after) > AFTER_MAX:
             del self._after[next(iter(self._after))]
         assert len(self._after) <= AFTER_MAX, "records that are remembered are bounded"

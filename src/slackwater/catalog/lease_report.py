@@ -100,8 +100,6 @@ async def unfinished_changes(
             for lease in held
             if lease.table_id == table.table_id and lease.in_the_way
         ]
-        if table.dropping and not table.dropped:
-            found.append(WaitingChange(table.name, f"drop table {table.name}", waits_for=nodes))
         for place, mutation in enumerate(table.mutations):
             first = table.mutations[0]
             waits_for = nodes if not place else [f"job {first.job}: {first.description}"]

@@ -24,10 +24,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.catalog.planning import is_plain
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.errors import invariant
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slackwater.model.descriptors import Epoch, Liveness
     from slackwater.model.tables import TableDescriptor
 
@@ -51,10 +54,15 @@ class Term:
 class DescriptorLease:
     """The right of this node to write by one version of a table, and the count of those who do."""
 
-    __slots__ = ("given", "idle", "lingers_upto", "since", "table", "taken", "taken_before", "term", "version")
+    __slots__ = (
+        "given", "idle", "lingers_upto", "plain", "since", "table", "taken", "taken_before", "term", "unused", "version",
+    )  # fmt: skip
 
     def __init__(self, table: TableDescriptor, term: Term, since: Timestamp) -> None:
+        assert table.version > 0, "versions begin at 1"
         self.table = table
+        self.plain = is_plain(table)
+        """Whether writes by it need no planning."""
         self.version = table.version
         self.term = term
         self.since = since
@@ -65,6 +73,8 @@ class DescriptorLease:
         self.taken_before = 0
         self.idle = False
         """Whether it was not taken for a while (`LeaseBook.tick`)."""
+        self.unused: Callable[[], None] | None = None
+        """Called once, when the last user has given back a lease that is wanted gone."""
 
     @property
     def deadline(self) -> Timestamp:
@@ -85,6 +95,9 @@ class DescriptorLease:
         """Count one user less: what it wrote is committed and in the past, or never will be."""
         self.given += 1
         assert self.given <= self.taken, "a lease is given back once for each time it was taken"
+        if self.unused is not None and self.given == self.taken:
+            unused, self.unused = self.unused, None
+            unused()
 
     def give_back_after(self, deadline: Timestamp) -> None:
         """Count one user less, whose write may still commit below `deadline`."""
@@ -116,6 +129,7 @@ class LeaseBook:
         """The node's own record was written, in this epoch or in a new one."""
         if self.term is None or record.epoch > self.term.epoch:
             self.term = Term(record.epoch)
+        assert self.term.epoch >= record.epoch, "the epoch of a node only moves up (I-07)"
         if record.epoch == self.term.epoch:
             self.term.renewed(record)
 
@@ -129,6 +143,8 @@ class LeaseBook:
         newest = self.newest.get(table.table_id)
         if newest is None or newest.version <= table.version:
             self.newest[table.table_id] = lease
+        assert self.newest[table.table_id].version >= table.version, "new writes take the newest version"
+        assert lease.key in self._held, "a lease that is used is held"
         return lease
 
     def usable(self, table_id: int) -> DescriptorLease | None:
@@ -148,6 +164,7 @@ class LeaseBook:
         self.supersede(lease)
         assert lease.taken == lease.given, "a lease that writes use is not retired (I-30)"
         self._held.pop(lease.key, None)
+        assert self.newest.get(lease.table.table_id) is not lease, "no write takes a lease that is let go (I-30)"
         return True
 
     def held(self, table_id: int | None = None) -> list[DescriptorLease]:
@@ -176,4 +193,5 @@ def abandoned_after(record: Liveness, *, abandoned_s: float) -> Timestamp:
     frontier of earlier epochs if Q is at or above their expirations. A node that stops ends its epoch with an earlier
     expiration than others know; what it had promised is in the record too, and counts.
     """
+    assert abandoned_s >= 0, "a lease counts for as long as was promised, at least"
     return max(add_seconds(record.expiration, abandoned_s), record.relied_upto)

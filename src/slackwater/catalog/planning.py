@@ -23,7 +23,8 @@ So an update reads the row that it replaces, an insert does not have to, and a t
 Unique values are held apart by reading: the entry of each new value is read in the transaction that writes it, so of two that
 write one value at the same time one is retried and then finds the other's. A value that another row of the same write gives up
 is free. While a unique index is not complete, two rows may still have one value, and the entry may be either's: an entry is
-then deleted only by the row that it names.
+then deleted only by the row that it names. Where there is none, a row that goes leaves a deletion: a backfill that read the row
+before finds it, and puts no entry (`catalog.bulk_fill`).
 """
 
 from __future__ import annotations
@@ -77,21 +78,6 @@ def needs_old(table: TableDescriptor, kind: WriteKind) -> bool:
     return bool(table.indexes) and kind is not WriteKind.INSERT
 
 
-def entries_of(
-    table: TableDescriptor,
-    index: Index,
-    keys: Sequence[bytes],
-    values: Sequence[bytes],
-    schemas: Iterable[TableSchema] = (),
-) -> tuple[list[bytes], list[bytes]]:
-    """(keys, values) of the entries that an index has for rows, in the order of the rows.
-
-    For backfills, validation and verification. Two versions of a table encode one entry with different headers: compare what
-    `IndexCodec.codec.decode` gives, not bytes.
-    """
-    return IndexCodec(table.schema, index).entries(WritePlanner(table, schemas).rows_of(keys, values))
-
-
 class WritePlanner:
     """Plans writes to one table, by one version of its descriptor; rows may be of any version in `schemas`."""
 
@@ -101,6 +87,11 @@ class WritePlanner:
         self._by_version = {schema.version: schema for schema in self.schemas}
         self._codec = RowCodec(table.schema, self._by_version)
         self.indexes = [IndexCodec(table.schema, index, self.schemas) for index in table.indexes]
+        filling = [
+            codec.codec.prefix for codec in self.indexes if codec.index.state.written and not codec.index.state.public
+        ]
+        self.writes_from = min(filling, default=b"")
+        """Where entries begin that a row's writer writes in any case; the row lies below. Empty: there are none such."""
 
     def begin(self, kind: WriteKind, keys: Sequence[bytes], values: Sequence[bytes]) -> RowWrites:
         """The plan of one write; what is wrong with its rows by themselves is said here."""
@@ -120,7 +111,9 @@ class WritePlanner:
     def _batch(self, values: Sequence[bytes]) -> Any:
         from slackwater.codec.rows_arrow import BlockDecoder  # pyarrow only when it is used
 
-        return BlockDecoder(self.table.schema, self._by_version).decode(values)
+        batch = BlockDecoder(self.table.schema, self._by_version).decode(values)
+        assert batch.num_rows == len(values), "every row is decoded"
+        return batch
 
     # --- checks
 
@@ -156,6 +149,7 @@ class RowWrites:
     """One write on its way from rows to a plan."""
 
     def __init__(self, planner: WritePlanner, kind: WriteKind, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        assert kind is WriteKind.DELETE or len(keys) == len(values), "a value for every row"
         self._planner = planner
         self._table = planner.table
         self._kind = kind
@@ -165,6 +159,7 @@ class RowWrites:
         new = planner.rows_of(keys, values) if self._writing else []
         if self._writing:
             planner.check(keys, new)
+        assert not self._writing or len(new) == len(keys), "every row that is written was decoded"
         self._after = [_Side(keys, *codec.entries(new)) if self._writing else _NOTHING for codec in planner.indexes]
         self._before: list[_Side] | None = None
 
@@ -175,6 +170,7 @@ class RowWrites:
         for codec, after in zip(self._planner.indexes, self._after, strict=True):
             if codec.index.unique and codec.index.state.written:
                 wanted += after.keys
+        assert self._table.indexes or kind is WriteKind.INSERT or not wanted, "a table without indexes reads nothing"
         return wanted
 
     def further_reads(self, found: Found) -> list[bytes]:
@@ -196,6 +192,8 @@ class RowWrites:
                 self._check_unique(codec, before, after, found)
             _plan_entries(codec, before, after, found, puts, deletes)
         assert puts.keys().isdisjoint(deletes), "what is written is not deleted"
+        assert self._writing or not puts, "a deletion writes nothing"
+        assert not self._writing or puts.keys() >= set(self._keys), "every row is written"
         return Planned(puts, deletes)
 
     def _old(self, found: Found) -> list[_Side]:
@@ -232,18 +230,6 @@ class RowWrites:
         )
 
 
-def plan_writes(
-    table: TableDescriptor,
-    schemas: Iterable[TableSchema],
-    kind: WriteKind,
-    keys: Sequence[bytes],
-    values: Sequence[bytes],
-    found: Found,
-) -> Planned:
-    """The plan of one write in one call, for callers that have read everything that may matter."""
-    return WritePlanner(table, schemas).begin(kind, keys, values).plan(found)
-
-
 def _plan_entries(
     codec: IndexCodec, before: _Side, after: _Side, found: Found, puts: dict[bytes, bytes], deletes: list[bytes]
 ) -> None:
@@ -256,7 +242,8 @@ def _plan_entries(
     else:
         gone = [key for key, value in old.items() if new.get(key) != value]
     if _may_be_anothers(index):
-        gone = [key for key in gone if _names_one_of(codec, key, found.get(key), before)]
+        gone = [key for key in gone if _is_own_or_none(codec, key, found.get(key), before)]
+    assert new.keys().isdisjoint(gone) or not index.state.written, "an entry that is put is not deleted"
     deletes += gone
 
 
@@ -265,9 +252,9 @@ def _may_be_anothers(index: Index) -> bool:
     return index.unique and not index.state.public
 
 
-def _names_one_of(codec: IndexCodec, key: bytes, entry: bytes | None, side: _Side) -> bool:
-    """Whether an entry is there and names one of the rows that have its key."""
-    return entry is not None and (key, codec.row_key(entry)) in side.owned
+def _is_own_or_none(codec: IndexCodec, key: bytes, entry: bytes | None, side: _Side) -> bool:
+    """Whether no entry is there, or one that names one of the rows that have its key."""
+    return entry is None or (key, codec.row_key(entry)) in side.owned
 
 
 def _check_new(keys: Sequence[bytes], found: Found) -> None:
@@ -280,6 +267,7 @@ class _Side:
     """The entries of rows, before or after a write, in the order of the rows."""
 
     def __init__(self, rows: Sequence[bytes], keys: list[bytes], values: list[bytes]) -> None:
+        assert len(rows) == len(keys) == len(values), "every row has one entry"
         self.rows = rows
         self.keys = keys
         self.values = values
@@ -308,4 +296,6 @@ class WritePlanners:
             if len(self._kept) >= PLANNERS_KEPT_MAX:
                 self._kept.clear()
             planner = self._kept[name] = WritePlanner(table, history.schemas())
+        assert len(self._kept) <= PLANNERS_KEPT_MAX, "planners that are kept are bounded"
+        assert planner.table.version == table.version, "a write is planned by the version that it names (I-30)"
         return planner

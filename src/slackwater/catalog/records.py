@@ -68,7 +68,9 @@ def descriptor_key(table_id: int, version: int) -> bytes:
     """Where one version of a table lives."""
     assert 0 < table_id < 1 << 32, "ids and versions fit their bytes"
     assert 0 <= version < 1 << 32, "ids and versions fit their bytes"
-    return system(_TABLE, table_id.to_bytes(_NUMBER_BYTES, "big") + version.to_bytes(_NUMBER_BYTES, "big"))
+    key = system(_TABLE, table_id.to_bytes(_NUMBER_BYTES, "big") + version.to_bytes(_NUMBER_BYTES, "big"))
+    assert _numbers(key) == (table_id, version), "a key says which version lies there"
+    return key
 
 
 def descriptors_span() -> Span:
@@ -127,6 +129,8 @@ def encode_record(record: TableRecord) -> bytes:
         "ids of columns are never used again"
     )
     assert record.schema.version > 0, "versions begin at 1"
+    assert all(index.id < record.next_index_id for index in record.indexes), "ids of indexes are never used again"
+    assert not (record.dropped and record.mutations), "a table that is gone is not changed any more"
     return msgspec.msgpack.encode(record)
 
 

@@ -90,49 +90,63 @@ class SchemaChanger:
             return found
         now = await self.owned(txn, name, by)
         await self.check(txn, now, changes)
-        creator = by or ""
-        if (record := ladder.at_once(changes, now)) is not None:
-            return [await self._at_once(txn, now, changes[0], record, creator=creator, job_name=job_name)]
-        jobs, mutations = [], list(now.mutations)
+        if isinstance(changes[0], to.DropTable):
+            _, record = await self._catalog.begin_drop(txn, name, by=by, job_name=_numbered(job_name, 0))
+            assert record is not None, "a table that is being dropped takes no changes"
+            return [await store.get(txn, record.mutations[0].job)]
+        jobs: list[Job] = []
+        at_once, record = ladder.folded(changes, now)
+        mutations = list(now.mutations)
         for number, change in enumerate(changes):
-            said = ladder.describe(change, now.name)
-            payload = msgspec.json.encode(Payload(now.table_id, now.name, change)).decode()
-            jobs.append(
-                await store.create(
-                    txn,
-                    SCHEMA_CHANGE,
-                    description=said,
-                    payload=payload,
-                    creator=creator,
-                    name=_numbered(job_name, number),
-                    parked=bool(mutations),
-                )
+            later, name_of_job = number >= at_once, _numbered(job_name, number)
+            made = await self._job(
+                txn, now, change, creator=by or "", name=name_of_job, parked=later and bool(mutations)
             )
-            mutations.append(Mutation(jobs[-1].id, said))
-        await self._catalog.publish_in(txn, now.table_id, lambda now: next_version(now, mutations=tuple(mutations)))
+            jobs.append(made if later else await self._done(txn, made))
+            if later:
+                mutations.append(Mutation(made.id, made.description))
+        assert len(jobs) == len(changes), "every change has its job"
+        assert len({mutation.job for mutation in mutations}) == len(mutations), "a job is one change"
+        new = replace(record or next_version(now), mutations=tuple(mutations))
+        await self._catalog.publish_in(txn, now.table_id, lambda _: new)
         return jobs
 
-    async def _begun_before(self, txn: Transaction, job_name: str, count: int) -> list[Job]:
-        found = [await self._jobs.store.named(txn, _numbered(job_name, number)) for number in range(count)]
-        return [job for job in found if job is not None]
-
-    async def _at_once(
+    async def _job(
         self,
         txn: Transaction,
         now: TableDescriptor,
         change: Change,
-        record: TableRecord,
         *,
         creator: str,
-        job_name: str,
+        name: str = "",
+        parked: bool = False,
     ) -> Job:
-        """Make a change of one version here and now; its job is a row of history."""
-        store, said = self._jobs.store, ladder.describe(change, now.name)
         payload = msgspec.json.encode(Payload(now.table_id, now.name, change)).decode()
-        await self._catalog.publish_in(txn, now.table_id, lambda _: record)
-        job = await store.create(
-            txn, SCHEMA_CHANGE, description=said, payload=payload, creator=creator, name=_numbered(job_name, 0)
+        said = ladder.describe(change, now.name)
+        return await self._jobs.store.create(
+            txn, SCHEMA_CHANGE, description=said, payload=payload, creator=creator, name=name, parked=parked
         )
+
+    async def drop_job(self, txn: Transaction, now: TableDescriptor, creator: str, name: str) -> Mutation:
+        """Make the job that finishes the drop of a table, and let those of its other changes end: there is nothing to change."""
+        for mutation in now.mutations:
+            await self._jobs.store.let_end(txn, mutation.job)
+        made = await self._job(txn, now, to.DropTable(), creator=creator, name=name)
+        return Mutation(made.id, made.description)
+
+    async def _begun_before(self, txn: Transaction, job_name: str, count: int) -> list[Job]:
+        names = [_numbered(job_name, number) for number in range(count)]
+        found = [job for job in [await self._jobs.store.named(txn, name) for name in names] if job is not None]
+        for job in found:
+            if job.type != SCHEMA_CHANGE:
+                raise UsageError(
+                    f"the name {job_name!r} belongs to job {job.id}, which is of type {job.type}", job=job.id
+                )
+        return found
+
+    async def _done(self, txn: Transaction, job: Job) -> Job:
+        """End the job of a change that is part of the version which its transaction publishes: it is a row of history."""
+        store = self._jobs.store
         at = store.now()
         done = replace(job, status=Status.SUCCEEDED, started=at, finished=at, fraction=1.0, progress="done at once")
         return await store.end(txn, done, before=job)
@@ -147,6 +161,8 @@ class SchemaChanger:
         if by is not None and now.owner != by:
             whose = now.owner or "the operators"
             raise AccessDenied(f"table {name} belongs to {whose}; its owner or an operator may change it", table=name)
+        if now.dropping:
+            raise UsageError(f"table {name} is being dropped; it cannot be changed", table=name)
         return now
 
     async def check(self, txn: Transaction, now: TableDescriptor, changes: Sequence[Change]) -> None:
@@ -157,6 +173,10 @@ class SchemaChanger:
             raise UsageError(
                 f"table {now.name} has {len(now.mutations)} changes that have not ended; wait for some of them"
             )
+        if any(isinstance(change, to.DropTable) for change in changes):
+            if len(changes) > 1:
+                raise UsageError(f"table {now.name} is to be dropped: no other change goes with that; ask for it alone")
+            return  # whatever is under way ends with the table
         under_way: dict[str, str] = {}
         table = now
         for mutation in now.mutations:
@@ -204,6 +224,9 @@ class SchemaChanger:
     async def resume(self, job: RunningJob) -> None:
         """Climb from the checkpoint on."""
         wanted = job.payload(Payload)
+        if isinstance(wanted.change, to.DropTable):
+            await self._finish_drop(job, wanted)
+            return
         now = await self._turn(job, wanted)
         climb = job.checkpoint(Climb)
         if not climb.way:
@@ -214,6 +237,9 @@ class SchemaChanger:
     async def revert(self, job: RunningJob) -> None:
         """Go back from the rung that was published last; nothing to do if the table is gone."""
         wanted, climb = job.payload(Payload), job.checkpoint(Climb)
+        if isinstance(wanted.change, to.DropTable):
+            await self._finish_drop(job, wanted, back=True)  # changes that ended with the table do not come back
+            return
         now = await self._present(wanted.table_id)
         if now is None or all(mutation.job != job.job.id for mutation in now.mutations):
             return  # the table was dropped, or the last step back was taken and its answer lost
@@ -230,6 +256,18 @@ class SchemaChanger:
             reached = job.checkpoint(Climb).rung
             await self._climb(job, wanted, Climb(reached, ladder.way_down(reached), back=True))
 
+    async def _finish_drop(self, job: RunningJob, wanted: Payload, *, back: bool = False) -> None:
+        """Publish that a table which takes no more rows is dropped, unless that was done where the drop was asked for."""
+        try:
+            climb = Climb(Rung.DROPPING, (Step(Rung.DROPPING), Step(Rung.DROPPED)), taken=1, back=back)
+            await self._climb(job, wanted, climb)
+        except UsageError:
+            await self._catalog.refresh()
+            if not (await self._catalog.find_id(wanted.table_id)).latest.dropped:
+                raise
+            if not back:
+                await job.succeed()
+
     async def _turn(self, job: RunningJob, wanted: Payload) -> TableDescriptor:
         """The table, when this change is the first of its changes; a job that comes too early is parked."""
         now = await self._present(wanted.table_id)
@@ -238,6 +276,7 @@ class SchemaChanger:
         if not now.mutations or now.mutations[0].job != job.job.id:
             probe("schema.parked")
             await job.park()
+        assert now.mutations[0].job == job.job.id, "changes of a table are made one after the other (I-29)"
         return now
 
     async def _present(self, table_id: int) -> TableDescriptor | None:
@@ -292,8 +331,13 @@ class SchemaChanger:
             return stepped(now, wanted, climb, step, job=job.job.id, last=last)
 
         table = await self._catalog.publish_in(txn, wanted.table_id, change)
+        assert not last or all(m.job != job.job.id for m in table.mutations), (
+            "a change that has ended is no longer under way"
+        )
         if isinstance(wanted.change, to.RenameTable) and step is not None:
             await self._rename(txn, wanted, climb, step)
+        if table.dropped:
+            await self._catalog.free_names(txn, wanted.table_id)
         if last and table.mutations:
             await self._jobs.store.wake(txn, table.mutations[0].job)
 

@@ -37,26 +37,31 @@ class Tables:
 
     def learn(self, descriptors: Iterable[TableDescriptor]) -> None:
         """Take descriptors, known or new."""
+        met: dict[int, dict[int, TableDescriptor]] = {}
         for descriptor in descriptors:
-            known = self._by_id.get(descriptor.table_id)
-            old = {} if known is None else {v.version: v for v in known.versions}
-            same = old.get(descriptor.version)
-            if same is not None:
-                # a version is written once: every node learns the same
-                invariant(same == descriptor, "A-descriptor", table=descriptor.name, version=descriptor.version)
-                continue
-            old[descriptor.version] = descriptor
-            versions = tuple(old[v] for v in sorted(old))
-            assert all(a.modified <= b.modified for a, b in pairwise(versions)), (
-                "later versions are of later times (I-29)"
-            )
-            assert len({v.table_id for v in versions}) == 1, "a history is of one table"
-            history = self._by_id[descriptor.table_id] = TableHistory(versions)
-            if history.gone_indexes:
-                self._with_gone[descriptor.table_id] = history
-            ids = self._ids_by_name.setdefault(descriptor.name, [])
-            if descriptor.table_id not in ids:
-                ids.append(descriptor.table_id)
+            table_id = descriptor.table_id
+            assert descriptor.modified > MIN or is_system(table_id), "a version has the time of its commit"
+            if table_id not in met:
+                known = self._by_id.get(table_id)
+                met[table_id] = {} if known is None else {v.version: v for v in known.versions}
+            same = met[table_id].setdefault(descriptor.version, descriptor)
+            # a version is written once: every node learns the same
+            invariant(same == descriptor, "A-descriptor", table=descriptor.name, version=descriptor.version)
+        for table_id, by_version in met.items():
+            known = self._by_id.get(table_id)
+            if known is None or len(by_version) > len(known.versions):
+                self._put(table_id, tuple(by_version[number] for number in sorted(by_version)))
+
+    def _put(self, table_id: int, versions: tuple[TableDescriptor, ...]) -> None:
+        assert all(a.modified <= b.modified for a, b in pairwise(versions)), "later versions are of later times (I-29)"
+        assert len({v.table_id for v in versions}) == 1, "a history is of one table"
+        for name in dict.fromkeys(version.name for version in versions):
+            ids = self._ids_by_name.setdefault(name, [])
+            if table_id not in ids:
+                ids.append(table_id)
+        history = self._by_id[table_id] = TableHistory(versions)
+        if history.latest.dropped or history.gone_indexes:
+            self._with_gone[table_id] = history
 
     def complete_upto(self, ts: Timestamp) -> None:
         """Everything committed at or below `ts` has been learned."""
@@ -87,13 +92,11 @@ class Tables:
                 found.append(history)
         return sorted(found, key=lambda h: h.latest.name)
 
-    def dropped(self) -> list[TableDescriptor]:
-        """Every table that was dropped, as it was dropped."""
-        return [h.latest for h in self._by_id.values() if h.latest.dropped]
-
-    def with_gone_indexes(self) -> list[TableHistory]:
-        """Tables that have had indexes which are gone."""
-        return list(self._with_gone.values())
+    def with_gone(self, first: int, last: int) -> list[TableHistory]:
+        """Tables with ids from `first` to `last` that were dropped, or have had indexes which are gone."""
+        if last - first < len(self._with_gone):
+            return [self._with_gone[table_id] for table_id in range(first, last + 1) if table_id in self._with_gone]
+        return [history for table_id, history in self._with_gone.items() if first <= table_id <= last]
 
     def __len__(self) -> int:
         return len(self._by_id)

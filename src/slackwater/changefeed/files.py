@@ -300,7 +300,10 @@ class DirectoryWriter:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"the directory cannot be made: {error.strerror}", path=str(self.root)) from error
+            raise StorageError(
+                f"{self.root} cannot be made a directory: {error.strerror}; name another one for the files",
+                path=str(self.root),
+            ) from error
         known = self.config()
         if known is None:
             if any(read_path(p) is not None for p in self.paths()):

@@ -39,7 +39,7 @@ def drain_main(argv: list[str]) -> int:
     """Hand over the leases of one node. Exit status 1 when some are left."""
     options = _parse(
         "drain",
-        "Hand every lease of one node over to others and keep it from getting new ones, before it is stopped. "
+        "Hand every lease of one node over to others and keep it from getting new ones, before it is stopped.\n\n"
         "It serves on; a restart ends the draining. (SIGTERM drains too.)",
         DRAIN_EXAMPLES,
         argv,
@@ -56,8 +56,8 @@ def decommission_main(argv: list[str]) -> int:
     """Mark a node as leaving for good. Exit status 1 while it still holds replicas."""
     options = _parse(
         "decommission",
-        "Mark a node as leaving for good: its replicas move to other nodes by and by. Repeat the command to see what is "
-        "left; its exit status is 0 once nothing is.",
+        "Mark a node as leaving for good: its replicas move to other nodes by and by.\n\n"
+        "Repeat the command to see what is left; its exit status is 0 once nothing is.",
         DECOMMISSION_EXAMPLES,
         argv,
         node=True,

@@ -56,9 +56,9 @@ def main(argv: list[str]) -> int:
     """Ask a node to become the first of a new cluster."""
     parser = argparse.ArgumentParser(
         prog="slackwater init",
-        description="Make one started node with an empty store and an empty log the first of a new cluster. "
-        "The others join it by themselves; the command returns when they have, and every range has its replicas, "
-        f"or when no other node has joined for {JOIN_GRACE_S:g} seconds. A second init is refused.",
+        description="Make one started node with an empty store and an empty log the first of a new cluster.\n\n"
+        "The others join it by themselves; the command returns when they have, and every range has its replicas, or when no\n"
+        f"other node has joined for {JOIN_GRACE_S:g} seconds. A second init is refused.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

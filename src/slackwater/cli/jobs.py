@@ -20,7 +20,7 @@ from slackwater.model.jobs import Job, Status
 from slackwater.protocol.client import jobs as calls
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.real import run
-from slackwater.server.arguments import add_client_arguments
+from slackwater.server.arguments import add_client_arguments, verb_first
 
 if TYPE_CHECKING:
     from slackwater.runtime.rpc.dialer import Dialer
@@ -50,7 +50,7 @@ _CHANGES = {change.value: change for change in calls.JobChange}
 
 def main(argv: list[str]) -> int:
     """Look at jobs or change one; `wait` exits with status 1 unless the job succeeded."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_args(verb_first(argv))
     return run(_do(options))
 
 
@@ -179,7 +179,7 @@ def _print_list(jobs: list[Job], *, as_json: bool) -> None:
     table = [["job", "type", "status", "done", "claimed by", "created", "progress"]]
     for job in jobs:
         created = job.created.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
-        said = job.progress or job.error
+        said = job.error if job.status is Status.FAILED else job.progress or job.error
         row = [str(job.id), job.type, job.status.value, f"{job.fraction:.0%}", job.claimed_by or "-", created]
         table.append([*row, said[:80] or job.description[:80]])
     print_table(table)

@@ -13,7 +13,7 @@ from slackwater.codec.keys import unescape
 from slackwater.codec.layout import KV, kv, prefix_end
 from slackwater.errors import UsageError
 from slackwater.runtime.real import run
-from slackwater.server.arguments import add_client_arguments, joined
+from slackwater.server.arguments import add_client_arguments, joined, verb_first
 from slackwater.server.remote import connect
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 def main(argv: list[str]) -> int:
     """Do one operation. `get` of a key that is not there exits with status 1."""
-    options = _parser().parse_args(joined(argv, "--at"))
+    options = _parser().parse_args(joined(verb_first(argv), "--at"))
     pairs = run(_do(options))
     for pair in pairs:
         if options.json:

@@ -40,7 +40,9 @@ COMMANDS: dict[str, CliCommand] = {
     ),
     "tables": CliCommand("slackwater.cli.schema:tables_main", "list the tables of a cluster"),
     "describe": CliCommand("slackwater.cli.schema:describe_main", "show a table: columns, indexes, checks, changes"),
-    "leases": CliCommand("slackwater.cli.schema:leases_main", "show who uses which version of a table, and what waits"),
+    "leases": CliCommand(
+        "slackwater.cli.schema:leases_main", "show which nodes write by which version of a table, and what waits"
+    ),
     "alter": CliCommand("slackwater.cli.schema:alter_main", "change columns, checks or the name of a table"),
     "index": CliCommand("slackwater.cli.schema:index_main", "build or drop a secondary index"),
     "jobs": CliCommand("slackwater.cli.jobs:main", "list, pause, resume and cancel durable jobs, and wait for them"),
@@ -148,7 +150,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"slackwater {name}: {where}{error.strerror or error}", file=sys.stderr)
+        what = "; name a directory" if isinstance(error, FileExistsError | NotADirectoryError) else ""
+        print(f"slackwater {name}: {where}{error.strerror or error}{what}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

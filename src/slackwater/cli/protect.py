@@ -34,6 +34,9 @@ examples:
 """
 
 
+ID_DIGITS_MIN = 4
+
+
 def protect_main(argv: list[str]) -> int:
     """`slackwater protect`."""
     parser = _parser("protect", "Keep history of tables from being collected, at a time or after it.")
@@ -95,11 +98,11 @@ def list_main(argv: list[str]) -> int:
     if not found:
         print("nothing is protected; history is kept for the gc ttl of each table")
     for one in found:
-        ends = f"  expires in {_age(seconds_between(now, one.expires))}" if one.expires != MIN else ""
+        ends = f"  expires in {age(seconds_between(now, one.expires))}" if one.expires != MIN else ""
         owner = " ".join(part for part in (one.kind, one.user, f"({one.about})" if one.about else "") if part)
         print(
-            f"{one.id}  {one.mode.value} {show(one.timestamp)}  {_age(seconds_between(one.timestamp, now))} old"
-            f"  {', '.join(one.tables) or 'no table'}  {_size(one.pinned_bytes)} pinned  {owner}{ends}"
+            f"{one.id}  {one.mode.value} {show(one.timestamp)}  {age(seconds_between(one.timestamp, now))} old"
+            f"  {', '.join(one.tables) or 'no table'}  {size(one.pinned_bytes)} pinned  {owner}{ends}"
         )
     return 0
 
@@ -125,20 +128,30 @@ async def _completed(db: AsyncDatabase, given: str) -> str:
     bare = given.replace("-", "").lower()
     if len(bare) >= 32:
         return bare
+    if (
+        len(bare) < ID_DIGITS_MIN
+    ):  # such as a variable of a script that is not set: it would be the beginning of every id
+        raise UsageError(
+            f"write at least {ID_DIGITS_MIN} digits of the id, not {given!r}; `slackwater protections` lists them"
+        )
     found = [one.id for one in await db.protections() if one.id.startswith(bare)]
+    if not found:
+        raise UsageError(f"no protection has an id that begins with {given!r}; `slackwater protections` lists them")
     if len(found) > 1:
         raise UsageError(f"{len(found)} protections begin with {given!r}; write more of the id")
-    return found[0] if found else bare
+    return found[0]
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
+    """A length of time in one unit, for people."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{unit}"
     return f"{max(0.0, seconds):.0f}s"
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
+    """A number of bytes in one unit, for people."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

@@ -26,8 +26,8 @@ def main(argv: list[str]) -> int:
     """Discard one replica of a range; its node fetches it anew."""
     parser = argparse.ArgumentParser(
         prog="slackwater refetch",
-        description="Discard one replica of a range and have its node fetch it anew from a healthy replica. Refused when no "
-        "other node has one. What the discarded replica alone held is gone: compare first.",
+        description="Discard one replica of a range and have its node fetch it anew from a healthy replica.\n\n"
+        "Refused when no other node has one. What the discarded replica alone held is gone: compare first.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -17,7 +17,7 @@ from slackwater.model.indexes import columns_of
 from slackwater.model.jobs import Status
 from slackwater.runtime.clock import RealClock
 from slackwater.runtime.real import run
-from slackwater.server.arguments import add_client_arguments, addresses_of
+from slackwater.server.arguments import add_client_arguments, addresses_of, verb_first
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,6 +43,7 @@ examples:
   slackwater alter orders add-column paid "bool not null default false"
   slackwater alter orders add-check positive "price >= 0" --dry-run
   slackwater alter orders rename-to purchases
+  slackwater alter purchases drop --dry-run
   slackwater index create orders by_customer customer "placed desc" --storing price
   slackwater index drop orders by_customer
 """
@@ -61,6 +62,7 @@ _VERBS: dict[str, tuple[tuple[str, ...], str, Callable[[list[str]], dict[str, An
     "drop-check": (("NAME",), "require a condition no longer", lambda a: {"drop_check": a[0]}),
     "rename-to": (("NAME",), "give the table another name", lambda a: {"rename_to": a[0]}),
     "truncate": ((), "delete all rows; they stay readable as of before", lambda _: {}),
+    "drop": ((), "drop the table; its rows stay readable as of before", lambda _: {}),
 }
 
 
@@ -156,13 +158,15 @@ def alter_main(argv: list[str]) -> int:
         for number, word in enumerate(words):
             verb.add_argument(f"word{number}", metavar=word)
         _add_common(verb)
-    options = parser.parse_args(argv)
+    options = parser.parse_args(verb_first(argv))
     words, _, arguments = _VERBS[options.verb]
     given = arguments([getattr(options, f"word{number}") for number in range(len(words))])
 
     async def change(db: AsyncDatabase) -> TableChange:
         if options.verb == "truncate":
             return await db.truncate_table(options.table, wait=False, dry_run=options.dry_run)
+        if options.verb == "drop":
+            return await db.drop_table(options.table, wait=False, dry_run=options.dry_run)
         return await db.alter_table(options.table, **given, wait=False, dry_run=options.dry_run)
 
     return run(_with(options, lambda db: _followed(db, options, change)))
@@ -181,7 +185,7 @@ def index_main(argv: list[str]) -> int:
     create.add_argument("columns", nargs="+", metavar="COLUMN", help='in order; "placed desc" for a descending one')
     create.add_argument("--unique", action="store_true", help="no two rows have the same values")
     create.add_argument("--storing", default="", metavar="COLUMN,…", help="columns that the index carries too")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(verb_first(argv))
 
     async def change(db: AsyncDatabase) -> TableChange:
         common: dict[str, Any] = {"wait": False, "dry_run": options.dry_run}

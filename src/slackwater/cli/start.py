@@ -43,10 +43,10 @@ examples:
     slackwater init --host 127.0.0.1:7401
 
   across machines
+    NATS='ca=/etc/nats/ca.crt&cert=/etc/nats/node.crt&key=/etc/nats/node.key&auth=/etc/nats/auth'
     slackwater start --store /var/lib/slackwater --listen 0.0.0.0:7400 --advertise db1.example:7400 --certs /etc/slackwater \\
       --join db1.example:7400,db2.example:7400 --locality region=eu,zone=a \\
-      --log 'nats+tls://db1.example:4222,db2.example:4222,db3.example:4222/?stream=slackwater&replicas=3&sync_always=1'\
-'&ca=/etc/nats/ca.crt&cert=/etc/nats/node.crt&key=/etc/nats/node.key&auth=/etc/nats/auth'
+      --log "nats+tls://db1.example:4222,db2.example:4222,db3.example:4222/?stream=slackwater&replicas=3&sync_always=1&$NATS"
 """
 
 

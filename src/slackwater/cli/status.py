@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from slackwater.cli.calling import CALL_TIMEOUT_S, calling
+from slackwater.cli.protect import age, size
 from slackwater.clock.timestamp import MIN, seconds_between, show
 from slackwater.codec.layout import show_key
 from slackwater.errors import SlackwaterError
 from slackwater.model.jobs import Job, Status, instant, oldest_running_s
 from slackwater.protocol.client.jobs import LIST_JOBS, ListJobs
+from slackwater.protocol.client.protections import PROTECTIONS, ListProtections
 from slackwater.protocol.node.services import REPORT, STATUS, ReplicaStatus, ReportReply, ReportRequest, StatusRequest
 from slackwater.routing.parallel import in_parallel
 from slackwater.runtime.real import run
@@ -31,7 +33,9 @@ from slackwater.storage.stats import Stats
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.model.descriptors import Liveness, NodeDescriptor
+    from slackwater.protocol.client.protections import Protection
     from slackwater.runtime.rpc.dialer import Dialer
 
 ASK_TIMEOUT_S = 3.0
@@ -132,7 +136,7 @@ def status_main(argv: list[str]) -> int:
     """Print the nodes."""
     options = _options(
         "status",
-        "List the nodes of a cluster: who lives, what they hold, how far their clocks are apart.",
+        "List the nodes of a cluster: which are live, what they hold, how far their clocks are apart.",
         argv,
         STATUS_COLUMNS,
     )
@@ -230,15 +234,32 @@ def job_lines(jobs: Sequence[Job], now: dt.datetime) -> list[str]:
     ]
 
 
+def protection_lines(found: Sequence[Protection], now: Timestamp) -> list[str]:
+    """What `status` says of protections: how many, how old the oldest is, what they pin at most; [] without any."""
+    if not found:
+        return []
+    oldest_s = max(seconds_between(one.timestamp, now) for one in found)
+    # Several may pin the same bytes: each is told the whole history of its ranges.
+    pinned = max(one.pinned_bytes for one in found)
+    return [f"protections: {len(found)}, the oldest {age(oldest_s)} old, the largest pins {size(pinned)}"]
+
+
 async def _jobs(dialer: Dialer, options: argparse.Namespace, first: ReportReply) -> list[str]:
-    """The lines about jobs. `status` is for bad days too: where jobs cannot be read, it says so and goes on."""
+    """The lines about jobs and protections. `status` is for bad days too: what cannot be read now, it says, and goes on."""
     if not first.node.node_id:
         return []
+    lines = []
     try:
         reply = await dialer.call(options.host, LIST_JOBS, ListJobs(), timeout=ASK_TIMEOUT_S)
+        lines += job_lines(reply.jobs, instant(first.now))
     except SlackwaterError as error:
-        return [f"jobs: cannot be read now ({error})"]
-    return job_lines(reply.jobs, instant(first.now))
+        lines.append(f"jobs: cannot be read now ({error})")
+    try:
+        kept = await dialer.call(options.host, PROTECTIONS, ListProtections(), timeout=ASK_TIMEOUT_S)
+        lines += protection_lines(kept.protections, first.now)
+    except SlackwaterError as error:
+        lines.append(f"protections: cannot be read now ({error})")
+    return lines
 
 
 async def _status(options: argparse.Namespace) -> tuple[list[NodeRow], list[str], list[str]]:
@@ -319,7 +340,7 @@ def _range_row(copies: list[tuple[int, ReplicaStatus]], first: ReportReply) -> R
 
 
 def _columns(copy: ReplicaRow) -> str:
-    """Of one replica, for people: `1.2 MB -35 s 0.4 %`."""
+    """The columns of one replica, for people: `1.2 MB -35 s 0.4 %`."""
     if copy.column_age_s is None or copy.column_changed is None:
         return "-"
     return f"{copy.column_bytes / 1e6:.1f} MB -{copy.column_age_s:.0f} s {100 * copy.column_changed:.1f} %"

@@ -26,7 +26,7 @@ from slackwater.protocol.node.config import (
     ZonesRequest,
 )
 from slackwater.runtime.real import run
-from slackwater.server.arguments import add_client_arguments
+from slackwater.server.arguments import add_client_arguments, verb_first
 
 if TYPE_CHECKING:
     from slackwater.config.zones import ZoneConfig
@@ -76,7 +76,7 @@ class ZoneRow(msgspec.Struct, frozen=True):
 
 def main(argv: list[str]) -> int:
     """Show or change. `unset` of what was not set exits with status 1."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_args(verb_first(argv))
     reply, names = run(_do(options))
     rows = [_row(config, names) for config in reply.configs]
     if options.verb == "show" and _named(options):

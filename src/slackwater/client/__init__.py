@@ -23,11 +23,17 @@
                                         └ transaction, snapshot
 
 A client runs no part of the protocols between ranges: it talks to a *gateway*, any node, which does. So a client needs to
-reach only one node, is not slowed down by a network further away than that, and may be old. It sees `model`, `clock`,
-`errors` and `runtime`, and nothing of the server (import-linter holds it to that).
+reach only one node, is not slowed down by a network further away than that, and may be old. It sees `protocol`, `codec`,
+`config`, `model`, `clock` and `runtime`, and nothing of the server (import-linter holds it to that).
 
 What an application may rely on: a call returns, or raises one error that says what to do, or `AmbiguousResult` when no
 gateway can tell what happened. Bad input writes nothing. A gateway that dies is replaced by another within the call's timeout.
+
+    connection     connect, url, gateways, session
+    definitions    definitions, table_operations, schema_changes, transaction_schema, tables (what is known of them)
+    rows           arguments and inputs (what may be passed), generated, writes, staging, point_reads, index_reads, queries, reads
+    transaction, snapshot, changes, jobs, protections
+    sync           the synchronous client, written from the asynchronous one; blocking is what it rests on
 """
 
 from slackwater.client.changes import ChangeBatch

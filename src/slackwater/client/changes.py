@@ -32,9 +32,10 @@ import msgspec
 from slackwater.client.arguments import duration_of, names_of
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.codec.envelope import Enveloper, Timeline, by_table
-from slackwater.errors import Overloaded, Retry, SlackwaterError, UnavailableError, UsageError
+from slackwater.errors import Overloaded, Retry, SlackwaterError, UnavailableError, UsageError, VersionUnknown
 from slackwater.model.schema import TableSchema
 from slackwater.model.settle import Settling
+from slackwater.protocol.client import calls
 from slackwater.protocol.client.changes import (
     CHANGES,
     INITIAL_SCANS,
@@ -157,15 +158,38 @@ def _resumed(request: OpenChanges, item: ChangesItem) -> OpenChanges:
 
 
 async def changes(gateways: Gateways, request: OpenChanges) -> AsyncGenerator[ChangeBatch, None]:
-    """The batches of a feed."""
+    """The batches of a feed.
+
+    A gateway sends every version of a table before rows of it. Should it not have heard of one that rows name, the feed asks for
+    the table and goes on from where it was; a version that is still unknown then is that of a damaged row.
+    """
     reader = (_Settled if request.whole else _Reader)(request)
-    stream = items(gateways, request)
-    try:
-        async for item in stream:
-            for batch in reader.take(item):
-                yield batch
-    finally:
-        await stream.aclose()
+    while True:
+        stream = items(gateways, request)
+        try:
+            async for item in stream:
+                for batch in reader.take(item):
+                    yield batch
+                request = _resumed(request, item)
+        except VersionUnknown:
+            if not await _learned(gateways, reader):
+                raise
+        else:
+            return
+        finally:
+            await stream.aclose()
+
+
+async def _learned(gateways: Gateways, reader: _Reader) -> bool:
+    """Whether a table of the feed has versions that its reader did not know; it knows them then."""
+    news = False
+    for table_id, known in reader.versions().items():
+        deadline = gateways.deadline()
+        request = calls.FindTable(table_id=table_id, floor=gateways.floor.ts)
+        found = (await gateways.call(calls.FIND_TABLE, request, deadline=deadline)).table
+        news = news or found.latest.version > known
+        reader.learn(found)
+    return news
 
 
 class _Reader:
@@ -186,7 +210,7 @@ class _Reader:
             self._since = item.since
             self._resolved = item.resolved
         for history in item.tables:
-            self._learn(history)
+            self.learn(history)
             yield from self._schemas(history)
         if item.rows is not None:
             yield from self._rows(item.rows, initial=item.initial)
@@ -239,7 +263,11 @@ class _Reader:
             token=self._token,
         )
 
-    def _learn(self, history: TableHistory) -> None:
+    def versions(self) -> dict[int, int]:
+        """The newest version that is known of each table."""
+        return {table_id: timeline.schemas[-1].version for table_id, timeline in self._timelines.items()}
+
+    def learn(self, history: TableHistory) -> None:
         """Know every version before a row needs it."""
         table_id = history.latest.table_id
         self._emptied |= {(table_id, version.version) for version in history.emptied()}
@@ -264,6 +292,7 @@ class _Settled(_Reader):
     def __init__(self, request: OpenChanges) -> None:
         super().__init__(request)
         self._settling = Settling()
+        self._due: list[Changes] = []
         self._waiting: list[TableDescriptor] = []
 
     def _schemas(self, history: TableHistory) -> Iterator[ChangeBatch]:
@@ -303,9 +332,11 @@ class _Settled(_Reader):
 
     def _released(self, upto: Timestamp) -> Iterator[ChangeBatch]:
         if upto > self._settling.released:
-            rows = self._settling.release(upto)
-            if len(rows):
-                yield from super()._rows(rows, initial=False)
+            self._due.append(self._settling.release(upto))
+        while self._due:
+            batches = list(super()._rows(self._due[0], initial=False)) if len(self._due[0]) else []
+            del self._due[0]  # rows of a version that is not known yet stay
+            yield from batches
 
 
 def timeline_of(history: TableHistory) -> Timeline:

@@ -183,6 +183,9 @@ class AsyncDatabase(SchemaOperations):
         try:
             async for batch in self._batches(asked):
                 yield batch
+        except SchemaChanged as error:
+            self._tables.forget(table)
+            raise RetryableError(f"table {table} was changed; scan again: {error.message}") from error
         except VersionUnknown as error:
             known, again = asked.history.latest, self._gateways.deadline()
             if (await self._tables.by_id(known.table_id, fresh=True, deadline=again)).latest.version == known.version:

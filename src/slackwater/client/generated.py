@@ -69,7 +69,7 @@ def _value(gateways: Gateways, column: Column, now: dt.datetime) -> object:
 
 
 def _array(gateways: Gateways, column: Column, now: dt.datetime, size: int) -> Any:
-    """As many values as there are rows, without a Python object for each."""
+    """An array of generated values, one for each row, without a Python object for each."""
     if column.type.kind is not ColumnKind.UUID:
         return literal_array(_value(gateways, column, now), column.type, size=size)
     raw = np.frombuffer(gateways.runtime.rng.bytes(UUID_BYTES * size), np.uint8).reshape(size, UUID_BYTES).copy()

@@ -11,7 +11,10 @@ that bad input writes nothing. Two rows with one key in one call are refused: wh
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import add, lt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,7 +140,7 @@ def one_row(codec: RowCodec, rows: Any, kind: WriteKind) -> Encoded | None:
 
 def in_order(keys: list[bytes], values: list[bytes]) -> Encoded:
     """Rows sorted by key; those that are in order already are left as they are."""
-    if all(map(bytes.__lt__, keys, keys[1:])):
+    if all(map(lt, keys, keys[1:])):
         return keys, values
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return [keys[i] for i in order], [values[i] for i in order] if values else []
@@ -145,15 +148,15 @@ def in_order(keys: list[bytes], values: list[bytes]) -> Encoded:
 
 def in_blocks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> Iterator[Encoded]:
     """Rows in blocks of about so many bytes, at least one row each: a block has to fit a message."""
+    if keys and sum(map(len, keys)) + sum(map(len, values)) <= bytes_max:
+        yield keys, values
+        return
+    ends = list(accumulate(map(add, map(len, keys), map(len, values)) if values else map(len, keys)))
     low = size = 0
-    for high, key in enumerate(keys):
-        row = len(key) + (len(values[high]) if values else 0)
-        if high > low and size + row > bytes_max:
-            yield keys[low:high], values[low:high]
-            low, size = high, 0
-        size += row
-    if low < len(keys):
-        yield keys[low:], values[low:]
+    while low < len(keys):
+        high = max(bisect_right(ends, size + bytes_max, low), low + 1)
+        yield keys[low:high], values[low:high]
+        low, size = high, ends[high - 1]
 
 
 def key_of(codec: RowCodec, key: object) -> bytes:

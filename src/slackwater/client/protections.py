@@ -67,4 +67,6 @@ def _id(protection: Protection | str) -> bytes:
     try:
         return uuid_bytes(given)
     except UsageError:
-        raise UsageError("a protection is named by its id: 32 hexadecimal digits", got=repr(given)[:80]) from None
+        raise UsageError(
+            f"a protection is named by its id, 32 hexadecimal digits, not by {repr(given)[:80]}; protections() lists them"
+        ) from None

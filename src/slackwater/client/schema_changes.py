@@ -27,6 +27,7 @@ from slackwater.errors import UsageError
 from slackwater.model.jobs import Job, Status
 from slackwater.model.kinds import ColumnType
 from slackwater.model.schema import Column
+from slackwater.protocol.client import calls
 from slackwater.protocol.client import schema as to
 from slackwater.protocol.client.calls import ColumnSpec
 from slackwater.protocol.client.schema import Change, LeasesReply, PlanReply
@@ -142,6 +143,15 @@ class SchemaOperations(TableOperations):
     ) -> TableChange:
         """Remove all rows of a table at one time; they can still be read as of before. Writes wait for a moment."""
         return await self._change(table, [to.TruncateTable()], wait=wait, timeout=timeout, dry_run=dry_run)
+
+    async def drop_table(self, name: str, *, wait: bool = True, dry_run: bool = False) -> TableChange:
+        """Drop a table. Its rows can still be read as of a time before. What else was under way for it ends."""
+        if dry_run or not wait:
+            return await self._change(name, [to.DropTable()], wait=False, timeout=None, dry_run=dry_run)
+        request = calls.DropTableByName(table_name(name))
+        await self._define(calls.DROP_TABLE, request, f"table {name} may or may not have been dropped")
+        self._tables.forget()
+        return TableChange(name)
 
     async def leases(self, table: str | None = None) -> LeasesReply:
         """Which nodes write by which versions of a table, or of all, and what schema changes that have not ended wait for.

@@ -53,6 +53,10 @@ class Transaction(Blocking[AsyncTransaction]):
         """Make a table: it is here at once, and there for others when this transaction commits; see `Database.create_table`."""
         return self._loop.run(self._twin.create_table(name, columns, primary_key=primary_key, indexes=indexes))
 
+    def drop_table(self, name: str) -> None:
+        """Drop a table when this transaction commits; the job that does it is in `jobs` then. It cannot be used here any more."""
+        self._loop.run(self._twin.drop_table(name))
+
     def alter_table(
         self,
         table: str,
@@ -344,10 +348,6 @@ class Database(Session):
         """Make a table; see `client.definitions` for how columns, keys and indexes (`Index`) are written."""
         return self._loop.run(self._twin.create_table(name, columns, primary_key=primary_key, indexes=indexes))
 
-    def drop_table(self, name: str) -> None:
-        """Drop a table. Its rows can still be read as of a time before."""
-        self._loop.run(self._twin.drop_table(name))
-
     def tables(self) -> list[TableSchema]:
         """Every table, by name."""
         return self._loop.run(self._twin.tables())
@@ -462,6 +462,10 @@ class Database(Session):
     ) -> TableChange:
         """Remove all rows of a table at one time; they can still be read as of before. Writes wait for a moment."""
         return self._loop.run(self._twin.truncate_table(table, wait=wait, timeout=timeout, dry_run=dry_run))
+
+    def drop_table(self, name: str, *, wait: bool = True, dry_run: bool = False) -> TableChange:
+        """Drop a table. Its rows can still be read as of a time before. What else was under way for it ends."""
+        return self._loop.run(self._twin.drop_table(name, wait=wait, dry_run=dry_run))
 
     def leases(self, table: str | None = None) -> LeasesReply:
         """Which nodes write by which versions of a table, or of all, and what schema changes that have not ended wait for.

@@ -49,12 +49,6 @@ class TableOperations:
             )
         return made.schema
 
-    async def drop_table(self, name: str) -> None:
-        """Drop a table. Its rows can still be read as of a time before."""
-        request = calls.DropTable(table_name(name))
-        await self._define(calls.DROP_TABLE, request, f"table {name} may or may not have been dropped")
-        self._tables.forget()
-
     async def _define(self, method: Method[Any, calls.TableReply], request: Any, doubt: str) -> calls.TableReply:
         """Change a definition, once: when the answer is lost the caller has to look."""
         try:

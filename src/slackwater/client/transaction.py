@@ -113,6 +113,8 @@ class AsyncTransaction(TransactionSchema):
         self._held_bytes = 0
         self._on_board = Lock()  # had by a message that carries writes, or is the first
         self._spoiled: SlackwaterError | None = None
+        self._versions: dict[str, int] = {}
+        """By name, the version of each table that it used first."""
         self.until: RetryBudget | None = None
         """When everything has to be over; without it, each operation has the session's timeout."""
         self.commit_timestamp = MIN
@@ -177,6 +179,7 @@ class AsyncTransaction(TransactionSchema):
         self._take_held()
         self._tables = self._known
         self._spoiled = None
+        self._versions.clear()
         if self._name and not self._ended and self._lost is None:
             try:
                 reply = await self._gateways.call(
@@ -218,18 +221,18 @@ class AsyncTransaction(TransactionSchema):
         history = await self._tables.by_name(table, deadline=deadline)
         codec = self._tables.codec(history)
         if by is not None:
-            found = await self._tables.prepared(
-                table, lambda known: lookup(self._tables, known.latest, by, key), deadline=deadline
-            )
+            found = await self._prepared(table, lambda known: lookup(self._tables, known.latest, by, key), deadline)
             if found.key is None:
                 return None
             policy = calls.ReadPolicy(floor=self._gateways.floor.ts)
             asked = found.request(policy, version=found.table.version)
             reply = await self._call(GET_BY_INDEX, asked, table, deadline)
             (row,) = reply.values
+            self._versions.setdefault(table, found.table.version)
             return None if row is None else decode_row(codec, found.key, row)
         wanted = key_of(codec, key)
         value = await self._point_reads.get(history.latest.table_id, history.latest.version, wanted)
+        self._versions.setdefault(table, history.latest.version)
         return None if value is None else decode_row(codec, wanted, value)
 
     async def scan(
@@ -246,7 +249,7 @@ class AsyncTransaction(TransactionSchema):
         options: Any = {"columns": columns, "where": where, "limit": limit, "index": index, "order": order}
 
         async def read(deadline: RetryBudget) -> Any:
-            asked = await self._tables.prepared(table, lambda history: query(history, **options), deadline=deadline)
+            asked = await self._prepared(table, lambda history: query(history, **options), deadline)
             found = pa.Table.from_batches(await self._scanned(table, asked, deadline), schema=asked.schema)
             return asked.finish(found.slice(0, asked.limit) if asked.limit else found)
 
@@ -270,6 +273,7 @@ class AsyncTransaction(TransactionSchema):
                 version=asked.history.latest.version,
             )
             page = await self._call(calls.TXN_SCAN, request, table, deadline)
+            self._versions.setdefault(table, request.version)
             try:
                 batch = decoder.decode(page.values)
             except DecodeError:
@@ -332,12 +336,11 @@ class AsyncTransaction(TransactionSchema):
 
     async def _write(self, kind: WriteKind, table: str, rows: Any) -> WriteResult:
         deadline = self._patience()
-        history, keys, values = await self._tables.prepared(
-            table, lambda known: self._encoded(kind, known, rows), deadline=deadline
-        )
+        history, keys, values = await self._prepared(table, lambda known: self._encoded(kind, known, rows), deadline)
         if not keys:
             return WriteResult(0, MIN)
         table_id, version = history.latest.table_id, history.latest.version
+        self._versions.setdefault(table, version)
         if self._hold_back(calls.Write(table_id, version, kind, keys, values)):
             return WriteResult(len(keys), MIN)
         try:
@@ -348,6 +351,19 @@ class AsyncTransaction(TransactionSchema):
         except ConditionFailed as error:
             raise already_there(self._tables.codec(history), error) from None
         return WriteResult(len(keys), MIN)
+
+    async def _prepared(self, table: str, prepare: Callable[[TableHistory], T], deadline: RetryBudget) -> T:
+        """What `prepare` makes from a table. What it refuses may be right for the version that this transaction used before."""
+        try:
+            return await self._tables.prepared(table, prepare, deadline=deadline)
+        except UsageError as error:
+            known, used = self._tables.known(table), self._versions.get(table)
+            if isinstance(self._tables, OwnTables) or used is None or known is None or known.latest.version == used:
+                raise
+            self._spoiled = RetryableError(
+                f"table {table} has changed since this transaction began; run it again: {error.message}"
+            )
+            raise self._spoiled from error
 
     def _encoded(
         self, kind: WriteKind, history: TableHistory, rows: Any
@@ -398,6 +414,12 @@ class AsyncTransaction(TransactionSchema):
             self._spoiled = RetryableError("writes of this transaction may not have arrived; run it again")
             self._changed(error, before)
             raise
+
+    async def _deliver(self, deadline: RetryBudget) -> None:
+        async with self._on_board:
+            self._usable()
+            if self._held:
+                await self._carry(calls.WRITE, self._held.pop(), "", deadline)
 
     async def _message(self, method: Method[Any, Any], request: Any, table: str, deadline: RetryBudget) -> Any:
         try:

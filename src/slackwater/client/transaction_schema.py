@@ -5,10 +5,10 @@
         await tx.upsert("orders", [{"id": 1, "total": 5}])
         await tx.alter_table("customers", add_column={"orders": "int8 not null default 0"})
 
-Committed together or not at all. What an alteration shows inside of its transaction: a column that is added, renamed, widened
-or dropped, if that is the only change of the call. Everything else (indexes, checks, NOT NULL, a new name, several changes at a
-time) becomes jobs that begin with the commit: `tx.jobs` has them then, for `db.jobs.wait`. Tables are dropped outside of
-transactions.
+Committed together or not at all. What an alteration shows inside of its transaction: columns that are added, renamed, widened or
+dropped. Everything else (indexes, checks, NOT NULL, a new name) becomes jobs that begin with the commit, and so does what is
+asked for after it: `tx.jobs` has them then, for `db.jobs.wait`. A table that was made in the transaction shows every change. A
+table that is dropped cannot be used in the transaction any more; its name is free when the job that drops it has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from slackwater.client.arguments import names_of, text_of
 from slackwater.client.definitions import column_specs, index_specs, key_specs
 from slackwater.client.schema_changes import alterations
 from slackwater.client.tables import KnownTables, table_name
+from slackwater.errors import UsageError
 from slackwater.protocol.client import calls
 from slackwater.protocol.client import schema as to
 
@@ -43,17 +44,32 @@ class OwnTables(KnownTables):
     def __init__(self, gateways: Gateways) -> None:
         super().__init__(gateways)
         self._own: dict[str, TableHistory] = {}
+        self._dropped: set[str] = set()
 
-    def define(self, history: TableHistory) -> TableHistory:
-        """Take a table as this transaction has defined it."""
+    def define(self, history: TableHistory, *, instead_of: str = "") -> TableHistory:
+        """Take a table as this transaction has defined it, and forget what was made from another shape of the same version."""
+        self._own.pop(instead_of, None)
         self._own[history.latest.name] = history
-        return self.remember(history)
+        self.forget()
+        return history
+
+    def drop(self, name: str) -> None:
+        """Refuse a table from now on."""
+        self._own.pop(name, None)
+        self._dropped.add(name)
+        self.forget()
 
     def forget(self, name: str = "") -> None:
         """Ask again next time, but for what only this transaction knows."""
         super().forget(name)
         for history in self._own.values():
             self.remember(history)
+
+    async def by_name(self, name: str, *, deadline: RetryBudget) -> TableHistory:
+        """The table that has this name for this transaction."""
+        if name in self._dropped and name not in self._own:
+            raise UsageError(f"this transaction drops table {name!r}; it cannot be used in it any more", table=name)
+        return await super().by_name(name, deadline=deadline)
 
     async def prepared(self, name: str, prepare: Callable[[TableHistory], T], *, deadline: RetryBudget) -> T:
         """What `prepare` makes from a table; of one that this transaction has defined there is no newer version."""
@@ -73,6 +89,10 @@ class TransactionSchema(ABC):
         """One message of the transaction."""
 
     @abstractmethod
+    async def _deliver(self, deadline: RetryBudget) -> None:
+        """Send the writes that are held back."""
+
+    @abstractmethod
     def _patience(self) -> RetryBudget:
         """When the operation at hand must have ended."""
 
@@ -89,6 +109,12 @@ class TransactionSchema(ABC):
             table_name(name), column_specs(columns), key_specs(primary_key), index_specs(indexes)
         )
         return (await self._define(to.DefineInTxn(b"", request), name)).latest.schema
+
+    async def drop_table(self, name: str) -> None:
+        """Drop a table when this transaction commits; the job that does it is in `jobs` then. It cannot be used here any more."""
+        request = to.DefineInTxn(b"", table=table_name(name), changes=(to.DropTable(),))
+        await self._defined(request, name)
+        self._own_tables().drop(name)
 
     async def alter_table(
         self,
@@ -142,7 +168,17 @@ class TransactionSchema(ABC):
         return (await self._define(request, table)).latest.schema
 
     async def _define(self, request: to.DefineInTxn, table: str) -> TableHistory:
-        reply = await self._call(to.DEFINE_IN_TXN, request, table, self._patience())
+        return self._own_tables().define((await self._defined(request, table)).table, instead_of=table)
+
+    async def _defined(self, request: to.DefineInTxn, table: str) -> to.DefinedInTxn:
+        """Ask for a definition. Writes go before, by themselves: it may be refused, and they would be in doubt with it."""
+        deadline = self._patience()
+        await self._deliver(deadline)
+        reply: to.DefinedInTxn = await self._call(to.DEFINE_IN_TXN, request, table, deadline)
+        return reply
+
+    def _own_tables(self) -> OwnTables:
+        """What this transaction knows of tables, from its first definition on."""
         if not isinstance(self._tables, OwnTables):
             self._tables = OwnTables(self._gateways)
-        return self._tables.define(reply.table)
+        return self._tables

@@ -176,7 +176,8 @@ class OffsetMonitor:
     def __init__(self, *, max_offset_s: float) -> None:
         self.max_offset_us = round(max_offset_s * 1_000_000)
         self._peers: dict[str, PeerOffset] = {}
-        self._all_well = True
+        self.all_well = True
+        """Whether nothing that was measured speaks against this clock, however old: then `check` need not be asked."""
 
     def record(self, peer: str, offset: PeerOffset) -> None:
         """Keep the latest measurement of one peer, unless a recent one is more exact and the two agree.
@@ -191,7 +192,7 @@ class OffsetMonitor:
         if known is None and len(self._peers) >= PEERS_MAX:
             self._peers.pop(next(iter(self._peers)))
         self._peers[peer] = offset
-        self._all_well = not any(self._beyond(o) for o in self._peers.values())
+        self.all_well = not any(self._beyond(o) for o in self._peers.values())
 
     def latest(self) -> dict[str, int]:
         """The latest offset of each peer in microseconds: its clock minus ours."""
@@ -199,7 +200,7 @@ class OffsetMonitor:
 
     def check(self, now_ns: int) -> None:
         """Raise `ClockError` when a majority of measured peers prove that this clock is beyond the bound."""
-        if self._all_well:  # nothing that was measured speaks against this clock, however old
+        if self.all_well:
             return
         fresh = [o for o in self._peers.values() if now_ns - o.measured_at_ns <= MEASUREMENT_AGE_MAX_NS]
         beyond = [o for o in fresh if self._beyond(o)]

@@ -1,7 +1,7 @@
 """Closed timestamps: the time at and below which nothing in a range will ever move again.
 
 A range *closes* a timestamp by promising that no write at or below it will ever apply again. From then on every
-replica that has applied the promise may serve reads at that timestamp, with no lease and no message to anybody.
+replica that has applied the promise may serve reads at that timestamp, with no lease and no message.
 
     evaluating writes          policy               lease
           │                      │                    │
@@ -21,9 +21,8 @@ side transport (idle ones).
     policy           how far a range wants to close: lag, lead, off
     activation       which ranges close at all: all, those a zone names, those that are asked for
     tracker          what is being evaluated
-    side_transport   the sender: idle ranges close together
-    update           what it says
-    receiver         what followers make of it
+    log_driven       commands close, and idle ranges close together: sender, receiver
+    store_wide       the scheme of 2018, max_write_age that of 2017, each beside it
     waiting          follower reads that wait for their timestamp
     negotiate        resolved timestamps and bounded staleness
     explain          what holds a range's frontier back
@@ -36,7 +35,8 @@ Rules
     I-11  A published closed timestamp is below every evaluating write.
     I-12  A side-transport update (ts, lai) is used for reads only once lai is applied.
 
-Everything in this folder is pure except a file named `driver.py`: events in, answers out, no clock and no I/O.
+Everything in this folder is pure except what is named `driver`, the folder here and a file in each scheme's: events in, answers
+out, no clock and no I/O. `publisher` only declares.
 Worked examples: `tests/scripts/closedts/`.
 """
 

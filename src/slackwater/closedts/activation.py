@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.hooks import level, probe
 from slackwater.model.ids import NodeId
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,6 +38,7 @@ WANTED_MAX = 1 << 16
 """Ranges that one node remembers to be wanted here; one more is not told, and closes when another one is forgotten."""
 TOLD_PER_REST = 3
 """Times that a range which is still wanted is told in the time after which it would rest."""
+assert TOLD_PER_REST >= 2, "one message that is lost does not let a range rest"
 
 
 class Activation(enum.IntEnum):
@@ -56,6 +58,11 @@ class Activation(enum.IntEnum):
     def by_zone(self) -> bool:
         """Whether what a zone says matters."""
         return self in {Activation.CONFIGURED, Activation.CONFIGURED_OR_ON_DEMAND}
+
+
+assert (
+    tuple(one.name.lower().replace("_", "-") for one in Activation) == describe("closed_timestamp.activation").names
+), "a setting names each activation"
 
 
 def activation_of(number: float) -> Activation:
@@ -92,11 +99,14 @@ class Demands:
                 probe("closedts.too_many_wanted")
                 return
             want = self._wants[range_id] = _Want()
+            assert len(self._wants) <= WANTED_MAX, "ranges that are wanted are bounded"
             level("closedts.wanted", len(self._wants), WANTED_MAX)
+        assert want.wanted_ns <= now_ns, "the monotonic clock of this node does not go back"
         want.wanted_ns = now_ns
 
     def due(self, now_ns: int, rest_ns: int, holder: Callable[[RangeId], NodeId]) -> dict[NodeId, list[RangeId]]:
         """Which leaseholders are to be told now, and of which ranges. What is no longer wanted is forgotten."""
+        assert rest_ns >= TOLD_PER_REST, "a range that is wanted is told before it would rest"
         told: dict[NodeId, list[RangeId]] = {}
         for range_id, want in list(self._wants.items()):
             if now_ns - want.wanted_ns > rest_ns:
@@ -105,8 +115,10 @@ class Demands:
             to = holder(range_id)
             fresh = want.told == to and now_ns - want.told_ns < rest_ns // TOLD_PER_REST
             if to and not fresh and want.wanted_ns > (want.told_ns if want.told == to else 0):
+                assert want.told_ns <= now_ns, "the monotonic clock of this node does not go back"
                 want.told, want.told_ns = to, now_ns
                 told.setdefault(to, []).append(range_id)
+        assert NodeId(0) not in told, "only leaseholders that are known are told"
         return told
 
     def untold(self, range_ids: Iterable[RangeId]) -> None:
@@ -119,6 +131,7 @@ class Demands:
         """A range that is led here is asked for; returns whether it was at rest."""
         rested = range_id not in self._until_ns
         self._until_ns[range_id] = max(self._until_ns.get(range_id, 0), now_ns + rest_ns)
+        assert self._until_ns[range_id] > now_ns, "a range that is asked for is awake for a while"
         return rested
 
     def awake(self, range_id: RangeId) -> bool:
@@ -130,12 +143,16 @@ class Demands:
         over = [range_id for range_id, until_ns in self._until_ns.items() if until_ns <= now_ns]
         for range_id in over:
             del self._until_ns[range_id]
+        assert all(until_ns > now_ns for until_ns in self._until_ns.values()), (
+            "a range that stays awake was asked for lately"
+        )
         return over
 
     def forget(self, range_id: RangeId) -> None:
         """The replica is gone from here."""
         self._wants.pop(range_id, None)
         self._until_ns.pop(range_id, None)
+        assert not self.awake(range_id), "nothing is remembered of a replica that is gone"
 
     def clear(self) -> None:
         """Demand no longer matters."""

@@ -21,6 +21,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from slackwater.config.zones import PolicyKind
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,6 +44,10 @@ class Scheme(enum.IntEnum):
 
 DEFAULT = frozenset({Scheme.LOG_DRIVEN})
 
+assert tuple(scheme.label for scheme in Scheme) == describe("closed_timestamp.scheme").names, (
+    "a setting names each scheme"
+)
+
 
 def scheme_of(number: float) -> Scheme:
     """The scheme that a setting or a peer names; one that this release does not know counts as the default."""
@@ -59,6 +64,7 @@ def running(own: Scheme, peers: Iterable[Scheme]) -> frozenset[Scheme]:
 
 def can_close(scheme: Scheme, policy: ClosingPolicy, *, by_epoch: bool) -> bool:
     """Whether a scheme has words for ranges of that kind."""
+    assert policy.duration_ms >= 0, "a lag is not negative"
     if scheme is Scheme.STORE_WIDE:
         return by_epoch and policy.kind is PolicyKind.LAG and not policy.duration_ms
     return scheme is Scheme.LOG_DRIVEN or policy.kind is PolicyKind.LAG
@@ -66,5 +72,6 @@ def can_close(scheme: Scheme, policy: ClosingPolicy, *, by_epoch: bool) -> bool:
 
 def closing_schemes(run: frozenset[Scheme], policy: ClosingPolicy, *, by_epoch: bool) -> frozenset[Scheme]:
     """The schemes that close a range with that policy and kind of lease on a node that runs `run`."""
+    assert run, "a node runs one scheme at least"
     able = frozenset(scheme for scheme in run if can_close(scheme, policy, by_epoch=by_epoch))
     return able or DEFAULT

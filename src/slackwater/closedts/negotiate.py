@@ -51,6 +51,8 @@ class ResolvedSpan(NamedTuple):
     closed: Timestamp
     held_by: Intent | None = None
     """The oldest intent, when it and not `closed` is the limit."""
+    final: bool = False
+    """Whether every intent is of a transaction that is decided: nothing holds the span back until there is another intent."""
 
 
 def resolve(
@@ -81,14 +83,16 @@ def resolve(
             upto, oldest = Timestamp(earliest - 1), intent.named(key)
     assert upto <= closed, "resolved is at or below closed (I-23)"
     assert (oldest is None) == (upto == closed), "an intent holds it back, or nothing does"
-    return ResolvedSpan(upto, closed, oldest)
+    return ResolvedSpan(upto, closed, oldest, final=all(ts == MAX for ts in least.values()))
 
 
 def bound_of_staleness(now: Timestamp, max_staleness_s: float) -> Timestamp:
     """The oldest timestamp that `with_max_staleness` accepts."""
     if max_staleness_s < 0:
         raise UsageError("a staleness is not negative; give the age that is still acceptable", seconds=max_staleness_s)
-    return add_seconds(now, -max_staleness_s)
+    bound = add_seconds(now, -max_staleness_s)
+    assert bound <= now, "an age lies in the past"
+    return bound
 
 
 def negotiate(

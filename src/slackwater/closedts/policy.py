@@ -40,6 +40,7 @@ from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds
 from slackwater.closedts.kinds import Scheme, scheme_of
 from slackwater.config.zones import PolicyKind
 from slackwater.errors import UsageError
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +61,14 @@ LEAD_MAX_S = 5.0
 """Of `closed_timestamp.lead`, which may have been changed at a peer and not yet here."""
 HYSTERESIS = 0.2
 """A step is left when the round trip is outside of it by this part of a step."""
+assert describe("closed_timestamp.lead").safe[1] <= LEAD_MAX_S, "no lead that can be set is longer"
 assert RTT_STEP_S * RTT_STEPS_MAX <= LEAD_MAX_S, "the longest round trip is shorter than the longest lead"
+assert describe("closed_timestamp.side_transport_interval").default < (
+    describe("closed_timestamp.target_duration").default
+), "a range that lags is closed again before it has fallen behind by its lag"
+assert describe("closed_timestamp.empty_command_interval").default < (
+    describe("closed_timestamp.max_write_age").default
+), "an idle range writes an empty command before its last write is as old as a write may be"
 SPANS_MAX = 100_000
 assert 0 < HYSTERESIS < 1, "a step is left before the next one is reached twice"
 LEASE_GAP_S = 0.1
@@ -116,12 +124,16 @@ def write_age_s(policy: ClosingPolicy, terms: Terms) -> float:
     """How old a write may be under the max-write-age scheme: the zone's own lag, or the cluster's age; 0: nothing is closed."""
     if policy.kind is not PolicyKind.LAG or not (policy.duration_ms or terms.target_duration_s):
         return 0.0
-    return policy.duration_ms / 1000 or terms.max_write_age_s
+    age_s = policy.duration_ms / 1000 or terms.max_write_age_s
+    assert age_s > 0, "0 would mean that nothing is closed"
+    return age_s
 
 
 def longest_lead_s(terms: Terms) -> float:
     """No range is closed further ahead of its leaseholder's wall clock than this."""
-    return lead_s(RTT_STEPS_MAX - 1, terms)
+    longest = lead_s(RTT_STEPS_MAX - 1, terms)
+    assert longest >= lead_s(0, terms), "the longest way takes the longest lead"
+    return longest
 
 
 def closable_upto(lease_end: Timestamp) -> Timestamp:
@@ -131,7 +143,9 @@ def closable_upto(lease_end: Timestamp) -> Timestamp:
     longer than what is left of the lease would close every timestamp there is to write at (pitfall 7).
     """
     assert lease_end >= 0, "the end of a lease is a timestamp"
-    return Timestamp(max(MIN, lease_end - _GAP - 1))
+    upto = Timestamp(max(MIN, lease_end - _GAP - 1))
+    assert upto < lease_end or upto == MIN, "some part of every lease is left to writes (I-11)"
+    return upto
 
 
 def lead_s(rtt_step: int, terms: Terms) -> float:
@@ -144,17 +158,24 @@ def lead_s(rtt_step: int, terms: Terms) -> float:
     rtt = (rtt_step + 0.5) * RTT_STEP_S
     command = 1.5 * rtt + APPLY_S
     side_transport = 0.5 * rtt + terms.interval_s + SEND_S
-    return terms.max_offset_s + SLACK_S + max(command, side_transport)
+    lead = terms.max_offset_s + SLACK_S + max(command, side_transport)
+    assert lead > terms.max_offset_s + rtt / 2, "a lead covers the clocks' difference and the way to the follower"
+    return lead
 
 
 def target(policy: ClosingPolicy, now: Timestamp, terms: Terms) -> Timestamp | None:
     """What the policy wants closed at `now`; None: nothing."""
+    ahead_s = distance_s(policy, terms)
+    return None if ahead_s is None else floor(add_seconds(now, ahead_s))
+
+
+def distance_s(policy: ClosingPolicy, terms: Terms) -> float | None:
+    """How far ahead of now, negative for behind, the policy wants closed; None: nothing."""
     if policy.kind is PolicyKind.LAG:
         lag = policy.duration_ms / 1000 or terms.target_duration_s
-        return floor(add_seconds(now, -lag)) if lag > 0 else None
-    if policy.kind is PolicyKind.LEAD:
-        return floor(add_seconds(now, lead_s(policy.rtt_step, terms)))
-    return None
+        assert lag >= 0, "a lag closes nothing of the future"
+        return -lag if lag > 0 else None
+    return lead_s(policy.rtt_step, terms) if policy.kind is PolicyKind.LEAD else None
 
 
 def rtt_step(rtt_s: float, *, before: int | None = None) -> int:
@@ -165,6 +186,7 @@ def rtt_step(rtt_s: float, *, before: int | None = None) -> int:
     assert 0 <= step < RTT_STEPS_MAX, "a step of the round trip"
     margin = HYSTERESIS * RTT_STEP_S
     low, high = before * RTT_STEP_S - margin, (before + 1) * RTT_STEP_S + margin
+    assert 0 <= before < RTT_STEPS_MAX, "the step before was one, too"
     return before if low <= rtt_s <= high else step
 
 
@@ -177,7 +199,9 @@ def follower_read_timestamp(
     lead   now: a lead is made for that; less, if the setting made it shorter than the way to the followers takes
     off    there is none: `UsageError`
     """
-    return min(_served_by_followers(policy, now, terms, slack_s) for policy in policies)
+    chosen = min(_served_by_followers(policy, now, terms, slack_s) for policy in policies)
+    assert chosen <= now, "followers are not asked about the future"
+    return chosen
 
 
 def _served_by_followers(policy: ClosingPolicy, now: Timestamp, terms: Terms, slack_s: float) -> Timestamp:
@@ -195,6 +219,7 @@ def _served_by_followers(policy: ClosingPolicy, now: Timestamp, terms: Terms, sl
 
 def _behind_s(policy: ClosingPolicy, lag_s: float, terms: Terms) -> float:
     """How far behind now followers of a range with a lag are, by the scheme that closes it."""
+    assert lag_s > 0, "a range with a lag closes"
     if terms.scheme is Scheme.MAX_WRITE_AGE:
         return write_age_s(policy, terms) + terms.empty_interval_s
     # A heartbeat of the store-wide scheme closes what the one before it aimed at.
@@ -227,6 +252,7 @@ class SpanPolicies:
     def of(self, start: bytes, end: bytes, terms: Terms) -> ClosingPolicy:
         """The policy of a range: where several hold, the one that promises least."""
         found, gaps = self._meeting(start, end)
+        assert found or gaps, "a span meets policies, or lies between them"
         if gaps:
             found.append(self.default)
         assert found, "every span has a policy, if only the default"
@@ -278,6 +304,7 @@ class PolicyBook:
         if policy.kind is not PolicyKind.LEAD:
             return policy
         far = [self.steps.get(node, policy.rtt_step) for node in followers]
+        assert all(0 <= step < RTT_STEPS_MAX for step in far), "steps of round trips"
         return ClosingPolicy(PolicyKind.LEAD, 0, max(far, default=0))
 
 

@@ -27,7 +27,7 @@ from slackwater.clock.timestamp import add_seconds
 from slackwater.closedts.policy import LEAD_MAX_S, Terms, longest_lead_s, terms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from slackwater.clock import HybridClock
     from slackwater.clock.timestamp import Timestamp
@@ -88,21 +88,12 @@ class Ranges(Protocol):
         ...
 
 
-class ClosingScheme(Protocol):
-    """One way of closing timestamps, on one node. Nothing here may wait."""
-
-    @property
-    def scheme(self) -> Scheme:
-        """Which one it is."""
-        ...
+class ClosingAnswers(Protocol):
+    """What one scheme answers, and the publisher for all of them."""
 
     @property
     def refusals(self) -> Mapping[CannotClose, int]:
         """How often ranges led here could not be closed when they were asked, by reason."""
-        ...
-
-    def start(self, ranges: Ranges, look: Callable[[], None]) -> None:
-        """Begin to publish and to follow; `look` is called whenever more may be closed here."""
         ...
 
     def add(self, range_id: RangeId, closable: Closable) -> None:
@@ -135,10 +126,6 @@ class ClosingScheme(Protocol):
         """A command that writes at `ts` or above is on its way to the log."""
         ...
 
-    def carried(self, range_id: RangeId, policy: ClosingPolicy, now: Timestamp, terms: Terms) -> Timestamp:
-        """How far a command that is handed to the log now should close; MIN: no further than what was promised."""
-        ...
-
     def refusal(self, range_id: RangeId) -> Refusal | None:
         """Why a range could not be closed when it was last asked."""
         ...
@@ -154,18 +141,34 @@ class ClosingScheme(Protocol):
         ...
 
 
-class Publisher(Protocol):
+class ClosingScheme(ClosingAnswers, Protocol):
+    """One way of closing timestamps, on one node. Nothing here may wait."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """Which one it is."""
+        ...
+
+    def start(self, ranges: Ranges, look: Callable[[], None]) -> None:
+        """Begin to publish and to follow; `look` is called whenever more may be closed here."""
+        ...
+
+    def carried(self, range_id: RangeId, policy: ClosingPolicy, now: Timestamp, terms: Terms) -> Timestamp:
+        """How far a command that is handed to the log now should close; MIN: no further than what was promised."""
+        ...
+
+
+class Publisher(ClosingAnswers, Protocol):
     """All schemes of a node, as its replicas see them. Nothing but `wait_closed` may wait."""
 
     on_update: Callable[[], None] | None
     """Called whenever more may be closed. For change feeds."""
     plain: bool
     """Only the log-driven scheme runs here: what others would want to hear need not be said."""
-
-    @property
-    def refusals(self) -> Mapping[CannotClose, int]:
-        """How often ranges led here could not be closed when they were asked, by reason."""
-        ...
+    awaited: Collection[RangeId]
+    """Ranges that reads wait on."""
+    always: bool
+    """Every range closes: `active` need not be asked."""
 
     @property
     def running(self) -> frozenset[Scheme]:
@@ -174,14 +177,6 @@ class Publisher(Protocol):
 
     def start(self, ranges: Ranges) -> None:
         """Begin to publish and to follow."""
-        ...
-
-    def add(self, range_id: RangeId, closable: Closable) -> None:
-        """A replica appeared here."""
-        ...
-
-    def remove(self, range_id: RangeId) -> None:
-        """A replica is gone from here. What was promised for its range stays promised."""
         ...
 
     def replace(self, range_id: RangeId, applied: LeaseAppliedIndex) -> None:
@@ -216,47 +211,11 @@ class Publisher(Protocol):
 
     # --- leaseholders
 
-    def touch(self, range_id: RangeId) -> Timestamp:
-        """Something is about to happen to a range: nothing more is promised until it is asked. Returns what has been."""
-        ...
-
-    def touch_all(self) -> None:
-        """Policies changed: ask every range again."""
-        ...
-
-    def promised(self, range_id: RangeId) -> Timestamp:
-        """What others were told is closed for a range that is led here."""
-        ...
-
-    def floor(self, range_id: RangeId) -> Timestamp:
-        """New writes must lie above this, besides what was promised; MIN: no such bound."""
-        ...
-
-    def proposed(self, range_id: RangeId, ts: Timestamp) -> None:
-        """A command that writes at `ts` or above is on its way to the log."""
-        ...
-
     def carried(self, range_id: RangeId, closable: Closable, now: Timestamp) -> Timestamp:
         """How far a command that is handed to the log now should close; MIN: no further than what was promised."""
         ...
 
-    def refusal(self, range_id: RangeId) -> Refusal | None:
-        """Why a range could not be closed when it was last asked."""
-        ...
-
     # --- followers
-
-    def closed_for(self, range_id: RangeId, applied: LeaseAppliedIndex, lease: Lease) -> Timestamp:
-        """What is closed for a replica that has applied that far and knows that lease."""
-        ...
-
-    def waiting_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Promise | None:
-        """What would be closed, were more applied."""
-        ...
-
-    def awaited(self, range_id: RangeId) -> bool:
-        """Whether reads wait on a range."""
-        ...
 
     def advanced(self, range_id: RangeId, closed: Timestamp) -> None:
         """A replica here applied something: reads may have waited for it."""

@@ -56,6 +56,8 @@ class Record:
             probe("closedts.promise_dropped")
             self.dropped += 1
             kept.pop(-1 if promise.lai > kept[-1].lai else 1)
+            assert kept[0] == self.steps[0] or promise.lai <= self.steps[0].lai, "what becomes usable first is kept"
+        assert all(s.lai != promise.lai for s in kept), "of two promises for one index the higher is kept"
         self.steps = sorted([*kept, promise])
         assert len(self.steps) <= STEPS_MAX + 1, "promises that wait are bounded"
         assert all(a.lai < b.lai and a.ts < b.ts for a, b in zip(self.steps, self.steps[1:], strict=False)), (
@@ -74,7 +76,7 @@ class Records(dict["RangeId", Record]):
     """The records of one node's replicas."""
 
     def watch(self, range_id: RangeId) -> None:
-        """There is a replica here."""
+        """Keep promises for a replica that appeared here."""
         self.setdefault(range_id, Record())
 
     def forget(self, range_id: RangeId) -> None:
@@ -88,6 +90,7 @@ class Records(dict["RangeId", Record]):
             served, record.served = record.served, MIN
             assert served >= MIN, "what was answered is a timestamp"
             record.keep(Promise(applied, served))
+            assert record.steps or not served, "what was answered waits for the next replica (I-09)"
 
     def keep(self, range_id: RangeId, promise: Promise) -> None:
         """Remember a promise for a replica that is here; others need none."""

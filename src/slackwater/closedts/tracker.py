@@ -14,7 +14,7 @@ never much too low needs only two counters:
     second  {ts=15, count=3}      the younger generation: everything above `first.ts` gathers here
 
 Rules
-    1. A bucket's timestamp only decreases while anybody is in it; an empty bucket has none.
+    1. A bucket's timestamp only decreases while a request is in it; an empty bucket has none.
     2. first.ts < second.ts whenever both are occupied; if only one is occupied it is the first.
     3. `ts <= first.ts` joins the first bucket and lowers it to ts. Anything above joins the second: nothing new can
        raise the age of the first, so it drains.
@@ -41,11 +41,14 @@ shared two-core machine this was written on; `bench/closedts.py` measures it bes
 
 from __future__ import annotations
 
-from typing import NewType, Protocol
+from typing import TYPE_CHECKING, NewType, Protocol
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import InvariantViolation, Overloaded
 from slackwater.hooks import level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Token = NewType("Token", int)
 """A place inside a tracker. Hand it back exactly once."""
@@ -63,6 +66,10 @@ class Tracker(Protocol):
 
     def untrack(self, token: Token) -> None:
         """Leave; a second time with the same token is an invariant violation."""
+        ...
+
+    def leave(self, tokens: Iterable[Token]) -> Timestamp | None:
+        """`untrack` of each, then `lower_bound`: what a flush needs to know when its members have their indexes."""
         ...
 
     def lower_bound(self) -> Timestamp | None:
@@ -124,16 +131,25 @@ class BucketTracker:
 
     def untrack(self, token: Token) -> None:
         """Leave; a second time with the same token is an invariant violation."""
-        try:
-            bucket = self._members.pop(token)
-        except KeyError:
-            raise InvariantViolation("A-tracker-untrack-once", {"token": token, "inside": self.count}) from None
-        bucket.count -= 1
-        if bucket.count < 0:
-            raise InvariantViolation("A-tracker-count", {"token": token, "status": self.status()})
-        if bucket.count == 0 and bucket is self._first:
-            # The drained bucket object is reused as the new, empty second one: rule 4.
-            self._first, self._second = self._second, bucket
+        self.leave((token,))
+
+    def leave(self, tokens: Iterable[Token]) -> Timestamp | None:
+        """`untrack` of each, then `lower_bound`."""
+        members = self._members
+        for token in tokens:
+            bucket = members.pop(token, None)
+            if bucket is None:
+                raise InvariantViolation("A-tracker-untrack-once", {"token": token, "inside": self.count})
+            bucket.count -= 1
+            if bucket.count < 0:
+                raise InvariantViolation("A-tracker-count", {"token": token, "status": self.status()})
+            if bucket.count == 0 and bucket is self._first:
+                assert self._second.count == len(members), "every request is in one of two buckets"
+                # The drained bucket object is reused as the new, empty second one: rule 4.
+                self._first, self._second = self._second, bucket
+        first = self._first
+        assert first.count or not members, "the older generation drains first: what is inside has a bound (I-11)"
+        return first.ts if first.count else None
 
     def lower_bound(self) -> Timestamp | None:
         """At or below every tracked timestamp; None when nothing is tracked."""

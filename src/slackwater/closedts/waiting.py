@@ -54,6 +54,8 @@ class WaitQueue(Generic[T]):
         self._heaps: dict[RangeId, list[tuple[Timestamp, int]]] = {}
         self._tickets: dict[int, tuple[RangeId, T]] = {}
         self._last = 0
+        self.awaited = self._heaps.keys()
+        """Ranges that a read waits on, now and whenever it is looked at."""
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -77,10 +79,6 @@ class WaitQueue(Generic[T]):
         if found is not None:
             self._trim(found[0])
 
-    def ranges(self) -> list[RangeId]:
-        """Ranges that a read waits on."""
-        return list(self._heaps)
-
     def lowest(self, range_id: RangeId) -> Timestamp | None:
         """The lowest timestamp that a read waits for."""
         heap = self._heaps.get(range_id)
@@ -92,6 +90,7 @@ class WaitQueue(Generic[T]):
         if heap is None:
             return []
         ready: list[T] = []
+        assert all(number <= self._last for _, number in heap[:1]), "tickets are numbered as they come"
         while heap and heap[0][0] <= closed:
             found = self._tickets.pop(heapq.heappop(heap)[1], None)
             if found is not None:
@@ -115,3 +114,4 @@ class WaitQueue(Generic[T]):
             heapq.heappop(heap)
         if not heap:
             del self._heaps[range_id]
+        assert self._heaps.get(range_id, [None]), "a heap is there exactly while a read waits"

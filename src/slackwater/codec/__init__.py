@@ -17,6 +17,8 @@
     rows, retype, row_checks    one row ↔ bytes; one version read as another; rows that came from outside
     narrow                      from predicates on the primary key to a span of keys
     envelope, changes_arrow     committed versions as record batches
+    index_entries, access_paths entries of secondary indexes; which index a scan reads
+    damage                      rows that cannot be decoded: which one, of which table
     *_arrow, arrow              the same on whole columns: numpy and Arrow, no Python object per row
 
 Rules

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 pa: Any = pyarrow  # its stubs know neither buffers nor messages
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+SMALL_BYTES = 256 << 10
+"""Blocks up to this size are decompressed on the caller's thread: handing their few buffers to Arrow's threads costs more."""
+TOGETHER_BYTES = 512 << 10
+"""Small blocks are copied into one stream up to this size: it stays in the processor's cache."""
+_HERE = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def plan_columns(plan: ScanPlan) -> list[Column]:
@@ -47,14 +52,49 @@ def pack(batch: Any) -> memoryview:
 def unpack(blocks: Iterable[memoryview], schema: Any, patches: Sequence[Patch] = ()) -> list[Any]:
     """The record batches in blocks of one schema, over the same memory where there is no patch."""
     try:
-        found = [pa.ipc.read_record_batch(pa.py_buffer(block), schema) for block in blocks]
-        for patch in patches:
+        given = list(blocks)
+        if not patches:
+            return _read(given, schema)
+        read = _read([*given, *(patch.fresh for patch in patches)], schema)
+        found, fresh = read[: len(given)], read[len(given) :]
+        for patch, rows in zip(patches, fresh, strict=True):
             if not 0 <= patch.block < len(found):
                 raise DecodeError("a patch is of a block that did not come", block=patch.block)
-            fresh = pa.ipc.read_record_batch(pa.py_buffer(patch.fresh), schema)
-            found[patch.block] = patched(found[patch.block], fresh, places_of(patch))
+            found[patch.block] = patched(found[patch.block], rows, places_of(patch))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise DecodeError(f"a block is not a record batch of this schema: {error}") from None
+    return found
+
+
+def _read(blocks: Sequence[memoryview], schema: Any) -> list[Any]:
+    """The record batch of each block; several small ones are read as one stream."""
+    found: list[Any] = []
+    small: list[memoryview] = []
+    size = 0
+    for block in blocks:
+        fits = len(block) <= SMALL_BYTES
+        if small and (not fits or size + len(block) > TOGETHER_BYTES):
+            found += _read_together(small, schema)
+            small, size = [], 0
+        if fits:
+            small.append(block)
+            size += len(block)
+        else:
+            found.append(pa.ipc.read_record_batch(pa.py_buffer(block), schema))
+    if small:
+        found += _read_together(small, schema)
+    for batch in found:
+        batch.validate()  # each buffer is as long as the rows it is said to hold: Arrow's reader takes their number as it comes
+    assert len(found) == len(blocks), "a record batch for every block"
+    return found
+
+
+def _read_together(blocks: Sequence[memoryview], schema: Any) -> list[Any]:
+    """The record batches of small blocks, decompressed on this thread."""
+    whole = b"".join([memoryview(schema.serialize()), *blocks])
+    found = list(pa.ipc.open_stream(pa.py_buffer(whole), options=_HERE))
+    if len(found) != len(blocks):
+        raise DecodeError("a block is not one record batch", blocks=len(blocks), batches=len(found))
     return found
 
 

@@ -22,6 +22,7 @@ from slackwater.codec.keys_arrow import (
     binary_offsets,
     binary_rows,
     bool_values,
+    encode_key_array,
     encode_keys,
     fixed_values,
     matrix_array,
@@ -63,7 +64,18 @@ def encode_batch(codec: RowCodec, batch: Any) -> tuple[list[bytes], list[bytes]]
     by_name = {c.name: a for c, a in zip(codec.schema.columns, columns, strict=True)}
     key_columns = [by_name[c.name] for c, _ in codec.schema.key_columns()]
     keys = encode_keys(codec.prefix, codec.key_types, key_columns)
-    return keys, _values(codec.layout, columns, batch.num_rows)
+    made = _values(codec.layout, columns, batch.num_rows)
+    return keys, matrix_rows(made) if isinstance(made, np.ndarray) else binary_rows(made)
+
+
+def encode_arrays(codec: RowCodec, batch: Any) -> tuple[Any, Any]:
+    """(keys, values) of every row of a batch of at most `BLOCK_BYTES_MAX` as binary arrays, for callers that keep columns."""
+    columns = _columns(codec, batch)
+    by_name = {c.name: a for c, a in zip(codec.schema.columns, columns, strict=True)}
+    key_columns = [by_name[c.name] for c, _ in codec.schema.key_columns()]
+    made = _values(codec.layout, columns, batch.num_rows)
+    values = matrix_array(made) if isinstance(made, np.ndarray) else made
+    return encode_key_array(codec.prefix, codec.key_types, key_columns), values
 
 
 def check_columns(codec: RowCodec, batch: Any) -> None:
@@ -98,7 +110,8 @@ def _column(column: Column, batch: Any, *, present: bool) -> Any:
     return array
 
 
-def _values(layout: RowLayout, columns: list[Any], size: int) -> list[bytes]:
+def _values(layout: RowLayout, columns: list[Any], size: int) -> Any:
+    """Values as a byte matrix where all are of one width, else as a binary array."""
     matrix = np.zeros((size, layout.width), np.uint8)
     matrix[:, :HEADER_BYTES] = np.frombuffer(layout.header, np.uint8)
     for i, array in enumerate(columns):
@@ -107,14 +120,14 @@ def _values(layout: RowLayout, columns: list[Any], size: int) -> list[bytes]:
     for i in layout.fixed:
         _fill(matrix, columns[i], layout.offsets[i], layout.schema.columns[i])
     if not layout.variable:
-        return matrix_rows(matrix)
+        return matrix
     tails = [_tail(columns[i]) for i in layout.variable]
     lengths = np.stack([np.diff(binary_offsets(t)) for t in tails], axis=1).astype(np.int64)
     ends = np.cumsum(lengths, axis=1)
     if size and int(ends[:, -1].max()) + layout.width > VALUE_BYTES_MAX:
         raise EntryTooLarge("a row is too large; keep large objects in pieces", limit=VALUE_BYTES_MAX)
     matrix[:, layout.ends_at :] = np.ascontiguousarray(ends.astype("<u4")).view(np.uint8).reshape(size, 4 * len(tails))
-    return binary_rows(pc.binary_join_element_wise(matrix_array(matrix), *tails, b""))
+    return pc.binary_join_element_wise(matrix_array(matrix), *tails, b"")
 
 
 def _tail(array: Any) -> Any:

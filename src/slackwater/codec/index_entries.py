@@ -44,13 +44,14 @@ class IndexCodec:
         """The schema of the entries."""
         self.codec = RowCodec(self.schema, {s.version: s for s in index_schemas(schemas, index)})
         self._rows = RowCodec(table)
-        self._names = [column.name for column in self.schema.columns]
+        self.names = [column.name for column in self.schema.columns]
+        """The columns of the table that entries have."""
         self._own = self.codec.key_names[: len(index.columns)]
         self._row_key_names = self._rows.key_names
 
     def entry(self, row: Mapping[str, object]) -> tuple[bytes, bytes]:
         """(key, value) of the entry of one row."""
-        key, value = self.codec.encode({name: row[name] for name in self._names})
+        key, value = self.codec.encode({name: row[name] for name in self.names})
         if not self.index.unique:
             return key, value
         own = [row[name] for name in self._own]
@@ -65,7 +66,7 @@ class IndexCodec:
 
     def _of_batch(self, batch: Any) -> Entries:
         """The same for a record batch with the table's columns, without a Python object for each value."""
-        keys, values = self.codec.encode_batch(batch.select(self._names))
+        keys, values = self.codec.encode_batch(batch.select(self.names))
         if not self.index.unique or not keys:
             return keys, values
         from slackwater.codec.keys_arrow import encode_keys  # pyarrow only when it is used
@@ -76,6 +77,24 @@ class IndexCodec:
             return short, values
         nulls = [any(found) for found in zip(*(column.is_null().to_pylist() for column in own), strict=True)]
         return [key if null else brief for key, brief, null in zip(keys, short, nulls, strict=True)], values
+
+    def entry_arrays(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
+        """(keys, values) of the entries of a batch with at least the columns of `names`, as binary arrays."""
+        import pyarrow.compute as pac
+
+        from slackwater.codec.encode_arrow import encode_arrays
+        from slackwater.codec.keys_arrow import encode_key_array
+
+        pc: Any = pac
+        keys, values = encode_arrays(self.codec, batch.select(self.names))
+        if not self.index.unique:
+            return keys, values
+        own = [batch.column(name) for name in self._own]
+        brief = encode_key_array(self.codec.prefix, self.codec.key_types[: len(own)], own)
+        for column in own:
+            if column.null_count:
+                brief = pc.if_else(column.is_null(), keys, brief)
+        return brief, values
 
     def is_shared(self, row: Mapping[str, object]) -> bool:
         """Whether another row with the same values would have the same key: a unique index, and no NULL."""

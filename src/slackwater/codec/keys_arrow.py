@@ -36,6 +36,18 @@ def encode_keys(prefix: bytes, types: Sequence[KeyType], columns: Sequence[Any])
 
     Numpy arrays and plain sequences do as well, except of decimals, whose precision they do not tell.
     """
+    made = _keys(prefix, types, columns)
+    return matrix_rows(made) if isinstance(made, np.ndarray) else binary_rows(made)
+
+
+def encode_key_array(prefix: bytes, types: Sequence[KeyType], columns: Sequence[Any]) -> Any:
+    """The same as a binary array, for callers that go on with columns."""
+    made = _keys(prefix, types, columns)
+    return matrix_array(made) if isinstance(made, np.ndarray) else made
+
+
+def _keys(prefix: bytes, types: Sequence[KeyType], columns: Sequence[Any]) -> Any:
+    """Keys as a byte matrix where all are of one width, else as a binary array."""
     if len(types) != len(columns) or not columns:
         raise UsageError("one array per key column is needed", arrays=len(columns), columns=len(types))
     columns = [c if isinstance(c, pa.Array) else _as_arrow(c, t) for c, t in zip(columns, types, strict=True)]
@@ -43,9 +55,9 @@ def encode_keys(prefix: bytes, types: Sequence[KeyType], columns: Sequence[Any])
     if all(t.kind in WIDTHS for t in types) and not any(c.null_count for c in columns):
         pieces = [element_matrix(c, t) for c, t in zip(columns, types, strict=True)]
         head = np.broadcast_to(np.frombuffer(prefix, np.uint8), (size, len(prefix)))
-        return matrix_rows(np.concatenate([head, *pieces], axis=1))
+        return np.concatenate([head, *pieces], axis=1)
     elements = [_element_array(c, t) for c, t in zip(columns, types, strict=True)]
-    return binary_rows(pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), *elements, b""))
+    return pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), *elements, b"")
 
 
 def _as_arrow(column: Any, key_type: KeyType) -> Any:
@@ -69,6 +81,12 @@ def binary_rows(array: Any) -> list[bytes]:
     """Each element of a binary array without NULLs as `bytes`."""
     rows: list[bytes] = array.to_numpy(zero_copy_only=False).tolist()  # Arrow makes the objects in C++
     return rows
+
+
+def is_array_of(array: Any, rows: Sequence[bytes]) -> bool:
+    """Whether a binary array without NULLs holds these `bytes`, in their order."""
+    given = pa.array(rows, pa.binary())
+    return isinstance(given, pa.Array) and bool(given.equals(array))
 
 
 def binary_offsets(array: Any) -> np.ndarray[Any, Any]:

@@ -138,6 +138,18 @@ def table_span(table_id: int, index_id: int | None = None) -> Span:
     return prefix_span(table_prefix(table_id, index_id))
 
 
+def tables_between(start: bytes, end: bytes) -> tuple[int, int]:
+    """The lowest and the highest id of tables that may have keys in [start, end); (1, 0) where no table can."""
+    behind = bytes([TABLE[0] + 1])
+    if end <= TABLE or start >= behind:
+        return 1, 0
+    most = (1 << 32) - 1
+    first = int.from_bytes(start[1:5].ljust(4, b"\x00"), "big") if start > TABLE else 0
+    last = int.from_bytes(end[1:5].ljust(4, b"\x00"), "big") if end < behind else most
+    assert 0 <= first <= last <= most, "keys of a table have its id"
+    return first, last
+
+
 def table_of(span: Span) -> int:
     """The table whose rows and indexes a span is, all of them and nothing else; 0: it is no table's."""
     start = len(TABLE)

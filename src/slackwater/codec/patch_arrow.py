@@ -11,6 +11,7 @@ one take. Positions come from another process and are checked before anything is
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,12 +30,24 @@ pa: Any = pyarrow
 pc: Any = pac
 Array = np.ndarray[Any, Any]
 _POSITION = np.dtype("<i4")
-_TEXTS = (pa.string(), pa.binary())
+"""As they are sent."""
+_NOWHERE = np.zeros(0, np.intp)
+_TEXTS = frozenset({pa.string().id, pa.binary().id})
+_BOOL: int = pa.bool_().id
+_FIXED = frozenset(
+    kind.id
+    for kind in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us")),
+        *(pa.timestamp("us"), pa.duration("us"), pa.decimal128(1), pa.decimal256(1), pa.binary(1)),
+    )
+)
+"""Kinds of columns, by the numbers Arrow has for them: they are asked for with every column of every batch."""
 _WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
 class Places(NamedTuple):
-    """Positions in a batch, ascending: see `Patch`."""
+    """Positions in a batch, ascending: see `Patch`. As numpy's own integers: with others an index costs ten times as much."""
 
     removed: Array
     replaced: Array
@@ -44,11 +57,9 @@ class Places(NamedTuple):
         """Raise `DecodeError` unless these are positions in a batch of so many rows, for so many fresh ones."""
         if len(self.replaced) + len(self.inserted) != fresh:
             raise DecodeError("a patch has another number of rows than of places for them", rows=fresh)
-        for places, limit, step in ((self.removed, rows, 1), (self.replaced, rows, 1), (self.inserted, rows + 1, 0)):
-            if len(places) and (
-                places[0] < 0 or places[-1] >= limit or (len(places) > 1 and int(np.diff(places).min()) < step)
-            ):
-                raise DecodeError("the places of a patch are outside its block, or out of order", rows=rows)
+        fit = _ascend(self.removed, rows) and _ascend(self.replaced, rows) and _ascend(self.inserted, rows + 1, np.less)
+        if not fit:
+            raise DecodeError("the places of a patch are outside its block, or out of order", rows=rows)
 
     @property
     def moves(self) -> bool:
@@ -57,12 +68,12 @@ class Places(NamedTuple):
 
     def order(self, rows: int) -> Array:
         """Which rows of batch ++ fresh there are, in order."""
-        order = np.arange(rows, dtype=_POSITION)
-        order[self.replaced] = np.arange(rows, rows + len(self.replaced), dtype=_POSITION)
+        order = np.arange(rows, dtype=np.int32)
+        order[self.replaced] = np.arange(rows, rows + len(self.replaced), dtype=np.int32)
         if not self.moves:
             return order
         first = rows + len(self.replaced)
-        added = np.arange(first, first + len(self.inserted), dtype=_POSITION)
+        added = np.arange(first, first + len(self.inserted), dtype=np.int32)
         if not len(self.removed):
             return np.insert(order, self.inserted, added)
         keep = np.ones(rows, bool)
@@ -71,11 +82,24 @@ class Places(NamedTuple):
         return np.insert(order[keep], before[self.inserted], added)
 
 
+def _ascend(places: Array, limit: int, misplaced: Any = np.less_equal) -> bool:
+    """Whether places are within [0, limit) and in order; `misplaced` says of one and the one before that they are not."""
+    if not len(places):
+        return True
+    return places.item(0) >= 0 and places.item(-1) < limit and not np.count_nonzero(misplaced(places[1:], places[:-1]))
+
+
 def places_of(patch: Patch) -> Places:
     """The positions of a patch."""
-    if any(len(raw) % _POSITION.itemsize for raw in (patch.removed, patch.replaced, patch.inserted)):
-        raise DecodeError("the places of a patch are cut short", block=patch.block)
-    return Places(*(np.frombuffer(raw, _POSITION) for raw in (patch.removed, patch.replaced, patch.inserted)))
+    return Places(_sent(patch.removed), _sent(patch.replaced), _sent(patch.inserted))
+
+
+def _sent(raw: bytes) -> Array:
+    if not raw:
+        return _NOWHERE
+    if len(raw) % _POSITION.itemsize:
+        raise DecodeError("the places of a patch are cut short", size=len(raw))
+    return np.frombuffer(raw, _POSITION).astype(np.intp)
 
 
 def patched(batch: Any, fresh: Any, places: Places) -> Any:
@@ -87,11 +111,18 @@ def patched(batch: Any, fresh: Any, places: Places) -> Any:
         rows = batch.num_rows - len(places.removed) + len(places.inserted)
         return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
     places.check(batch.num_rows, fresh.num_rows)
-    return pa.RecordBatch.from_arrays(merged(batch.columns, fresh.columns, places, own=True), schema=batch.schema)
+    columns = batch.columns
+    found = merged(columns, fresh.columns, places, own=True)
+    if all(map(is_, found, columns)):
+        return batch
+    return pa.RecordBatch.from_arrays(found, schema=batch.schema)
 
 
 def merged(base: Sequence[Any], fresh: Sequence[Any], places: Places, *, own: bool = False) -> list[Any]:
-    """Columns with changes merged in: of arrays of one length each, and checked places. `own`: `base` may be written to."""
+    """Columns with changes merged in: of arrays of one length each, and checked places.
+
+    `own`: `base` may be written to; a column of which no buffer had to be made is then the same object.
+    """
     assert len(base) == len(fresh), "a fresh column for every column"
     ways = _Ways(places, len(base[0])) if base else None
     found = []
@@ -100,7 +131,7 @@ def merged(base: Sequence[Any], fresh: Sequence[Any], places: Places, *, own: bo
         done = None
         if not places.moves:
             done = _replaced(column, new, places.replaced, own=own)
-        if done is None and column.type in _TEXTS:
+        if done is None and column.type.id in _TEXTS:
             done = ways.texts(column, new)
         found.append(pc.take(pa.concat_arrays([column, new]), ways.rows(), boundscheck=False) if done is None else done)
     return found
@@ -117,7 +148,7 @@ class _Ways:
         self._runs: tuple[Array, Any] | None = None
 
     def order(self) -> Array:
-        """Of the rows of batch ++ fresh."""
+        """The order of the rows of batch ++ fresh."""
         if self._order is None:
             self._order = self._places.order(self._size)
         return self._order
@@ -185,32 +216,35 @@ class _Ways:
         ends[at + 1] = np.diff(offsets[size:]) - (offsets[at + 1] - offsets[at])
         np.cumsum(ends, out=ends)
         ends += offsets[: size + 1]
-        validity = _validity(column, new, at)
+        _, validity = _validity(column, new, at)
         return pa.Array.from_buffers(column.type, size, [validity, pa.py_buffer(ends), joined.buffers()[2]])
 
 
 def _replaced(column: Any, new: Any, at: Array, *, own: bool) -> Any:
     """A column with some values replaced; None: rows of it have to move."""
     kind = column.type
-    size = len(column)
+    size, number = len(column), kind.id
     if not len(at):
         return column
-    if pa.types.is_boolean(kind):
-        values = _bits(column.buffers()[1], column)
-        values[at] = _bits(new.buffers()[1], new)
-        held = [pa.py_buffer(np.packbits(values, bitorder="little"))]
-    elif kind in _TEXTS:
+    if number in _FIXED:
+        before = _fixed(column)
+        values = _writable(before, own=own)
+        values[at] = _fixed(new)
+        kept = values is before
+        held = None if kept else [pa.py_buffer(values)]
+    elif number in _TEXTS:
         found = _replaced_text(column, new, at, own=own)
         if found is None:
             return None
-        held = found
-    elif pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
-        values = _writable(_fixed(column), own=own)
-        values[at] = _fixed(new)
-        held = [pa.py_buffer(values)]
+        kept, held = found
+    elif number == _BOOL:
+        kept, held = _replaced_bools(column, new, at, own=own)
     else:
         return None
-    return pa.Array.from_buffers(kind, size, [_validity(column, new, at), *held])
+    known, validity = _validity(column, new, at)
+    if kept and known:
+        return column
+    return pa.Array.from_buffers(kind, size, [validity, *(held or column.buffers()[1:])])
 
 
 def _writable(values: Array, *, own: bool) -> Array:
@@ -228,35 +262,53 @@ def _fixed(array: Any) -> Array:
     return np.frombuffer(raw, dtype, len(array), array.offset * width)
 
 
-def _replaced_text(column: Any, new: Any, at: Array, *, own: bool) -> list[Any] | None:
-    """Offsets and bytes of texts of which some are replaced by others of the same length; None: a length differs."""
+def _replaced_text(column: Any, new: Any, at: Array, *, own: bool) -> tuple[bool, list[Any]] | None:
+    """Offsets and bytes of texts of which some are replaced by others of the same length; None: a length differs.
+
+    Also whether they were written where they are.
+    """
     offsets, fresh = binary_offsets(column), binary_offsets(new)
-    begins, lengths = offsets[at], np.diff(fresh)
-    if (offsets[at + 1] - begins != lengths).any():
+    begins, lengths = offsets[at], fresh[1:] - fresh[:-1]
+    if np.count_nonzero(offsets[at + 1] - begins != lengths):
         return None
     raw, written = column.buffers()[2], new.buffers()[2]
-    if raw is None or written is None or not int(lengths.sum()):
-        return [pa.py_buffer(offsets), raw]
-    data = _writable(np.frombuffer(raw, np.uint8), own=own)
-    first = np.cumsum(lengths) - lengths
-    places = np.arange(int(lengths.sum())) + np.repeat(begins - first, lengths)
-    data[places] = np.frombuffer(written, np.uint8)[fresh[0] : fresh[-1]]
-    return [pa.py_buffer(offsets), pa.py_buffer(data)]
+    first, last = fresh.item(0), fresh.item(-1)
+    if raw is None or written is None or first == last:
+        return own, [pa.py_buffer(offsets), raw]
+    before = np.frombuffer(raw, np.uint8)
+    data = _writable(before, own=own)
+    # a byte of the fresh texts goes as far behind the begin of its row's text as it lies behind that of its own
+    places = np.arange(first, last) + np.repeat(begins - fresh[:-1], lengths)
+    data[places] = np.frombuffer(written, np.uint8)[first:last]
+    return data is before, [pa.py_buffer(offsets), pa.py_buffer(data)]
 
 
-def _validity(column: Any, new: Any, at: Array) -> Any:
-    """The validity bitmap of a column with some values replaced."""
+def _replaced_bools(column: Any, new: Any, at: Array, *, own: bool) -> tuple[bool, list[Any]]:
+    """The bits of booleans of which some are replaced, and whether they were written where they are."""
+    held = column.buffers()[1]
+    values = _bits(held, column)
+    values[at] = _bits(new.buffers()[1], new)
+    packed = np.packbits(values, bitorder="little")
+    raw = np.frombuffer(held, np.uint8)
+    if own and raw.flags.writeable and not column.offset:
+        raw[: len(packed)] = packed
+        return True, [held]
+    return False, [pa.py_buffer(packed)]
+
+
+def _validity(column: Any, new: Any, at: Array) -> tuple[bool, Any]:
+    """The validity bitmap of a column with some values replaced, and whether that is the one it has."""
     if not column.null_count and not new.null_count:
-        return None
+        return True, None
     fresh = _bits(new.buffers()[0], new)
     held = column.buffers()[0]
     if held is not None and not column.offset:
         raw = np.frombuffer(held, np.uint8)
         if np.array_equal((raw[at >> 3] >> (at & 7).astype(np.uint8)) & 1, fresh):
-            return held  # as many rows have NULL as before, and the same ones
+            return True, held  # as many rows have NULL as before, and the same ones
     valid = _bits(held, column)
     valid[at] = fresh
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return False, pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def _bits(buffer: Any, array: Any) -> Array:

@@ -10,21 +10,22 @@ codecs that will read the rows later, so what passes here decodes there.
 
 from __future__ import annotations
 
-from operator import itemgetter
+from functools import cached_property
+from operator import ge
 from typing import TYPE_CHECKING
 
 from slackwater.codec.layout import schema_span
-from slackwater.codec.rows import HEADER_BYTES, RowCodec, check_sizes, row_bytes_max
+from slackwater.codec.rows import RowCodec, check_sizes, row_bytes_max
 from slackwater.errors import DecodeError, SlackwaterError, UsageError
-from slackwater.model.system_tables import is_system_name
+from slackwater.model.system_tables import check_not_system, is_system_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from slackwater.codec.rows_arrow import BlockDecoder
     from slackwater.model.schema import TableSchema
+    from slackwater.settings import Settings
 
-_HEADER = itemgetter(slice(HEADER_BYTES))
-"""What a value begins with."""
 ONE_BY_ONE_MAX = 24
 """Up to this many rows are checked one by one; beyond it, a block is cheaper."""
 CHECKERS_KEPT_MAX = 1024
@@ -34,7 +35,7 @@ def check_block(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
     """Raise `UsageError` unless keys are sorted and unique, with a value for each, and there is at least one."""
     if len(keys) != len(values) or not keys:
         raise UsageError("rows need as many values as keys, and at least one", keys=len(keys), values=len(values))
-    if any(map(bytes.__ge__, keys, keys[1:])):
+    if any(map(ge, keys, keys[1:])):
         raise UsageError("the keys of a block of rows must be sorted and unique; sort them first")
 
 
@@ -54,10 +55,12 @@ class RowChecker:
         schema = self._codec.schema
         check_block(keys, values)
         self.check_span(keys)
-        if set(map(_HEADER, values)) != {self._codec.layout.header}:
-            raise UsageError(f"a value is not a row of table {schema.name} in version {schema.version}")
         check_sizes(schema.name, keys, values, limit=bytes_max)
-        self.check_rows(keys, values)
+        if len(keys) <= ONE_BY_ONE_MAX:
+            for key, value in zip(keys, values, strict=True):
+                self._check_row(key, value)
+            return
+        self._check_block(keys, values)
 
     def check_span(self, keys: Sequence[bytes]) -> None:
         """Raise `UsageError` unless sorted keys lie among those of this table."""
@@ -91,21 +94,29 @@ class RowChecker:
         if not same:
             raise self._refusal(key, "the key is not that of the row in the value")
 
-    def _check_block(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        from slackwater.codec.keys_arrow import encode_keys  # pyarrow only when it is used
-        from slackwater.codec.rows_arrow import BlockDecoder
+    def fits(self, keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
+        """Whether every value is a row of this version, and every key that of its row: for many rows, all decoded at once."""
+        from slackwater.codec.keys_arrow import encode_key_array, is_array_of  # pyarrow only when it is used
 
         codec = self._codec
-        decoder = BlockDecoder(codec.schema, {})
         try:
-            batch = decoder.decode(values)
-            same = encode_keys(codec.prefix, codec.key_types, [batch.column(n) for n in self._key_names]) == list(keys)
+            batch = self._decoder.decode(values)
         except DecodeError:
-            same = False
-        if not same:  # one of them is at fault: the slow way finds it
+            return False
+        made = encode_key_array(codec.prefix, codec.key_types, [batch.column(n) for n in self._key_names])
+        return is_array_of(made, keys)
+
+    def _check_block(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        if not self.fits(keys, values):  # one of them is at fault: the slow way finds it
             for key, value in zip(keys, values, strict=True):
                 self._check_row(key, value)
             raise self._refusal(keys[0], "the block that begins with it does not decode")
+
+    @cached_property
+    def _decoder(self) -> BlockDecoder:
+        from slackwater.codec.rows_arrow import BlockDecoder  # pyarrow only when it is used
+
+        return BlockDecoder(self._codec.schema, {})
 
     def _refusal(self, key: bytes, why: str) -> UsageError:
         schema = self._codec.schema
@@ -118,14 +129,26 @@ class RowChecker:
 class RowCheckers:
     """Keeps one `RowChecker` per version of each table in use, and knows how large a row may be."""
 
-    def __init__(self, settings: Mapping[str, float]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._settings_seen = -1
+        self._bytes_max = 0
         self._kept: dict[tuple[int, int], RowChecker] = {}
 
     @property
     def bytes_max(self) -> int:
         """Bytes of the key and the value of one row."""
-        return row_bytes_max(int(self._settings["log.entry_bytes_max"]))
+        if self._settings_seen != self._settings.changes:
+            self._settings_seen = self._settings.changes
+            self._bytes_max = row_bytes_max(int(self._settings["log.entry_bytes_max"]))
+        return self._bytes_max
+
+    def check_written(self, schema: TableSchema, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Raise `UsageError` unless these are rows that may be written to a table of users as they are."""
+        checker = self.of(schema)
+        if checker.of_system:
+            check_not_system(schema.name, what="write to")
+        checker.check_written(keys, values, bytes_max=self.bytes_max)
 
     def of(self, schema: TableSchema) -> RowChecker:
         """The checker of a schema; ids and versions are never used again, so they name it."""

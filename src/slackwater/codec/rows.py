@@ -30,7 +30,7 @@ from slackwater.codec.layout import split_table_key, table_prefix
 from slackwater.codec.retype import widen
 from slackwater.errors import DecodeError, EntryTooLarge, UsageError, VersionUnknown
 from slackwater.model.kinds import VARIABLE, ColumnKind
-from slackwater.model.values import load_as_is, loader, storer
+from slackwater.model.values import load_as_is, loader, not_utf8, storer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -240,6 +240,10 @@ class RowCodec:
         places = zip(self._stored_elements, self._key_places, strict=True)
         return self.prefix + b"".join([encode(stored[place]) for encode, place in places])
 
+    def show_key(self, key: bytes) -> str:
+        """The primary key of a row, for people."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.decode_key(key).items())
+
     def decode_key(self, key: bytes) -> dict[str, Any]:
         """The primary-key columns that a key holds."""
         table_id, index_id, rest = split_table_key(key)
@@ -253,9 +257,12 @@ class RowCodec:
         layout, readers = self._readers.get(version) or self._plan(version)
         stored = layout.unpack(value)
         row: dict[str, Any] = {}
-        for name, place, load in readers:  # a call for each column is what decoding a row would cost most
-            field = stored if place is None else stored[place]
-            row[name] = field if field is None or load is None else load(field)
+        try:
+            for name, place, load in readers:  # a call for each column is what decoding a row would cost most
+                field = stored if place is None else stored[place]
+                row[name] = field if field is None or load is None else load(field)
+        except UnicodeDecodeError:
+            raise not_utf8() from None
         return row
 
     def checked(self, value: bytes) -> list[Physical | None]:
@@ -263,9 +270,12 @@ class RowCodec:
         if value[:HEADER_BYTES] != self.layout.header:
             raise unknown_version(version_of(value), self.schema.name)
         stored = self.layout.unpack(value)
-        for load, field in zip(self._loaders, stored, strict=True):
-            if load is not load_as_is and field is not None:
-                load(field)
+        try:
+            for load, field in zip(self._loaders, stored, strict=True):
+                if load is not load_as_is and field is not None:
+                    load(field)
+        except UnicodeDecodeError:
+            raise not_utf8() from None
         return stored
 
     def encode_batch(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:

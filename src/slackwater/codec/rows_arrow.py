@@ -45,6 +45,7 @@ from slackwater.codec.rows import (
 )
 from slackwater.errors import DecodeError, EntryTooLarge
 from slackwater.model.kinds import TEXTS, ColumnKind
+from slackwater.model.values import not_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -315,7 +316,7 @@ class _Rows:
             try:
                 texts = texts.cast(pa.string())
             except pa.ArrowInvalid:
-                raise DecodeError("text is not valid UTF-8") from None
+                raise not_utf8() from None
         if validity is None:
             return texts
         return pa.Array.from_buffers(texts.type, self.size, [validity, *texts.buffers()[1:]])

@@ -157,7 +157,7 @@ class Zones:
         self._named = [z for z in records if not z.config.is_rest and z.config.start >= KV_PREFIX]
 
     def since(self, before: Zones) -> Zones:
-        """This copy, knowing what the copy before it held: a record that is gone was removed at `read_at` at the latest."""
+        """A copy that knows what the copy before it held: a record that is gone was removed at `read_at` at the latest."""
         gone = {z.config.start for z in before.records} - {z.config.start for z in self.records}
         unknown = before.read_at == MIN
         return Zones(self.records, read_at=self.read_at, vanished=self.read_at if gone or unknown else before.vanished)

@@ -182,7 +182,7 @@ def _show(
 
 
 def _wait_for_purchases(acks: Path) -> None:
-    """Until the shop is busy; the first purchases take the longest."""
+    """Return once the shop is busy; the first purchases take the longest."""
     deadline = time.monotonic() + WARM_UP_S_MAX
     while len(shop.read_acks(acks)[0]) < WARM_UP_PURCHASES and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -68,7 +68,7 @@ class LocalCluster:
         self.wait_live(len(self._nodes))
 
     def wait_live(self, count: int) -> None:
-        """Until so many nodes know each other to be live."""
+        """Return once so many nodes know each other to be live."""
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             with contextlib.suppress(subprocess.CalledProcessError, json.JSONDecodeError):

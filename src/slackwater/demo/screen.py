@@ -32,7 +32,7 @@ class DemoCheck(NamedTuple):
 
 
 class Screen:
-    """Where the demo talks."""
+    """Prints what the demo says, each line with the seconds since it began."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -43,7 +43,7 @@ class Screen:
 
     @property
     def seconds(self) -> float:
-        """Since the demo began."""
+        """Seconds since the demo began."""
         return time.monotonic() - self._began
 
     def step(self, title: str, why: str = "") -> None:

@@ -134,7 +134,7 @@ def _alive(queries: list[StreamingQuery]) -> None:
 
 
 def _wait(queries: list[StreamingQuery], mirrors: list[MirrorCheck], *, rounds: int) -> None:
-    """Until every mirror was compared so many times from now on."""
+    """Return once every mirror was compared so many times from now on."""
     wanted = [mirror.compared + rounds for mirror in mirrors]
     deadline = time.monotonic() + RECOVERY_S
     while any(mirror.compared < want for mirror, want in zip(mirrors, wanted, strict=True)):

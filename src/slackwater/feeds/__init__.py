@@ -38,7 +38,9 @@ Rules
 What these rules do not promise: order between keys, or between transactions, above the resolved timestamp. Below it a
 consumer can group by commit timestamp and has whole transactions.
 
-Everything here is pure: events in, effects out, no clock, no tasks. Worked examples: `tests/scripts/feeds/`.
+The feed of a range is pure: events in, effects out, no clock, no tasks. What awaits: `driver`, `links` and `pushing` beside the
+replicas of a node; `session`, `client`, `initial`, `protection` and `watch` on the consumer's side.
+Worked examples: `tests/scripts/feeds/`.
 """
 
 from slackwater.feeds.frontier import Frontier, Token, decode_token, frontier_from, token_of

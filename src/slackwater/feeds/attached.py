@@ -121,13 +121,13 @@ class Attached:
     def feed(self) -> RangeFeed:
         """The feed, with everything in it that the replica has applied."""
         if self._waiting:
-            self.settle()
+            self.take_waiting()
         return self._feed
 
     # --- the replica ---------------------------------------------------------------------------------------------
 
     def applied(self, run: Run, whole: WriteBatch) -> None:
-        """These entries were applied together."""
+        """Take in entries that were applied together."""
         data, locks, _ = whole.writes
         waiting, before, after, rows = self._waiting, run[0][0], run[-1][1].state, len(data)
         plain = (  # nothing but versions, and what is closed, came of it
@@ -146,9 +146,9 @@ class Attached:
         self._runs += 1
         level("feeds.waiting_runs", self._runs, WAITING_RUNS_MAX)
         if self._runs >= WAITING_RUNS_MAX or rows >= WAITING_ROWS_MAX or self._feed.wants_befores:
-            self.settle()
+            self.take_waiting()
 
-    def settle(self) -> None:
+    def take_waiting(self) -> None:
         """Take into the feed whatever has been applied and waits."""
         waiting, self._waiting, self._runs = self._waiting, [], 0
         if self._feed.over or not waiting:

@@ -30,7 +30,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN, Timestamp, show
-from slackwater.errors import RangeMismatch, SlackwaterError, UnavailableError, UsageError
+from slackwater.errors import ProtocolError, RangeMismatch, SlackwaterError, UnavailableError, UsageError
 from slackwater.feeds.frontier import Frontier, Progress, Token, decode_token, frontier_from, token_of
 from slackwater.hooks import probe
 from slackwater.model.retention import too_old
@@ -227,16 +227,20 @@ class SpanFeed:
 
     # --- placing -------------------------------------------------------------------------------------------------------
 
-    def _place_soon(self, span: Span, after: Timestamp, *, avoid: NodeId | None = None, stalls: int = 0) -> None:
+    def _place_soon(
+        self, span: Span, after: Timestamp, *, avoid: NodeId | None = None, stalls: int = 0, pause: bool = False
+    ) -> None:
         assert self._scope is not None
         with suppress(UsageError):  # the feed is being closed
-            self._scope.spawn(self._place(span, after, avoid, stalls), name=f"{self.name} place")
+            self._scope.spawn(self._place(span, after, avoid, stalls, pause=pause), name=f"{self.name} place")
 
-    async def _place(self, span: Span, after: Timestamp, avoid: NodeId | None, stalls: int) -> None:
-        """Register a span with the nearest replicas of its ranges, however long that takes."""
+    async def _place(self, span: Span, after: Timestamp, avoid: NodeId | None, stalls: int, *, pause: bool) -> None:
+        """Register a span with the nearest replicas of its ranges, however long that takes; after a `pause`, if asked."""
         least, most = self._settings["routing.backoff_min"], self._settings["routing.backoff_max"]
         backoff = Backoff(self._runtime.rng, least=least, most=most)
         rest: Span | None = span
+        if pause:
+            await self._runtime.clock.sleep(backoff.next())
         while rest is not None:
             await self._room.wait()
             async with self._turns:
@@ -315,6 +319,7 @@ class SpanFeed:
     async def _read(self, link: _Link) -> None:
         """Take everything a node says until it ends; then what it served is placed elsewhere."""
         request = OpenFeed(link.session, self.name)
+        refused: NodeId | None = None
         try:
             async with aclosing(self._client.links.stream(link.node_id, request)) as stream:
                 async for items in stream:
@@ -322,15 +327,17 @@ class SpanFeed:
                         link.open.set_result(None)
                     self._receive(link, items)
                     await self._room.wait()
-        except SlackwaterError:
+        except SlackwaterError as error:
             probe("feeds.client_link_lost")
             self._sender.nodes.failed(link.node_id, now_ns=self._runtime.clock.monotonic_ns())
+            # It may say the same at once, over and over; a lost connection takes its time by itself.
+            refused = link.node_id if isinstance(error, ProtocolError) else None
         link.ended = True
         if not link.open.done():
             link.open.set_result(None)
         for number in [n for n, r in self._registrations.items() if r.link is link]:
             lost = self._registrations.pop(number)
-            self._place_soon(lost.span, lost.ts, stalls=lost.stalls)
+            self._place_soon(lost.span, lost.ts, avoid=refused, stalls=lost.stalls, pause=refused is not None)
 
     def _receive(self, link: _Link, items: FeedItems) -> None:
         now_ns = self._runtime.clock.monotonic_ns()
@@ -345,6 +352,7 @@ class SpanFeed:
         self._filled.set()
 
     def _event(self, number: int, registration: _Registration, event: Event) -> None:
+        self._check(registration, event)
         if isinstance(event, Changes):
             self._put(event, event.size())
         elif isinstance(event, Resolved):
@@ -354,6 +362,18 @@ class SpanFeed:
         else:
             del self._registrations[number]
             self._ended(registration, event)
+
+    def _check(self, registration: _Registration, event: Event) -> None:
+        """Refuse what no sound node says: its link ends, and what it served is placed again."""
+        span, latest = registration.span, MIN
+        if isinstance(event, Changes):
+            if event.within(span) is not event:
+                raise ProtocolError(f"n{registration.link.node_id} tells of keys that it was not asked for")
+            latest = Timestamp(max(event.timestamps, default=MIN))
+        elif isinstance(event, Resolved):
+            latest = event.ts
+        if latest > self._sender.furthest():
+            raise ProtocolError(f"n{registration.link.node_id} tells of a time too far in the future", ts=latest)
 
     def _ended(self, registration: _Registration, event: Ended) -> None:
         probe(f"feeds.client_ended_{event.reason.name.lower()}")

@@ -234,7 +234,7 @@ class NodeFeeds:
     # --- what the pure core asks for -------------------------------------------------------------------------------
 
     def stir(self, registrations: Iterable[int]) -> None:
-        """There may be something to take for these."""
+        """Wake the consumers of these registrations: there may be events to take."""
         for number in registrations:
             owner = self._owners.get(number)
             if owner is not None:
@@ -274,7 +274,8 @@ class NodeFeeds:
         try:
             cursor = frozen.cursor(Family.LOCK, start=span.start, end=span.end)
             done = False
-            while not done and not attached.feed.over and not attached.feed.idle:
+            # To its end, also when its consumer goes: a feed that is kept for the next one is not scanned again.
+            while not done and not attached.feed.over and self.attached.get(attached.range_id) is attached:
                 keys, values = await self._runtime.offload(cursor.chunk, LOCKS_BLOCK)
                 done = len(keys) < LOCKS_BLOCK
                 self.follow(attached, attached.feed.locks_scanned(zip(keys, values, strict=True), done=done))

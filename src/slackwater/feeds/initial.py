@@ -17,6 +17,7 @@ resumed scan goes on with the others *at the same timestamp*. When nothing is le
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
@@ -37,7 +38,7 @@ WAIT_MS = 1_000
 Page = TypeVar("Page")
 
 
-class Scanning(Generic[Page]):
+class Scanning(ABC, Generic[Page]):
     """Pages of the table as of one timestamp; moves the frontier as it goes."""
 
     def __init__(self, frontier: Frontier, *, scan_ts: Timestamp) -> None:
@@ -66,9 +67,9 @@ class Scanning(Generic[Page]):
         self.frontier.forward(Span(span.start, upto), self.scan_ts)
         return page
 
+    @abstractmethod
     async def read_page(self, span: Span) -> tuple[Page, bytes]:
         """The next rows of a span, and the key up to which they are all there is."""
-        raise NotImplementedError
 
 
 class InitialScan(Scanning[Changes]):

@@ -73,7 +73,7 @@ class RpcLinks:
 
 
 class LocalLinks:
-    """This node's feeds directly; all others `remote`."""
+    """Links to feeds: this node's directly, those of others through `remote`."""
 
     def __init__(self, node_id: NodeId, local: NodeFeeds, remote: Links) -> None:
         self._node_id = node_id
@@ -81,7 +81,7 @@ class LocalLinks:
         self._remote = remote
 
     def stream(self, node_id: NodeId, request: OpenFeed) -> AsyncGenerator[FeedItems, None]:
-        """This node's events, or another's."""
+        """The events of a registration on this node or on another."""
         return self._local.events(request) if node_id == self._node_id else self._remote.stream(node_id, request)
 
     async def register(self, node_id: NodeId, request: RegisterFeed) -> None:

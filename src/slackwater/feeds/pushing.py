@@ -134,7 +134,9 @@ class FeedPusher:
         if len(effect.keys) > KEYS_PER_REQUEST:
             try:
                 last = effect.keys[-1] + b"\x00"
-                await resolve_span(self._txn_context, effect.outcome, effect.keys[0], last, timeout=TIMEOUT_S)
+                await resolve_span(
+                    self._txn_context, effect.outcome, effect.keys[0], last, timeout=TIMEOUT_S, awaited=True
+                )
             except SlackwaterError:
                 probe("feeds.resolve_failed")
             return
@@ -147,7 +149,7 @@ class FeedPusher:
                 return
 
     async def _nudge(self, attached: Attached) -> None:
-        """Nothing closes: perhaps no replica has the lease. The one that is asked as its holder takes it."""
+        """Ask the leaseholder of a range that closes nothing: where no replica has the lease, the one that is asked takes it."""
         probe("feeds.nudged")
         try:
             await self._txn_context.ask(

@@ -73,13 +73,13 @@ class ScanLocks(msgspec.Struct, frozen=True):
 
 
 class WantSlot(msgspec.Struct, frozen=True):
-    """This registration is ready for its catch-up scan."""
+    """Asks for a catch-up scan of a registration."""
 
     registration: int
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """This registration has something to take."""
+    """Says that a registration has events to take."""
 
     registration: int
 

@@ -95,7 +95,7 @@ class ResolvedTimestamp:
                 self._doubted[txn_id] = lai
 
     def applied(self, lai: LeaseAppliedIndex) -> list[bytes]:
-        """This replica has applied up to here: doubts whose barrier is among it are over. Returns dead transactions."""
+        """Note how far the replica has applied: doubts whose barrier is below are over. Returns dead transactions."""
         if not self._doubted:
             return []
         dead = []

@@ -65,7 +65,7 @@ class CatalogBell:
         self._event.clear()
 
 
-class SystemWatch:
+class TopicFollower:
     """Follows some topics for as long as it runs."""
 
     def __init__(self, topics: Sequence[Topic], *, client: FeedClient, kv: KV) -> None:

@@ -29,7 +29,7 @@ async def check_closing(node: GatewayNode, tables: Iterable[TableHistory]) -> No
     listed = list(tables)
     if not any(_is_off(node, schema_span(history.latest.schema)) for history in listed):
         return
-    await node.span_watch.read()
+    await node.zone_follower.read()
     for history in listed:
         name, span = history.latest.name, schema_span(history.latest.schema)
         if _is_off(node, span):
@@ -64,7 +64,7 @@ def _closes_nothing(policy: ClosingPolicy, target_duration_s: float) -> bool:
 def _why(node: GatewayNode, name: str, span: Span) -> tuple[str, str]:
     """What switched it off, and what switches it on again."""
     remedy = f"have it closed with `slackwater zone set {name} --policy lag`"
-    configs = node.span_watch.configs
+    configs = node.zone_follower.configs
     own = [c for c in configs if not c.is_rest and c.start < span.end and span.start < c.end]
     for config in own:
         if config.policy is PolicyKind.OFF and config.start <= span.start and span.end <= config.end:

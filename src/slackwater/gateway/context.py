@@ -26,7 +26,7 @@ class CallContext(Protocol):
 
     @property
     def peer(self) -> str:
-        """Where the call comes from, for messages."""
+        """The address of the caller, for messages."""
         ...
 
     @property

@@ -84,7 +84,8 @@ class IndexReads:
             raise UsageError(f"ask for 1 to {KEYS_PER_GET_MAX} rows at a time", keys=len(request.keys))
         self._check(request)
         await gateway.reach(policy.floor)
-        if request.txn and (own := gateway.txns.own_table(request.txn, request.table_id, request.version)) is not None:
+        named = (request.table_id, request.version)
+        if request.txn and (own := gateway.txns.own_table(request.txn, context, *named)) is not None:
             return await self._get_in_txn(request, codec_of(own.history, request.index_id), context)
         if policy.at == MIN:
             history = await gateway.current(request.table_id, request.version)

@@ -1,6 +1,6 @@
 """What a gateway does about jobs for its clients (`protocol.client.jobs`).
 
-Reading is for everybody. A job is paused, resumed, cancelled and worked on by the user who made it, by the name in the
+Reading is for every client. A job is paused, resumed, cancelled and worked on by the user who made it, by the name in the
 certificate, or by operators.
 """
 
@@ -10,6 +10,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from slackwater.clock.timestamp import show
 from slackwater.errors import AccessDenied, UnavailableError, UsageError
@@ -17,6 +18,7 @@ from slackwater.gateway.tables import owner_of
 from slackwater.gateway.verify import VERIFY_TYPE, Verify, payload_of
 from slackwater.jobs import JobType
 from slackwater.jobs import transitions as to
+from slackwater.jobs.store import DATA_BYTES_MAX, TEXT_CHARS_MAX
 from slackwater.model.jobs import Job, JobProgress, Owned, Status
 from slackwater.model.protection import OWNED, OWNED_BY_JOB, Mode
 from slackwater.protocol.client import jobs as calls
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 APPLICATION = "application"
 """The type of jobs that are worked on outside of the cluster."""
 APPLICATION_CHARS_MAX = 256
-PAYLOAD_CHARS_MAX = 256 << 10
+SHOWN_CHARS = 4_000
+"""Of a payload or a checkpoint: a list leaves longer ones out."""
 _CHANGES = {calls.JobChange.PAUSE: to.pause, calls.JobChange.RESUME: to.resume, calls.JobChange.CANCEL: to.cancel}
 
 
@@ -43,7 +46,7 @@ class Application:
         raise UnavailableError("the application that worked on the job did not renew its claim")
 
     async def revert(self, job: RunningJob) -> None:
-        """Nothing: only the application knows what to undo. What the job owns is released in any case."""
+        """Undo nothing: only the application knows what to undo. What the job owns is released in any case."""
 
 
 class JobService:
@@ -70,18 +73,17 @@ class JobService:
         return self._gateway.node.jobs
 
     async def list(self, request: calls.ListJobs, context: CallContext) -> calls.JobsReply:
-        """Jobs by id; of too many, the newest."""
+        """Jobs by id; of too many, the newest. Long payloads and checkpoints are left out: `get` has them."""
         known = {status.value for status in Status}
         if unknown := sorted(set(request.statuses) - known):
             raise UsageError(f"there is no status {unknown[0]!r}; there are {', '.join(s.value for s in Status)}")
-        found = await self._jobs.store.all(timeout=context.remaining())
-        wanted = [
-            job
-            for job in found
-            if (not request.statuses or job.status.value in request.statuses)
-            and (not request.type or job.type == request.type)
-        ]
-        return calls.JobsReply(wanted[-calls.LISTED_MAX :])
+
+        def wanted(job: Job) -> Job | None:
+            right = not request.statuses or job.status.value in request.statuses
+            return _shortened(job) if right and (not request.type or job.type == request.type) else None
+
+        found = await self._jobs.store.newest(wanted, most=calls.LISTED_MAX, timeout=context.remaining())
+        return calls.JobsReply(found)
 
     async def get(self, request: calls.GetJob, context: CallContext) -> calls.JobReply:
         """One job."""
@@ -94,6 +96,7 @@ class JobService:
 
     async def verify(self, request: calls.VerifyTable, context: CallContext) -> calls.JobReply:
         """Start the verification of a table, with what it reads protected from collection for as long as the job lasts."""
+        creator = owner_of(context) or ""
         history = await self._gateway.catalog.find(request.table)
         now = self._gateway.node.clock.now()
         at = request.at or now
@@ -109,12 +112,18 @@ class JobService:
                 VERIFY_TYPE,
                 description=f"read and decode every row of table {request.table}",
                 payload=payload_of(table_id, at),
-                creator=owner_of(context) or "",
+                creator=creator,
                 name=request.name,
             )
+            if job.creator != creator:
+                raise AccessDenied(
+                    f"the name {request.name!r} belongs to a job of another user; pick another", job=job.id
+                )
             if job.owns or job.attempts or job.status is not Status.PENDING:
                 return job  # it was made before, under the same name
-            record = await protections.protect(txn, at, Mode.AT, OWNED_BY_JOB, str(job.id).encode(), tables=[table_id])
+            record = await protections.protect(
+                txn, at, Mode.AT, OWNED_BY_JOB, str(job.id).encode(), tables=[table_id], user=creator
+            )
             kept = to.checkpointed(job, JobProgress(owns=(Owned(OWNED, record.hex()),)))
             await jobs.store.write(txn, kept, before=job)
             return kept
@@ -127,7 +136,7 @@ class JobService:
 
     async def start(self, request: calls.StartJob, context: CallContext) -> calls.JobReply:
         """Make a job for applications."""
-        jobs = self._jobs
+        jobs, creator = self._jobs, owner_of(context) or ""
         claimant = self._claimant(request.application) if request.application else None
         _check_json(request.payload, "payload")
 
@@ -137,7 +146,7 @@ class JobService:
                 APPLICATION,
                 description=request.description,
                 payload=request.payload,
-                creator=owner_of(context) or "",
+                creator=creator,
                 name=request.name,
                 claimant=claimant,
             )
@@ -171,6 +180,8 @@ class JobService:
         jobs, ticket = self._jobs, to.Ticket(request.id, request.claim)
         if request.said.checkpoint is not None:
             _check_json(request.said.checkpoint, "checkpoint")
+        if len(request.said.progress or "") > TEXT_CHARS_MAX:
+            raise UsageError(f"a line of progress has at most {TEXT_CHARS_MAX} characters")
         if request.said.owns:
             raise UsageError("what a job owns is added by what makes it, such as a protection for the job")
 
@@ -214,9 +225,15 @@ class JobService:
 
 
 def _check_json(text: str, what: str) -> None:
-    if len(text) > PAYLOAD_CHARS_MAX:
-        raise UsageError(f"a {what} has at most {PAYLOAD_CHARS_MAX} characters", characters=len(text))
+    if (size := len(text.encode())) > DATA_BYTES_MAX:
+        raise UsageError(f"a {what} has at most {DATA_BYTES_MAX} bytes; keep more in a table", bytes=size)
     try:
         msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"a {what} is JSON: {error}") from None
+
+
+def _shortened(job: Job) -> Job:
+    """A job as a list shows it."""
+    payload, checkpoint = (text if len(text) <= SHOWN_CHARS else "" for text in (job.payload, job.checkpoint))
+    return replace(job, payload=payload, checkpoint=checkpoint)

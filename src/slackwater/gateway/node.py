@@ -35,7 +35,7 @@ class KnownNodes(Protocol):
 
     @property
     def own(self) -> NodeDescriptor | None:
-        """This node, once it has told the others where it is."""
+        """The descriptor of this node, once it has told the others where it is."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class KnownNodes(Protocol):
         ...
 
     def resolve(self, node_id: NodeId, /) -> Address | None:
-        """Where a node is; None: not known."""
+        """The descriptor of a node; None: not known."""
         ...
 
 
@@ -53,7 +53,7 @@ class ZoneCopy(Protocol):
 
     @property
     def configs(self) -> Sequence[ZoneConfig]:
-        """Its records."""
+        """The records of the copy."""
         ...
 
     async def read(self) -> None:
@@ -86,7 +86,7 @@ class GatewayNode:
     book: KnownNodes
     catalog: TableCatalog
     policies: PolicyBook
-    span_watch: ZoneCopy
+    zone_follower: ZoneCopy
     feed_client: FeedClient
     feed_protector: Protector
     jobs: Jobs

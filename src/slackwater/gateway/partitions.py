@@ -57,6 +57,7 @@ class Partitions:
         node, catalog = self._gateway.node, self._gateway.catalog
         await catalog.complete_upto(request.at)
         history = await catalog.find_id(request.table_id)
+        known_upto = catalog.tables.upto  # of this history: while ranges are asked for, the table may change
         held = history.at(request.at) or history.latest  # before a table was emptied its rows had other keys
         whole = schema_span(held.schema)
         if request.start:
@@ -71,7 +72,7 @@ class Partitions:
         for low, high in itertools.pairwise([whole.start, *sorted(cuts), whole.end]):
             places = self._places(next(d for d in reversed(found) if d.start <= low))
             made.append(calls.Partition(history.latest.name, request.table_id, low, high, in_turn(places, len(made))))
-        return calls.PartitionsReply(made, history, catalog.tables.upto)
+        return calls.PartitionsReply(made, history, known_upto)
 
     async def _cuts(self, ranges: Sequence[RangeDescriptor], whole: Span, count: int, at: Timestamp) -> set[bytes]:
         """Up to `count - 1` keys that divide a table evenly."""

@@ -15,7 +15,7 @@ from slackwater.clock.timestamp import MIN, Timestamp, add_seconds
 from slackwater.codec.layout import TABLE
 from slackwater.errors import UsageError
 from slackwater.gateway.tables import owner_of
-from slackwater.model.protection import RECORD_ID_BYTES
+from slackwater.model.protection import OWNED_BY_JOB, RECORD_ID_BYTES
 from slackwater.model.system_tables import check_not_view, is_system
 from slackwater.protocol.client import protections as pr
 
@@ -91,6 +91,7 @@ class ProtectionService:
         """Let a protection expire later, and move up if it is of all that comes after a time."""
         protections, expires = self._gateway.node.protections, self._expires(request.expires_s)
         self._gateway.scans.check_past(request.after)
+        await self._check_no_job(request.id, context)
         await protections.renew(
             request.id, expires=expires, after=request.after, by=owner_of(context), timeout=context.remaining()
         )
@@ -98,6 +99,7 @@ class ProtectionService:
 
     async def release(self, request: pr.ReleaseProtection, context: CallContext) -> pr.ProtectionsReply:
         """Let one go; what it was is the answer."""
+        await self._check_no_job(request.id[:RECORD_ID_BYTES], context)
         gone = await self._gateway.node.protections.release(
             request.id[:RECORD_ID_BYTES], by=owner_of(context), timeout=context.remaining()
         )
@@ -111,10 +113,22 @@ class ProtectionService:
         shown = [self._shown(record, pinned.get(record.id, 0)) for record in records]
         return pr.ProtectionsReply(sorted(shown, key=lambda p: (p.timestamp, p.id)))
 
-    async def _one(self, record_id: bytes, context: CallContext) -> pr.ProtectionsReply:
+    async def _get(self, record_id: bytes, context: CallContext) -> Record:
         store, kv = self._gateway.node.protections.store, self._gateway.kv
-        record = await kv.run(lambda txn: store.get(txn, record_id), timeout=context.remaining())
-        return pr.ProtectionsReply([self._shown(record, 0)])
+        return await kv.run(lambda txn: store.get(txn, record_id), timeout=context.remaining())
+
+    async def _check_no_job(self, record_id: bytes, context: CallContext) -> None:
+        """Refuse to change by hand what a job reads by: it goes in the transaction that ends the job."""
+        record = await self._get(record_id, context)
+        if record.meta_type == OWNED_BY_JOB:
+            job = record.meta.decode(errors="replace")
+            raise UsageError(
+                f"this protection belongs to job {job} and goes when that ends; `slackwater jobs cancel {job}` ends it",
+                id=record_id.hex(),
+            )
+
+    async def _one(self, record_id: bytes, context: CallContext) -> pr.ProtectionsReply:
+        return pr.ProtectionsReply([self._shown(await self._get(record_id, context), 0)])
 
     def _shown(self, record: Record, pinned_bytes: int) -> pr.Protection:
         return pr.Protection(

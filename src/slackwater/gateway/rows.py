@@ -6,8 +6,9 @@
     transaction      handed to the transaction that is open here
     bulk             every row at least once, many blocks at a time, not at one timestamp
 
-A table with indexes or checks takes the long way: every write of its rows is planned (`catalog.planning`) and is a transaction,
-blocks of a bulk load included. A table without them pays one comparison for that.
+Of a table with indexes or checks, every write of rows is planned (`catalog.planning`) and is a transaction, blocks of a bulk load
+included; also this one is begun in the step in which it arrives, if a range on this node has rows and entries
+(`planned_at_once`). A table without them pays one comparison for that.
 
 A transaction whose id the client chose is never reborn under another one: when a rival aborts it, the client is told and
 comes again with a new id.
@@ -24,6 +25,7 @@ from slackwater.catalog.planning import is_plain
 from slackwater.clock.timestamp import MIN
 from slackwater.codec.row_checks import check_block
 from slackwater.errors import AmbiguousResult, ConditionFailed, RetryableError, SlackwaterError, UsageError
+from slackwater.gateway.planned_at_once import begin_planned
 from slackwater.gateway.planned_writes import write_planned
 from slackwater.gateway.scans import range_reads
 from slackwater.gateway.system_views import rows_at, rows_in
@@ -41,6 +43,8 @@ from slackwater.txn.buffer import chunks
 from slackwater.txn.kv import until_committed
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from slackwater.catalog.leases import DescriptorLease
     from slackwater.clock.timestamp import Timestamp
     from slackwater.codec.row_checks import RowCheckers
@@ -77,15 +81,28 @@ class RowService:
         ):
             return None
         lease = self._gateway.node.catalog.leases.find(request.table_id, request.version)
-        if lease is None or not is_plain(lease.table):
+        if lease is None:
             return None
-        check_rows(lease.table, request, self._gateway.checkers)
+        self._gateway.checkers.check_written(lease.table.schema, request.keys, request.values)
         txns, below = self._gateway.node.kv.context, lease.term.frontier
-        begun = begin_write(txns, request.txn_id, request.keys, request.values, below=below)
+        begun: Later[tuple[Timestamp, bool] | None] | Later[tuple[Timestamp, bool]] | None
+        if lease.plain:
+            begun = begin_write(txns, request.txn_id, request.keys, request.values, below=below)
+        else:
+            begun = self._begin_planned(request, lease, below)
         if begun is None:
             return None
         lease.taken += 1
         return begun.go_on(partial(self._begun_ended, request, context, lease, below))
+
+    def _begin_planned(
+        self, request: calls.Write, lease: DescriptorLease, below: Timestamp
+    ) -> Later[tuple[Timestamp, bool]] | None:
+        table, history = lease.table, self._gateway.known(request.table_id)
+        if history is None or history.latest.version < table.version:
+            return None
+        planner, txns = self._gateway.planners.of(history, table), self._gateway.node.kv.context
+        return begin_planned(txns, planner, request.txn_id, request.keys, request.values, below=below)
 
     def _begun_ended(
         self,
@@ -93,11 +110,11 @@ class RowService:
         context: CallContext,
         lease: DescriptorLease,
         below: Timestamp,
-        ts: Timestamp | None,
+        committed: tuple[Timestamp, bool] | None,
         error: SlackwaterError | None,
     ) -> calls.WriteReply | Later[calls.WriteReply]:
-        txns = self._gateway.node.kv.context
-        if ts is not None and txns.passed(ts):
+        ts, passed = committed or (None, False)
+        if ts is not None and passed:
             lease.given += 1
             return calls.WriteReply(len(request.keys), ts)
         if error is not None and outcome.lost(error):
@@ -106,21 +123,28 @@ class RowService:
         lease.give_back_after(ts or MIN)
         # The time of the commit has not come, or nothing came of it: that takes a task.
         answer: Later[calls.WriteReply] = Later()
+        again = self._alone if error is None else self._as_transaction
         try:
-            txns.scope.spawn(self._go_on(request, context, answer, ts), name="write goes on")
+            work = self._go_on(request, context, answer, ts, again)
+            self._gateway.node.kv.context.scope.spawn(work, name="write goes on")
         except UsageError:
             raise AmbiguousResult("this node is shutting down; ask another what became of the write") from None
         return answer
 
     async def _go_on(
-        self, request: calls.Write, context: CallContext, answer: Later[calls.WriteReply], ts: Timestamp | None
+        self,
+        request: calls.Write,
+        context: CallContext,
+        answer: Later[calls.WriteReply],
+        ts: Timestamp | None,
+        again: Callable[[calls.Write, CallContext, DescriptorLease], Awaitable[Timestamp]],
     ) -> None:
-        """Acknowledge a commit in the future once that time has come; or write the long way what was not written."""
+        """Acknowledge a commit in the future once that time has come; or write by `again`, a long way, what was not written."""
         txns = self._gateway.node.kv.context
         try:
             if ts is None:
                 async with self._leased(request) as lease:
-                    ts = await self._as_transaction(request, context, lease)
+                    ts = await again(request, context, lease)
             else:
                 await txns.acknowledged(ts)
             answer.settle(calls.WriteReply(len(request.keys), ts))
@@ -219,11 +243,11 @@ class RowService:
         own = open_txn.own(request.table_id, request.version)
         if own is not None:
             check_rows(own.table, request, own.checkers)
+            own.wrote(request)
             if is_plain(own.table):
                 await write_intents(open_txn.txn, request, block_bytes=self._block_bytes())
             else:
-                planner = own.planners.of(own.history, own.table)
-                await write_planned(open_txn.txn, planner, request.kind, request.keys, request.values)
+                await write_planned(open_txn.txn, own.planner, request.kind, request.keys, request.values)
             return
         lease = await open_txn.leased(self._gateway, request.table_id, request.version)
         self._check(request, lease)
@@ -249,7 +273,7 @@ class RowService:
         node = self._gateway.node
         if request.kind is not calls.WriteKind.UPSERT:
             await self._alone(request, context, lease)
-        elif is_plain(lease.table):
+        elif lease.plain:
             await node.kv.put_rows(request.keys, request.values, below=lease.deadline, timeout=context.remaining())
         else:
             await self._bulk_planned(request, context, lease)
@@ -279,7 +303,7 @@ class RowService:
         kv = self._gateway.node.kv
         if len(request.txn_id) != TXN_ID_BYTES and not request.bulk:
             raise UsageError(f"a write needs an id of {TXN_ID_BYTES} bytes to be known by")
-        if request.kind is calls.WriteKind.UPSERT and request.txn_id and is_plain(lease.table):
+        if request.kind is calls.WriteKind.UPSERT and request.txn_id and lease.plain:
             below, timeout = lease.deadline, context.remaining()
             written = await write_at_once(
                 kv.context, request.txn_id, request.keys, request.values, below=below, timeout=timeout
@@ -291,7 +315,7 @@ class RowService:
     async def _as_transaction(self, request: calls.Write, context: CallContext, lease: DescriptorLease) -> Timestamp:
         kv = self._gateway.node.kv
         budget = kv.context.budget(self._gateway.deadline(context).remaining())
-        txn = kv.begin(until=budget, txn_id=request.txn_id)
+        txn = kv.begin(until=budget, name=request.txn_id)
 
         async def once() -> Timestamp:
             await self._write_into(txn, lease, request)
@@ -350,12 +374,12 @@ async def write_intents(txn: Transaction, request: calls.Write, *, block_bytes: 
 
 def check_rows(table: TableDescriptor, request: calls.Write, checkers: RowCheckers) -> None:
     """Refuse keys that are not in order or not of the table, and values that are too large or no rows of its present version."""
+    if request.kind is not calls.WriteKind.DELETE:
+        checkers.check_written(table.schema, request.keys, request.values)
+        return
     checker = checkers.of(table.schema)
     if checker.of_system:
         check_not_system(table.name, what="write to")
-    if request.kind is calls.WriteKind.DELETE:
-        check_block(request.keys, request.keys)
-        checker.check_span(request.keys)
-        checker.check_keys(request.keys)
-    else:
-        checker.check_written(request.keys, request.values, bytes_max=checkers.bytes_max)
+    check_block(request.keys, request.keys)
+    checker.check_span(request.keys)
+    checker.check_keys(request.keys)

@@ -242,7 +242,7 @@ def read_header(policy: calls.ReadPolicy, ts: Timestamp) -> Header:
 
 
 def range_reads(answer: BatchResult) -> list[calls.RangeRead]:
-    """Who answered, in the client's words."""
+    """Which nodes answered, in the client's words."""
     return [
         calls.RangeRead(s.range_id, s.ts, s.node_id, s.by_follower, s.age_s, s.why.value, s.lag_s)
         for s in answer.served

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from slackwater.catalog.backfill import Backfills, TransactionalBackfill
+from slackwater.catalog.backfill import Backfills
+from slackwater.catalog.bulk_fill import BulkBackfill
 from slackwater.catalog.climbing import SCHEMA_CHANGE
 from slackwater.catalog.ladder import Work
 from slackwater.catalog.lease_report import held_leases, unfinished_changes
@@ -45,7 +46,7 @@ class SchemaService:
         self._backfills = Backfills(
             node.catalog,
             node.kv,
-            runner=TransactionalBackfill(node.kv),
+            runner=BulkBackfill(node.kv, node.catalog),
             access=self,
             protect=self._protect,
             settings=node.settings,
@@ -55,7 +56,7 @@ class SchemaService:
         self.changer = SchemaChanger(node.catalog, node.jobs, self._backfills, node.runtime.clock)
         self.in_txns = TxnSchema(gateway)
         node.job_types.add(JobType(SCHEMA_CHANGE, self.changer))
-        node.catalog.wake_change = node.jobs.store.wake
+        node.catalog.drop_job = self.changer.drop_job
 
     def serve(self, server: RpcServer) -> None:
         """Answer clients."""
@@ -154,9 +155,11 @@ class SchemaService:
             if state.descriptor.start < span.end and span.start < state.descriptor.end
         )
 
-    async def _protect(self, txn: Transaction, at: Timestamp, job: int, table_id: int) -> Owned:
+    async def _protect(self, txn: Transaction, at: Timestamp, job: Job, table_id: int) -> Owned:
         store = self._gateway.node.protections.store
-        record = await store.protect(txn, at, Mode.AT, OWNED_BY_JOB, str(job).encode(), tables=[table_id])
+        record = await store.protect(
+            txn, at, Mode.AT, OWNED_BY_JOB, str(job.id).encode(), tables=[table_id], user=job.creator
+        )
         return Owned(OWNED, record.hex())
 
 

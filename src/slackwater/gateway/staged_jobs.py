@@ -62,7 +62,7 @@ class StagedWrite:
         raise UsageError("the client that staged rows did not go on for staging.ttl; they were removed")
 
     async def revert(self, job: RunningJob) -> None:
-        """Nothing is visible yet, and the staged rows go with the end of the job."""
+        """Undo nothing: no row is visible yet, and the staged rows go with the end of the job."""
 
 
 class StagedJobs:

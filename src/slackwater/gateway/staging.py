@@ -308,7 +308,7 @@ class _Publish:
             )
 
     def _check(self, chunk: Chunk, seen: set[bytes]) -> None:
-        """As for a direct write; and no key twice in a job: which row should win?"""
+        """Check rows as for a direct write; and refuse a key that is in a job twice: which row should win?"""
         kind = _WRITE_KINDS[self._request.kind]
         write = calls.Write(self._table.table_id, self._table.version, kind, chunk.keys, chunk.values)
         check_rows(self._table, write, self._staging.checkers)

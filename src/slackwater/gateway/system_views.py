@@ -42,7 +42,7 @@ ViewRow = dict[str, Any]
 
 
 class _View(NamedTuple):
-    """Where the rows of a view come from."""
+    """The records that the rows of a view are decoded from."""
 
     codec: RowCodec
     records: Span

@@ -32,7 +32,7 @@ class TableService:
         )
         return calls.TableReply(await catalog.find_id(made.table_id))
 
-    async def drop(self, request: calls.DropTable, context: CallContext) -> calls.TableReply:
+    async def drop(self, request: calls.DropTableByName, context: CallContext) -> calls.TableReply:
         """Drop a table."""
         catalog = self._gateway.catalog
         gone = await catalog.drop(request.name, by=owner_of(context), timeout=context.remaining())

@@ -75,6 +75,9 @@ class Times:
         chosen = await staleness.with_min_timestamp(
             bound, spans, nearest_only=request.nearest_only, timeout=context.remaining()
         )
+        # Tables may have been changed since they were found, and rows be written by their new versions, at or below this time.
+        await self._gateway.catalog.complete_upto(chosen.ts)
+        tables = [await self._gateway.catalog.find_id(history.latest.table_id) for history in tables]
         return calls.SnapshotReply(chosen.ts, chosen.by_followers, node.clock.now(), tables)
 
     async def follower_read_timestamp(self, request: calls.OfTables, context: CallContext) -> calls.TimestampReply:

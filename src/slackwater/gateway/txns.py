@@ -6,8 +6,9 @@
                                                                                comes again
 
 There is no message that only begins: the first one, whatever it asks, opens the transaction under the id that its client
-chose. That id is also the one the ranges know it by, so a client can ask what became of a commit that was its first word.
-A client that tries another gateway chooses another id: two coordinators of one transaction would undo each other's work.
+chose. Its first half is also the name that its record is found by, so a client can ask what became of a commit that was its
+first word. The other half, by which ranges tell transactions apart, is made here for each (`TxnContext.life`): what clients
+choose may come twice, from one that errs or lies. Only the user who opened a transaction goes on with it.
 
 The gateway is the coordinator: it heartbeats, pushes and refreshes. A client that loses its gateway in the middle loses the
 transaction, which is safe to run again: nothing of it was committed. A client that loses it during *commit* asks another
@@ -36,7 +37,7 @@ from slackwater.gateway import system_views
 from slackwater.hooks import probe
 from slackwater.model.jobs import Job
 from slackwater.model.system_tables import VIEWS, is_system
-from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus
+from slackwater.model.txns import TXN_ID_BYTES, Intent, TxnStatus, by_name
 from slackwater.protocol.client import calls
 from slackwater.txn.settle import settle
 from slackwater.txn.state import TxnPhase
@@ -60,10 +61,13 @@ SWEEPS_PER_TIMEOUT = 4
 class OpenTxn:
     """One transaction of one client."""
 
-    def __init__(self, txn: Transaction, *, now_ns: int) -> None:
+    def __init__(self, txn: Transaction, *, user: str, now_ns: int) -> None:
         self.txn = txn
+        self.user = user
         self.used_ns = now_ns
         self.in_use = 0
+        self.defining = False
+        """Whether a table is being defined: other operations have to wait, for what they mean depends on it."""
         self.leases: dict[int, DescriptorLease] = {}
         """The tables it has written to, each in one version throughout."""
         self._descriptors_at = MIN
@@ -73,6 +77,7 @@ class OpenTxn:
 
     async def leased(self, gateway: Gateway, table_id: int, version: int) -> DescriptorLease:
         """The lease by which it writes to a table; taken with the first write, and given back at its end."""
+        self.check_not_dropped(table_id)
         lease = self.leases.get(table_id)
         if lease is None:
             lease = await gateway.writable(table_id, version)
@@ -99,6 +104,7 @@ class OpenTxn:
         It is leased like one that is written by: what a reader may rely on (an index that is whole, rows that are there) ends two
         versions later, and those are not published before the lease is given back.
         """
+        self.check_not_dropped(table_id)
         if not version or is_system(table_id) or self.own(table_id, version) is not None:
             return
         known = gateway.known(table_id)
@@ -116,6 +122,12 @@ class OpenTxn:
             probe("gateway.read_below_version")
             raise RetryableError(f"table {lease.table.name} has changed since this transaction began; run it again")
 
+    def check_not_dropped(self, table_id: int) -> None:
+        """Refuse to use a table that this transaction drops."""
+        if self.definitions is not None and table_id in self.definitions.dropped:
+            name, _ = self.definitions.dropped[table_id]
+            raise UsageError(f"this transaction drops table {name!r}; it cannot be used in it any more", table=name)
+
     def own(self, table_id: int, version: int) -> OwnTable | None:
         """A table in a version that only this transaction knows."""
         found = None if self.definitions is None else self.definitions.tables.get(table_id)
@@ -128,7 +140,7 @@ class OpenTxn:
             raise RetryableError("a version that this transaction read by may not hold any more; run it again")
 
     def deadline(self) -> Timestamp | None:
-        """Its commit timestamp must stay below this."""
+        """The timestamp below which the transaction must commit."""
         return min((lease.deadline for lease in self.leases.values()), default=None)
 
     def end_leases(self) -> None:
@@ -142,21 +154,27 @@ class OpenTxn:
     def mark(self) -> calls.TxnHandle:
         """How the ranges know it."""
         state = self.txn.state
-        return calls.TxnHandle(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts)
+        return calls.TxnHandle(state.txn_id, state.anchor, state.start, state.epoch, state.write_ts, exact=True)
 
 
 class _Use:
     """One operation of a client's transaction; meanwhile it is not idle."""
 
-    __slots__ = ("_before", "_found", "_txns")
+    __slots__ = ("_alone", "_before", "_found", "_txns")
 
-    def __init__(self, txns: Txns, found: OpenTxn, before: Sequence[calls.Write]) -> None:
+    def __init__(self, txns: Txns, found: OpenTxn, before: Sequence[calls.Write], *, alone: bool) -> None:
         self._txns = txns
         self._found = found
         self._before = before
+        self._alone = alone
 
     async def __aenter__(self) -> OpenTxn:
+        if self._found.defining or (self._alone and self._found.in_use):
+            raise UsageError(
+                "a table is defined in a transaction while another operation of it is under way; do one after the other"
+            )
         self._found.in_use += 1
+        self._found.defining = self._alone
         if self._before:
             try:
                 await self._txns.take(self._found, self._before)
@@ -170,6 +188,7 @@ class _Use:
 
     def _leave(self) -> None:
         self._found.in_use -= 1
+        self._found.defining = False
         self._found.used_ns = self._txns.now_ns()
 
 
@@ -223,7 +242,8 @@ class Txns:
                 raise
             finally:
                 if txn.phase is not TxnPhase.OPEN:
-                    self._open.pop(request.txn, None)
+                    if self._open.get(request.txn) is open_txn:  # another may have been opened under the name since
+                        del self._open[request.txn]
                     open_txn.end_leases()
 
     async def _told(self, jobs: Sequence[Job]) -> None:
@@ -235,7 +255,9 @@ class Txns:
 
     async def rollback(self, request: calls.EndClientTxn, context: CallContext) -> calls.NativeOk:
         """Roll back. One that is not here any more was rolled back already, or never will commit."""
-        found = self._open.pop(request.txn, None)
+        found = self._found(request.txn, context)
+        if found is not None:
+            del self._open[request.txn]
         if found is not None and found.txn.phase is TxnPhase.OPEN:
             found.txn.until = self._gateway.deadline(context)
             try:
@@ -257,7 +279,10 @@ class Txns:
         if not mark.anchor:
             # It wrote nothing: there is nothing to decide. What it read may still lie in the future.
             return calls.Settled(committed=True, ts=await txn_context.acknowledged(mark.write_ts))
-        known = Intent(mark.anchor, mark.txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
+        if len(mark.txn_id) != TXN_ID_BYTES:
+            raise UsageError(f"a transaction is known by an id of {TXN_ID_BYTES} bytes")
+        txn_id = mark.txn_id if mark.exact else by_name(mark.txn_id)
+        known = Intent(mark.anchor, txn_id, mark.anchor, mark.start, mark.epoch, mark.write_ts)
         pushed = await settle(txn_context, known, deadline=self._gateway.deadline(context))
         if pushed is None:
             raise AmbiguousResult("the commit may or may not have happened; its record gives no answer")
@@ -267,12 +292,20 @@ class Txns:
 
     # --- inside the gateway
 
-    def own_table(self, name: bytes, table_id: int, version: int) -> OwnTable | None:
+    def own_table(self, name: bytes, context: CallContext, table_id: int, version: int) -> OwnTable | None:
         """A table in a version that only the transaction of this name knows."""
-        found = self._open.get(name)
+        found = self._found(name, context)
         return None if found is None else found.own(table_id, version)
 
-    def _opened(self, name: bytes) -> OpenTxn:
+    def _found(self, name: bytes, context: CallContext) -> OpenTxn | None:
+        """The transaction that is open under a name, if it is; refused to any user but its own."""
+        found = self._open.get(name)
+        if found is not None and found.user != context.user:
+            probe("gateway.name_of_another")
+            raise UsageError("another client has a transaction open under this id; choose ids at random")
+        return found
+
+    def _opened(self, name: bytes, context: CallContext) -> OpenTxn:
         """A new transaction, if there is room."""
         node = self._gateway.node
         limit = int(node.settings["gateway.txns_max"])
@@ -283,21 +316,23 @@ class Txns:
         if not self._sweeping:
             self._sweeping = True
             node.scope.spawn(self._sweep(), name="idle transactions")
-        opened = self._open[name] = OpenTxn(node.kv.begin(txn_id=name), now_ns=self.now_ns())
+        opened = self._open[name] = OpenTxn(node.kv.begin(name=name), user=context.user, now_ns=self.now_ns())
         return opened
 
     def using(
         self,
         request: calls.Write | calls.GetRows | GetByIndex | calls.TxnScan | calls.EndClientTxn | DefineInTxn,
         context: CallContext,
+        *,
+        alone: bool = False,
     ) -> _Use:
         """A client's transaction, for the length of one operation and no longer than that has time.
 
-        Writes that came with the operation are taken first.
+        Writes that came with the operation are taken first. One that is to be `alone` is refused beside others.
         """
-        found = self._open.get(request.txn)
+        found = self._found(request.txn, context)
         if found is None and request.opens:
-            found = self._opened(request.txn)
+            found = self._opened(request.txn, context)
         if found is None:
             raise RetryableError(
                 "the transaction is not open on this gateway: it ended, was idle for too long, or the node was"
@@ -306,7 +341,7 @@ class Txns:
         if found.txn.phase is not TxnPhase.OPEN:
             raise UsageError(f"the transaction is {found.txn.phase.value}; begin another one")
         found.txn.until = self._gateway.deadline(context)
-        return _Use(self, found, request.before)
+        return _Use(self, found, request.before, alone=alone)
 
     async def take(self, found: OpenTxn, held: Sequence[calls.Write]) -> None:
         """Give a transaction what its client held back."""

@@ -85,4 +85,4 @@ class Verify:
                 await job.succeed(last)
 
     async def revert(self, job: RunningJob) -> None:
-        """Nothing was written."""
+        """Undo nothing: the job wrote nothing."""

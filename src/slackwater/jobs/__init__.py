@@ -1,8 +1,8 @@
 """Durable jobs: long work that outlives the process that does it.
 
-A job is one row of `system.jobs`, which anybody reads like any table. A node claims it under its liveness epoch, an application
-outside of the cluster (a Spark driver) with a lease that it renews. The claimant works from the checkpoint on and writes further
-checkpoints; when it is gone, another takes the job over and goes on from there.
+A job is one row of `system.jobs`, which every client reads like any table. A node claims it under its liveness epoch, an
+application outside of the cluster (a Spark driver) with a lease that it renews. The claimant works from the checkpoint on and
+writes further checkpoints; when it is gone, another takes the job over and goes on from there.
 
     create ──► row: type, payload ──► claim 1 by n2 ── checkpoint ── checkpoint ── n2 is lost
                                                                                       │ its epoch ends
@@ -19,7 +19,7 @@ twice or late: after a take-over two claimants can run at the same time for a wh
 
 Where things are. Pure: `record` (rows and keys), `transitions` (what may happen to a job). Awaiting: `store` (transactions),
 `running` (what a resumer is given), `driver` (one node: look, claim, run, stop). `registry` is what other layers add to: types of
-jobs with their resumers, kinds of owned things with their release.
+jobs with their resumers, kinds of owned things with their release, which it awaits.
 """
 
 from slackwater.jobs.driver import Jobs

@@ -19,11 +19,11 @@ import datetime as dt
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
-from slackwater.errors import ClaimLost, InvariantViolation, Retry, SlackwaterError, UnavailableError
+from slackwater.errors import ClaimLost, InvariantViolation, LimitReached, Retry, SlackwaterError, UnavailableError
 from slackwater.hooks import level, probe
 from slackwater.jobs import transitions as to
 from slackwater.jobs.running import RunningJob
-from slackwater.jobs.store import JobStore
+from slackwater.jobs.store import OPEN_MAX, JobStore
 from slackwater.model.ids import NodeId
 from slackwater.model.jobs import Status
 from slackwater.runtime.sync import CancelledError, Event, timeout
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from slackwater.settings import Settings
     from slackwater.txn.kv import KV
 
+PER_OWNER_MAX = "jobs.open_per_owner_max"
 COLLECTIONS_PER_RETENTION = 8
 COLLECT_S_MAX = 60.0
 STOP_S = 5.0
@@ -87,6 +88,7 @@ class Jobs:
     ) -> None:
         self.types = types
         self.store = JobStore(kv, types)
+        self.store.check_room = self.check_room
         self._kv = kv
         self._me = f"{_NODE}{node_id}"
         self._liveness = liveness
@@ -98,7 +100,7 @@ class Jobs:
         self._over: list[TaskScope] = []
         """Scopes of runs that have ended by themselves."""
         self.seen: list[Job] = []
-        """The jobs that had not ended at the last look, by id."""
+        """The jobs that had not ended at the last look, by id, without payload and checkpoint."""
         self.failed_total = 0
         """Jobs whose failure this process wrote."""
         self._stopping = False
@@ -141,6 +143,20 @@ class Jobs:
                     await self._stop(job_id, say=True)
 
     # --- what users and other parts of the node ask
+
+    def check_room(self, creator: str) -> None:
+        """Refuse one more job where there are as many as may be, by the last look: all have to be looked through."""
+        if len(self.seen) >= OPEN_MAX:
+            raise LimitReached(f"{OPEN_MAX} jobs have not ended; cancel some of them", limit=OPEN_MAX)
+        limit = int(self._settings[PER_OWNER_MAX])
+        held = sum(job.creator == creator for job in self.seen) if creator else 0
+        if held >= limit:
+            probe("jobs.owner_limit")
+            raise LimitReached(
+                f"{held} jobs of {creator} have not ended, and one client may have {limit} ({PER_OWNER_MAX}); cancel some, or"
+                " have an operator raise the limit",
+                limit=limit,
+            )
 
     async def create(
         self,
@@ -271,9 +287,11 @@ class Jobs:
         """What a resumer raised. A mistake in its code fails its job, not the node."""
         try:
             await work
-        except (CancelledError, InvariantViolation):
+        except CancelledError:
             raise
         except Exception as error:
+            if isinstance(error, InvariantViolation) and not error.remote:
+                raise
             return error
         return None
 
@@ -320,12 +338,12 @@ class Jobs:
 
 @contextmanager
 def _unless_broken() -> Iterator[None]:
-    """Let errors pass that the next look makes good; a broken invariant is none of those."""
+    """Let errors pass that the next look makes good; an invariant that is broken here is none of those."""
     try:
         yield
-    except InvariantViolation:
-        raise
-    except SlackwaterError:
+    except SlackwaterError as error:
+        if isinstance(error, InvariantViolation) and not error.remote:
+            raise
         probe("jobs.look_failed")
 
 

@@ -1,6 +1,6 @@
 """Rows of `system.jobs` and the keys beside them. Pure.
 
-    system.jobs, index 1          id    ->  the row          what everybody reads
+    system.jobs, index 1          id    ->  the row          what every client reads
     system.jobs, index 2          name  ->  id               for names that are used once
     system/open_job               id    ->  status           of every job that has not ended: what nodes look through for work
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from slackwater.errors import AccessDenied, UsageError, invariant
@@ -29,6 +30,7 @@ from slackwater.jobs.record import (
 from slackwater.model.jobs import Job, Owned, Status, instant
 from slackwater.model.system_tables import JOBS
 from slackwater.protocol.range.requests import Get, Value
+from slackwater.settings import describe
 from slackwater.txn.system_rows import RowReader, SystemRows
 
 if TYPE_CHECKING:
@@ -45,9 +47,19 @@ if TYPE_CHECKING:
 
 OPEN_MAX = 10_000
 """Jobs that have not ended; more cannot be made."""
-COLLECTED_AT_ONCE = 256
+DATA_BYTES_MAX = 64 << 10
+"""Of a payload, and of a checkpoint, that a client writes: nodes read all jobs that have not ended, whenever one changes."""
 NAME_CHARS_MAX = 512
 TEXT_CHARS_MAX = 4000
+OPEN_AT_ONCE = 32
+LISTED_BYTES = 4 << 20
+"""Of a list of jobs, which goes to a client in one message."""
+COLLECTED_AT_ONCE = 256
+PAGE_BYTES = 1 << 20
+"""Stored bytes of rows after which one read of many ends."""
+assert describe("rpc.frame_bytes_max").default > OPEN_AT_ONCE * (2 * DATA_BYTES_MAX + 8 * TEXT_CHARS_MAX), (
+    "jobs that are read together fit one message"
+)
 
 
 class JobStore:
@@ -57,6 +69,8 @@ class JobStore:
         self._kv = kv
         self.types = types
         self.rows = SystemRows(JOBS)
+        self.check_room: Callable[[str], None] = lambda _creator: None
+        """Refuses one more job of a creator who has as many as may be. `Jobs`, which looks through them, sets it."""
 
     def now(self) -> dt.datetime:
         """What times in rows are taken from."""
@@ -71,21 +85,44 @@ class JobStore:
             raise UsageError(f"there is no job {job_id}; `slackwater jobs list` shows those that are kept", job=job_id)
         return job_of(found)
 
-    async def all(self, *, timeout: float | None = None) -> list[Job]:
-        """Every job that is kept, by id."""
-        span = self.rows.span()
-        found = await self._kv.scan(span.start, span.end, timeout=timeout)
-        return [job_of(self.rows.codec.decode(value)) for value in found.values]
+    async def newest(
+        self,
+        wanted: Callable[[Job], Job | None] = lambda job: job,
+        *,
+        most: int = OPEN_MAX,
+        bytes_most: int = LISTED_BYTES,
+        timeout: float | None = None,
+    ) -> list[Job]:
+        """The newest jobs that are kept, by id, as `wanted` shows them (None: not at all): at most so many, and so many bytes."""
+        span, deadline = self.rows.span(), self._kv.context.deadline(timeout)
+        found: list[Job] = []
+        size, end = 0, span.end
+        while span.start < end:
+            page = await self._kv.reverse_scan(span.start, end, max_bytes=PAGE_BYTES, timeout=deadline.remaining())
+            for value in page.values:
+                job = wanted(job_of(self.rows.codec.decode(value)))
+                if job is None:
+                    continue
+                size += len(msgspec.json.encode(job))
+                if found and (len(found) == most or size > bytes_most):
+                    return found[::-1]
+                found.append(job)
+            end = span.start if page.resume is None else page.resume
+        return found[::-1]
 
     async def open(self) -> list[Job]:
-        """Every job that has not ended, by id."""
-        span = open_span()
-        ids = [id_of_open(key) for key in (await self._kv.scan(span.start, span.end, max_keys=OPEN_MAX)).keys]
-        if not ids:
-            return []
-        found = await self._kv.batch([Get(self.rows.key(job_id)) for job_id in ids])
-        values = [value.value for value in found if isinstance(value, Value) and value.value is not None]
-        return [job for job in (job_of(self.rows.codec.decode(value)) for value in values) if not job.status.ended]
+        """Every job that has not ended, by id, without what only its claimant needs: payload and checkpoint."""
+        start, end = open_span().start, open_span().end
+        found: list[Job] = []
+        while start < end:
+            page = await self._kv.scan(start, end, max_keys=OPEN_AT_ONCE)
+            start = end if page.resume is None else page.resume
+            if page.keys:
+                rows = await self._kv.batch([Get(self.rows.key(id_of_open(key))) for key in page.keys])
+                values = [row.value for row in rows if isinstance(row, Value) and row.value is not None]
+                jobs = [job_of(self.rows.codec.decode(value)) for value in values]
+                found += [replace(job, payload="", checkpoint="") for job in jobs if not job.status.ended]
+        return found
 
     async def named(self, txn: Transaction, name: str) -> Job | None:
         """The job that has this name."""
@@ -119,8 +156,14 @@ class JobStore:
                 name=name[:NAME_CHARS_MAX],
             )
         if name and (found := await self.named(txn, name)) is not None:
+            if found.type != kind:
+                raise UsageError(
+                    f"the name {name!r} belongs to job {found.id}, which is of type {found.type}; pick another",
+                    job=found.id,
+                )
             probe("jobs.made_already")
             return found
+        self.check_room(creator)
         # outside of the transaction: creators do not wait for one another, and an id that is not used is no loss
         job_id = await self._kv.increment(JOB_ID_KEY)
         now = self.now()
@@ -210,6 +253,15 @@ class JobStore:
             await self.write(txn, job, before=before)
             await txn.put(open_key(job.id), job.status.value.encode())
 
+    async def let_end(self, txn: Transaction, job_id: int) -> None:
+        """Have a job end whose work is pointless now: it is woken to find that out, and cancelled if it is paused."""
+        before = await self.get(txn, job_id)
+        if before.status in (Status.PAUSED, Status.PAUSING):
+            probe("jobs.paused_for_nothing")
+            await self.write(txn, to.cancel(before), before=before)
+        else:
+            await self.wake(txn, job_id)
+
     async def take(self, txn: Transaction, seen: Job, claimant: to.Claimant, *, attempts_max: int) -> Job | None:
         """Claim a job whose claimant, as of `seen`, is gone or was never there; None if it has changed since."""
         before = await self.get(txn, seen.id)
@@ -222,7 +274,7 @@ class JobStore:
     async def collect(self, start: bytes, *, older_than: Mapping[str, dt.datetime]) -> bytes:
         """Remove rows of jobs that ended before the time of their type, of some rows from `start` on; returns where to go on."""
         span = self.rows.span()
-        found = await self._kv.scan(max(start, span.start), span.end, max_keys=COLLECTED_AT_ONCE)
+        found = await self._kv.scan(max(start, span.start), span.end, max_keys=COLLECTED_AT_ONCE, max_bytes=PAGE_BYTES)
         jobs = map(job_of, map(self.rows.codec.decode, found.values))
         old = [job for job in jobs if job.type in older_than and _is_old(job, older_than[job.type])]
         if old:

@@ -1,6 +1,6 @@
 """Ordered logs: where a range's commands become durable and get their order.
 
-A replicated state machine needs one thing from the outside: a sequence of entries that is the same for everybody and
+A replicated state machine needs one thing from the outside: a sequence of entries that is the same for all readers and
 does not forget. That is the whole contract (`log.contract.OrderedLog`, rules L-1 to L-6), small enough that several things can
 fulfil it. There is no conditional append, no transaction, no consumer group and no election in it: which node may write, and
 whether an entry counts, is decided by the replicas when they apply it.

@@ -37,7 +37,11 @@ assert struct.calcsize("<I") == _WORD, "a length has four bytes"
 def encode(payloads: Sequence[bytes]) -> bytes:
     """One block holding the payloads, in order."""
     body = b"".join((struct.pack(f"<{len(payloads)}I", *map(len, payloads)), *payloads))
-    return _HEADER.pack(_MAGIC, _VERSION, len(payloads), zlib.crc32(body)) + body
+    block = _HEADER.pack(_MAGIC, _VERSION, len(payloads), zlib.crc32(body)) + body
+    assert count(block) == len(payloads), (
+        "positions that are counted from the header are those that were given out (L-3)"
+    )
+    return block
 
 
 def count(block: bytes) -> int:
@@ -67,6 +71,7 @@ def decode(block: bytes) -> list[bytes]:
         payloads.append(block[at : at + length])
         at += length
     assert at == len(block), "the payloads are all of the block"
+    assert len(payloads) == size, "every payload of a block is read"
     return payloads
 
 
@@ -76,7 +81,10 @@ def entries(block: bytes, *, first: int) -> list[Entry]:
         payloads = decode(block)
     except DecodeError as error:
         raise LogError(f"the log is damaged: {error}; restore it from a backup", position=first) from error
-    assert first > 0, "positions begin at 1"
+    if first < 1:
+        raise LogError(
+            "the log is damaged: a block lies before the first position; restore it from a backup", first=first
+        )
     return [Entry(Position(first + i), payload) for i, payload in enumerate(payloads)]
 
 

@@ -1,6 +1,6 @@
 """The contract of an ordered log: what a replicated state machine needs of the outside, rules L-1 to L-6.
 
-    append(r7, [a, b]) ──► position 41      durable, and in one order for everybody, once it returns
+    append(r7, [a, b]) ──► position 41      durable, and in one order for all readers, once it returns
     tail(r7, after=39) ──► [b @ 41] …       everything after a position, without gaps, then more as it comes
     trim(r7, upto=30)                       advice: entries that no replica needs any more
     identity()                              which incarnation of which log this is

@@ -77,6 +77,7 @@ class MemoryLog:
         while self._late:
             range_id, payloads = self._late.popleft()
             self.write(range_id, payloads)
+        assert not self._late, "what was held back has appeared"
         return released
 
     def write(self, range_id: RangeId, payloads: Sequence[bytes]) -> Position:
@@ -93,6 +94,7 @@ class MemoryLog:
 
     def delay(self, range_id: RangeId, payloads: Sequence[bytes]) -> None:
         """Keep an append back until `release`."""
+        assert payloads, "an append has something in it"
         self._late.append((range_id, list(payloads)))
 
     def read(self, range_id: RangeId, *, after: Position) -> list[Entry]:
@@ -113,14 +115,17 @@ class MemoryLog:
         home = self._ranges.setdefault(range_id, _Range())
         keep = bisect.bisect_right(home.entries, upto, key=lambda entry: entry.position)
         if keep:
+            assert home.entries[keep - 1].position > home.trimmed, "what is trimmed only grows (L-5)"
             home.trimmed = home.entries[keep - 1].position
             assert home.trimmed <= home.head, "only what was written is trimmed"
             del home.entries[:keep]
+            assert not home.entries or home.entries[0].position > upto, "what was asked for is trimmed (L-5)"
             self.wake()
 
     def head(self, range_id: RangeId) -> Position:
         """The newest position ever given to this range."""
         home = self._ranges.get(range_id)
+        assert home is None or home.trimmed <= home.head, "only what was written is trimmed"
         return home.head if home else Position(0)
 
     async def changed(self) -> None:
@@ -217,8 +222,9 @@ class MemoryTail:
                 raise LogError("the log handle was closed; open the log again")
             entries = self._log.read(self._range_id, after=self._after)
             if entries:
+                assert entries[0].position > self._after, "no entry is given twice (L-4)"
+                assert entries[-1].position - entries[0].position >= len(entries) - 1, "positions of a range rise (L-3)"
                 self._after = entries[-1].position
-                assert entries[0].position > 0, "positions begin at 1"
                 return entries
             await self._log.changed()
         raise StopAsyncIteration

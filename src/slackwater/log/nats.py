@@ -17,6 +17,7 @@ Rules
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -39,7 +40,7 @@ from slackwater.log.nats_publish import NatsPublisher
 from slackwater.log.nats_reader import LiveReader, RangeReader, incarnation_of
 from slackwater.log.tails import Tail, TailHub
 from slackwater.runtime.sync import timeout
-from slackwater.settings import Settings
+from slackwater.settings import Settings, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,10 @@ CONNECT_SECONDS = 1.0
 PING_SECONDS = 1
 """A server that answers neither of two pings is left: it, or the way to it, is gone without a word."""
 assert RECONNECT_SECONDS < CONNECT_SECONDS, "a lost server is dialed again before a dial is given up"
+assert describe("log.append_timeout").default > 2 * PING_SECONDS, "a silent server is left before an append gives up"
+
+OPENINGS_MAX, OPENING_PAUSE_S = 25, 0.2
+"""How often a stream that exists, and of which its server knows nothing yet, is asked for."""
 
 
 class NatsLog:
@@ -245,7 +250,7 @@ async def open_nats(
     try:
         hooks.line = line = Line(client)
         api = Api(line, stream=stream, clock=clock, patience=patience)
-        info = await _open_stream(api, replicas=replicas, token=rng.bytes(16).hex())
+        info = await _open_stream(api, replicas=replicas, token=rng.bytes(16).hex(), clock=clock)
         if not allow_lossy:
             problems = checks.stream_problems(info["config"], replicas=replicas)
             if monitors:
@@ -273,17 +278,18 @@ async def open_nats(
     return log
 
 
-async def _open_stream(api: Api, *, replicas: int, token: str) -> dict[str, Any]:
+async def _open_stream(api: Api, *, replicas: int, token: str, clock: Clock) -> dict[str, Any]:
     """What the servers say of the stream, created if need be."""
-    info = await api.info()
-    if info is None:
-        # None again if another process created it between the two questions.
-        info = (
-            await api.create(wire.stream_config(api.stream, replicas=replicas, incarnation=token)) or await api.info()
-        )
-    if info is None:
-        raise LogError("the stream was deleted while it was being opened; try again", stream=api.stream)
-    return info
+    config = wire.stream_config(api.stream, replicas=replicas, incarnation=token)
+    assert not checks.stream_problems(config, replicas=replicas), "a stream that is made here loses nothing (L-1)"
+    for attempt in range(OPENINGS_MAX):
+        if attempt:
+            await clock.sleep(OPENING_PAUSE_S)
+        # Another process may create it between the two questions, and the server that is asked may hear of that later.
+        info = await api.info() or await api.create(config) or await api.info()
+        if info is not None:
+            return info
+    raise LogError("the stream was deleted while it was being opened; try again", stream=api.stream)
 
 
 class GuardedClient(Client):
@@ -292,6 +298,12 @@ class GuardedClient(Client):
     def __init__(self, *, secure: bool) -> None:
         super().__init__()
         self._secure = secure
+
+    async def close(self) -> None:
+        """Disconnect, or stop waiting for the server's goodbye after a while: one that refused us may never say it."""
+        with suppress(TimeoutError):
+            async with timeout(CONNECT_SECONDS):
+                await super().close()
 
     def _connect_command(self) -> bytes:
         """What is sent first, password and all; fails closed should the library change under us."""
@@ -322,7 +334,9 @@ def spread(servers: list[str], place: int) -> list[str]:
     """The servers in the order in which the process at `place` tries them."""
     assert servers, "a log has servers"
     begin = place % len(servers)
-    return servers[begin:] + servers[:begin]
+    order = servers[begin:] + servers[:begin]
+    assert len(order) == len(servers), "every server is tried"
+    return order
 
 
 async def _connect(servers: list[str], access: Access, hooks: _Hooks, patience: float) -> Client:

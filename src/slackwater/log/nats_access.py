@@ -61,6 +61,7 @@ def access_of(options: dict[str, str], *, secure: bool, userinfo: str) -> Access
     user, password, token = (
         _user(_read_auth(Path(options["auth"]))) if "auth" in options else _user(userinfo, quoted=True)
     )
+    assert not (user and token), "a client shows a user, or a token"
     return Access(_context(options) if secure else None, user, password, token)
 
 

@@ -18,6 +18,7 @@ import nats.errors
 from slackwater.errors import LogError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.runtime.sync import CancelledError, timeout
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -33,6 +34,11 @@ _NOT_NOW = (10008, 10009, 10023, 10039)
 """Answers that mean "ask again": no leader yet, temporarily unavailable, not enough resources, being set up."""
 _ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.05
+assert describe("log.append_timeout").default > 2 * (_ATTEMPT_SECONDS + _PAUSE_SECONDS), (
+    "a question is asked more than once"
+)
+assert STREAM_NOT_FOUND not in _NOT_NOW, "that there is no stream is an answer"
+assert set(_NOT_NOW).isdisjoint(WRONG_LAST_SEQUENCE), "a guard that did not hold is an answer"
 
 
 def heed_cancellation() -> None:
@@ -142,7 +148,7 @@ class Api:
             raise
 
     async def create(self, config: dict[str, Any]) -> dict[str, Any] | None:
-        """Create the stream; None if someone else was faster."""
+        """Create the stream; None if another process was faster."""
         try:
             return await self.ask(f"STREAM.CREATE.{self.stream}", config)
         except ApiError as error:
@@ -156,7 +162,15 @@ class Api:
 
     async def next_at(self, subject: str, sequence: int) -> StreamMessage | None:
         """The first message of a subject at or after a sequence."""
-        return await self._get({"seq": sequence, "next_by_subj": subject})
+        found = await self._get({"seq": sequence, "next_by_subj": subject})
+        if found is not None and found.sequence < sequence:
+            raise LogError(
+                "the stream answered with a message before the one that was asked for; check the NATS servers",
+                stream=self.stream,
+                asked=sequence,
+                got=found.sequence,
+            )
+        return found
 
     async def purge(self, subject: str, **how: int) -> None:
         """Delete messages of a subject: `seq` = those before it, or `keep` = all but the newest so many."""

@@ -37,6 +37,8 @@ _REQUIRED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("sealed", (False, None), "a sealed stream takes no entries"),
 )
 
+assert len({field for field, _, _ in _REQUIRED}) == len(_REQUIRED), "a field is required to be one thing"
+
 
 def stream_problems(config: dict[str, Any], *, replicas: int) -> list[str]:
     """Why this stream can lose acknowledged entries; empty if it cannot."""

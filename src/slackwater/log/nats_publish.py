@@ -41,9 +41,10 @@ from slackwater.errors import (
 from slackwater.hooks import probe
 from slackwater.log import blocks
 from slackwater.log.nats_api import CLIENT_ERRORS, heed_cancellation
-from slackwater.log.nats_wire import PAYLOADS_PER_MESSAGE_MAX, entry_subject, position
+from slackwater.log.nats_wire import PAYLOADS_PER_MESSAGE_MAX, entry_subject, position, range_of
 from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.sync import Future, get_running_loop
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +57,9 @@ _PAUSE_SECONDS = 0.05
 ANSWER_SECONDS_MAX = 2.5
 """How long an answer to one message is waited for."""
 assert _PAUSE_SECONDS < ANSWER_SECONDS_MAX, "several tries fit into the wait for one answer"
+assert describe("log.append_timeout").default > 2 * ANSWER_SECONDS_MAX, (
+    "an append outlasts an answer that does not come"
+)
 
 
 class _Piece:
@@ -171,6 +175,7 @@ class NatsPublisher:
         self._sent += 1
         headers = {"Nats-Msg-Id": f"{self._token}-{self._sent}", "Nats-Expected-Stream": self._stream}
         subject = entry_subject(self._stream, range_id)
+        assert range_of(self._stream, subject) == range_id, "an entry is read back under its range"
         while True:
             heed_cancellation()
             left = (deadline - self._clock.monotonic_ns()) / 1e9
@@ -246,6 +251,7 @@ def _acknowledged(data: bytes) -> int:
 
 async def _all(pieces: list[_Piece]) -> Position:
     """The last position; an append that failed in part is unknown, not failed."""
+    assert pieces, "an append has something in it"
     last, failure, succeeded = Position(0), None, False
     for piece in pieces:
         try:

@@ -3,12 +3,12 @@
 Live: a push consumer over the whole stream, in memory, without acknowledgements. Its messages carry two sequences:
 
     consumer sequence   1 2 3 4 ...    a hole means that a message was lost on the way: start over after the last seen
-    stream sequence     17 18 21 ...   a hole means that messages were purged: someone may have lost entries (L-4)
+    stream sequence     17 18 21 ...   a hole means that messages were purged: a reader may have lost entries (L-4)
 
 Nothing for a few heartbeats, or a new connection: start over too; and sooner when this process has been told of a message
 that was stored and nothing comes: the consumer lives on one server, and that one may have died. On every start the
 incarnation of the stream is compared, because a stream that was deleted and created again would deliver other entries under
-old positions (L-6).
+old positions (L-6); and so is the newest message that was read, because a server may have cut its stream at a damaged block.
 
 Making a consumer takes the leader of the servers' own directory, which may have died with the consumer, and electing another
 takes seconds. Meanwhile `bridge` asks the leader of the stream for one message after the other: slower, and never late.
@@ -24,17 +24,26 @@ whatever was gone when it read, the record names.
 from __future__ import annotations
 
 import json
+import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
 
-from slackwater.errors import LogError, LogIdentityMismatch, LogTrimmed, SlackwaterError, UnavailableError
+from slackwater.errors import (
+    LogBehindStore,
+    LogError,
+    LogIdentityMismatch,
+    LogTrimmed,
+    SlackwaterError,
+    UnavailableError,
+)
 from slackwater.hooks import probe
 from slackwater.log import nats_wire as wire
 from slackwater.log.nats_api import CLIENT_ERRORS, ApiError, heed_cancellation
 from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.sync import Event, timeout
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,11 +66,20 @@ BRIDGE_SECONDS = 0.02
 READ_MESSAGES_MAX = 256
 READ_BYTES_MAX = 32 << 20
 """Of one catch-up read. At least twice the largest message, or a read could stall."""
-assert READ_BYTES_MAX >= 2 * (8 << 20), "a read takes at least two of the largest messages"
+assert 2 * describe("log.entry_bytes_max").safe[1] <= READ_BYTES_MAX, (
+    "a read takes at least two of the largest messages"
+)
 INACTIVE_SECONDS = 30.0
+assert INACTIVE_SECONDS > HEARTBEAT_SECONDS * HEARTBEATS_MISSED_MAX, (
+    "a consumer is there for longer than it may be silent"
+)
 PENDING_BYTES_MAX = 64 << 20
+assert READ_BYTES_MAX <= PENDING_BYTES_MAX, "a batch that is read fits what may wait for its reader"
+assert BRIDGE_SECONDS < OWED_SECONDS, "while no consumer delivers, messages come sooner than one is missed"
 _PAUSE_SECONDS = 0.05
 _READ_SECONDS = 5.0
+assert _READ_SECONDS < INACTIVE_SECONDS, "a consumer outlives the read it was made for"
+assert LOOK_SECONDS < OWED_SECONDS, "a message that is owed is missed in time"
 assert OWED_SECONDS < HEARTBEAT_SECONDS * HEARTBEATS_MISSED_MAX, (
     "a message that is owed is missed sooner than heartbeats"
 )
@@ -87,6 +105,8 @@ class LiveReader:
         self._hub = hub
         self._incarnation = incarnation
         self._seen = seen  # newest stream sequence that went through
+        self._mark: int | None = None  # checksum of that message; None while it is not known
+        self._checked = False  # whether it was found unchanged since the last consumer ended
         self._clock = clock
         self._rng = rng
         self._expected = 1  # next consumer sequence
@@ -127,10 +147,11 @@ class LiveReader:
                     self._interrupted.clear()
                     await self._watch()
                 finally:
+                    self._checked = False
                     self._interrupted.set()
                     # The consumer itself ends by its inactivity: the server that could be asked to remove it may be dead.
                     await _quietly(subscription.unsubscribe())
-            except LogIdentityMismatch as error:
+            except (LogIdentityMismatch, LogBehindStore) as error:
                 self._give_up(error)
                 return
             except (SlackwaterError, ApiError, *CLIENT_ERRORS):
@@ -148,7 +169,9 @@ class LiveReader:
                 found = await self._api.next_at(everything, self._seen + 1)
                 if found is not None:  # asked afterwards: a stream that is still ours now was ours then
                     check_incarnation(await self._api.info(), self._incarnation)
-            except LogIdentityMismatch as error:
+                    if not self._checked:
+                        await self._check_history()
+            except (LogIdentityMismatch, LogBehindStore) as error:
                 self._give_up(error)
                 return
             except (SlackwaterError, ApiError):
@@ -162,6 +185,7 @@ class LiveReader:
     async def _start(self, name: str, inbox: str) -> None:
         info = await self._api.info()
         check_incarnation(info, self._incarnation)
+        await self._check_history()
         config = wire.consumer_config(
             name,
             start=self._seen + 1,
@@ -172,6 +196,36 @@ class LiveReader:
         )
         await self._api.create_consumer(config)
         self._heard = self._clock.monotonic_ns()
+
+    async def _check_history(self) -> None:
+        """Raise unless the newest message that went through is still where it was, or was trimmed.
+
+        A server that finds a damaged block after a restart cuts its stream there, says nothing, and numbers what comes next
+        from there on. What this process has read since is in no log then, and what comes in its place would never be
+        read: its sequences have been. While the stream is shorter than that, nothing is read from it, because a leader that was
+        just elected may be about to catch up.
+        """
+        seen, mark = self._seen, self._mark
+        if mark is None:
+            return
+        found = await self._api.next_at(wire.all_subjects(self._api.stream), seen)
+        if found is not None and found.sequence == seen and zlib.crc32(found.data) != mark:
+            raise LogBehindStore(
+                f"the stream has another message at {seen} than was read there: its server lost messages and numbered others in "
+                "their place. Stop the nodes and rebuild the cluster from its stores (`slackwater recover`)",
+                sequence=seen,
+            )
+        if found is None and (await self._last_sequence()) < seen:
+            probe("log.nats_shorter")  # tests/integration/test_log_nats.py
+            raise UnavailableError(
+                "the stream ends before what was read from it; waiting for its servers", sequence=seen
+            )
+        self._checked = True
+
+    async def _last_sequence(self) -> int:
+        info = await self._api.info()
+        check_incarnation(info, self._incarnation)
+        return 0 if info is None else int(info["state"]["last_seq"])
 
     async def _watch(self) -> None:
         """Return when the consumer has to be replaced."""
@@ -225,7 +279,7 @@ class LiveReader:
             probe("log.nats_hole")  # tests/integration/test_log_nats.py
             self._hub.demote()
         assert sequence > self._seen, "a reader only moves on"
-        self._seen = sequence
+        self._seen, self._mark = sequence, zlib.crc32(data)
         range_id = wire.range_of(self._api.stream, subject)
         if range_id is not None:
             self.dispatched[range_id] = wire.last_position(sequence, data)

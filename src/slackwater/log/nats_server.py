@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from slackwater.errors import ConnectionLost, DeadlineExceeded, UsageError
 from slackwater.log.nats_checks import fetch_json
+from slackwater.log.nats_wire import MESSAGE_OVERHEAD_BYTES
 from slackwater.runtime.ports import free_ports
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Clock
 
 MAX_PAYLOAD_BYTES = (8 << 20) + (1 << 16)
+assert describe("log.entry_bytes_max").safe[1] + MESSAGE_OVERHEAD_BYTES <= MAX_PAYLOAD_BYTES, (
+    "the largest entry that can be set fits into a message"
+)
 READY_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
 _POLL = 0.05
@@ -61,6 +66,7 @@ class LocalNats:
         self._client = ports[:servers]
         self._monitor = ports[servers : 2 * servers]
         self._route = ports[2 * servers :]
+        assert len(self._route) == servers, "every server has a port for each of its three purposes"
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * servers
 
     @property
@@ -134,8 +140,10 @@ class LocalNats:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(STOP_TIMEOUT)
                 self.kill(index)
+        assert not any(self._processes), "no server outlives its cluster"
 
     def _launch(self, index: int) -> None:
+        assert self._processes[index] is None, "a server is started once"
         home = self._directory / f"s{index}"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = home / "server.conf"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from slackwater.errors import LogError, ProtocolError, UsageError
 from slackwater.log import blocks
 from slackwater.model.ids import Position, RangeId
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from slackwater.log.contract import Entry
@@ -30,11 +31,15 @@ assert 4 * PAYLOADS_PER_MESSAGE_MAX <= MESSAGE_OVERHEAD_BYTES, (
     "the lengths of a full message fit the room kept for them"
 )
 DUPLICATE_WINDOW_NS = 120_000_000_000
+assert describe("log.append_timeout").safe[1] * 1e9 <= DUPLICATE_WINDOW_NS, (
+    "a message that is sent again while its append waits is recognized"
+)
 INCARNATION_KEY = "slackwater.incarnation"
 FORMAT_KEY = "slackwater.format"
 FORMAT = "1"
 _SHORT_ACK_TOKENS = 9
 _NAME_FORBIDDEN = set(" .*>/\\\t\r\n")
+assert {".", "*", ">"} <= _NAME_FORBIDDEN, "a name is one token of a subject"
 
 
 def check_stream_name(name: str) -> None:
@@ -50,7 +55,9 @@ def entry_subject(stream: str, range_id: RangeId) -> str:
 
 def trim_subject(stream: str, range_id: RangeId) -> str:
     """Where the trims of a range are recorded."""
-    return f"{stream}.t.{range_id}"
+    subject = f"{stream}.t.{range_id}"
+    assert range_of(stream, subject) is None, "what was trimmed is not read back as an entry"
+    return subject
 
 
 def all_subjects(stream: str) -> str:
@@ -74,17 +81,34 @@ def position(sequence: int, index: int) -> Position:
 
 def sequence_of(at: Position) -> int:
     """The message that holds a position."""
+    assert at >= 0, "positions are not negative"
     return at >> INDEX_BITS
 
 
 def entries(sequence: int, block: bytes) -> list[Entry]:
     """The entries of one message."""
-    return blocks.entries(block, first=sequence << INDEX_BITS)
+    found = blocks.entries(block, first=sequence << INDEX_BITS)
+    _checked(sequence, len(found))
+    assert found[-1].position == position(sequence, len(found) - 1), (
+        "an entry is read at the position its append was told (L-3)"
+    )
+    return found
+
+
+def _checked(sequence: int, count: int) -> int:
+    """The number of payloads that a message says it holds, if positions can number them."""
+    if sequence < 1 or not 1 <= count <= PAYLOADS_PER_MESSAGE_MAX:
+        raise LogError(
+            "the log is damaged: a message holds no entries, or too many; restore it from a backup",
+            sequence=sequence,
+            count=count,
+        )
+    return count
 
 
 def last_position(sequence: int, block: bytes) -> Position:
     """The position of the last payload of one message."""
-    return position(sequence, blocks.count(block) - 1)
+    return position(sequence, _checked(sequence, blocks.count(block)) - 1)
 
 
 def stored(answer: bytes, *, conflicts: tuple[int, ...]) -> bool:
@@ -117,6 +141,7 @@ def delivered(reply: str) -> Delivered:
 
 def stream_config(name: str, *, replicas: int, incarnation: str) -> dict[str, Any]:
     """The only configuration in which a stream keeps what it acknowledged."""
+    assert replicas > 0, "a stream is somewhere"
     return {
         "name": name,
         "subjects": [f"{name}.>"],

@@ -42,7 +42,7 @@ from slackwater.log.tails import Tail, TailHub
 from slackwater.log.threads import JobThread, ThreadJob, ThreadWorker
 from slackwater.model.ids import Position, RangeId
 from slackwater.runtime.sync import Future, get_running_loop
-from slackwater.settings import Settings
+from slackwater.settings import Settings, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +51,18 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Rng
 
 GROUP_APPENDS_MAX = 4096
+assert describe("log.entry_bytes_max").default <= describe("log.queue_bytes_max").default, (
+    "an entry fits into the queue"
+)
+assert describe("log.entry_bytes_max").default <= describe("log.tail_buffer_bytes_max").default, (
+    "an entry fits into the buffer of a tail"
+)
+assert describe("log.entry_bytes_max").default <= describe("log.group_commit_bytes_max").default, (
+    "an entry fits into a group"
+)
+assert describe("log.repair_interval").default < describe("log.append_timeout").default, (
+    "what another process has written is found before an append that waits for it gives up"
+)
 
 
 class _Append:
@@ -109,6 +121,7 @@ class SqliteLog:
         assert append.payloads, "an append has something in it"
         self._pending.append(append)
         self._pending_bytes += size
+        assert self._pending_bytes <= self._settings["log.queue_bytes_max"], "bytes that wait are bounded"
         self._writer.submit(append)
         if self._expiry is None:
             self._expiry = self._loop.call_later(self._settings["log.append_timeout"], self._expire)
@@ -157,6 +170,7 @@ class SqliteLog:
             elif not item.future.done():
                 item.future.set_exception(closed)
         await self._writer.stop()
+        assert all(append.future.done() for append in self._pending), "no caller waits for a log that is closed"
         await self._reader.stop()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -182,6 +196,7 @@ class SqliteLog:
         by_range: dict[RangeId, list[bytes]] = {}
         for append in group:
             by_range.setdefault(append.range_id, []).extend(append.payloads)
+        assert sum(map(len, by_range.values())) == sum(len(a.payloads) for a in group), "every entry is in one block"
         try:
             last = self._writing.commit(list(by_range.items()))
             assert last >= len(group), "positions count every entry ever written"
@@ -221,27 +236,26 @@ class SqliteLog:
     def _committed(self, group: list[_Append], by_range: dict[RangeId, list[bytes]], last: int) -> None:
         assert last >= sum(map(len, by_range.values())), "positions count every entry ever written"
         newest: dict[RangeId, int] = {}
-        position = last - sum(map(len, by_range.values()))
-        if position == self._seen:
-            self._seen = last
-            for range_id, payloads in by_range.items():
-                newest[range_id] = position
-                if self._hub.wants(range_id):
-                    entries = [Entry(Position(position + i), payload) for i, payload in enumerate(payloads, 1)]
-                    self._hub.dispatch(range_id, entries, sum(map(len, payloads)))
-                position += len(payloads)
-        else:
-            for range_id, payloads in by_range.items():
-                newest[range_id] = position
-                position += len(payloads)
-            if last > self._seen:
-                probe("log.sqlite_interleaved")  # tests/integration/test_log_sqlite.py
-                self._refresh()
+        before = position = last - sum(map(len, by_range.values()))
+        for range_id, payloads in by_range.items():
+            newest[range_id] = position
+            position += len(payloads)
+        # Answers before entries: the callers hand in the next group, which is written while this one is applied.
         for append in group:
             newest[append.range_id] += len(append.payloads)
             if not append.future.done():
                 append.future.set_result(Position(newest[append.range_id]))
         assert max(newest.values()) == last, "the last entry of the group has the last position"
+        if before == self._seen:
+            self._seen, position = last, before
+            for range_id, payloads in by_range.items():
+                if self._hub.wants(range_id):
+                    entries = [Entry(Position(position + i), payload) for i, payload in enumerate(payloads, 1)]
+                    self._hub.dispatch(range_id, entries, sum(map(len, payloads)))
+                position += len(payloads)
+        elif last > self._seen:
+            probe("log.sqlite_interleaved")  # tests/integration/test_log_sqlite.py
+            self._refresh()
         self._settled(group)
 
     def _not_committed(self, group: list[_Append], error: SlackwaterError) -> None:
@@ -254,6 +268,7 @@ class SqliteLog:
             )
 
     def _settled(self, group: list[_Append]) -> None:
+        assert len(group) <= GROUP_APPENDS_MAX, "a group is bounded"
         for append in group:
             self._pending_bytes -= append.size
         assert self._pending_bytes >= 0, "bytes are given back once"
@@ -292,6 +307,7 @@ class SqliteLog:
             self._refresh_again = True
             return
         self._refreshing = True
+        assert not self._refresh_again, "one query is under way, and one at most is owed"
         job = self._reader.submit(partial(_fetch, self._reading, self._seen, payloads=self._hub.busy))
         job.add_done_callback(self._refreshed)
 
@@ -345,6 +361,7 @@ async def open_sqlite(path: Path, *, rng: Rng, settings: Settings | None = None)
     try:
         writing = await opener.submit(make)
         try:
+            await opener.submit(writing.check)
             reading = await opener.submit(make)
         except BaseException:
             writing.close()

@@ -13,7 +13,7 @@ of the others:
 Rules
     - A ring carries no data and may be lost: it only saves the repair poll's delay. So a full queue is no error (its
       owner has a wake-up waiting), and a bell whose owner died without a word (refused) is removed by the handle that notices.
-    - Socket names are random, so a removed name is never someone else's new bell.
+    - Socket names are random, so a removed name is never another process's new bell.
     - Socket paths are short whatever the path of the log: they go through a descriptor of the directory.
 """
 
@@ -86,6 +86,7 @@ class Bell:
         if others is None:
             names = os.listdir(self._directory)  # noqa: PTH208 - of the descriptor
             others = self._others = [name for name in names if name.endswith(".sock") and name != self._name]
+        assert self._name not in others, "a bell rings for others"
         for name in others:
             try:
                 self._socket.sendto(word, str(self._base / name))

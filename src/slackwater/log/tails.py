@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class TailSource(Protocol):
-    """Where a tail catches up from."""
+    """The stored entries that a tail catches up from."""
 
     async def read(self, range_id: RangeId, *, after: Position) -> tuple[list[Entry], bool]:
         """A bounded batch of entries > after, and whether it covers all that was dispatched before the call.
@@ -55,6 +55,7 @@ class TailHub:
     """Hands new entries to the tails of one log handle. Belongs to one loop."""
 
     def __init__(self, source: TailSource, *, buffer_bytes_max: int) -> None:
+        assert buffer_bytes_max > 0, "a tail has room for something"
         self._source = source
         self._buffer_bytes_max = buffer_bytes_max
         self._tails: dict[RangeId, weakref.WeakSet[Tail]] = {}
@@ -79,6 +80,7 @@ class TailHub:
 
     def dispatch(self, range_id: RangeId, entries: list[Entry], size: int) -> None:
         """Hand new entries, in order, to every tail of the range."""
+        assert entries, "there is something to hand on"
         for tail in tuple(self._tails.get(range_id, ())):
             tail.push(entries, size)
 
@@ -155,11 +157,14 @@ class Tail:
         """Stop: a pending `__anext__` ends the iteration."""
         self._closed = True
         self._drop_buffer()
+        assert not self._buffered_bytes, "what is read again is not kept as well"
         self._hub.forget(self)
+        assert not self._buffer, "a closed tail keeps nothing"
         self._wake()
 
     def push(self, entries: list[Entry], size: int) -> None:
         """New entries of the range. Called by the hub."""
+        assert self._attached or not self._live, "a tail that is live gets what is new (L-4)"
         if not self._attached:
             return
         self._buffered_bytes += size
@@ -168,6 +173,7 @@ class Tail:
             probe("log.tail_fell_behind")  # tests/unit/log/test_tails.py
             self.demote()
             return
+        assert not self._buffer or self._buffer[-1].position < entries[0].position, "entries come in their order (L-3)"
         self._buffer.extend(entries)
         assert self._buffered_bytes <= self._buffer_bytes_max, "what waits is bounded"
         self._wake()
@@ -188,6 +194,7 @@ class Tail:
         entries, complete = await self._hub.read(self.range_id, after=self._after)
         if complete and self._attached:  # an overflow or a demotion during the read detached it again
             self._live = True
+        assert self._attached or not self._live, "a tail that is live gets what is new (L-4)"
         assert not entries or entries[0].position > self._after, "no entry is given twice"
         return entries
 

@@ -48,6 +48,7 @@ class ThreadWorker(Generic[T]):
 
     def submit(self, item: T) -> None:
         """Queue an item. Bounds are the caller's business."""
+        assert not self._stopping, "a thread that ends is given nothing more"
         self._items.append(item)
         if self._asleep and not self._wake_due:
             self._wake_due = True
@@ -62,6 +63,7 @@ class ThreadWorker(Generic[T]):
 
     def take_all(self) -> list[T]:
         """From the loop: withdraw what the thread has not taken yet."""
+        assert threading.current_thread() is not self._thread, "what the thread has taken cannot be withdrawn"
         taken: list[T] = []
         while True:
             try:
@@ -71,12 +73,15 @@ class ThreadWorker(Generic[T]):
 
     async def stop(self) -> None:
         """Serve what is queued, end the thread and wait for it."""
+        assert not self._stopping, "a thread is ended once"
         self._stopping = True
         self._tokens.put(None)
         await self._ended
         self._thread.join()
+        assert not self._items, "what was queued has been served"
 
     def _wake(self) -> None:
+        assert self._wake_due, "a thread is woken once for what has gathered"
         self._wake_due = False
         self._tokens.put(None)
 
@@ -94,6 +99,7 @@ class ThreadWorker(Generic[T]):
         self.post(self._mark_ended)
 
     def _mark_ended(self) -> None:
+        assert self._stopping, "a thread ends when it was told to"
         if not self._ended.done():
             self._ended.set_result(None)
 

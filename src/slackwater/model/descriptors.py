@@ -1,4 +1,4 @@
-"""Ranges, leases and nodes, as everybody names them.
+"""Ranges, leases and nodes, as all layers name them.
 
 A *range* is a span of keys with a log and a set of replicas. Its descriptor changes only by commands in its own log
 (split, merge, change of replicas), each of which raises `generation`: of two descriptors that overlap, the one with the
@@ -98,6 +98,8 @@ class Liveness(msgspec.Struct, frozen=True, array_like=True):
     """How long after its expiration what was leased under this epoch counts: leases on descriptors (`catalog.leases`)."""
     relied_upto: Timestamp = MIN
     """Everything promised under earlier epochs ends there. An epoch that its node ended has an earlier expiration than it had."""
+    ended_at: Timestamp = MIN
+    """When its node last ended an epoch by itself, by its own clock: nothing was closed or served under that one above this."""
 
     @property
     def promised_upto(self) -> Timestamp:

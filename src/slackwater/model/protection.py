@@ -32,6 +32,7 @@ RECORD_ID_BYTES = 16
 OWNED = "protection"
 """The kind under which a job owns a protection; its `ref` is the id in hexadecimal digits."""
 OWNED_BY_JOB = "job"
+OWNED_BY_FEED = "feed"
 """The `meta_type` of a job's protection; its `meta` is the job's number."""
 
 

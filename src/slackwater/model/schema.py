@@ -17,6 +17,9 @@ construction, also when decoded from a message.
 
 from __future__ import annotations
 
+from binascii import b2a_base64
+from decimal import Decimal
+
 import msgspec
 
 from slackwater.errors import UsageError
@@ -64,6 +67,8 @@ class Column(msgspec.Struct, frozen=True):
         if self.default is not None:
             # one form however it was given (text, other zone, other scale), so that every reader sees the same value
             default = logical(self.type, physical(self.type, parse_default(self.type, self.default)))
+            if default != default:  # NaN: with it no version of the table would be what was written
+                raise UsageError(f"column {self.name} cannot default to NaN, which equals nothing", column=self.name)
             msgspec.structs.force_setattr(self, "default", default)
         if self.function:
             check_function(self.name, self.type, self.function)
@@ -76,7 +81,18 @@ class Column(msgspec.Struct, frozen=True):
     @property
     def shown_default(self) -> str:
         """The default as people write it; empty without one."""
-        return self.function or ("" if self.default is None else repr(self.default))
+        return self.function or ("" if self.default is None else shown_constant(self.type, self.default))
+
+
+def shown_constant(ctype: ColumnType, value: object) -> str:
+    """A constant as people write it in a default of this type."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float | Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        value = value.hex() if ctype.kind is ColumnKind.UUID else b2a_base64(value, newline=False).decode()
+    return "'" + str(value).replace("'", "''") + "'"
 
 
 def check_function(column: str, ctype: ColumnType, function: str) -> None:

@@ -122,7 +122,7 @@ class SpanSet:
         return map(Span, self._starts[low:high], self._ends[low:high])
 
     def add(self, span: Span) -> SpanSet:
-        """This set and one span more; touches only the neighbors of `span`."""
+        """The set with one span more; touches only the neighbors of `span`."""
         low = bisect_left(self._ends, span.start)
         high = bisect_right(self._starts, span.end)
         start, end = span.start, span.end

@@ -76,7 +76,7 @@ class TableDescriptor(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Its columns, in order."""
+        """The columns of the table, in order."""
         return self.schema.columns
 
 

@@ -1,8 +1,14 @@
 """Transactions as messages and records.
 
-A transaction is known by a random 16-byte id and lives on its *anchor* range, the one that holds its first written key.
+A transaction is known by a 16-byte id and lives on its *anchor* range, the one that holds its first written key.
 Its record there decides for all: PENDING, COMMITTED or ABORTED. A missing record means that none has been needed
 yet: the first push of such a transaction writes the record it decides on, so the question is settled once.
+
+    id   [ name: 8 bytes, chosen by the client | life: 8 bytes, chosen by the gateway ]
+
+A record is stored under its anchor and the *name*, which is all that a client knows whose first message, a commit, went
+unanswered. Everything else compares whole ids: a client that gives one name to two transactions makes two transactions, and
+whichever has the record first keeps it. The other can never commit (I-20).
 
     coordinator ── writes intents ──► ranges
         │  heartbeats, EndTxn ──► record on the anchor range ◄── PushTxn ── others that met an intent
@@ -21,6 +27,20 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.ids import Natural
 
 TXN_ID_BYTES = 16
+TXN_NAME_BYTES = 8
+"""Of an id, the part that its client chose."""
+_NO_LIFE = bytes(TXN_ID_BYTES - TXN_NAME_BYTES)
+"""In place of the gateway's part: any transaction of the name. No gateway chooses it."""
+
+
+def by_name(txn_id: bytes) -> bytes:
+    """The id by which a client asks that knows only what it chose."""
+    return txn_id[:TXN_NAME_BYTES] + _NO_LIFE
+
+
+def asks_for(asked: bytes, txn_id: bytes) -> bool:
+    """Whether a question about `asked` is about the transaction `txn_id`: that very one, or any of its name."""
+    return asked == txn_id or asked == by_name(txn_id)
 
 
 class TxnStatus(enum.IntEnum):

@@ -50,7 +50,10 @@ def physical(ctype: ColumnType, value: object) -> Physical:
 
 def logical(ctype: ColumnType, stored: Any) -> Any:
     """The Python value of a stored form; `DecodeError` when no such value exists."""
-    return loader(ctype)(stored)
+    try:
+        return loader(ctype)(stored)
+    except UnicodeDecodeError:
+        raise not_utf8() from None
 
 
 def storer(ctype: ColumnType) -> Callable[[Any], Physical]:
@@ -75,14 +78,14 @@ def storer(ctype: ColumnType) -> Callable[[Any], Physical]:
 
 
 def loader(ctype: ColumnType) -> Callable[[Any], Any]:
-    """`logical` for one type."""
+    """`logical` for one type. That of texts is `bytes.decode` itself: its `UnicodeDecodeError` is for the caller to translate."""
     kind = ctype.kind
     if kind is ColumnKind.DECIMAL:
         return _decimal_loader(ctype)
     if kind in INSTANTS:
         return partial(_load_instant, epoch=_EPOCH_UTC if kind is ColumnKind.TIMESTAMPTZ else _EPOCH)
     if kind in TEXTS:
-        return _load_text
+        return bytes.decode
     loaders: dict[ColumnKind, Callable[[Any], Any]] = {ColumnKind.BOOL: _load_bool, ColumnKind.DATE: _load_date}
     return loaders.get(kind, load_as_is)
 
@@ -166,11 +169,9 @@ def load_as_is(stored: Any) -> Any:
     return stored
 
 
-def _load_text(stored: bytes) -> str:
-    try:
-        return stored.decode()
-    except UnicodeDecodeError:
-        raise DecodeError("text is not valid UTF-8") from None
+def not_utf8() -> DecodeError:
+    """The error for a stored text that is none."""
+    return DecodeError("text is not valid UTF-8")
 
 
 def _load_date(stored: int) -> dt.date:
@@ -233,6 +234,8 @@ def parse_default(ctype: ColumnType, value: object) -> object:
             return binascii.a2b_base64(value) if len(value) == 24 else uuid_bytes(value)
         if ctype.kind is ColumnKind.DECIMAL:
             return Decimal(value)
+        if ctype.kind is ColumnKind.FLOAT:
+            return float(value)
         if ctype.kind is ColumnKind.DATE:
             return dt.date.fromisoformat(value)
         if ctype.kind in INSTANTS:

@@ -21,6 +21,8 @@ after W (protections committed before W had the longer ttl). A zone that is *len
 collected (`config.zones`, "floor"), and garbage collection goes no further than the zones it has read, either. All of it is in
 MVCC timestamps: it does not matter how far clocks differ. Every transaction that writes a zone reads the meta row, and every
 protection writes it: the two kinds are ordered, also where their zones are not read by the same keys.
+
+All files await, since all of it is transactions; what may be collected is decided by pure code (`model.retention`).
 """
 
 from slackwater.protect.protections import Protections

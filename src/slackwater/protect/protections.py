@@ -97,5 +97,5 @@ class Protections:
         if record.user != by:
             whose = repr(record.user) if record.user else "the operators"
             raise AccessDenied(
-                f"this protection belongs to {whose}; its owner or an operator may change it", id=record_id
+                f"this protection belongs to {whose}; its owner or an operator may change it", id=record_id.hex()
             )

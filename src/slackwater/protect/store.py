@@ -26,7 +26,17 @@ from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, show
 from slackwater.codec.layout import KEY_MAX, KEY_MIN, table_span
 from slackwater.errors import LimitReached, NotFound, TooLate, UsageError
 from slackwater.hooks import probe
-from slackwater.model.protection import RECORD_ID_BYTES, Kept, Metadata, Mode, Record, State, kept_in
+from slackwater.model.protection import (
+    OWNED_BY_FEED,
+    OWNED_BY_JOB,
+    RECORD_ID_BYTES,
+    Kept,
+    Metadata,
+    Mode,
+    Record,
+    State,
+    kept_in,
+)
 from slackwater.model.retention import still_there
 from slackwater.model.spans import Span, SpanSet
 from slackwater.protect import rows
@@ -41,6 +51,10 @@ if TYPE_CHECKING:
     from slackwater.txn.coordinator import Transaction
 
 RECORDS_MAX, SPANS_MAX = "protected_timestamp.records_max", "protected_timestamp.spans_max"
+PER_OWNER_MAX = "protected_timestamp.records_per_owner_max"
+_BY_OWNER = {OWNED_BY_FEED: " by change feeds", OWNED_BY_JOB: " by jobs"}
+SPANS_SHARE_MAX = 0.5
+"""Of all spans that may be protected, by one client: a table takes about four."""
 META_TYPE_CHARS_MAX = 64
 META_BYTES_MAX = 4096
 """Of what identifies a record's owner: every node keeps all of it in memory."""
@@ -107,6 +121,9 @@ class ProtectionStore:
         metadata = await rows.read_metadata(txn)
         changed = Metadata(metadata.version + 1, metadata.records + 1, metadata.spans + len(wanted))
         self._check_limits(changed)
+        if user:
+            records = (await rows.read_state(txn, read_at=txn.state.read_ts)).records
+            self._check_share(user, meta_type, [record for record in records if record.user == user], len(wanted))
         record_id = self._rng.bytes(RECORD_ID_BYTES)
         record = Record(record_id, ts, mode, meta_type, meta, wanted, expires, txn.state.read_ts, user)
         await rows.write_metadata(txn, changed)
@@ -143,7 +160,8 @@ class ProtectionStore:
         record = await rows.read_record(txn, record_id) if len(record_id) == RECORD_ID_BYTES else None
         if record is None:
             raise NotFound(
-                "no protection has this id: it was released, has expired, or never was", id=record_id[:RECORD_ID_BYTES]
+                "no protection has this id: it was released, has expired, or never was",
+                id=record_id[:RECORD_ID_BYTES].hex(),
             )
         return record
 
@@ -210,6 +228,34 @@ class ProtectionStore:
                     " raise the limit",
                     limit=limit,
                 )
+
+    def _check_share(self, user: str, meta_type: str, own: Sequence[Record], spans: int) -> None:
+        """Refuse one more record, of so many spans, to a client that holds as many as one may: the rest are for others.
+
+        What is kept for its change feeds, and for its jobs, is counted by itself: a client that has pinned much is not cut off
+        from its feeds, and can change its tables.
+        """
+        by = _BY_OWNER.get(meta_type, "")
+        held = sum(_BY_OWNER.get(record.meta_type, "") == by for record in own)
+        limit = int(self._settings[PER_OWNER_MAX])
+        if held >= limit:
+            probe("protect.owner_limit")
+            raise LimitReached(
+                f"{user} holds {held} protections{by}, and one client may hold {limit}"
+                f" ({PER_OWNER_MAX}); release some, or have an operator raise the limit",
+                limit=limit,
+            )
+        of_all, most = (
+            sum(len(record.spans) for record in own) + spans,
+            int(self._settings[SPANS_MAX] * SPANS_SHARE_MAX),
+        )
+        if of_all > most:
+            probe("protect.owner_spans_limit")
+            raise LimitReached(
+                f"this would make {of_all} protected spans of {user}, and one client may hold {most}, half of {SPANS_MAX};"
+                " release some, or have an operator raise the limit",
+                limit=most,
+            )
 
 
 def uncovered(records: Iterable[Record], ts: Timestamp, mode: Mode, wanted: Iterable[Span]) -> list[Span]:

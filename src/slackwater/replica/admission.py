@@ -25,6 +25,7 @@ from slackwater.codec.layout import META
 from slackwater.errors import ClockError, RangeMismatch, UsageError
 from slackwater.protocol.range import requests
 from slackwater.replica import declare
+from slackwater.replica.latches import LATCHES_PER_REQUEST_MAX
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import RangeDescriptor
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _ALONE = frozenset({*declare.WHOLE_RANGE, *declare.COLLECTING})
 _UPTO = frozenset({requests.Export, requests.ExportArrow, requests.Refresh})
 assert not _UPTO & _ALONE, "what changes a range reads no window of its past"
+assert requests.BATCH_REQUESTS_MAX <= LATCHES_PER_REQUEST_MAX, "a full batch of single keys can be latched"
 
 
 def check_size(batch: Batch) -> None:

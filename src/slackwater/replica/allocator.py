@@ -26,6 +26,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from slackwater.clock.timestamp import Timestamp, seconds_between
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,9 @@ UNEVEN_PERCENT = 5
 """… and also those whose counts differ by less than this part of the larger."""
 assert UNEVEN_MIN >= 2, "moving one replica between nodes that differ by one would never end"
 assert 0 < UNEVEN_PERCENT < 100, "a share of the replicas"
+assert describe("liveness.dead_after").default > describe("liveness.duration").default, (
+    "a node is declared dead long after its record has expired"
+)
 
 
 class NodeState(enum.Enum):

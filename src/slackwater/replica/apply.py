@@ -171,7 +171,8 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
         facts: dict[str, object] = {"packet": packet.range_id, "range": state.descriptor.range_id}
         raise InvariantViolation("I-04", facts | {"position": position, "applied": state.position})
     before = state
-    batch = WriteBatch()
+    batch: WriteBatch | None = None
+    effects: list[bytes] = []
     outcomes: list[ApplyOutcome] = []
     aftermath: list[Aftermath] = []
     for command in packet.commands:
@@ -189,9 +190,12 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
         if command.min_write_ts and command.min_write_ts <= state.closed:
             raise InvariantViolation("I-10", {"write": command.min_write_ts, "closed": state.closed, "at": position})
         if command.effects:
-            batch.extend_encoded(command.effects)
+            effects.append(command.effects)
         state = _advance(state, command)
-        if command.trigger is not None:
+        if command.trigger is not None:  # what it writes comes after the effects of its command, and before later ones
+            batch = WriteBatch() if batch is None else batch
+            batch.extend_encoded(effects)
+            effects = []
             state = _pull(state, command, batch, aftermath)
     state = msgspec.structs.replace(state, position=position)
     if state.closed < before.closed or state.lai < before.lai:
@@ -204,7 +208,10 @@ def apply_packet(state: RangeState, position: Position, packet: Packet) -> Appli
     assert state.read_floor >= before.read_floor, "nothing is forgotten of what was read"
     assert state.descriptor.generation >= before.descriptor.generation, "generations only move up"
     assert state.txn_floor >= before.txn_floor, "records that were collected stay collected (I-20)"
-    batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encode_state(state))
+    encoded = encode_state(state)
+    batch = WriteBatch() if batch is None else batch
+    batch.extend_encoded(effects)
+    batch.put(Family.LOCAL, state_key(state.descriptor.range_id), encoded)
     return Applied(state, batch, outcomes, aftermath)
 
 
@@ -258,9 +265,8 @@ def _pull(state: RangeState, command: Command, batch: WriteBatch, aftermath: lis
             assert (descriptor.start, descriptor.end) == (state.descriptor.start, state.descriptor.end), (
                 "only splits and merges move bounds"
             )
-            assert len(set(descriptor.replicas)) == len(descriptor.replicas) > 0, (
-                "one replica on a node, and at least one"
-            )
+            assert descriptor.replicas, "a range has at least one replica"
+            assert len(set(descriptor.replicas)) == len(descriptor.replicas), "one replica on a node"
             return replace(state, descriptor=descriptor)
         case AdoptTrigger(node):
             assert node not in state.descriptor.replicas, "only a replica that is not named is adopted"
@@ -302,12 +308,15 @@ def _split(
 ) -> RangeState:
     """Both sides start from the state this command leaves, closed timestamp included (pitfall 2)."""
     whole = state.descriptor
-    assert whole.start == left.start < left.end == right.start < right.end == whole.end, (
-        "a split divides, and loses nothing"
-    )
-    assert left.generation == right.generation > whole.generation, "both halves are newer than the whole"
-    assert left.replicas == right.replicas == whole.replicas, "both halves stay where the whole was"
-    assert left.range_id == whole.range_id != right.range_id, "the left half keeps the id"
+    assert whole.start == left.start < left.end, "the left half begins where the whole did, and holds keys"
+    assert left.end == right.start, "a split divides, and loses nothing"
+    assert right.start < right.end == whole.end, "the right half ends where the whole did, and holds keys"
+    assert left.generation > whole.generation, "both halves are newer than the whole"
+    assert left.generation == right.generation, "both halves are of one age"
+    assert left.replicas == whole.replicas, "both halves stay where the whole was"
+    assert right.replicas == whole.replicas, "both halves stay where the whole was"
+    assert left.range_id == whole.range_id, "the left half keeps the id"
+    assert right.range_id != whole.range_id, "the right half has an id of its own"
     assert state.frozen is None, "a frozen range is not split"
     right_state = RangeState(
         descriptor=right,
@@ -335,7 +344,8 @@ def _merge(state: RangeState, merged: RangeDescriptor, right: RangeDescriptor, f
     History that either side had is readable still, whatever the other's threshold.
     """
     assert merged.range_id == state.descriptor.range_id, "the left side keeps its id"
-    assert merged.start == state.descriptor.start < state.descriptor.end < merged.end, "a merge only adds keys"
+    assert merged.start == state.descriptor.start, "the merged range begins where the left side did"
+    assert state.descriptor.end < merged.end, "a merge only adds keys"
     assert merged.generation > state.descriptor.generation, "the merged range is newer than its sides"
     assert state.frozen is None, "a frozen range absorbs nothing"
     assert right.start == state.descriptor.end, "a merge joins neighbors"
@@ -351,11 +361,6 @@ def _merge(state: RangeState, merged: RangeDescriptor, right: RangeDescriptor, f
         stats=add_stats(state.stats, frozen.stats),
         kept=retained.kept,
     )
-
-
-def merge_in(packet: Packet) -> MergeTrigger | None:
-    """The merge in an entry, if there is one: before it is applied, the driver waits for the right side."""
-    return pauses_in(packet)[0]
 
 
 def pauses_in(packet: Packet) -> tuple[MergeTrigger | None, bool]:

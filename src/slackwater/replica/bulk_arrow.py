@@ -26,7 +26,7 @@ from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range import requests
 from slackwater.protocol.range.bulk import Blocks
 from slackwater.replica.fates import through
-from slackwater.storage.arrow import refuse_conflicts, scan_arrow
+from slackwater.storage.arrow import count_rows, refuse_conflicts, scan_arrow
 from slackwater.storage.changes import scan_changes
 from slackwater.storage.columns.build import INTENTS_MAX
 from slackwater.storage.columns.reading import PlanReader, read_segment
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slackwater.model.patches import Patch
+    from slackwater.protocol.range.bulk import ExportArrow, ScanArrow
     from slackwater.protocol.range.requests import Result
     from slackwater.replica.evaluate_bulk import BulkRead, BulkReads
     from slackwater.runtime.seam import Reader
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 PLANS_KEPT_MAX = 64
 SOFT = 2
 """How many times the limit of an answer its first batch of a segment may have."""
+assert SOFT >= 1, "a batch that fits an answer is one"
 LOOKED_AT_ONCE = 1024
 """Rows decoded together when one that cannot be is looked for."""
 
@@ -104,9 +106,10 @@ def _answer(
         if part.start > start:
             until = part.start
             break
-        answer = _from_segment(read, part, seen, shown, max_rows=max_rows, max_bytes=max_bytes)
-        if answer is not None:
-            bulk.segment_pages.append(part.kept)
+        found = _from_segment(read, part, seen, shown, max_rows=max_rows, max_bytes=max_bytes)
+        if found is not None:
+            answer, remade = found
+            bulk.segment_pages.append((part.kept, remade))
             tap("columns.read", read, seen, answer)
             return answer
         break
@@ -118,12 +121,12 @@ def _answer(
 
 def _from_segment(
     read: BulkRead, part: SegmentPart, reader: Reader, shown: Through | None, *, max_rows: int, max_bytes: int
-) -> Blocks | None:
-    """An answer of a segment and its changes; None when it has to be made of rows: then that is right, and slower."""
+) -> tuple[Blocks, int] | None:
+    """An answer of a segment and its changes, and of how many rows batches were merged anew; None: it is made of rows, slower."""
     start, plan = read.request.start, _plan_reader(read.request.plan)
     packed: list[memoryview] = []
     patches: list[Patch] = []
-    rows = rows_read = size = 0
+    rows = rows_read = size = remade = 0
     upto = start
     try:
         segment = part.kept.opened()
@@ -153,6 +156,7 @@ def _from_segment(
             rows += piece.rows
             rows_read += piece.rows_read
             size += piece.bytes_read
+            remade += piece.remade
             if piece.rows:
                 if piece.patch is not None:
                     patches.append(structs.replace(piece.patch, block=len(packed)))
@@ -167,7 +171,8 @@ def _from_segment(
     if upto == start:
         return None
     assert start < upto <= part.end, "an answer goes on inside the segment"
-    return Blocks(packed, rows, rows_read, size, upto if upto < read.request.end else None, patches)
+    assert rows <= rows_read, "a filter adds no rows"
+    return Blocks(packed, rows, rows_read, size, upto if upto < read.request.end else None, patches), remade
 
 
 def _with_shown(part: SegmentPart, start: bytes, shown: Through) -> DeltaView | None:
@@ -178,6 +183,8 @@ def _with_shown(part: SegmentPart, start: bytes, shown: Through) -> DeltaView | 
 
 def _read(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Blocks:
     """An answer read from rows, up to where a segment begins."""
+    if _counts(read.request):
+        return _count(read, until, reader, max_rows=max_rows, max_bytes=max_bytes)
     packed: list[memoryview] = []
     rows = rows_read = bytes_read = made = 0
     resume: bytes | None = None
@@ -193,7 +200,34 @@ def _read(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_by
                 break
     if resume is None and until < read.request.end:
         resume = until
+    assert rows <= rows_read, "a filter adds no rows"
+    assert resume is None or read.request.start < resume <= read.request.end, "an answer gets further, inside the span"
     return Blocks(packed, rows, rows_read, bytes_read, resume)
+
+
+def _counts(request: ScanArrow | ExportArrow) -> bool:
+    """Whether a job asks for no column of any row: then no value is looked into. Others learn of a row that is damaged."""
+    if not isinstance(request, requests.ScanArrow) or not request.once:
+        return False
+    plan = decode_plan(request.plan)
+    return plan.columns == () and not plan.predicates
+
+
+def _count(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Blocks:
+    """How many rows there are, as an answer without blocks."""
+    start, end = read.request.start, read.request.end
+    found = count_rows(
+        reader,
+        start,
+        until,
+        ts=read.ts,
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+        uncertain_upto=read.uncertain_upto,
+    )
+    resume = until if found.resume is None and until < end else found.resume
+    assert resume is None or start < resume <= end, "a count gets further, inside the span"
+    return Blocks([], found.rows, found.rows, found.size, resume)
 
 
 def _decodable(read: BulkRead, until: bytes, reader: Reader, *, max_rows: int, max_bytes: int) -> Iterator[ArrowBlock]:

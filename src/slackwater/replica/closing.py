@@ -60,4 +60,5 @@ def try_close(
     closed = buffer.close(target=ts, limit=upto)
     invariant(closed >= ts, "I-11", closed=closed, target=ts, upto=upto)
     lai = buffer.assigned_lai if buffer.in_flight else state.lai
+    assert lai >= state.lai, "a promise names what is applied, or what is on its way (I-12)"
     return Closed(lai, state.lease.epoch, quiet=not buffer.in_flight)

@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MAX, Timestamp
-from slackwater.codec.layout import LOCAL, anchored, prefix_span, range_local
+from slackwater.codec.layout import KV, LOCAL, anchored, prefix_span, range_local
 from slackwater.errors import UsageError
 from slackwater.model.spans import Span
+from slackwater.model.txns import TXN_NAME_BYTES
 from slackwater.protocol.range.requests import (
     READS,
     VERSION_WRITES,
@@ -31,6 +32,7 @@ from slackwater.protocol.range.requests import (
     EndTxn,
     Export,
     ExportArrow,
+    FillRows,
     ForgetLocks,
     GcSpan,
     GcTxnRecords,
@@ -59,6 +61,7 @@ from slackwater.protocol.range.requests import (
     TransferLease,
 )
 from slackwater.replica.latches import LATCHES_PER_REQUEST_MAX, LatchSpan, read_latch, write_latch
+from slackwater.replica.together import EndEach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,17 +92,24 @@ POINTS = (Get, Put, ConditionalPut, InitPut, Increment, Delete)
 _POINTS, _READS, _VERSION_WRITES = frozenset(POINTS), frozenset(READS), frozenset(VERSION_WRITES)
 _WHOLE_RANGE, _UNLATCHED = frozenset(WHOLE_RANGE), frozenset(UNLATCHED)
 assert _WHOLE_RANGE.isdisjoint(_READS), "what changes the range is no read"
-_RECORDS = frozenset({EndTxn, HeartbeatTxn, PushTxn, QueryTxn, ForgetLocks})
+_RECORDS = frozenset({EndTxn, EndEach, HeartbeatTxn, PushTxn, QueryTxn, ForgetLocks})
 assert _POINTS <= _READS | _VERSION_WRITES, "a request for one key reads or writes versions"
 assert _RECORDS.isdisjoint(_VERSION_WRITES), "a record is not a version"
 assert _UNLATCHED.isdisjoint(_WHOLE_RANGE), "what changes the range is latched"
+assert _UNLATCHED.isdisjoint(_VERSION_WRITES), "what writes versions is latched"
+assert frozenset(COLLECTING).isdisjoint(_WHOLE_RANGE), "collecting takes its own latch, and not the range's"
 assert frozenset(COLLECTING).isdisjoint(_VERSION_WRITES | _READS), "collecting neither reads nor writes the present"
 
 
 @lru_cache(maxsize=TXN_KEYS_MAX)
 def txn_key(anchor: bytes, txn_id: bytes) -> bytes:
     """Where the record of a transaction lives in the LOCAL family: with its anchor key, so that it moves with it."""
-    return anchored(anchor, txn_id)
+    return anchored(anchor, txn_id[:TXN_NAME_BYTES])
+
+
+assert ALL_RECORDS.start < txn_key(KV, bytes(16)) < ALL_RECORDS.end, (
+    "a latch on all records is one on the record of every transaction"
+)
 
 
 @lru_cache(maxsize=RANGE_KEYS_MAX)
@@ -134,9 +144,9 @@ def span_of(request: Request) -> tuple[bytes, bytes | None] | None:
             return start, end
         case ScanArrow(start, end) | ExportArrow(start, end) | GcSpan(start, end):
             return start, end
-        case PutRows(keys=keys):
+        case PutRows(keys=keys) | FillRows(keys=keys):
             if not keys:
-                raise UsageError("PutRows needs at least one row")
+                raise UsageError(f"{type(request).__name__} needs at least one row")
             return keys[0], keys[-1] + b"\x00"
         case Split(at):
             return at, None
@@ -232,7 +242,7 @@ def _latches_of(batch: Batch, request: Request, *, read_at: Timestamp, write_at:
             yield read_latch(start, end, at=read_at)
         case Refresh(start, end, _, upto) | Export(start, end, _, upto) | ExportArrow(start, end, _, upto):
             yield read_latch(start, end, at=upto)
-        case PutRows(keys=keys) if len(keys) <= LATCH_POINTS_MAX:
+        case PutRows(keys=keys) | FillRows(keys=keys) if len(keys) <= LATCH_POINTS_MAX:
             for key in keys:
                 yield write_latch(key, at=write_at)
         case ResolveIntents(_, keys, spans):
@@ -276,6 +286,8 @@ def _record_latches(batch: Batch, request: Request) -> list[LatchSpan]:
             return [read_latch(txn_key(anchor, txn_id))]
         case ForgetLocks(txn_id, anchor):
             return [write_latch(txn_key(anchor, txn_id))]
+        case EndEach(ends):
+            return [write_latch(txn_key(txn.anchor, txn.txn_id)) for txn, _ in ends]
     txn = batch.header.txn
     if txn is None:
         raise UsageError(f"{type(request).__name__} needs a transaction in the header")

@@ -32,6 +32,7 @@ from slackwater.protocol.range import requests
 from slackwater.replica import declare, evaluate_bulk, evaluate_data, evaluate_gc, evaluate_range, evaluate_txn
 from slackwater.replica.evaluation import Evaluation, View, Work
 from slackwater.replica.fates import highest_looked_at, through
+from slackwater.replica.together import EndEach, are_combined
 from slackwater.storage.overlay import Overlay
 
 if TYPE_CHECKING:
@@ -64,10 +65,12 @@ HANDLERS: dict[type, Callable[[Work, Any], Any]] = {
     requests.Delete: evaluate_data.delete,
     requests.DeleteRange: evaluate_data.delete_range,
     requests.PutRows: evaluate_data.put_rows,
+    requests.FillRows: evaluate_data.fill_rows,
     requests.RaiseGcThreshold: evaluate_gc.raise_threshold,
     requests.GcVersions: evaluate_gc.gc_versions,
     requests.GcSpan: evaluate_gc.gc_span,
     requests.EndTxn: evaluate_txn.end_txn,
+    EndEach: evaluate_txn.end_each,
     requests.HeartbeatTxn: evaluate_txn.heartbeat_txn,
     requests.PushTxn: evaluate_txn.push_txn,
     requests.QueryTxn: evaluate_txn.query_txn,
@@ -90,6 +93,10 @@ VERSION_WRITES = frozenset(requests.VERSION_WRITES)
 ALLOWED_FROZEN = (requests.Thaw, requests.LeaseInfo, requests.TransferLease)
 assert HANDLERS.keys() >= VERSION_WRITES, "every write is evaluated"
 assert frozenset(declare.WHOLE_RANGE) <= HANDLERS.keys(), "every change of a range is evaluated"
+assert HANDLERS.keys() >= frozenset(requests.FOLLOWER_READS) - {requests.QueryResolved}, (
+    "what followers serve is evaluated"
+)
+assert VERSION_WRITES.isdisjoint(ALLOWED_FROZEN), "a frozen range takes no writes (I-10)"
 
 
 def evaluate(batch: Batch, view: View) -> Evaluation:
@@ -153,6 +160,7 @@ def _attempt(
     if (
         len(batch.requests) > 1
         and not _write_and_commit(batch, one_phase=one_phase)
+        and not are_combined(batch)
         and not declare.is_read_only(batch)
     ):
         reader = Overlay(reader, evaluation.effects)
@@ -249,16 +257,16 @@ def _written_spans(request: requests.Request) -> Iterator[tuple[bytes, bytes | N
     """What a write must stay above the reads of.
 
     A few rows are looked up one by one: what was read between them is not in their way, and on a busy range the span around
-    them holds nearly everybody's reads.
+    them holds nearly all reads.
     """
-    if type(request) is requests.PutRows and len(request.keys) <= FLOOR_POINTS_MAX:
+    if isinstance(request, requests.PutRows | requests.FillRows) and len(request.keys) <= FLOOR_POINTS_MAX:
         yield from ((key, None) for key in request.keys)
     elif (span := declare.span_of(request)) is not None:
         yield span
 
 
 def _check_inside_lease(view: View, read_ts: Timestamp, write_ts: Timestamp) -> None:
-    """Nothing may be served at or above the end of the lease: the next holder starts there (I-07)."""
+    """Refuse to serve at or above the end of the lease: the next holder starts there (I-07)."""
     if max(read_ts, write_ts) >= view.lease_end and view.lease_end != MAX:
         lease, range_id = view.state.lease, view.state.descriptor.range_id
         raise NotLeaseholder(

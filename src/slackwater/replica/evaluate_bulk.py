@@ -20,6 +20,7 @@ the first bulk read is done, by the thread that does it.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MIN
@@ -27,6 +28,7 @@ from slackwater.errors import UsageError
 from slackwater.model.scan_plan import decode_plan
 from slackwater.protocol.range.bulk import BULK, BULK_BYTES_DEFAULT, BULK_BYTES_MAX, ExportArrow, ScanArrow
 from slackwater.replica.evaluate_data import check_window, note_read, uncertain_upto
+from slackwater.settings import describe
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 WANTED_ROWS = 64
 """A page of rows from so many on: a segment would have helped."""
+assert describe("gateway.page_bytes").safe[1] <= BULK_BYTES_MAX, "a page that can be asked for can be answered"
 
 
 class BulkRead(NamedTuple):
@@ -89,10 +92,15 @@ class BulkReads:
         self.reads: list[BulkRead] = []
         self.parts: dict[int, list[SegmentPart]] = {}
         """By the number of the read: what there is in columns of its span."""
-        self.segment_pages: list[KeptSegment] = []
-        """For each page that came from a segment, which one."""
+        self.segment_pages: list[tuple[KeptSegment, int]] = []
+        """For each page that came from a segment, which one, and the rows of batches that were merged anew for it."""
         self.row_pages: list[tuple[ScanArrow, int]] = []
         """Reads that were made of rows, and how many they were."""
+
+    @property
+    def once(self) -> bool:
+        """Whether all reads are of a job that comes once and holds up a table's schema meanwhile."""
+        return all(isinstance(read.request, ScanArrow) and read.request.once for read in self.reads)
 
     def look_up(self, shelf: Shelf) -> None:
         """Take what there is in columns; in the step in which the snapshot is taken that `run` will read."""
@@ -101,6 +109,10 @@ class BulkReads:
                 found = shelf.find(request.start, request.end, ts=ts, threshold=self.threshold)
                 if found:
                     self.parts[number] = found
+                    assert all(one.end <= other.start for one, other in pairwise(found)), "segments do not overlap"
+                    assert all(part.kept.anchor <= ts for part in found), (
+                        "a segment holds nothing of a read's future (I-38)"
+                    )
 
     def broken(self) -> list[KeptSegment]:
         """Segments that turned out to be damaged."""
@@ -109,11 +121,12 @@ class BulkReads:
     def hand_in(self, shelf: Shelf) -> None:
         """Count what was read, and say what would have been cheaper from columns; on the loop again."""
         shelf.pages += len(self.segment_pages)
-        for kept in self.segment_pages:
+        for kept, remade in self.segment_pages:
             kept.uses += 1
+            kept.remade_rows += remade
         shelf.row_pages += len(self.row_pages)
         for request, rows in self.row_pages:
-            if rows >= WANTED_ROWS:
+            if rows >= WANTED_ROWS and not request.once:
                 shelf.want(decode_plan(request.plan).schema().table_id)
 
     def run(self, reader: Reader) -> list[Result]:

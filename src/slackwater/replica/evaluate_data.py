@@ -46,6 +46,9 @@ def get(work: Work, request: requests.Get) -> Result:
 def scan(work: Work, request: requests.Scan) -> Result:
     """Rows in order."""
     rows = _scan(work, request.start, request.end, reverse=False)
+    assert not rows.keys or request.start <= rows.keys[0] <= rows.keys[-1] < request.end, (
+        "rows of the span that was asked for"
+    )
     # Only what was looked at counts as read: beyond the resume key nothing was promised.
     note_read(work, request.start, rows.resume or request.end, work.read_ts)
     return requests.Rows(rows.keys, rows.values, rows.resume)
@@ -54,6 +57,9 @@ def scan(work: Work, request: requests.Scan) -> Result:
 def reverse_scan(work: Work, request: requests.ReverseScan) -> Result:
     """Rows from the end."""
     rows = _scan(work, request.start, request.end, reverse=True)
+    assert not rows.keys or request.start <= rows.keys[-1] <= rows.keys[0] < request.end, (
+        "rows of the span that was asked for"
+    )
     note_read(work, rows.resume or request.start, request.end, work.read_ts)
     return requests.Rows(rows.keys, rows.values, rows.resume)
 
@@ -94,6 +100,8 @@ def export(work: Work, request: requests.Export) -> Result:
         max_bytes=header.max_bytes,
     )
     note_read(work, request.start, found.resume or request.end, request.upto)
+    assert not found.timestamps or request.after < min(found.timestamps), "only what is new since was asked for"
+    assert not found.timestamps or max(found.timestamps) <= request.upto, "nothing above the window is shown (I-16)"
     assert len(found.keys) == len(found.timestamps) == len(found.values), "a version has a key, a time and a value"
     assert found.resume is None or request.start <= found.resume <= request.end, "what is left lies in the span"
     return requests.Versions(found.keys, list(found.timestamps), found.values, found.resume)
@@ -228,6 +236,31 @@ def put_rows(work: Work, request: requests.PutRows) -> Result:
         must_be_new=request.must_be_new,
     )
     return _wrote(work, written)
+
+
+def fill_rows(work: Work, request: requests.FillRows) -> Result:
+    """Set those of many keys that were not written after a timestamp; answers with those that were left out.
+
+    Below what was collected, that a key has no version says nothing: a deletion may have been there.
+    """
+    start, end = request.keys[0], request.keys[-1] + b"\x00"
+    if work.txn is not None or start < KV:
+        raise UsageError("entries are filled in for tables, outside transactions")
+    if request.above >= work.write_ts:
+        raise UsageError("entries are filled in as of the past; give a timestamp before now", above=request.above)
+    check_window(work, start, end, after=request.above)
+    left, written = writes.fill_rows(
+        work.reader,
+        work.effects,
+        request.keys,
+        request.values,
+        ts=work.write_ts,
+        above=request.above,
+        alone=request.alone,
+    )
+    if written is not None:
+        _wrote(work, written)
+    return requests.Rows(left, [])
 
 
 def _check_record(work: Work, request: requests.Put | requests.ConditionalPut | requests.InitPut) -> None:

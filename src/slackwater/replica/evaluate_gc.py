@@ -71,6 +71,8 @@ def gc_versions(work: Work, request: requests.GcVersions) -> Result:
         raise UsageError(f"at most {GC_VERSIONS_MAX} versions are collected at once; divide the request")
     collected = gc.collect_keys(work.reader, work.effects, points, stretches=_stretches(state))
     assert 0 <= collected.versions <= GC_VERSIONS_MAX, "no more versions go than were named"
+    assert collected.stats.live_bytes == collected.stats.live_keys == 0, "what is collected was not live (I-26)"
+    assert collected.stats.intents == 0, "an intent is never collected (I-26)"
     work.evaluation.add_stats(collected.stats)
     work.evaluation.generation = state.descriptor.generation
     return requests.Number(collected.versions)

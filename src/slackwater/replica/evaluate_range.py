@@ -83,6 +83,8 @@ def subsume(work: Work, request: requests.Subsume) -> None:
         # Reads went on until the freeze applied here, so the floor is looked up *after* that: everything this leaseholder
         # ever served was at or below its clock, or is the highest of its cache (evaluation would miss the last of them).
         served = cache.highest if cache is not None else now
+        assert state.frozen is not None, "a freeze is answered from the state in which it applied"
+        assert state.frozen.left_generation == request.left_generation, "the freeze that was asked for has applied"
         return requests.SubsumeResult(
             position=state.position,
             lai=state.lai,

@@ -8,10 +8,10 @@ import msgspec
 
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.codec.layout import anchored_span
-from slackwater.errors import UsageError
+from slackwater.errors import RetryableError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.spans import Span
-from slackwater.model.txns import Resolution, Txn, TxnRecord, TxnStatus
+from slackwater.model.txns import Resolution, Txn, TxnRecord, TxnStatus, asks_for
 from slackwater.protocol.log.commands import GcTrigger
 from slackwater.protocol.range import requests
 from slackwater.replica import records
@@ -19,6 +19,7 @@ from slackwater.replica.declare import txn_key
 from slackwater.replica.evaluation import Evaluation
 from slackwater.replica.latches import LATCHES_PER_REQUEST_MAX
 from slackwater.runtime.seam import Family
+from slackwater.settings import describe
 from slackwater.storage.intents import resolve, resolve_span
 from slackwater.storage.stats import ZERO
 
@@ -27,19 +28,29 @@ if TYPE_CHECKING:
 
     from slackwater.protocol.range.requests import Batch, Result
     from slackwater.replica.evaluation import View, Work
+    from slackwater.replica.together import EndEach
 
 RECORDS_COLLECTED_MAX = 1_000
 """Transaction records removed by one command."""
 LOCKS_INLINE_MAX = 1_000
 """Intents that EndTxn resolves in its own command; the rest is left to the coordinator."""
 assert LOCKS_INLINE_MAX <= LATCHES_PER_REQUEST_MAX, "locks that are resolved here can be latched"
+assert describe("txn.record_retention").default > describe("txn.expiration").default, (
+    "the record of a transaction that has ended outlasts its coordinator's patience"
+)
 
 
 def end_txn(work: Work, request: requests.EndTxn) -> Result:
     """Commit or roll back, and resolve the intents that lie in this range."""
     txn = _txn(work)
-    record = work.record if work.one_phase else records.read_record(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    record = (
+        work.record if work.one_phase else records.record_in_place(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    )
     work.evaluation.records = (txn.txn_id,)
+    if record is not None and not request.commit and record.txn_id != txn.txn_id:
+        return requests.Committed(TxnStatus.ABORTED, MIN)  # the place is another one's: it never had a record
+    if record is not None:
+        records.check_place(record, txn)
     if record is not None and record.status is TxnStatus.COMMITTED:
         # A repeated EndTxn whose first answer was lost: the matter is decided.
         return _committed(record)
@@ -47,7 +58,20 @@ def end_txn(work: Work, request: requests.EndTxn) -> Result:
         return _roll_back(work, request, record, txn)
     records.check_commit(record, txn, request, commit_ts=work.write_ts, txn_floor=work.view.state.txn_floor)
     assert work.write_ts >= txn.write_ts, "a transaction commits at or above where it wrote (I-18)"
-    return _committed(_finished(work, request, txn, TxnStatus.COMMITTED, work.write_ts))
+    return _committed(_finished(work, request, record, txn, TxnStatus.COMMITTED, work.write_ts))
+
+
+def end_each(work: Work, request: EndEach) -> Result:
+    """Commit transactions that are one write of this batch each. One that has a record already is for that one alone to meet."""
+    floor, ts = work.view.state.txn_floor, work.write_ts
+    for txn, end in request.ends:
+        if records.record_in_place(work.reader, anchor=txn.anchor, txn_id=txn.txn_id) is not None:
+            raise RetryableError("one of these transactions has a record already", txn_id=txn.txn_id)
+        records.check_commit(None, txn, end, commit_ts=ts, txn_floor=floor)
+        assert ts >= txn.write_ts, "a transaction commits at or above where it wrote (I-18)"
+        _finished(work, end, None, txn, TxnStatus.COMMITTED, ts)
+    work.evaluation.records = tuple(txn.txn_id for txn, _ in request.ends)
+    return requests.Done()
 
 
 def _committed(record: TxnRecord) -> requests.Committed:
@@ -61,7 +85,12 @@ def _committed(record: TxnRecord) -> requests.Committed:
 def record_before(batch: Batch, view: View) -> TxnRecord | None:
     """The record of the transaction that a one-phase batch commits, before it does."""
     txn = batch.header.txn
-    return None if txn is None else records.read_record(view.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    if txn is None:
+        return None
+    record = records.record_in_place(view.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    if record is not None:
+        records.check_place(record, txn)
+    return record
 
 
 def already_committed(batch: Batch, record: TxnRecord) -> Evaluation:
@@ -77,12 +106,15 @@ def already_committed(batch: Batch, record: TxnRecord) -> Evaluation:
 def _roll_back(work: Work, request: requests.EndTxn, record: TxnRecord | None, txn: Txn) -> Result:
     if record is None and txn.start <= work.view.state.txn_floor:
         return requests.Committed(TxnStatus.ABORTED, MIN)
-    _finished(work, request, txn, TxnStatus.ABORTED, txn.write_ts)
+    _finished(work, request, record, txn, TxnStatus.ABORTED, txn.write_ts)
     return requests.Committed(TxnStatus.ABORTED, MIN)
 
 
-def _finished(work: Work, request: requests.EndTxn, txn: Txn, status: TxnStatus, ts: Timestamp) -> TxnRecord:
+def _finished(
+    work: Work, request: requests.EndTxn, before: TxnRecord | None, txn: Txn, status: TxnStatus, ts: Timestamp
+) -> TxnRecord:
     """Write the final record and resolve the local intents in the same command."""
+    assert status is not TxnStatus.PENDING, "a record that is final says how it ended"
     here, keys, spans = work.view.state.descriptor, request.lock_keys, request.lock_spans
     left_keys: tuple[bytes, ...] = ()
     left_spans: tuple[tuple[bytes, bytes], ...] = ()
@@ -102,7 +134,7 @@ def _finished(work: Work, request: requests.EndTxn, txn: Txn, status: TxnStatus,
         epoch=txn.epoch,
         status=status,
         write_ts=ts,
-        heartbeat=work.view.now,
+        heartbeat=work.view.now if before is None else Timestamp(max(before.heartbeat, work.view.now)),
         lock_keys=left_keys,
         lock_spans=left_spans,
         resolved=not left_keys and not left_spans,
@@ -113,7 +145,7 @@ def _finished(work: Work, request: requests.EndTxn, txn: Txn, status: TxnStatus,
 def heartbeat_txn(work: Work, request: requests.HeartbeatTxn) -> Result:
     """Keep a transaction alive; tells the coordinator if it no longer is."""
     txn = _txn(work)
-    record = records.read_record(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
+    record = records.record_in_place(work.reader, anchor=txn.anchor, txn_id=txn.txn_id)
     work.evaluation.records = (txn.txn_id,)
     return requests.TxnResult(
         records.heartbeat(work.effects, record, txn, now=work.view.now, txn_floor=work.view.state.txn_floor)
@@ -123,7 +155,10 @@ def heartbeat_txn(work: Work, request: requests.HeartbeatTxn) -> Result:
 def push_txn(work: Work, request: requests.PushTxn) -> Result:
     """Decide what became of a transaction, or say that the pusher has to wait for it."""
     pushee = request.pushee
-    record = records.read_record(work.reader, anchor=pushee.anchor, txn_id=pushee.txn_id)
+    collected = pushee.start <= work.view.state.txn_floor
+    # What had a record that was collected may have committed, whatever has the place since (M11).
+    read = records.read_record if collected else records.record_in_place
+    record = read(work.reader, anchor=pushee.anchor, txn_id=pushee.txn_id)
     outcome = records.push(
         work.effects,
         record,
@@ -137,9 +172,9 @@ def push_txn(work: Work, request: requests.PushTxn) -> Result:
         assert record is None or record.status is TxnStatus.PENDING, "only an undecided transaction is waited for"
         work.evaluation.parked = pushee.txn_id
         return requests.Pushed(records.unsettled(request, record))
-    assert outcome.txn_id == pushee.txn_id, "the answer is about the transaction that was pushed"
-    work.evaluation.records = (pushee.txn_id,)
-    return requests.Pushed(outcome, ambiguous=record is None and pushee.start <= work.view.state.txn_floor)
+    assert asks_for(pushee.txn_id, outcome.txn_id), "the answer is about the transaction that was pushed"
+    work.evaluation.records = (outcome.txn_id,)
+    return requests.Pushed(outcome, ambiguous=record is None and collected)
 
 
 def query_txn(work: Work, request: requests.QueryTxn) -> Result:
@@ -152,6 +187,7 @@ def resolve_intents(work: Work, request: requests.ResolveIntents) -> Result:
     done = _resolve(work, request.resolution, list(request.keys), list(request.spans))
     more = done.keys < len(request.keys) or len(done.spans) < len(request.spans)
     alone = len(request.spans) == 1 and not request.keys
+    assert done.resume is None or more, "what goes on is not done"
     return requests.Number(done.found, more=more, resume=done.resume if alone else None)
 
 
@@ -159,7 +195,7 @@ def forget_locks(work: Work, request: requests.ForgetLocks) -> Result:
     """Note that every intent of a finished transaction is gone."""
     record = records.read_record(work.reader, anchor=request.anchor, txn_id=request.txn_id)
     if record is not None and record.status is not TxnStatus.PENDING and not record.resolved:
-        assert record.txn_id == request.txn_id, "the record that was asked for"
+        assert asks_for(request.txn_id, record.txn_id), "the record that was asked for"
         records.write_record(work.effects, msgspec.structs.replace(record, lock_keys=(), lock_spans=(), resolved=True))
     return requests.Done()
 

@@ -101,7 +101,7 @@ class RetentionRules(Protocol):
 
 
 class NoRules:
-    """Nothing is known, so nothing is collected."""
+    """Rules of a node that knows none: it collects nothing."""
 
     def permit(self, state: RangeState) -> Permit:
         """No permit."""
@@ -245,6 +245,7 @@ class Evaluation:
         results = self.results
         if self.finishers:
             results = [*results, *(finish(state, now) for finish in self.finishers)]
+        assert self.batch is None or len(results) == len(self.batch.requests), "a result for every request"
         assert node_id > 0, "a node answers"
         return BatchResult(results, self.ts, self.txn_write_ts, node_id, by_follower, served)
 

@@ -47,7 +47,7 @@ from slackwater.hooks import level
 from slackwater.replica.spanmap import KeyIndex, SpanMap, check_span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 RequestId = NewType("RequestId", int)
 
@@ -98,7 +98,7 @@ class Latch:
 
 
 class WaitingLatch(msgspec.Struct, frozen=True):
-    """Not yet: `behind` must leave first. On a hot key the last in the queue stands for all before it."""
+    """A latch that is not granted: `behind` must leave first. On a hot key the last in the queue stands for all before it."""
 
     request: RequestId
     behind: tuple[RequestId, ...]
@@ -145,14 +145,18 @@ class _Table:
             self.spans.change(span.start, span.end, lambda cover: tuple(h for h in cover if h[0] is not latch))
             self.spans_held -= 1
             assert self.spans_held >= 0, "a span is given back once"
+            assert self.spans_held or len(self.spans) == 1, "nothing is left of spans that were given back"
 
 
 class LatchManager:
     """All latches of one range. Pure: `release` returns the requests that are granted by it."""
 
     def __init__(self, *, requests_max: int = REQUESTS_MAX) -> None:
+        assert requests_max > 0, "a range takes requests"
         self._requests_max = requests_max
         self._latches: dict[RequestId, Latch] = {}
+        self.inside: Mapping[RequestId, Latch] = self._latches
+        """Requests inside, waiting or granted."""
         self._reads = _Table()
         self._writes = _Table()
         self._sequence = 0
@@ -192,6 +196,11 @@ class LatchManager:
         if not (writes.points or writes.spans_held or reads.points or reads.spans_held):
             return True
         return not self._earlier_conflicts(Latch(RequestId(0), self._sequence + 1, spans))
+
+    def may_touch(self, key: bytes) -> bool:
+        """Whether a request inside has declared this key, or any span."""
+        reads, writes = self._reads, self._writes
+        return key in writes.points or key in reads.points or writes.spans_held > 0 or reads.spans_held > 0
 
     def _arrival(self, request: RequestId, spans: Sequence[LatchSpan]) -> Latch:
         """The place of a request that arrives now, if there is room and what it declares is in order."""
@@ -289,6 +298,7 @@ class LatchManager:
                 assert dependent.request in self._latches, "a request that is woken still waits"
                 dependent.waits_for = None
                 granted.append(dependent)
+        assert all(latch.sequence > gone.sequence for latch in granted), "only later requests wait for an earlier one"
         granted.sort(key=_by_arrival)
         return [latch.request for latch in granted]
 

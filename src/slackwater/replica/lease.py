@@ -3,7 +3,7 @@
     ──────────── VALID ────────────┬── STASIS ──┬──────── EXPIRED ────────►  time
                        end - max_offset        end
 
-In stasis the holder serves nothing: another node's clock may already be past the end. After the end anybody with a replica
+In stasis the holder serves nothing: another node's clock may already be past the end. After the end any node with a replica
 may ask for the next lease; for an epoch-based one it first ends the epoch in the holder's liveness record, so that the
 end can no longer move (I-07). A record that is not known is neither live nor dead: *unknown ⇒ do not declare dead*.
 
@@ -79,7 +79,9 @@ def next_expiration_lease(held: Lease, node: NodeId, *, now: Timestamp, duration
     same = (held.holder, held.life) == (node, life)
     start = now if same else Timestamp(max(now, held.expiration + 1))
     assert same or start > held.expiration, "leases of different holders do not overlap (I-07)"
-    return Lease(node, LeaseSequence(held.sequence + 1), start, Epoch(0), add_seconds(start, duration_s), life)
+    lease = Lease(node, LeaseSequence(held.sequence + 1), start, Epoch(0), add_seconds(start, duration_s), life)
+    assert lease.start < lease.expiration, "a lease lasts"
+    return lease
 
 
 def next_epoch_lease(

@@ -37,6 +37,11 @@ class LoadMeter:
         self._seen += 1
         return self._seen % SAMPLE_EVERY == 1
 
+    @property
+    def counted(self) -> int:
+        """Requests since this meter was made."""
+        return self._seen
+
     def sample(self, key: bytes) -> None:
         """Leave a key."""
         assert 0 <= self._at < KEYS_KEPT, "the oldest sample is replaced"

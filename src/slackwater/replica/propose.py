@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.closedts.tracker import TRACKED_MAX
 from slackwater.errors import EntryTooLarge, InvariantViolation, Overloaded
 from slackwater.hooks import buggify, level
 from slackwater.model.descriptors import LeaseAppliedIndex, LeaseSequence
@@ -31,8 +32,12 @@ from slackwater.protocol.log.commands import (
     Trigger,
     encode_packet,
 )
+from slackwater.replica.latches import REQUESTS_MAX
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slackwater.closedts.tracker import Token, Tracker
     from slackwater.model.ids import RangeId
 
@@ -40,6 +45,9 @@ PROPOSALS_MAX = 8192
 """Proposals buffered or in flight on one range."""
 OVERHEAD_BYTES = 256
 """Room for a command's fields besides its effects, when entries are cut to size."""
+assert PROPOSALS_MAX <= TRACKED_MAX, "every proposal that waits can be tracked"
+assert PROPOSALS_MAX <= REQUESTS_MAX, "every request whose command waits can hold its latches"
+assert describe("log.entry_bytes_max").hostile[0] > OVERHEAD_BYTES, "the smallest entry has room for a command"
 assert PROPOSALS_MAX >= COMMANDS_PER_PACKET_MAX, "one entry's worth of commands fits the buffer"
 
 W = TypeVar("W")
@@ -114,6 +122,7 @@ class ProposalBuffer(Generic[W]):
     """Proposals of one leaseholder, under one lease at a time."""
 
     def __init__(self, range_id: RangeId, tracker: Tracker, *, entry_bytes_max: int) -> None:
+        assert entry_bytes_max >= OVERHEAD_BYTES, "an entry has room for a command"
         self.range_id = range_id
         self.tracker = tracker
         self.entry_bytes_max = entry_bytes_max
@@ -128,8 +137,9 @@ class ProposalBuffer(Generic[W]):
         assert sequence >= self.sequence, "leases follow each other (I-07)"
         assert sequence > self.sequence or lai >= self.assigned_lai, "indexes of one lease only move up (I-05)"
         dead = list(self._waiting.values())
+        self.tracker.leave([proposal.token for proposal in dead if proposal.token is not None])
         for proposal in dead:
-            self._untrack(proposal)
+            proposal.token = None
         self._buffered.clear()
         self._waiting.clear()
         assert self.tracker.count == 0, "nothing of the former lease holds closing back (pitfall 6)"
@@ -181,12 +191,16 @@ class ProposalBuffer(Generic[W]):
         chosen = self._take()
         if not chosen:
             return None
-        before = self.assigned_closed
+        before, lai = self.assigned_closed, self.assigned_lai
+        leaving: list[Token] = []
         for proposal in chosen:
-            self.assigned_lai = LeaseAppliedIndex(self.assigned_lai + 1)
-            proposal.lai = self.assigned_lai
-            self._untrack(proposal)
-        self.close(target=close_target, limit=close_limit)
+            lai = LeaseAppliedIndex(lai + 1)
+            proposal.lai = lai
+            if proposal.token is not None:
+                leaving.append(proposal.token)
+                proposal.token = None
+        self.assigned_lai = lai
+        self.close(target=close_target, limit=close_limit, leaving=leaving)
         assert self.assigned_closed >= before, "closing only moves up (I-09)"
         assert chosen[-1].lai == self.assigned_lai, "the last command has the last index"
         commands = [self._command(p, before) for p in chosen[:-1]]
@@ -210,9 +224,12 @@ class ProposalBuffer(Generic[W]):
         )
         return encode_packet(Packet(self.range_id, [empty]))
 
-    def close(self, *, target: Timestamp, limit: Timestamp) -> Timestamp:
-        """Raise the assigned closed timestamp as far as the policy, the tracker and the lease allow (I-11)."""
-        lowest = self.tracker.lower_bound()
+    def close(self, *, target: Timestamp, limit: Timestamp, leaving: Sequence[Token] = ()) -> Timestamp:
+        """Raise the assigned closed timestamp as far as the policy, the tracker and the lease allow (I-11).
+
+        `leaving` are the places of proposals that have just got their indexes: they hold closing back no more.
+        """
+        lowest = self.tracker.leave(leaving)
         if lowest is not None and lowest <= self.assigned_closed:
             raise InvariantViolation("I-10", {"tracked": lowest, "closed": self.assigned_closed})
         target = Timestamp(min(target, limit))
@@ -228,6 +245,7 @@ class ProposalBuffer(Generic[W]):
 
     def withdraw(self, flight: Flight[W]) -> list[Proposal[W]]:
         """The log refused the entry for good: its proposals, which never apply."""
+        assert all(p.token is None for p in flight.proposals), "what was sent holds closing back no more"
         return [p for p in flight.proposals if self._waiting.pop(p.command_id, None) is not None]
 
     def _take(self) -> list[Proposal[W]]:
@@ -239,6 +257,7 @@ class ProposalBuffer(Generic[W]):
                 break
             count += 1
         assert count <= COMMANDS_PER_PACKET_MAX, "an entry holds what a decoder accepts"
+        assert count or not self._buffered, "what is buffered gets its turn"
         chosen, self._buffered = self._buffered[:count], self._buffered[count:]
         return chosen
 
@@ -256,11 +275,6 @@ class ProposalBuffer(Generic[W]):
             trigger=proposal.trigger,
             generation=proposal.generation,
         )
-
-    def _untrack(self, proposal: Proposal[W]) -> None:
-        if proposal.token is not None:
-            self.tracker.untrack(proposal.token)
-            proposal.token = None
 
     def status(self) -> str:
         """One line for logs and scripts."""

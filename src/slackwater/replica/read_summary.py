@@ -74,7 +74,9 @@ def collapse(summary: ReadSummary, *, bytes_max: int) -> ReadSummary:
             floor = max(floor, entry.ts)
             break
     assert floor >= summary.floor, "what a successor must know only grows"
-    return ReadSummary(floor, tuple(entry for entry in newest_first if entry.ts > floor))
+    kept = ReadSummary(floor, tuple(entry for entry in newest_first if entry.ts > floor))
+    assert len(encode(kept)) <= bytes_max, "a summary fits where it goes"
+    return kept
 
 
 def encode(summary: ReadSummary) -> bytes:

@@ -59,6 +59,7 @@ def copy_whole(old: Reader, new: Engine) -> Rebuilt:
     for state in states:
         _copy(old, new, state, done)
     assert len(done.kept) + len(done.left_out) == len(states), "every range is copied or left out"
+    assert done.left_out.keys().isdisjoint(done.kept), "a range is copied or left out"
     gone = [state for state in states if state.descriptor.range_id in done.left_out]
     without = [anchored_span(Span(s.descriptor.start, s.descriptor.end)) for s in gone]
     states_gone = {state_key(s.descriptor.range_id) for s in gone}

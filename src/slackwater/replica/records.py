@@ -14,6 +14,13 @@ cycle and no deadlock detector.
 
 A record that is missing and began at or before the range's `txn_floor` has been collected after all of its intents were
 resolved: such a transaction can neither be created again nor own an intent (I-20).
+
+Of transactions to which a client gave one name, and that anchor at one key, the first to get a record keeps its place:
+
+                          record of another transaction of that name
+    EndTxn, heartbeat     refused: `TransactionAborted`
+    push                  aborted; the record is kept until the floor has passed the pushee too, so that this stays true
+    readers (`fates`)     as if there were no record: it says nothing about this intent
 """
 
 from __future__ import annotations
@@ -25,7 +32,7 @@ import msgspec
 from slackwater.clock.timestamp import MIN, Timestamp, seconds_between
 from slackwater.errors import RetryableError, StorageError, TransactionAborted
 from slackwater.hooks import probe
-from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus
+from slackwater.model.txns import Intent, Resolution, Txn, TxnRecord, TxnStatus, asks_for
 from slackwater.replica.declare import txn_key
 from slackwater.runtime.seam import Family
 
@@ -39,9 +46,25 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def read_record(reader: Reader, *, anchor: bytes, txn_id: bytes) -> TxnRecord | None:
-    """The record of a transaction, if there is one."""
+    """The record of a transaction, if there is one; another one's of the same name is none."""
+    record = record_in_place(reader, anchor=anchor, txn_id=txn_id)
+    return record if record is not None and asks_for(txn_id, record.txn_id) else None
+
+
+def record_in_place(reader: Reader, *, anchor: bytes, txn_id: bytes) -> TxnRecord | None:
+    """The record that has a transaction's place: its own, or another one's of the same name."""
     raw = reader.get(Family.LOCAL, txn_key(anchor, txn_id))
     return None if raw is None else decode_record(raw)
+
+
+def check_place(record: TxnRecord | None, txn: Txn) -> None:
+    """Raise if the place of a transaction's record is another one's: then it can never commit."""
+    if record is not None and record.txn_id != txn.txn_id:
+        probe("records.name_used_before")
+        raise TransactionAborted(
+            "the id of this transaction was used before, or its commit was given up and ruled out; run it again under"
+            " another id"
+        )
 
 
 def decode_record(raw: bytes) -> TxnRecord:
@@ -63,6 +86,7 @@ def heartbeat(
     effects: WriteBatch, record: TxnRecord | None, txn: Txn, *, now: Timestamp, txn_floor: Timestamp
 ) -> TxnRecord:
     """The record after a heartbeat: a finished one is left as it is and tells the coordinator so."""
+    check_place(record, txn)
     if record is None:
         if txn.start <= txn_floor:
             probe("records.heartbeat_below_floor")
@@ -116,6 +140,11 @@ def push(
 ) -> Resolution | None:
     """What became of the pushee; None when the pusher has to wait."""
     pushee = request.pushee
+    if record is not None and not asks_for(pushee.txn_id, record.txn_id):
+        probe("records.push_displaced")
+        if record.heartbeat < pushee.start:
+            write_record(effects, msgspec.structs.replace(record, heartbeat=pushee.start))
+        return Resolution(pushee.txn_id, pushee.epoch, TxnStatus.ABORTED)
     if record is None:
         if pushee.start <= txn_floor:
             if request.force:

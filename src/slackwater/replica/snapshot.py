@@ -28,6 +28,7 @@ from slackwater.model.spans import Span
 from slackwater.protocol.node.snapshots import Examination, SnapshotBlock, SnapshotHeader, SnapshotPart, SnapshotTrailer
 from slackwater.replica.state import RangeState, decode_state, encode_state, state_key
 from slackwater.runtime.seam import Family
+from slackwater.settings import describe
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.stats import Stats, recompute
 
@@ -35,16 +36,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slackwater.model.descriptors import RangeDescriptor
+    from slackwater.model.ids import RangeId
     from slackwater.runtime.seam import Reader
 
 BLOCK_PAIRS = 2_000
 BLOCK_BYTES = 1 << 20
+assert describe("rpc.frame_bytes_max").default > 2 * BLOCK_BYTES, "a block of a snapshot fits one message"
 
 
 def family_spans(descriptor: RangeDescriptor) -> list[tuple[Family, Span]]:
     """Where a range's content lies, family by family. The replica's own state is not among it."""
     span = Span(descriptor.start, descriptor.end)
-    return [(Family.DATA, span), (Family.LOCK, span), (Family.LOCAL, anchored_span(span))]
+    spans = [(Family.DATA, span), (Family.LOCK, span), (Family.LOCAL, anchored_span(span))]
+    assert len(spans) == len(Family), "a snapshot is of every family (I-34)"
+    return spans
 
 
 def contents(reader: Reader, descriptor: RangeDescriptor) -> Iterator[SnapshotBlock]:
@@ -92,7 +97,9 @@ def _add(digest: hashlib.blake2b, block: SnapshotBlock) -> None:
 class SnapshotReceiver:
     """Turns a stream back into engine batches, checking it on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: RangeId | None = None) -> None:
+        """Receive a snapshot of the range that was asked for; None: of any range."""
+        self._wanted = wanted
         self.state: RangeState | None = None
         self._digest = hashlib.blake2b(digest_size=16)
         self._blocks = 0
@@ -105,12 +112,18 @@ class SnapshotReceiver:
         batch = WriteBatch()
         match part:
             case SnapshotHeader(raw):
-                self.state = decode_state(raw)
+                state = decode_state(raw)
+                if self._wanted not in (None, state.descriptor.range_id):
+                    raise StorageError(
+                        f"a snapshot is of r{state.descriptor.range_id}, and r{self._wanted} was asked for; ask another node"
+                    )
+                self.state = state
                 clear(batch, self.state.descriptor)
             case SnapshotBlock(family, keys, values):
                 self._blocks += 1
                 _add(self._digest, part)
                 assert self.state is not None, "the header came first"
+                _check_block(part, self.state.descriptor)
                 batch.put_many(Family(family), keys, values)
             case SnapshotTrailer(blocks, digest):
                 if blocks != self._blocks or digest != self._digest.digest():
@@ -121,6 +134,18 @@ class SnapshotReceiver:
                 assert self.state is not None
                 batch.put(Family.LOCAL, state_key(self.state.descriptor.range_id), encode_state(self.state))
         return batch
+
+
+def _check_block(block: SnapshotBlock, descriptor: RangeDescriptor) -> None:
+    """Refuse pairs that are not of the range: they would replace those of another one."""
+    keys, spans = block.keys, {family.value: span for family, span in family_spans(descriptor)}
+    span = spans.get(block.family)
+    inside = span is not None and (not keys or (span.start <= min(keys) and max(keys) < span.end))
+    if not inside or len(keys) != len(block.values):
+        raise StorageError(
+            f"a snapshot of r{descriptor.range_id} holds what is not of its range; ask another node",
+            family=block.family,
+        )
 
 
 def clear(batch: WriteBatch, descriptor: RangeDescriptor) -> None:

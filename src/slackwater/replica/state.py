@@ -22,10 +22,12 @@ from slackwater.model.ids import Position
 from slackwater.model.protection import Kept
 from slackwater.model.retention import Retained
 from slackwater.protocol.log.commands import FreezeTrigger
+from slackwater.storage.stats import Stats
 
 STATE_NAME = b"state"
 VERSIONS = 4
 """Where the statistics count versions (`storage.stats.Stats`)."""
+assert Stats._fields[VERSIONS] == "versions", "a command's change of the versions is where replicas look for it (I-34)"
 
 
 class RangeState(msgspec.Struct, frozen=True, array_like=True):

@@ -43,6 +43,7 @@ from slackwater.errors import UsageError
 from slackwater.hooks import buggify, level, probe
 from slackwater.replica.read_summary import ReadEntry, ReadSummary, TxnId, collapse
 from slackwater.replica.spanmap import KeyIndex, SpanMap, check_span
+from slackwater.settings import describe
 
 Read: TypeAlias = tuple[Timestamp, TxnId | None]
 """The highest read of something, and which transaction's it was; None when it was several transactions', or none's."""
@@ -54,6 +55,9 @@ POINT_BYTES = 288
 SEGMENT_BYTES = 128
 """Memory of one segment boundary besides its key (measured 110)."""
 assert BYTES_MAX > 1000 * (POINT_BYTES + SEGMENT_BYTES), "a cache holds enough reads to be of use"
+assert describe("replica.tscache_bytes_max").hostile[0] >= POINT_BYTES + SEGMENT_BYTES, (
+    "the smallest cache holds a read"
+)
 
 
 def higher(a: Read, b: Read) -> Read:
@@ -114,6 +118,7 @@ class TimestampCache:
             self._spans.change(start, end, lambda old: read if old is None else higher(old, read))
         if self.bytes_used > self._bytes_max or buggify("tscache.evict_early"):
             self._evict()
+            assert self.bytes_used <= self._bytes_max, "a cache is bounded"
             level("replica.tscache_bytes", self.bytes_used, self._bytes_max)
 
     def get(self, start: bytes, end: bytes | None = None) -> Read:
@@ -135,7 +140,9 @@ class TimestampCache:
     def first_writable(self, start: bytes, end: bytes | None = None, *, txn: TxnId | None = None) -> Timestamp:
         """The lowest timestamp at which `txn` (None: a write of its own) may write here."""
         ts, owner = self.get(start, end)
-        return ts if txn is not None and owner == txn else Timestamp(ts + 1)
+        first = ts if txn is not None and owner == txn else Timestamp(ts + 1)
+        assert first > self._low_water, "no write lies at or below what was served (I-15)"
+        return first
 
     def raise_floor(self, ts: Timestamp) -> None:
         """Count everything as read up to `ts`, and forget what that makes superfluous. Never lowers."""
@@ -167,6 +174,7 @@ class TimestampCache:
         """Take over a predecessor's reads; `within` limits its floor to one span (a merge: the right side's keys)."""
         if within is None:
             self.raise_floor(summary.floor)
+            assert self._low_water >= summary.floor, "a successor writes above what was served (I-15)"
         else:
             self.add(*within, ts=summary.floor)
         for entry in summary.entries:

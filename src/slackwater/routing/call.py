@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from slackwater.errors import NotLeaseholder, SlackwaterError, UnavailableError
 from slackwater.hooks import probe
 from slackwater.routing.range_cache import RangeCache
-from slackwater.runtime.retry import Backoff
+from slackwater.runtime.retry import RetryBudget, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Call:
     """Bounds and bookkeeping of one batch, or of one share of it."""
 
     __slots__ = (
-        "_backoff", "_clock", "_rng", "_settings", "deadline", "home", "last", "repeatable", "rounds", "told", "why",
+        "_clock", "_rng", "_settings", "_tries", "deadline", "home", "last", "repeatable", "told", "why",
     )  # fmt: skip
 
     def __init__(
@@ -49,12 +49,11 @@ class Call:
         self._clock = clock
         self._rng = rng
         self._settings = settings
-        self._backoff: Backoff | None = None  # most calls never pause
+        self._tries: RetryBudget | None = None  # most calls need one round
         self.deadline = deadline
         self.home = home
         self.repeatable = repeatable
         """The caller vouches that executing the batch twice does no harm."""
-        self.rounds = 0
         self.last: SlackwaterError | None = None
         self.why: Why | None = None
         """Why a follower did not serve this read: the first reason there was."""
@@ -82,13 +81,15 @@ class Call:
         for descriptor in known:
             self.told.insert(descriptor)
 
+    @property
+    def rounds(self) -> int:
+        """Rounds that failed so far."""
+        return 0 if self._tries is None else self._tries.tries
+
     def check(self) -> None:
-        """Give up when the deadline has passed or the rounds are used up. Nothing is in doubt at this point."""
+        """Give up when the deadline has passed. Nothing is in doubt at this point."""
         if self.deadline.passed:
             raise UnavailableError(f"no replica answered before the deadline: {self.last}", rounds=self.rounds)
-        if self.rounds > int(self._settings["routing.retries_max"]):
-            probe("routing.gave_up")
-            raise UnavailableError(f"no replica could answer: {self.last}", rounds=self.rounds)
 
     @property
     def looks_again(self) -> bool:
@@ -101,12 +102,20 @@ class Call:
         return self.rounds % (ROUNDS_WITHOUT_LEASE if answered else ROUNDS_WITHOUT_ANSWER) == 0
 
     async def next_round(self, *, pause: bool) -> None:
-        """Count a round that failed and, with `pause`, wait before the next."""
-        self.rounds += 1
+        """Count a round that failed and, with `pause`, wait before the next. Gives up when no further one is left."""
+        if self._tries is None:
+            settings = self._settings
+            policy = RetryPolicy(
+                tries_max=int(settings["routing.retries_max"]) + 1,
+                pause_s_min=settings["routing.backoff_min"],
+                pause_s_max=settings["routing.backoff_max"],
+                growth=PAUSE_GROWTH,
+            )
+            self._tries = RetryBudget.within(self.deadline, self._clock, self._rng, policy)
+        left = self._tries.spend()
         self.check()
-        if not pause:
-            return
-        if self._backoff is None:
-            least, most = self._settings["routing.backoff_min"], self._settings["routing.backoff_max"]
-            self._backoff = Backoff(self._rng, least=least, most=most, growth=PAUSE_GROWTH)
-        await self._clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
+        if not left:
+            probe("routing.gave_up")
+            raise UnavailableError(f"no replica could answer: {self.last}", rounds=self.rounds)
+        if pause:
+            await self._tries.back_off()

@@ -43,7 +43,7 @@ _decoder = msgspec.msgpack.Decoder(RangeDescriptor)
 
 
 class Directory:
-    """Where keys live, as far as this node knows or can find out."""
+    """Finds the ranges of keys: in the cache, or by asking range 1."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.model.descriptors import RangeDescriptor
 from slackwater.model.ids import NodeId
 from slackwater.model.txns import Intent
@@ -28,8 +28,8 @@ def descriptors_of(error: RangeMismatch) -> list[RangeDescriptor]:
 
 
 def intents_of(error: ConflictError) -> list[Intent]:
-    """The intents in the way."""
-    return _structs(error.facts.get("intents"), Intent)
+    """The intents in the way: those that name a transaction and the place of its record."""
+    return [i for i in _structs(error.facts.get("intents"), Intent) if i.txn_id and i.anchor]
 
 
 def hint_of(error: SlackwaterError) -> NodeId:
@@ -39,9 +39,9 @@ def hint_of(error: SlackwaterError) -> NodeId:
 
 
 def timestamp_of(error: SlackwaterError, name: str) -> Timestamp:
-    """A timestamp among the facts; MIN when there is none."""
+    """A timestamp among the facts; MIN when there is none, or none that another may follow."""
     value = error.facts.get(name)
-    return Timestamp(value) if isinstance(value, int) else MIN
+    return Timestamp(value) if isinstance(value, int) and MIN <= value < MAX else MIN
 
 
 def maybe_sent(error: SlackwaterError) -> bool:

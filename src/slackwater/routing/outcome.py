@@ -6,7 +6,8 @@
 
 The table is by class; anything that is not known to be definite counts as lost. A write is repeatable only when
 executing it twice, the second time arbitrarily late, cannot be told from once. That rules out every write of a new
-version: with others' writes in between, a late second Put is a lost update. Inside a transaction it is ruled out as
+version: with others' writes in between, a late second Put is a lost update. (Not so `FillRows`, which writes no key that was
+written since.) Inside a transaction it is ruled out as
 well: a copy that arrives after the commit would leave an intent behind that its committed record turns into data. The
 coordinator bumps the epoch instead, which makes the late copy harmless.
 """
@@ -43,6 +44,7 @@ from slackwater.protocol.range.requests import (
     CloseNow,
     ComputeChecksum,
     EndTxn,
+    FillRows,
     ForgetLocks,
     GcSpan,
     GcTxnRecords,
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
 
 REPEATABLE = frozenset(
     {
-        *READS, QueryResolved, CloseNow, PushTxn, ResolveIntents, ForgetLocks, HeartbeatTxn,
+        *READS, FillRows, QueryResolved, CloseNow, PushTxn, ResolveIntents, ForgetLocks, HeartbeatTxn,
         Barrier, ComputeChecksum, RequestLease, RaiseGcThreshold, GcVersions, GcSpan, GcTxnRecords, AbortMerge, Thaw,
     }
 )  # fmt: skip

@@ -84,7 +84,7 @@ class RangeCache:
     # --- leases
 
     def leaseholder(self, range_id: RangeId) -> NodeId:
-        """Who is believed to hold the lease; 0 for no idea."""
+        """The node that is believed to hold the lease; 0: not known."""
         return self._leases.get(range_id, NO_NODE)
 
     def learn_leaseholder(self, descriptor: RangeDescriptor, node_id: NodeId) -> None:

@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from slackwater.clock.timestamp import MIN, add_seconds
+from slackwater.closedts.policy import LEAD_MAX_S, longest_lead_s, terms_of
 from slackwater.errors import (
     AmbiguousResult,
+    ConnectionLost,
     NotLeaseholder,
     Overloaded,
     RangeMismatch,
@@ -42,6 +44,7 @@ from slackwater.protocol.range.bulk import BULK_BYTES_DEFAULT
 from slackwater.protocol.range.requests import BATCH_REQUESTS_MAX, Batch, BatchResult, Get, Header, ReverseScan
 from slackwater.protocol.range.served import Why, explained
 from slackwater.routing import outcome
+from slackwater.routing.answers import why_not_believed
 from slackwater.routing.call import AllReplicasTried, Call
 from slackwater.routing.choose import Candidate, order
 from slackwater.routing.directory import Directory
@@ -54,6 +57,7 @@ from slackwater.routing.refusals import FollowerRefusals
 from slackwater.routing.route import Route
 from slackwater.routing.split import POINTS, SPANS, Division, divide, fits, lowest, take
 from slackwater.runtime.deadline import Deadline
+from slackwater.runtime.retry import RetryBudget, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -75,6 +79,10 @@ NOT_CLOSED_THERE = frozenset({Why.NOT_CLOSED, Why.WAITED})
 """A follower that said so will say it again until more is closed."""
 
 
+def _never_at_once(_batch: Batch, _now: Timestamp | None) -> None:
+    """The short way of a sender with no replica in its process: there is none."""
+
+
 class RangeSender:
     """Sends batches to the ranges that hold their keys. One per node or client; owned by `scope`."""
 
@@ -90,7 +98,7 @@ class RangeSender:
         node_id: NodeId = NO_NODE,
         locality: tuple[tuple[str, str], ...] = (),
         view: Callable[[NodeId], NodeView] = lambda _: UNKNOWN,
-        at_once: Callable[[Batch], BatchResult | Later[BatchResult] | None] = lambda _: None,
+        at_once: Callable[[Batch, Timestamp | None], BatchResult | Later[BatchResult] | None] = _never_at_once,
         old_enough: Callable[[RangeDescriptor], Timestamp] = lambda _: MIN,
     ) -> None:
         """`old_enough` is the timestamp that followers of a range have very likely closed; MIN: none."""
@@ -144,6 +152,13 @@ class RangeSender:
         deadline = Deadline(clock, seconds=seconds)
         return Call(clock, self._runtime.rng, self._settings, deadline=deadline, home=home, repeatable=repeatable)
 
+    def budget(self, *, timeout: float | None, tries_max: int) -> RetryBudget:
+        """Time and tries for a caller that sends a batch again when its answer says so; without `timeout`, that of one batch."""
+        settings = self._settings
+        policy = RetryPolicy(tries_max, settings["routing.backoff_min"], settings["routing.backoff_max"])
+        seconds = settings["routing.send_timeout"] if timeout is None else timeout
+        return RetryBudget(self._runtime.clock, self._runtime.rng, policy, seconds=seconds)
+
     async def range_of(self, key: bytes, *, timeout: float | None = None) -> RangeDescriptor:
         """The range that holds `key`, as far as is known."""
         known = self.directory.known(key)
@@ -168,6 +183,16 @@ class RangeSender:
     def nearest(self, descriptor: RangeDescriptor) -> list[NodeId]:
         """The replicas of a range in the order in which a reader that needs no lease should try them."""
         return self._in_order(descriptor, by_follower=True)
+
+    def furthest(self) -> Timestamp:
+        """The highest timestamp that a sound node can have read, written or closed at.
+
+        Its clock may be ahead, its policy lead, and its range be closed up to where a lease begins that waits for another's end.
+        """
+        settings = self._settings
+        lead_s = max(LEAD_MAX_S, longest_lead_s(terms_of(settings)))
+        lease_s = max(settings["lease.duration"], settings["liveness.duration"])
+        return add_seconds(self._hybrid.peek(), 2 * self._hybrid.max_offset_us / 1e6 + max(lead_s, lease_s))
 
     # --- division
 
@@ -288,7 +313,7 @@ class RangeSender:
         await call.next_round(pause=not news)
 
     async def _ask_about(self, key: bytes, near: RangeDescriptor, call: Call) -> list[RangeDescriptor]:
-        """Who holds `key`, as the replicas of a range beside it know. A request without a key could not ask that."""
+        """The range of `key`, as the replicas of a range beside it know. A request without a key could not ask that."""
         try:
             await self._send_range(near, [Get(key)], Header(NO_RANGE), call.fork())
         except RangeMismatch as error:
@@ -320,7 +345,7 @@ class RangeSender:
             batch = Batch(_addressed(header, descriptor, route, call), list(requests))
             started_ns = self._runtime.clock.monotonic_ns()
             try:
-                answer = await self._transport.batch(node_id, batch)
+                answer = await self._answer(node_id, batch)
             except NotLeaseholder as error:
                 self._heard(node_id, started_ns)
                 if batch.header.follower_ok:
@@ -342,12 +367,26 @@ class RangeSender:
                 call.last = error
             else:
                 self._heard(node_id, started_ns)
-                self._served(descriptor, node_id, answer, requests)
+                if not answer.by_follower:  # a follower's answer says nothing about the lease (pitfall 22)
+                    self.cache.learn_leaseholder(descriptor, node_id)
                 if not answer.served:
                     return answer
                 why = outcome.why_leaseholder(requests, header, call.why)
                 return structs.replace(answer, served=tuple(explained(served, why) for served in answer.served))
         raise AllReplicasTried
+
+    async def _answer(self, node_id: NodeId, batch: Batch) -> BatchResult:
+        """A node's answer; one of another node that no sound node gives counts as lost."""
+        answer = await self._transport.batch(node_id, batch)
+        if node_id == self._node_id:
+            invariant(len(answer.results) == len(batch.requests), "A-results", asked=len(batch.requests), node=node_id)
+            return answer
+        if not why_not_believed(batch.requests, answer, upto=self._hybrid.peek()):
+            return answer  # nearly always: few answers are of the future
+        if why := why_not_believed(batch.requests, answer, upto=self.furthest()):
+            probe("routing.answer_not_believed")
+            raise ConnectionLost(f"what n{node_id} answered is not believed: {why}", node_id=node_id)
+        return answer
 
     def _by_age(self, descriptor: RangeDescriptor, requests: Sequence[Request], header: Header) -> Header:
         """A plain read that is older than its range's followers are behind goes to the nearest replica by itself."""
@@ -418,13 +457,6 @@ class RangeSender:
         if hint not in (0, node_id):
             self.cache.learn_leaseholder(descriptor, hint)
         route.refused(node_id, hint=hint or self.cache.leaseholder(descriptor.range_id))
-
-    def _served(
-        self, descriptor: RangeDescriptor, node_id: NodeId, answer: BatchResult, requests: Sequence[Request]
-    ) -> None:
-        invariant(len(answer.results) == len(requests), "A-results", asked=len(requests), got=len(answer.results))
-        if not answer.by_follower:  # a follower's answer says nothing about the lease (pitfall 22)
-            self.cache.learn_leaseholder(descriptor, node_id)
 
     def _failed(self, descriptor: RangeDescriptor, node_id: NodeId, error: SlackwaterError, started_ns: int) -> None:
         """Keep what the failure says about the node; a lost connection also says that its lease may move."""

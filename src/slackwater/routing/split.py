@@ -32,6 +32,7 @@ from slackwater.protocol.range.requests import (
     DeleteRange,
     Export,
     ExportArrow,
+    FillRows,
     ForgetLocks,
     Get,
     Increment,
@@ -150,7 +151,7 @@ def cut(request: Request, end: bytes, *, home: bytes) -> tuple[Request, Request 
     invariant(start < end, "A-cut", start=start, end=end)
     if upper <= end:
         return request, None
-    if isinstance(request, PutRows):
+    if isinstance(request, PutRows | FillRows):
         i = bisect_left(request.keys, end)
         below = structs.replace(request, keys=request.keys[:i], values=request.values[:i])
         return below, structs.replace(request, keys=request.keys[i:], values=request.values[i:])
@@ -186,9 +187,9 @@ def _cut_resolve(request: ResolveIntents, end: bytes) -> tuple[Request, Request 
 def _other_extent(request: Request, *, home: bytes) -> tuple[bytes, bytes]:
     """The extent of requests that have neither a key nor a span of their own."""
     match request:
-        case PutRows(keys=keys):
+        case PutRows(keys=keys) | FillRows(keys=keys):
             if not keys:
-                raise UsageError("PutRows needs at least one row")
+                raise UsageError(f"{type(request).__name__} needs at least one row")
             return keys[0], keys[-1] + b"\x00"
         case ResolveIntents(keys=keys, spans=spans):
             if not keys and not spans:

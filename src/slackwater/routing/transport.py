@@ -11,12 +11,11 @@ A transport never retries. A batch's `deadline_ms` bounds the call. `ConnectionL
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from slackwater.errors import ConnectionLost, DeadlineExceeded
 from slackwater.protocol.range.requests import Batch, BatchResult
 from slackwater.runtime.access import NODES_AND_OPERATORS
-from slackwater.runtime.later import Later
 from slackwater.runtime.rpc.method import Method
 from slackwater.runtime.sync import timeout
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from slackwater.model.ids import NodeId
+    from slackwater.runtime.later import Later
     from slackwater.runtime.rpc.dialer import Dialer
     from slackwater.runtime.seam import Address
 
@@ -81,10 +81,16 @@ class LocalTransport:
             begun = self._at_once(batch)
             if begun is None:
                 return await self._in_time(partial(self._local, batch), batch)
-            return await self._in_time(begun.wait, batch) if isinstance(begun, Later) else begun
+            if isinstance(begun, BatchResult):
+                return begun
+            return await self._in_time(partial(self._waited_for, begun, batch), batch)
         if self._remote is None:
             raise ConnectionLost(f"n{node_id} cannot be reached: this node stands alone", node_id=node_id, sent=False)
         return await self._remote.batch(node_id, batch)
+
+    async def _waited_for(self, begun: Later[Any], batch: Batch) -> BatchResult:
+        answer: BatchResult | None = await begun.wait()
+        return await self._local(batch) if answer is None else answer
 
     async def _in_time(self, work: Callable[[], Awaitable[BatchResult]], batch: Batch) -> BatchResult:
         if not batch.header.deadline_ms:

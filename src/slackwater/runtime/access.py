@@ -8,7 +8,7 @@ place (`rpc/serving.py`), before it looks at the request. What is not declared i
     OU=node      CN=node or CN=node-3, hosts     NODE once it says which node it is, NEWCOMER before that
     OU=operator  CN=root                         OPERATOR
     OU=client    CN=ann                          CLIENT
-    none         (--insecure: loopback only)     all of these: on this machine everyone is an operator
+    none         (--insecure: loopback only)     all of these: on this machine every caller is an operator
 
 A node is bound to its id: with `node-3` in its certificate it can be node 3 and no other, wherever it is; with plain `node`
 it can be the node whose address on record is one of the hosts in its certificate (`bound`).

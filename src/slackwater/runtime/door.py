@@ -138,7 +138,7 @@ class Door:
 
     @property
     def unproven(self) -> int:
-        """Of those, sockets whose peer has not proven itself."""
+        """The open sockets whose peer has not proven itself."""
         return len(self._unproven)
 
     # --- what entrants call

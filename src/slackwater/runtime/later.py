@@ -4,6 +4,7 @@
                   ├─── then(tell) ──────► tell(answer, None) or tell(None, error), in a step of its own
                   ├─── map(made) ───────► the same, with its answer made by `made` from what it is told
                   ├─── go_on(further) ──► the same, with `further` told the answer or the error; it may answer with another Later
+                  ├─── settle_told ─────► by one who was told something: tells on in that step
                   └─── await wait() ────► for work that is a task already
 
 A task costs more than most of what a server is asked for. What has been handed to the log needs none: nothing is left to do
@@ -33,16 +34,24 @@ U = TypeVar("U")
 
 
 class Later(Generic[T]):
-    """Where one answer is told."""
+    """One answer that is told later, and what is done with it then."""
 
     __slots__ = ("_at_once", "_error", "_further", "_made", "_settled", "_tell", "_value")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        when_settled: Callable[[SlackwaterError | None], None] | None = None,
+        made: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """With what is known when it is begun: as if `when_settled` and `map` had been called."""
         self._settled = False
-        self._at_once: tuple[Callable[[SlackwaterError | None], None], ...] = ()
+        self._at_once: tuple[Callable[[SlackwaterError | None], None], ...] = (
+            () if when_settled is None else (when_settled,)
+        )
         self._value: Any = None
         self._error: SlackwaterError | None = None
-        self._made: tuple[Callable[[Any], Any], ...] = ()
+        self._made: tuple[Callable[[Any], Any], ...] = () if made is None else (made,)
         self._further: Callable[[Any, SlackwaterError | None], Any] | None = None
         self._tell: Callable[[Any, SlackwaterError | None], None] | None = None
 
@@ -101,6 +110,14 @@ class Later(Generic[T]):
         self._settled, self._value, self._error = True, value, error
         if self._tell is not None:
             get_running_loop().call_soon(self._told)
+
+    def settle_told(self, value: Any, error: SlackwaterError | None = None) -> None:
+        """`settle`, by one who was told in a step of its own: what waits for this answer is told in that step too."""
+        tell, self._tell = self._tell, None
+        self.settle(value, error)
+        if tell is not None:
+            self._tell = tell
+            self._told()
 
     def _told(self) -> None:
         tell, self._tell = self._tell, None

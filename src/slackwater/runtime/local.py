@@ -45,6 +45,9 @@ class LocalConnection:
     def trust(self) -> None:
         """Both ends are in this process: there are no strangers."""
 
+    def hold(self, *, held: bool) -> None:
+        """What is sent meanwhile waits at the receiving session: there is no socket to leave it in."""
+
     def send(self, frame: bytes) -> None:
         """Queue a frame for the next turn of the loop."""
         if self._closed:

@@ -9,7 +9,7 @@ unbounded queue only turns a slow disk into a full memory. Cancelling the caller
 to its end and its result is dropped.
 
 Threads share one interpreter with the loop. `run` has them hand it over after `SWITCH_S`, ten times sooner than Python would
-by itself: the loop wants it often and briefly, and everybody who waits for an answer waits for the loop.
+by itself: the loop wants it often and briefly, and all callers that wait for an answer wait for the loop.
 
 Python's collector looks for cycles whenever 700 more objects live than when it looked last. Some hundred requests in flight
 are more than that: it would look over all of them again with every few that come, and find nothing, for here objects are freed
@@ -68,13 +68,15 @@ class RealRuntime:
         return Scope(name, on_failure=on_failure)
 
     async def offload(self, work: Callable[..., T], *args: Any) -> T:
-        """Run blocking or long work on a thread and wait for it."""
+        """Run blocking or long work on a thread and wait for it; done in any case, since it may own what has to be closed."""
         if self._pending >= OFFLOAD_PENDING_MAX:
             raise Overloaded("too much work waits for the offload threads; back off", pending=self._pending)
         self._pending += 1
         future = asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
         future.add_done_callback(self._offloaded)
-        return await future
+        waited = asyncio.shield(future)  # else a caller that gives up takes back what waits for a thread
+        waited.add_done_callback(_looked_at)
+        return await waited
 
     def close(self) -> None:
         """End the threads once their present work is done."""
@@ -82,8 +84,13 @@ class RealRuntime:
 
     def _offloaded(self, future: asyncio.Future[Any]) -> None:
         self._pending -= 1
-        if not future.cancelled():
-            future.exception()  # a caller that was cancelled has left, and its work may fail for that very reason
+        _looked_at(future)
+
+
+def _looked_at(future: asyncio.Future[Any]) -> None:
+    """Keep the error of cancelled work from being logged: its caller has left, and the work may fail for that very reason."""
+    if not future.cancelled():
+        future.exception()
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

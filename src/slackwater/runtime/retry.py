@@ -14,6 +14,10 @@ for itself: it spends from the budget of the operation that it works for, which 
 
 A round in which no server answered costs no server anything. It is not counted, only waited for: the deadline bounds it.
 
+Steps below a gateway have budgets of their own tries and of the operation's one deadline (`RetryBudget.within`): the rounds over
+the replicas of one range, the pushes of one operation, the questions after one lost commit. Their pauses are made here, nowhere
+else; `tests/unit/runtime/test_retry.py` finds every sleep of `client`, `routing` and `txn` that is not one of them.
+
 `Backoff` is the pause alone, for work without an end, such as a feed that reconnects.
 """
 
@@ -79,6 +83,13 @@ class RetryBudget(Deadline):
         self._backoff: Backoff | None = None  # most operations never pause
         self.tries = 0
         """Tries that were refused so far."""
+
+    @classmethod
+    def within(cls, deadline: Deadline, clock: Clock, rng: Rng, policy: RetryPolicy) -> RetryBudget:
+        """The tries of one step of an operation, by the operation's own deadline."""
+        made = cls(clock, rng, policy, seconds=0.0)
+        made._at_ns, made.seconds = deadline._at_ns, deadline.seconds
+        return made
 
     def spend(self) -> bool:
         """Count a try that was refused; False when the policy allows no other."""

@@ -131,7 +131,7 @@ class Connection(Protocol):
 
     @property
     def peer(self) -> str:
-        """Who is at the other end, for messages and logs."""
+        """The name of the other end, for messages and logs."""
         ...
 
     @property
@@ -145,6 +145,10 @@ class Connection(Protocol):
 
     def trust(self) -> None:
         """The peer has greeted and may stay: lift what strangers are limited by."""
+        ...
+
+    def hold(self, *, held: bool) -> None:
+        """Stop reading from the peer, or go on; frames that are on their way already may still be delivered."""
         ...
 
     @property
@@ -203,6 +207,7 @@ class EngineBatch(Protocol):
         ...
 
     def put_many(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None: ...
+    def delete_many(self, family: Family, keys: Sequence[bytes]) -> None: ...
     def __len__(self) -> int: ...
 
 

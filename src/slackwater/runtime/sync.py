@@ -20,7 +20,10 @@ from asyncio import (
     QueueEmpty,
     QueueFull,
     Semaphore,
+    Task,
     Timeout,
+    TimerHandle,
+    current_task,
     get_running_loop,
     shield,
 )
@@ -39,7 +42,10 @@ __all__ = [
     "QueueEmpty",
     "QueueFull",
     "Semaphore",
+    "Task",
     "Timeout",
+    "TimerHandle",
+    "current_task",
     "get_running_loop",
     "shield",
     "timeout",
@@ -49,7 +55,7 @@ __all__ = [
 @types.coroutine
 def _in_task() -> Generator[None, None, None]:
     """Return once the caller is a task; at once if it is one already."""
-    if asyncio.current_task() is None:
+    if current_task() is None:
         yield
 
 

@@ -18,7 +18,7 @@ Rules
       both wait for the other.
     - An accepted peer that sends much at once gets a *slice* of every turn of the loop, not all of it: after `SLICE_S` its other
       frames wait for the next turn, in order, and nothing more of it is read until they are delivered. Peers with little to
-      ask are answered in between.
+      ask are answered in between. What a peer that was held (`rpc.patience`) had sent before is delivered in slices too.
     - A frame above the bound, from either side, never passes: received, it ends the connection; sent, it is the
       caller's error.
     - A stranger costs little: until its greeting was accepted (`trust`) a peer may send only small frames, and its socket is
@@ -42,6 +42,7 @@ from slackwater.runtime.credentials import Tls, provider
 from slackwater.runtime.door import Door
 from slackwater.runtime.framing import FrameParser, header
 from slackwater.runtime.receiving import LARGE_BYTES, ReceiveBudget
+from slackwater.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,7 @@ REFUSAL_BYTES_MAX = 1 << 18
 LINGER_S = 5.0
 NO_LISTENER = "no process listens there"
 SLICE_S = 0.0005
-"""How long the frames of one accepted peer are delivered in one turn of the loop: a handful of small writes."""
+"""How long frames of accepted peers that sent many are delivered in one turn of the loop: a handful of small writes."""
 SLICE_FRAMES = 8
 """Frames between two looks at the clock."""
 _X509_OTHER_NAME = (62, 64)  # the host name, the address, is not in the certificate
@@ -78,9 +79,11 @@ class TcpConnection(asyncio.Protocol):
         frame_bytes_max: int,
         high_water: int,
         budget: ReceiveBudget,
+        turns: Turns,
         entrant: Entrant | None = None,
     ) -> None:
         self._make = make
+        self._turns = turns
         self._frame_bytes_max = frame_bytes_max
         first = REFUSAL_BYTES_MAX if entrant is None else GREETING_BYTES_MAX
         self._parser = FrameParser(frame_bytes_max=min(first, frame_bytes_max))
@@ -90,8 +93,11 @@ class TcpConnection(asyncio.Protocol):
         self._reserved = 0
         self._budget_key = ""
         self._out_of_budget = False
+        self._held = False
         self._waiting: list[bytes] = []
-        """Frames that were received and are delivered in the next turn."""
+        """Frames that were received and are delivered in this connection's next turn, or once its peer is held no more."""
+        self._in_line = False
+        """Whether a turn is waited for."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._congested = False
@@ -131,7 +137,7 @@ class TcpConnection(asyncio.Protocol):
         if frames:
             if self._reserved:
                 self._give_back()
-            if self._waiting:  # what a transport had in hand when it was paused
+            if self._waiting or self._held:  # what a transport had in hand when it was paused
                 self._waiting += frames
             elif self._entrant is None or len(frames) <= SLICE_FRAMES:
                 self._handler.frames(frames)
@@ -143,22 +149,29 @@ class TcpConnection(asyncio.Protocol):
             self._abort(parser.fault)
 
     def _deliver(self, frames: list[bytes]) -> None:
-        """Deliver frames for one slice; what is left waits for the next turn of the loop."""
+        """Deliver frames for one slice; what is left waits for this connection's next turn."""
         end = time.perf_counter() + SLICE_S
         for first in range(0, len(frames), SLICE_FRAMES):
-            if first and time.perf_counter() > end:
+            if self._held or (first and time.perf_counter() > end):
                 self._waiting = frames[first:]
-                self._loop.call_soon(self._deliver_on)
+                self._line_up()
                 self._read_or_pause()
                 return
             self._handler.frames(frames[first : first + SLICE_FRAMES])
             if self._closed:
                 return
 
+    def _line_up(self) -> None:
+        """Wait for a turn, once; a peer that is held waits for its release first."""
+        if not self._in_line and not self._held:
+            self._in_line = True
+            self._turns.join(self._deliver_on)
+
     def _deliver_on(self) -> None:
-        frames, self._waiting = self._waiting, []
-        if self._closed:
+        self._in_line = False
+        if self._closed or self._held:
             return
+        frames, self._waiting = self._waiting, []
         self._deliver(frames)
         if not self._waiting and not self._closed:
             self._read_or_pause()
@@ -180,8 +193,9 @@ class TcpConnection(asyncio.Protocol):
         self._budget.give(self._budget_key, size)
 
     def _read_or_pause(self) -> None:
-        """Read on, unless the budget is used up, frames wait, or an accepted peer does not take its answers."""
-        pause = self._out_of_budget or bool(self._waiting) or (self._entrant is not None and self._congested)
+        """Read on, unless the budget is used up, frames wait, or an accepted peer is held or does not take its answers."""
+        deaf = self._entrant is not None and self._congested
+        pause = self._out_of_budget or self._held or bool(self._waiting) or deaf
         with contextlib.suppress(RuntimeError, NotImplementedError):
             if pause:
                 self._transport.pause_reading()
@@ -228,6 +242,15 @@ class TcpConnection(asyncio.Protocol):
         self._handler.writable()
 
     # --- what the handler calls
+
+    def hold(self, *, held: bool) -> None:
+        """Leave what the peer sends in its socket, or read it again."""
+        self._held = held
+        if self._closed:
+            return
+        if self._waiting:
+            self._line_up()
+        self._read_or_pause()
 
     @property
     def congested(self) -> bool:
@@ -313,6 +336,7 @@ class TcpNet:
         self.budget = ReceiveBudget(
             int(settings["rpc.receive_bytes_max"]), frame_bytes_max=int(settings["rpc.frame_bytes_max"])
         )
+        self._turns = Turns()
 
     async def connect(self, address: Address, handler: Callable[[Connection], FrameHandler]) -> TcpConnection:
         """Open a connection or raise `ConnectionLost`."""
@@ -348,7 +372,10 @@ class TcpNet:
         try:
             bound = await door.open(host, port)
         except OSError as error:
-            raise UsageError(f"cannot listen on {address}: {error}", address=address) from error
+            raise UsageError(
+                f"cannot listen on {address}: {error.strerror or error}; stop what listens there, or choose another address",
+                address=address,
+            ) from error
         return TcpListener(door, format_address(host, bound))
 
     def _patience(self, tls: ssl.SSLContext | None) -> dict[str, Any]:
@@ -363,6 +390,7 @@ class TcpNet:
             frame_bytes_max=int(self._settings["rpc.frame_bytes_max"]),
             high_water=int(self._settings["rpc.send_buffer_bytes"]),
             budget=self.budget,
+            turns=self._turns,
             entrant=entrant,
         )
 

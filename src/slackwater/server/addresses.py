@@ -1,11 +1,12 @@
 """The address book: where the nodes of a cluster are.
 
-Every node writes its descriptor to range 1 when it starts and reads everybody's now and then. Before it can read anything
+Every node writes its descriptor to range 1 when it starts and reads those of all nodes now and then. Before it can read anything
 it asks the addresses it was given to join; what they answer is enough to find range 1. It also keeps what it knows in its
 own store: the first node of a cluster was given no address to join, and must find the others again after a restart.
 
 Range 1 may be led by a node whose address is not known yet, and then cannot be read to find it out. So a greeting goes both
-ways: who greets says where it is, who answers says whom it knows, and a node that misses an address greets everybody again.
+ways: a caller's greeting says where it is, the answer says which nodes are known, and a node that misses an address greets all
+again.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def check_address(address: str) -> None:
 
 
 def check_descriptor(node: NodeDescriptor) -> None:
-    """A node's descriptor that may be kept and told to others; everybody has a copy, so it is small."""
+    """A node's descriptor that may be kept and told to others; every node has a copy, so it is small."""
     if not 0 < node.node_id <= NODE_ID_MAX:
         raise UsageError("a node has a positive id", node_id=node.node_id)
     check_address(node.address)
@@ -177,7 +178,7 @@ class AddressBook:
         return reply
 
     async def greet_all(self) -> None:
-        """Ask everybody who might know something, one after the other; who does not answer is passed over."""
+        """Ask all nodes that may know addresses, one after the other; one that does not answer is passed over."""
         for address in self._candidates():
             with suppress(SlackwaterError):
                 await self.greet(address)
@@ -196,7 +197,7 @@ class AddressBook:
         return self._local_first_range() or self._first_range
 
     def _candidates(self) -> list[Address]:
-        """Replicas of range 1 first, then everybody known, then the addresses given at start."""
+        """Replicas of range 1 first, then all known nodes, then the addresses given at start."""
         holders = self._first_range.replicas if self._first_range else ()
         ordered = [self.resolve(n) for n in holders] + [n.address for n in self.nodes.values()] + self._join
         return list(dict.fromkeys(a for a in ordered if a and a != self._own_address))

@@ -1,7 +1,7 @@
 """What a node hears of at once: one feed over the system's own records, beside the polling that repairs it.
 
     liveness         NodeLiveness learns of a record when it is written, not at its next heartbeat
-    span config      SpanWatch is nudged and reads
+    span config      ZoneFollower is nudged and reads
     settings         ClusterSettings puts them into force
     descriptors      the catalog's bell rings, and it reads what is new
     jobs             the driver of jobs looks for what has changed
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from slackwater.catalog.records import descriptors_span
 from slackwater.config.setting_records import settings_span
 from slackwater.config.zones import zones_span
-from slackwater.feeds.watch import CatalogBell, SystemWatch, Topic
+from slackwater.feeds.watch import CatalogBell, Topic, TopicFollower
 from slackwater.jobs.record import open_span
 from slackwater.model.spans import Span
 from slackwater.replica.driver.liveness import liveness_span
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from slackwater.server.member import Member
 
 
-def announcements(member: Member) -> SystemWatch:
+def announcements(member: Member) -> TopicFollower:
     """The watch of one node; the member runs its two loops."""
     bell = CatalogBell()
     member.catalog.watch = bell
     topics = [
         Topic("liveness", Span(*liveness_span()), lambda _, raw: member.liveness.heard(raw), poll=False),
-        Topic("span config", zones_span(), lambda _, __: member.span_watch.nudge(), poll=False),
+        Topic("span config", zones_span(), lambda _, __: member.zone_follower.nudge(), poll=False),
         Topic("settings", settings_span(), member.cluster_settings.heard),
         Topic("descriptors", descriptors_span(), bell.ring, poll=False),
         Topic("jobs", open_span(), member.jobs.ring, poll=False),
     ]
-    return SystemWatch(topics, client=member.feed_client, kv=member.kv)
+    return TopicFollower(topics, client=member.feed_client, kv=member.kv)

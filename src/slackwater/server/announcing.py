@@ -3,7 +3,7 @@
     greet those who were given or are known ─► find range 1 ─► this process has the node's record ─► publish, greet, refresh
 
 Nothing is told before this process has its node's liveness record: it may run from a copy of another process's store, whose
-place it would take in everybody's address book. Until then it only looks for those who know range 1, where the record is.
+place it would take in every address book. Until then it only looks for nodes that know range 1, where the record is.
 """
 
 from __future__ import annotations

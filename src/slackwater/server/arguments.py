@@ -10,6 +10,7 @@ Two rules about safety live here, because every command must keep them:
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,23 @@ def is_table_id(text: str) -> bool:
     if text.startswith("-") or int(text) > TABLE_ID_MAX:
         raise UsageError(f"no table has the number {text}; name the table")
     return True
+
+
+def verb_first(argv: list[str]) -> list[str]:
+    """The arguments with --host, --certs and --user behind the verb, for commands that take one: people write them before it."""
+    options: list[str] = []
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            return [*rest, *options, word, *words]
+        if word in ("--host", "--certs", "--user"):
+            options += [word, *islice(words, 1)]
+        elif word.startswith(("--host=", "--certs=", "--user=")):
+            options.append(word)
+        else:
+            rest.append(word)
+    return [*rest, *options]
 
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:

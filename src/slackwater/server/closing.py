@@ -117,7 +117,7 @@ class ClosingService:
         member.server.handle_stream(UPDATES, self._updates)
         member.server.handle_stream(HEARTBEATS, self._heartbeats)
         member.server.handle_sync(WAKE, self._on_wake)
-        member.server.handle_sync(FRONTIER, self._frontier)
+        member.server.handle(FRONTIER, self._frontier)
 
     def _schemes(self) -> Schemes:
         schemes = self._store.context.transport
@@ -145,11 +145,11 @@ class ClosingService:
                 led += 1
         return Woken(led)
 
-    def _frontier(self, request: ReplicaFrontiersRequest, context: Context) -> ReplicaFrontiersReply:
+    async def _frontier(self, request: ReplicaFrontiersRequest, context: Context) -> ReplicaFrontiersReply:
         here = self._store
         wanted = request.ranges or _meeting(here, request)
         replicas = [here.replicas[r] for r in wanted[:FRONTIERS_MAX] if r in here.replicas]
-        found = [replica.closing.explain() for replica in replicas]
+        found = [await replica.closing.frontier() for replica in replicas if not replica.retired]
         return ReplicaFrontiersReply(
             found,
             here.context.clock.peek(),

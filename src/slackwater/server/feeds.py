@@ -4,7 +4,7 @@
     store.feed_register   a part of a range, from a timestamp on
     store.feed_drop       no more of it
 
-The node's own client reads its own replicas without a detour and everybody else's over RPC; gateways and the watches of
+The node's own client reads its own replicas without a detour and other nodes' over RPC; gateways and the watches of
 system records (`server/announcements.py`) use it.
 """
 

@@ -119,7 +119,7 @@ class Fitness:
         await self._scope.close()
 
     async def _keep_calling(self) -> None:
-        """Call everybody with every heartbeat; complain where need be."""
+        """Call every other node with each heartbeat; complain of those that do not answer."""
         while True:
             members = self._members()
             self.reach.forget(members)
@@ -145,12 +145,12 @@ class Fitness:
             self.reach.called(peer, began_ns=began_ns, answered=False)
             return
         self.reach.called(peer, began_ns=began_ns, answered=True)
-        self._told(reply)
         if not reply.knows_you:
             probe("fitness.greeted")
             with suppress(SlackwaterError):
                 await self._member.book.greet(address)
         if reply.node_id == peer:
+            self._told(reply)
             # Believed only in an answer from an address that this node chose itself: it ends this process.
             self._member.liveness.hear_of_life(reply.your_life)
 
@@ -159,10 +159,18 @@ class Fitness:
         server.handle_sync(services.REACH, self._on_reach)
 
     def _on_reach(self, statement: services.ReachStatement, context: Context) -> services.ReachStatement:
-        """A peer calls: note what it says, and say the same of this node."""
-        if context.roles is not ANYBODY and context.node_id != statement.node_id:
+        """A peer calls: note what it says, and say the same of this node.
+
+        Without certificates any process on this machine may call in the name of a node, and one forged statement would take all
+        leases from this one. Then only what nodes answer at their own addresses is believed, and that is enough: a node that
+        cannot be called hears of it in the answers to its own calls.
+        """
+        if context.roles is ANYBODY:
+            probe("fitness.unproven_statement")
+        elif context.node_id != statement.node_id:
             raise AccessDenied("a node says what it misses itself, not what others do", node_id=statement.node_id)
-        self._told(statement)
+        else:
+            self._told(statement)
         return self._statement(statement.node_id)
 
     def _told(self, said: services.ReachStatement) -> None:

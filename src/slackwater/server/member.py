@@ -58,13 +58,14 @@ from slackwater.server.records import check_record
 from slackwater.server.refetch import refetch
 from slackwater.server.reports import capacity, checksum, replica_status
 from slackwater.server.retention import node_retention, refresh_retention
-from slackwater.server.span_watch import span_watch
 from slackwater.server.system_kv import KvAdapter
+from slackwater.server.zone_follower import zone_follower
 from slackwater.txn.kv import KV
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.protocol.node.snapshots import SnapshotPart
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.driver.liveness import Lives
@@ -103,7 +104,7 @@ class Member:
         self.job_types = node.job_types
         self.descriptor = NodeDescriptor(node_id, self.address, self.locality, started_at=self.clock.now())
         self.policies = PolicyBook()
-        """Which timestamps are closed where; kept up to date by `span_watch`."""
+        """Which timestamps are closed where; kept up to date by `zone_follower`."""
         self.fitness = Fitness(self)
         self.sender = _sender(self, execute=self._execute, at_once=self._at_once, view=self._view)
         self.kv = _kv(self)
@@ -122,7 +123,7 @@ class Member:
         self.sender.at_once = self.store.at_once
         self.store.context.on_complaint = self.fitness.complained
         self.sender.directory.held = self.store.descriptor_of
-        self.span_watch = span_watch(self)
+        self.zone_follower = zone_follower(self)
         self.feeds = node_feeds(self)
         self.feed_client = feed_client(self)
         self.protection_tracker = PollingTracker(self.kv, settings=self.settings)
@@ -156,7 +157,7 @@ class Member:
         self.scope.spawn(self.liveness.run(), name="liveness")
         self.fitness.start()
         self._addresses.spawn(keep_addresses(self), name="addresses")
-        self.scope.spawn(self.span_watch.run(), name="span config")
+        self.scope.spawn(self.zone_follower.run(), name="span config")
         self.queues.start()
         self.scope.spawn(self.catalog.leases.run(), name="descriptor leases")
         self.scope.spawn(self.announcements.follow(), name="announcements")
@@ -185,7 +186,7 @@ class Member:
         return await drain(self.queues.context)
 
     async def _release_first_range(self) -> None:
-        """Its lease does not end with our liveness record: end it, so that the next holder need not wait for it."""
+        """End this node's lease on range 1, which does not end with its liveness record: the next holder need not wait."""
         replica = self.store.replicas.get(FIRST_RANGE)
         with suppress(SlackwaterError, TimeoutError):
             if replica is not None:
@@ -226,8 +227,8 @@ class Member:
         await check_raw(self.gateway, batch)
         return await self._execute(batch)
 
-    def _at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
-        return self.store.at_once(batch)
+    def _at_once(self, batch: Batch, now: Timestamp | None = None) -> BatchResult | Later[BatchResult] | None:
+        return self.store.at_once(batch, now)
 
     def _execute(self, batch: Batch) -> Awaitable[BatchResult]:
         self.fitness.check_serving()
@@ -239,7 +240,7 @@ class Member:
     def _on_status(self, request: services.StatusRequest, context: Context) -> services.StatusReply:
         store = self.store
         wanted = request.ranges or sorted(store.replicas)
-        found = [replica_status(store, r, self.span_watch) for r in wanted if r in store.replicas]
+        found = [replica_status(store, r, self.zone_follower) for r in wanted if r in store.replicas]
         return services.StatusReply(self.node_id, found)
 
     def _on_capacity(self, request: services.CapacityRequest, context: Context) -> services.CapacityReply:
@@ -275,7 +276,7 @@ class Member:
         stream = await self.dialer.stream(
             address, services.SNAPSHOT, services.SnapshotRequest(range_id), node_id=source
         )
-        return await self.store.install_snapshot(stream)
+        return await self.store.install_snapshot(stream, wanted=range_id)
 
     def _fetch_later(self, state: RangeState) -> None:
         """Have a replica that failed, or whose log is gone, fetched from a node that has a good one."""
@@ -315,7 +316,7 @@ def _sender(
     member: Member,
     *,
     execute: Callable[[Batch], Awaitable[BatchResult]],
-    at_once: Callable[[Batch], BatchResult | Later[BatchResult] | None],
+    at_once: Callable[..., BatchResult | Later[BatchResult] | None],
     view: Callable[[NodeId], NodeView],
 ) -> RangeSender:
     """Sends to any range: to those here without a detour, to the others by RPC."""
@@ -398,7 +399,7 @@ def _queue_context(member: Member) -> QueueContext:
         runtime=member.runtime,
         settings=member.settings,
         scope=member.scope.child("queues"),
-        configs=member.span_watch.known,
+        configs=member.zone_follower.known,
         tables=member.catalog.find_id,
         retention=member.retention,
         refresh_retention=partial(refresh_retention, member),
@@ -420,7 +421,7 @@ def _gateway_node(member: Member) -> GatewayNode:
         book=member.book,
         catalog=member.catalog,
         policies=member.policies,
-        span_watch=member.span_watch,
+        zone_follower=member.zone_follower,
         feed_client=member.feed_client,
         feed_protector=member.feed_protector,
         jobs=member.jobs,

@@ -6,7 +6,7 @@
                               └─ every replica of R has applied up to the freeze ─┘
 
 The node that runs this may die at any step. What it leaves behind is a frozen R, and at most one `Merge` under generation g
-somewhere on its way into L's log. `undo` ends that, and may be run by anybody, at any time, any number of times:
+somewhere on its way into L's log. `undo` ends that, and may be run by any node, at any time, any number of times:
 
     1  AbortMerge(g) on L     L's generation is now above g: a Merge under g is refused at apply, on every replica
     2  Thaw on R              only where R's leaseholder has itself applied the command that led L on from g, with R still there

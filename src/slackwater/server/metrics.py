@@ -92,6 +92,8 @@ def _of_doors(node: Node) -> Iterator[Metric]:
     refused = node.server.refused_total
     samples = [Sample(count, (("reason", reason),)) for reason, count in sorted(refused.items())]
     yield Metric("slackwater_rpc_refused_total", "counter", "Peers and calls that were refused, by error.", samples)
+    held = node.server.held_s
+    yield counter("slackwater_rpc_held_seconds_total", "For how long peers were not read for what they sent.", held)
     if node.credentials is None:
         return
     now_s = node.runtime.clock.wall_ns() / 1e9
@@ -173,6 +175,8 @@ def _of_store(member: Member, store: Store) -> Iterator[Metric]:
     yield gauge("slackwater_columns_segments", "Files of columns of this store, counted.", len(list(columns)))
     yield gauge("slackwater_columns_changed_keys", "Versions written beside those files since they were made.", changed)
     yield counter("slackwater_columns_made_total", "Files of columns that were made.", columns.made)
+    help_text = "Time that went into making files of columns, on one thread."
+    yield counter("slackwater_columns_making_seconds_total", help_text, columns.making_s)
     yield counter("slackwater_columns_damaged_total", "Files of columns that were damaged.", columns.damaged)
     yield counter("slackwater_columns_pages_total", "Pages of scans that came from columns.", columns.pages)
     yield counter("slackwater_columns_row_pages_total", "Pages of scans that were made of rows.", columns.row_pages)

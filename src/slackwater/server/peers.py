@@ -34,7 +34,7 @@ class Peers:
         self._scope = scope
 
     async def status(self, node: NodeId, ranges: Sequence[RangeId] = ()) -> services.StatusReply:
-        """Where a node's replicas stand; of all ranges when none is named."""
+        """The status of a node's replicas; of all ranges when none is named."""
         request = services.StatusRequest(list(ranges))
         return await self._dialer.call(
             self._address(node), services.STATUS, request, timeout=STATUS_TIMEOUT_S, node_id=node
@@ -48,7 +48,7 @@ class Peers:
         )
 
     async def replica(self, node: NodeId, range_id: RangeId) -> services.ReplicaStatus | None:
-        """Where one replica stands; None when the node has none."""
+        """The status of one replica; None when the node has none."""
         found = (await self.status(node, [range_id])).replicas
         return found[0] if found else None
 

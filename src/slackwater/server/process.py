@@ -101,7 +101,7 @@ async def _serve(options: StartOptions, settings: Settings) -> int:
     )
     journal = Journal(runtime.clock, form=options.log_format, level=options.log_level)
     check_directory(options.store)
-    await rebuild_if_damaged(options.store, ENGINE, runtime.disk, journal)
+    not_rebuilt = await rebuild_if_damaged(options.store, ENGINE, runtime.disk, journal)
     engine = runtime.disk.open(ENGINE)
     ended: Future[int] = get_running_loop().create_future()
     get_running_loop().set_exception_handler(lambda _, context: tell_crash(journal, context))
@@ -121,6 +121,8 @@ async def _serve(options: StartOptions, settings: Settings) -> int:
             await log.close()
     except DamageError as error:
         engine.note_damage(error.message)
+        if not_rebuilt:
+            raise DamageError(not_rebuilt, reason=error.message) from None
         raise
     finally:
         await scope.close()
@@ -140,9 +142,13 @@ def check_directory(store: Path) -> None:
         store.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
         next(store.iterdir(), None)
     except OSError as error:
-        raise UsageError(f"{store} cannot be used as a data directory: {error.strerror}") from None
+        raise UsageError(
+            f"{store} cannot be used as a data directory: {error.strerror}; name a directory that is there or can be made"
+        ) from None
     if not os.access(store, os.R_OK | os.W_OK | os.X_OK):
-        raise UsageError(f"{store} cannot be used as a data directory: permission denied")
+        raise UsageError(
+            f"{store} cannot be used as a data directory: permission denied; let this user read and write it, or name another"
+        )
 
 
 def log_url(options: StartOptions) -> str:

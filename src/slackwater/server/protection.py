@@ -25,7 +25,7 @@ from slackwater.config.zones import zone_key
 from slackwater.errors import NotFound, SlackwaterError, UsageError
 from slackwater.hooks import probe
 from slackwater.model.ids import NodeId
-from slackwater.model.protection import OWNED, OWNED_BY_JOB, Mode
+from slackwater.model.protection import OWNED, OWNED_BY_FEED, OWNED_BY_JOB, Mode
 from slackwater.model.spans import Span
 from slackwater.model.system_tables import PROTECTED_TS_META
 from slackwater.protect import ProtectionCatalog, Protections, ProtectionStore
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 ASKED_AT_ONCE_MAX = 16
 ABOUT_CHARS_MAX = 200
 RELEASE_TIMEOUT_S = 10.0
-OWNED_BY_FEED = "feed"
 MADE_MAX = 100_000
-"""Far more feeds than a gateway runs, and their protections that a copy may still show."""
+"""Far more than the protections of ended feeds that a copy may still show. Running feeds have as many as the limit of records."""
 LEFT_SHARE_MAX = 0.5
 """Of the limit of records: above this, feeds that end leave nothing behind."""
 
@@ -134,8 +133,8 @@ class FeedProtector:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._made: dict[bytes, None] = {}
-        """The last protections that were made in this process for feeds that were told of it, in order."""
+        self._made: dict[bytes, bool] = {}
+        """Protections that were made in this process for feeds that were told of it, in order, and whether their feed runs."""
         self._making = 0
         """Protections that are being made: their ids are not known yet."""
         self._ended: set[bytes] = set()
@@ -162,13 +161,23 @@ class FeedProtector:
         self._making += 1
         try:
             made = await member.kv.run(work)
-            self._made[made] = None
-            if len(self._made) > MADE_MAX:
-                del self._made[next(iter(self._made))]
+            self._note_made(made)
         finally:
             self._making -= 1
         self._left.discard(former)
         return made
+
+    def _note_made(self, made: bytes) -> None:
+        """Remember a protection; of the oldest, those are forgotten whose feeds have ended, never one that is in use."""
+        self._made[made] = True
+        if len(self._made) > MADE_MAX:
+            over = next((one for one, runs in self._made.items() if not runs), None)
+            if over is not None:
+                del self._made[over]
+
+    def _note_ended(self, protection: bytes) -> None:
+        if protection in self._made:
+            self._made[protection] = False
 
     def _takes_over(self, record: Record, user: str) -> bool:
         """Whether a record was left by a feed of this user, so that the one that goes on with it may release it."""
@@ -181,11 +190,13 @@ class FeedProtector:
 
     async def release(self, protection: bytes) -> None:
         """Keep nothing for this one any more; if that cannot be written now, it is tried again until it can."""
+        self._note_ended(protection)
         self._ended.add(protection)
         await self.release_ended()
 
     async def leave(self, protection: bytes) -> None:
         """Keep it for the grace time only; if that cannot be written now, it is tried again until it can."""
+        self._note_ended(protection)
         self._left.add(protection)
         await self.release_ended()
 
@@ -251,7 +262,7 @@ class PinnedHistory:
     async def of(self, records: Sequence[Record]) -> dict[bytes, int]:
         """Bytes by record, over the whole cluster; of nodes that do not answer, nothing."""
         member = self._member
-        now, zones = member.clock.peek(), member.span_watch.zones
+        now, zones = member.clock.peek(), member.zone_follower.zones
         works = [partial(member.peers.status, node_id) for node_id in member.book.nodes]
         answers = await in_parallel(member.scope, works, limit=ASKED_AT_ONCE_MAX, name="pinned")
         found: dict[bytes, int] = {}
@@ -269,7 +280,7 @@ class PinnedHistory:
         member, records = self._member, self._member.protections.tracker.state.records
         if not records:
             return 0
-        now, zones = member.clock.peek(), member.span_watch.zones
+        now, zones = member.clock.peek(), member.zone_follower.zones
         led = [r.state for r in member.store.replicas.values() if r.state.lease.holder == member.node_id]
         return sum(history_bytes(s.stats) for s in led if any(pinning(records, zones, s.descriptor, now)))
 

@@ -1,6 +1,6 @@
 """Which nodes the others cannot reach: what each node misses, what a majority misses, and who is told.
 
-Liveness says that a node can write to the log. It does not say that anybody can talk to it: a node behind a broken switch
+Liveness says that a node can write to the log. It does not say that other nodes can talk to it: a node behind a broken switch
 reads and writes the log, renews its record, keeps its leases and serves no client. So nodes also ask each other:
 
     every heartbeat   each node calls each other one (`node.reach`) and says, in request and answer alike,
@@ -70,7 +70,7 @@ class Reach:
         return sorted(node for node, since_ns in self._tried_ns.items() if now_ns - since_ns >= window_ns)
 
     def missed_by(self, node: NodeId, *, now_ns: int, window_ns: int) -> list[NodeId]:
-        """Who misses a node, as far as was said lately."""
+        """The nodes that miss a node, as far as was said lately."""
         mine = [self._own] if node in self.misses(now_ns=now_ns, window_ns=window_ns) else []
         theirs = [by for by, s in self._said.items() if now_ns - s.at_ns <= window_ns and node in s.misses]
         return sorted([*mine, *theirs])

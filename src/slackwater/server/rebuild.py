@@ -27,38 +27,46 @@ NEW = "engine.new"
 ASIDE = "engine.damaged-"
 
 
-async def rebuild_if_damaged(store: Path, engine: str, disk: Disk, journal: Journal) -> None:
-    """Replace an engine that met damage by a copy of what is whole in it; nothing where none did."""
+async def rebuild_if_damaged(store: Path, engine: str, disk: Disk, journal: Journal) -> str:
+    """Replace an engine that met damage by a copy of what is whole in it; nothing where none did.
+
+    Returns why it cannot be replaced and what to do: then the engine is tried as it is. The error itself would keep iterators of
+    the damaged engine, and with them its lock.
+    """
     aside = _moved_aside(store)
     here = store / engine
     if (here / DAMAGED_FILE).exists():
         number = max(aside, default=0) + 1
         aside[number] = here.rename(store / f"{ASIDE}{number}")
     if here.exists() or not aside:
-        return
+        return ""
     damaged = aside[max(aside)]
     journal.warn("store.rebuilding", damaged=damaged, why=(damaged / DAMAGED_FILE).read_text().strip())
     shutil.rmtree(store / NEW, ignore_errors=True)
     old, new = disk.open(damaged.name), disk.open(NEW)
+    refused = ""
     try:
         done = copy_whole(old, new)
         await new.flush()
     except DamageError as error:
         journal.error("store.not_rebuilt", why=error)
-        done = None
+        refused = error.message
     finally:
         new.close()
         old.close()
-    if done is None:
-        (damaged / DAMAGED_FILE).unlink(missing_ok=True)
+    if refused:
+        # moved first: without a note in it, an engine aside could not be told from one that was never noted
         damaged.rename(here)
-        return
+        (here / DAMAGED_FILE).unlink(missing_ok=True)
+        return refused
     (store / NEW).rename(here)
     for range_id, why in done.left_out.items():
         journal.warn("store.left_out", range=f"r{range_id}", why=why)
     journal.warn("store.rebuilt", kept=len(done.kept), left_out=len(done.left_out), damaged=damaged)
+    return ""
 
 
 def _moved_aside(store: Path) -> dict[int, Path]:
     """Engines that were moved aside, by number."""
-    return {int(path.name.removeprefix(ASIDE)): path for path in store.glob(f"{ASIDE}*")}
+    numbered = ((path.name.removeprefix(ASIDE), path) for path in store.glob(f"{ASIDE}*"))
+    return {int(number): path for number, path in numbered if number.isascii() and number.isdigit()}

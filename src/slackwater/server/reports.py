@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver import Replica, Store
     from slackwater.server.member import Member
     from slackwater.server.node import Node
-    from slackwater.server.span_watch import SpanWatch
+    from slackwater.server.zone_follower import ZoneFollower
 
 
 def report(node: Node) -> services.ReportReply:
@@ -37,7 +37,12 @@ def report(node: Node) -> services.ReportReply:
 
 
 def _store_warnings(member: Member) -> list[str]:
-    return [*member.queues.context.lost.values(), *member.pinned.warnings()]
+    columns = member.store.context.columns
+    found = [*member.queues.context.lost.values(), *member.pinned.warnings()]
+    if columns.damaged:
+        many = f"{columns.damaged} files of columns were damaged since it started"
+        found.append(f"{many}, the last because {columns.damage}; they are made again, look at the disk")
+    return found
 
 
 def certificate_warnings(node: Node) -> list[str]:
@@ -48,8 +53,8 @@ def certificate_warnings(node: Node) -> list[str]:
     return node.credentials.warnings(now_s, within_days=node.settings["tls.expiry_warning"])
 
 
-def replica_status(store: Store, range_id: RangeId, configuration: SpanWatch) -> services.ReplicaStatus:
-    """Where one replica of a store stands."""
+def replica_status(store: Store, range_id: RangeId, configuration: ZoneFollower) -> services.ReplicaStatus:
+    """The status of one replica of a store."""
     replica = store.replicas[range_id]
     state = replica.state
     return services.ReplicaStatus(

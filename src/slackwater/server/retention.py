@@ -1,6 +1,6 @@
 """What a node knows of time to live, protections and dropped tables: the rules by which its leaseholders collect.
 
-    zones        SpanWatch.zones          ttl of a range, when that was written, and as of when the copy is complete (Z)
+    zones        ZoneFollower.zones          ttl of a range, when that was written, and as of when the copy is complete (Z)
     protections  ProtectionTracker        records over a range, and as of when the list is complete (R)
     tables       TableCatalog.tables      when a table was dropped
 
@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
-from slackwater.codec.layout import TABLE, split_table_key, table_span
+from slackwater.codec.layout import TABLE, split_table_key, table_span, tables_between
 from slackwater.errors import DecodeError, RetryableError, SlackwaterError
 from slackwater.model.protection import kept_in
 from slackwater.model.spans import Span
@@ -111,17 +111,20 @@ class NodeRetention:
 
     def dropped_in(self, start: bytes, end: bytes) -> list[Span]:
         """The parts of [start, end) that belong to dropped tables, to dropped indexes, and to tables before they were emptied."""
-        spans = [table_span(table.table_id) for table in self._tables().dropped()]
-        for history in self._tables().with_gone_indexes():
-            if not history.latest.dropped:
-                spans += [table_span(history.latest.table_id, index_id) for index_id in history.gone_indexes]
+        spans: list[Span] = []
+        for history in self._tables().with_gone(*tables_between(start, end)):
+            table_id = history.latest.table_id
+            if history.latest.dropped:
+                spans.append(table_span(table_id))
+            else:
+                spans += [table_span(table_id, index_id) for index_id in history.gone_indexes]
         return [part for s in spans if (part := s.intersect(Span(start, end))) is not None]
 
 
 def node_retention(member: Member) -> NodeRetention:
     """The rules of a node, by its own copies."""
     return NodeRetention(
-        zones=lambda: member.span_watch.zones,
+        zones=lambda: member.zone_follower.zones,
         tracker=lambda: member.protection_tracker,
         tables=lambda: member.catalog.tables,
         settings=member.settings,
@@ -132,5 +135,5 @@ async def refresh_retention(member: Member, after: Timestamp) -> None:
     """Read zones, and then protections, anew, so that they hold as of a time above `after`."""
     with suppress(SlackwaterError):  # a table that was dropped is collected later
         await member.catalog.refresh()
-    await member.span_watch.read()
-    await member.protection_tracker.refresh(after=Timestamp(max(after, member.span_watch.zones.read_at)))
+    await member.zone_follower.read()
+    await member.protection_tracker.refresh(after=Timestamp(max(after, member.zone_follower.zones.read_at)))

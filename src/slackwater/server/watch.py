@@ -30,6 +30,7 @@ class JournalWatch:
         self._questions: dict[RangeId, str] = {}
         self._lost: dict[RangeId, str] = {}
         self._incidents = 0
+        self._columns_damaged = 0
         self._unfit: list[str] = []
 
     async def run(self) -> None:
@@ -88,6 +89,11 @@ class JournalWatch:
                 event = "storage.damage" if incident.damage else "storage.read_failed"
                 self._journal.error(event, range=f"r{incident.range_id}", why=incident.why)
         self._incidents = store.damage.read_errors
+        columns = store.context.columns
+        if columns.damaged > self._columns_damaged:
+            files = columns.damaged - self._columns_damaged
+            self._journal.warn("columns.damaged", files=files, why=columns.damage, doing="makes them again")
+        self._columns_damaged = columns.damaged
         questions = self._node.here().queues.context.open_questions()
         for range_id, question in questions.items():
             if self._questions.get(range_id) != question:

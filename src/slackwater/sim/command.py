@@ -16,7 +16,7 @@ from slackwater.errors import UsageError
 from slackwater.sim.report import failure_report, headline
 from slackwater.sim.run import DEFAULT_DURATION_S, EXIT_NONDETERMINISM, Result, SimJob, run_job
 from slackwater.sim.runner import Runner, RunSummary
-from slackwater.sim.scenario import PLANTED, PLAYS, PlantedBug, default_play, find_planted, load
+from slackwater.sim.scenario import PLANTED, PLAYS, PlantedBug, default_play, find_planted, find_play, load
 from slackwater.sim.shrink import RUNS_MAX, Shrinker
 from slackwater.sim.tape import Tape
 from slackwater.sim.timeline import page, text
@@ -99,6 +99,8 @@ def main(argv: list[str]) -> int:
     load()
     options = _parser().parse_args(argv)
     try:
+        if options.scenario is not None:
+            find_play(options.scenario)  # here, so that a wrong name is one line and not the end of every worker
         if options.replay is not None and options.replay is not True:
             options.seed = options.replay
         if options.seed is not None or options.case is not None:

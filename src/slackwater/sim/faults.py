@@ -74,8 +74,8 @@ class FaultKind(enum.Enum):
 
 NODES_NEEDED = {FaultKind.CLOCK_BEYOND: 3}
 """A broken clock is only told from the others by a majority."""
-COPIES_NEEDED = {FaultKind.DISK_SHORT: 2, FaultKind.DISK_ROT: 2}
-"""Damage is mended from another copy."""
+COPIES_NEEDED = {FaultKind.DISK_SHORT: 2, FaultKind.DISK_ROT: 2, FaultKind.QUARANTINE: 2}
+"""Damage is mended from another copy, and a replica that is quarantined is fetched from one."""
 
 
 CLUSTER_KINDS = frozenset(
@@ -296,8 +296,8 @@ def _disk_short(world: World, draw: TapeStream) -> Injection | None:
     node = _node(world, draw)
     if not node.up or not world.spare(node.name, Family.DATA, None):
         return None
-    node.disk.spoil(short_percent=draw.between(1, 30))
-    return node.disk.name, node.disk.spoil, draw.between(100 * MS, 5 * NS)
+    node.disk.spoil(short_percent=draw.between(10, 60))
+    return node.disk.name, node.disk.spoil, draw.between(NS, 10 * NS)
 
 
 def _disk_rot(world: World, draw: TapeStream) -> Injection | None:

@@ -142,7 +142,7 @@ class SimLog:
                 del log.readers[tail]
 
     def heal(self, node: str | None = None) -> None:
-        """A good connection for one node, or for everybody."""
+        """A good connection for one node, or for all."""
         for name, link in self.links.items():
             if node in (None, name):
                 link.heal()

@@ -112,6 +112,9 @@ class Endpoint:
     def trust(self) -> None:
         """Simulated peers send no more than they should: limits of strangers are those of real sockets."""
 
+    def hold(self, *, held: bool) -> None:
+        """Simulated peers send no more than they should: what they send meanwhile waits at the receiving session."""
+
     def send(self, frame: bytes) -> None:
         """Queue a frame."""
         if self.closed or self.dead:

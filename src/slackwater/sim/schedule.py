@@ -9,7 +9,7 @@
 
 A policy sees the ready list when it holds at least two handles, removes one and returns it. Handles of one task share a
 `lane`; callbacks that belong to no task share the lane of their node. Time stands still until the ready list is empty,
-so no policy can starve anybody for longer than an instant: unfairness changes order, never liveness.
+so no policy can starve a task for longer than an instant: unfairness changes order, never liveness.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Nothing is closed on purpose: a worker is killed when Spark has no more use for 
 
 Spark's Python daemon collects garbage after every task of a worker that it will use again, and walks through every object
 there is: with Spark's own imports, Arrow and numpy loaded that takes about 60 ms a task, more than reading a small partition.
-What was imported is not garbage. So the first of our work in a worker takes it out of the collector's sight (`settle`).
+What was imported is not garbage. So the first of our work in a worker takes it out of the collector's sight (`freeze_heap`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _open: dict[tuple[int, str, str | None, str | None, float, str | None], Database
 _settled: set[int] = set()
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Once per worker: nothing that lives by now is looked at by later collections. Not for the user's own process."""
     if os.getpid() not in _settled:
         _settled.clear()

@@ -76,7 +76,7 @@ def asked_of(reader: DataFrameReader) -> Timestamp:
 
 
 def directory() -> Path | None:
-    """Of this process, if Spark started it and the directory is there."""
+    """The directory of floors of this process, if Spark started it and the directory is there."""
     first = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
     return Path(first) / "slackwater" if first and Path(first).is_dir() else None
 

@@ -50,7 +50,7 @@ class Offset(msgspec.Struct, frozen=True):
     snapshot: bool = False
 
     def encode(self) -> dict[str, Any]:
-        """As Spark stores it."""
+        """The text that Spark stores for this offset."""
         found: dict[str, Any] = {
             "v": VERSION,
             "table": str(self.table),

@@ -148,7 +148,7 @@ class PinKeeper:
         self._open: dict[tuple[str, str | None, str | None], Database] = {}
 
     def run(self) -> None:
-        """Until the application ends."""
+        """Renew the pins until the application ends."""
         pause = threading.Event()
         while self._alive():
             self._look()

@@ -18,7 +18,7 @@ from slackwater.clock import timestamp as tsm
 from slackwater.clock.timestamp import Timestamp, show
 from slackwater.errors import UsageError
 from slackwater.model.schema import TableSchema
-from slackwater.spark.connection import database, settle
+from slackwater.spark.connection import database, freeze_heap
 from slackwater.spark.floors import floor
 from slackwater.spark.options import Options, ReadFrom
 
@@ -45,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True):
     def db(self) -> Database:
         """This process's connection; only workers of Spark's ask for it."""
         found = database(self.options)
-        settle()
+        freeze_heap()
         return found
 
 

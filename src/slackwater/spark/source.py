@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import Timestamp
 from slackwater.errors import UsageError
-from slackwater.spark.connection import database, settle
+from slackwater.spark.connection import database, freeze_heap
 from slackwater.spark.floors import floor
 from slackwater.spark.options import Use, parse_options
 from slackwater.spark.pins import pin
@@ -43,7 +43,7 @@ class Source:
         self.options = parse_options(options)
         self._plan = None if self.options.asks_floor else make_plan(self.options)
         self._pinned = False
-        settle()
+        freeze_heap()
 
     @property
     def plan(self) -> Plan:

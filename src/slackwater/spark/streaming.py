@@ -170,7 +170,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pin.begin(self._plan.db, self._since(after))
 
     def _since(self, after: Timestamp) -> Timestamp:
-        """Not before there is a table."""
+        """The timestamp that the stream begins after, once there is a table."""
         return Timestamp(max(after, self._plan.since))
 
     def _begin(self) -> Offset:

@@ -26,6 +26,13 @@ Rules that hold everywhere
     GC removes no version visible at any t >= threshold or at a protected instant (I-26).
     Every write returns how it changes the statistics (`stats.py`); recomputing them from scratch gives the same.
 
+Only engines await, in `flush` and `checkpoint`.
+
+    functions   versions, reads, writes, intents, gc, stats, window, changes, arrow
+    readers     overlay (a batch on top), through (decided intents as what they became), whole (the end of a stream is proven)
+    engines     memory on cow, rocks with rocks_cursor and flushed (how far a store was flushed); files beside an engine
+    columns/    closed history as files of columns
+
 Worked examples: `tests/scripts/storage`. Figures: `bench/storage.py`.
 """
 

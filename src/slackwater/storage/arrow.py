@@ -101,6 +101,7 @@ def scan_arrow(
     looked = start
     for block in visible_blocks(reader, start, end, ts=ts, bound=bound):
         upto = block.resume or end
+        assert looked <= upto <= end, "a scan only moves on"
         refuse_conflicts(reader, looked, upto, bound=bound)
         looked = upto
         size += pending.add(block)
@@ -115,6 +116,41 @@ def scan_arrow(
             pending = _Pending()
     if pending.rows:
         yield pending.block(decoder, None)
+
+
+class Count(NamedTuple):
+    """How many rows a walk has passed, their bytes, and the key to go on from (None: it has reached the end)."""
+
+    rows: int
+    size: int
+    resume: bytes | None
+
+
+def count_rows(
+    reader: Reader,
+    start: bytes,
+    end: bytes,
+    *,
+    ts: Timestamp,
+    max_rows: int = 0,
+    max_bytes: int = 0,
+    uncertain_upto: Timestamp = MIN,
+) -> Count:
+    """How many rows `scan_arrow` would show, and it refuses what that refuses; but no value is looked into."""
+    bound = Timestamp(max(ts, uncertain_upto))
+    rows = size = 0
+    looked = start
+    for block in visible_blocks(reader, start, end, ts=ts, bound=bound):
+        upto = block.resume or end
+        assert looked <= upto <= end, "a count only moves on"
+        refuse_conflicts(reader, looked, upto, bound=bound)
+        looked = upto
+        rows += len(block.values)
+        size += sum(map(len, block.values))
+        full = (max_rows and rows >= max_rows) or (max_bytes and size >= max_bytes)
+        if block.resume is None or full:
+            return Count(rows, size, block.resume)
+    raise AssertionError("the last block of a walk is the one that has no more to come")
 
 
 def refuse_conflicts(reader: Reader, start: bytes, end: bytes, *, bound: Timestamp) -> None:
@@ -152,6 +188,7 @@ class _Pending:
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
         assert int(offsets[-1]) == self.size, "bytes are counted as they come"
         batch = decoder.decode_buffer(b"".join(self._joined), offsets)
+        assert batch.num_rows <= self.rows, "a filter adds no rows"
         return ArrowBlock(batch, resume, self.rows, self.size)
 
 
@@ -269,13 +306,15 @@ def even_width(keys: Sequence[bytes]) -> int:
 
 
 def stamps(keys: Sequence[bytes], width: int) -> tuple[Array, Array]:
-    """Of stored keys: their complemented timestamps, and whether each is of the same key as the one before it.
+    """The complemented timestamps of stored keys, and whether each is of the same key as the one before it.
 
     `width` is what `even_width` says.
     """
     assert len(keys[0]) >= 8, "a stored key ends with its timestamp"
     joined = np.frombuffer(b"".join(keys), np.uint8)
-    return _even(joined, width) if width >= 16 else _ragged(keys, joined)
+    marks, same = _even(joined, width) if width >= 16 else _ragged(keys, joined)
+    assert len(marks) == len(same) == len(keys), "a timestamp for every stored key"
+    return marks, same
 
 
 def _even(joined: Array, width: int) -> tuple[Array, Array]:

@@ -24,7 +24,7 @@ from slackwater.errors import DecodeError, UsageError
 from slackwater.runtime.seam import EngineBatch, Family
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 FAMILIES = tuple(Family)
 assert [int(family) for family in FAMILIES] == [0, 1, 2], "a batch has one table for each family, found by its number"
@@ -75,6 +75,10 @@ class WriteBatch:
         assert len(keys) == len(values), "a value for every key"
         self.writes[family].update(zip(keys, values, strict=True))
 
+    def delete_many(self, family: Family, keys: Sequence[bytes]) -> None:
+        """Delete many keys at once, present or not."""
+        self.writes[family].update(dict.fromkeys(keys))
+
     def has(self, family: Family, key: bytes) -> bool:
         """Whether the batch writes or deletes this key by name."""
         return key in self.writes[family]
@@ -99,14 +103,15 @@ class WriteBatch:
         assert len(parts) <= len(FAMILIES), "one part for each family"
         return _encoder.encode(parts)
 
-    def extend_encoded(self, data: bytes) -> None:
-        """Add the writes of a batch that `encode` wrote after this one's; anything else is a `DecodeError`."""
+    def extend_encoded(self, batches: Iterable[bytes]) -> None:
+        """Add the writes of batches that `encode` wrote after this one's, in turn; anything else is a `DecodeError`."""
         try:
-            for part in _decoder.decode(data):
-                family = Family(part.family)
-                for start, end in part.ranges:
-                    self.delete_range(family, start, end)
-                self.writes[family].update(zip(part.keys, part.values, strict=True))
+            for data in batches:
+                for part in _decoder.decode(data):
+                    family = Family(part.family)
+                    for start, end in part.ranges:
+                        self.delete_range(family, start, end)
+                    self.writes[family].update(zip(part.keys, part.values, strict=True))
         except (msgspec.MsgspecError, ValueError, UsageError) as error:
             raise DecodeError("these bytes are not a write batch", reason=str(error)) from None
 
@@ -114,7 +119,7 @@ class WriteBatch:
 def decode_batch(data: bytes) -> WriteBatch:
     """Read what `WriteBatch.encode` wrote; anything else is a `DecodeError`."""
     batch = WriteBatch()
-    batch.extend_encoded(data)
+    batch.extend_encoded((data,))
     return batch
 
 

@@ -118,6 +118,7 @@ class _PendingChanges:
         """Take a block; returns its bytes."""
         assert changes.had is not None, "whether a row was there before is known of every change"
         assert len(changes.values) == len(changes.timestamps) == len(changes.had), "of each: value, time, and that"
+        assert self._befores is None or changes.befores is not None, "what was there before is known of every change"
         self._values += changes.values
         self._gone += changes.gone
         self._had.append(changes.had)
@@ -135,6 +136,9 @@ class _PendingChanges:
         assert self.rows == len(self._values), "rows are counted as they come"
         timestamps, had = np.concatenate(self._timestamps), np.concatenate(self._had)
         assert len(timestamps) == len(had) == self.rows, "of each change: when, and whether a row was there before"
+        assert self._befores is None or len(self._befores) == self.rows, (
+            "what was there before is known of every change"
+        )
         changes = ChangeRows(self._values, timestamps, self._gone, had, self._befores)
         return ArrowBlock(decoder.decode(changes), resume, self.rows, self.size)
 
@@ -151,8 +155,11 @@ def _changes(whole: WholeKeys, window: Window, *, before: bool) -> ChangeRows:
     if same.any():  # oldest first within each key
         at = at[np.lexsort((-at, np.cumsum(~same)[at]))]
     timestamps = (~marks[at].astype(np.uint64)).view(np.int64)
+    assert window.after < int(timestamps.min()), "only changes of the window"
+    assert int(timestamps.max()) <= window.upto, "only changes of the window"
     values = [whole.values[i] for i in at.tolist()]
     gone = [whole.keys[i][:-8] for i in at[~live[at]].tolist()]
+    assert len(gone) == values.count(b""), "the key of every row that was deleted"
     there = had[at]
     befores = None
     if before:

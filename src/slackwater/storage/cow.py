@@ -110,6 +110,7 @@ class CowTable:
             values += chunk.values[at:stop]
             limit -= stop - at
             number, at = (number, stop) if stop < high or number == last[0] else (number + 1, 0)
+        assert first <= (number, at), "a walk forward does not go back"
         return keys, values, (number, at)
 
     def backward(self, first: Place, last: Place, limit: int) -> tuple[list[bytes], list[bytes], Place]:
@@ -129,6 +130,7 @@ class CowTable:
             values += chunk.values[stop:at][::-1]
             limit -= at - stop
             at = stop
+        assert (number, at) <= last, "a walk backward does not go forward"
         return keys, values, (number, at)
 
     def _top(self) -> None:
@@ -160,6 +162,7 @@ class CowTable:
         assert chunk.keys[-1] < right.keys[0], "chunks are in key order"
         self._lows.insert(number + 1, right.keys[0])
         self._chunks.insert(number + 1, right)
+        assert len(self._lows) == len(self._chunks), "a lowest key for every chunk"
 
     def _remove(self, number: int, low: int, high: int) -> None:
         assert low < high, "something is removed"
@@ -170,3 +173,5 @@ class CowTable:
         if not chunk.keys and number > 0:
             self._top()
             del self._lows[number], self._chunks[number]
+        assert len(self._lows) == len(self._chunks), "a lowest key for every chunk"
+        assert self._lows[0] == b"", "the first chunk takes every key below the second"

@@ -41,6 +41,7 @@ class DirectoryFiles:
 
     def create(self, name: str) -> DirectorySink:
         """A file in the making."""
+        assert not name.endswith(UNFINISHED), "a finished file is told from one in the making by its name"
         return DirectorySink(self._path, name)
 
     def open(self, name: str) -> DirectoryFile:
@@ -69,6 +70,7 @@ class DirectorySink:
 
     def write(self, data: bytes) -> None:
         """Append."""
+        assert not self._file.closed, "a file that is finished is not written any more"
         left = memoryview(data)
         try:
             while left:
@@ -159,6 +161,7 @@ class MemorySink:
 
     def finish(self) -> None:
         """Visible, and durable as all finished files are."""
+        assert self._name not in self._files.held, "a file is finished once"
         self._files.held[self._name] = b"".join(self._pieces)
 
     def abandon(self) -> None:
@@ -177,6 +180,7 @@ class MemoryFile:
 
     def read(self, at: int, size: int) -> bytes:
         """The bytes from `at` on."""
+        assert at >= 0, "a part of the file"
         if self._files is not None:
             self._data = self._files.held.get(self._name, self._data)
         return self._data[at : at + size]

@@ -150,6 +150,7 @@ def conflict(intents: list[Intent]) -> ConflictError:
         if room < 0 and count:
             intents = intents[:count]
             break
+    assert intents, "an error names one intent at least"
     return ConflictError("intents of other transactions are in the way; push them or wait", intents=tuple(intents))
 
 
@@ -186,6 +187,7 @@ def next_intent(before: StoredIntent | None, txn: Txn, *, ts: Timestamp, sequenc
 
 RESOLVED_BYTES = 64
 """What resolving one intent costs in a command besides its keys and value."""
+assert CONFLICTS_MAX * RESOLVED_BYTES <= CONFLICT_BYTES_MAX, "an error has room for as many intents as it may name"
 
 
 class ResolvedIntents(NamedTuple):
@@ -306,11 +308,12 @@ class _Committing:
 
     def done(self, resume: bytes | None) -> ResolvedIntents:
         """All that was done."""
+        assert self._stats.intents == -self._found, "an intent that is resolved is gone (I-34)"
         return ResolvedIntents(self._stats, self._found, self._size, resume)
 
 
 def _check_newest(prior: Version | None, key: bytes, commit: Timestamp) -> None:
-    """The intent kept everybody else from writing above it, so a commit is always the newest version."""
+    """The intent kept all others from writing above it, so a commit is always the newest version."""
     if prior is not None:
         invariant(prior.ts < commit, "A-commit-is-newest", key=key, prior=prior, commit=commit)
 

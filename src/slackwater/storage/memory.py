@@ -77,6 +77,7 @@ class MemoryCursor:
             self._last = max(first, min(last, self._table.place(key + b"\x00")))  # key ++ 00 is the successor of key
         else:
             self._first = min(last, max(first, self._table.place(key)))
+        assert first <= self._first <= self._last <= last, "a cursor stays inside its bounds"
 
     def chunk(self, limit: int) -> tuple[list[bytes], list[bytes]]:
         """Up to `limit` keys and values from here on, as two lists; advances."""
@@ -85,6 +86,7 @@ class MemoryCursor:
             keys, values, self._last = self._table.backward(self._first, self._last, limit)
         else:
             keys, values, self._first = self._table.forward(self._first, self._last, limit)
+        assert len(keys) == len(values) <= limit, "a value for every key, and no more than was asked for"
         return keys, values
 
     def keys(self, limit: int) -> list[bytes]:
@@ -211,7 +213,11 @@ class MemoryEngine(_MemoryReader):
         self._table(Family.DATA)
         kept = keep(len(self._unflushed))
         invariant(0 <= kept <= len(self._unflushed), "A-crash-keeps-a-prefix", kept=kept)
+        lost = len(self._unflushed) - kept
         self.harden(self._hardened + kept)
+        assert len(self._unflushed) == lost, (
+            "a power cut takes what came after the kept batches, and nothing before (I-32)"
+        )
         self._ended = "lost power"
         return MemoryEngine(self._durable, disk=self._disk, files=self._files)
 
@@ -230,12 +236,13 @@ class MemoryEngine(_MemoryReader):
         batch.put_many(family, keys, values)
         self.write(batch)
         self.harden(self.mark())
+        assert not self._unflushed, "what is ingested is durable, and so is all before it"
 
     def compact(self, family: Family, start: bytes, end: bytes) -> None:
-        """Nothing is left behind by deletions here."""
+        """Do nothing: deletions leave nothing behind in memory."""
 
     def note_damage(self, reason: str) -> None:
-        """Nothing to do: memory holds no file that stays damaged."""
+        """Do nothing: memory holds no file that stays damaged."""
 
     def approximate_bytes(self, family: Family, start: bytes, end: bytes) -> int:
         """Bytes of keys and values in the span; exact here."""
@@ -252,6 +259,7 @@ class MemoryEngine(_MemoryReader):
         """An orderly end: everything becomes durable; the disk can open the engine again. Idempotent."""
         if not self._ended:
             self.harden(self.mark())
+            assert not self._unflushed, "an engine that is closed in good order loses nothing"
             self._ended = "was closed"
 
     @property

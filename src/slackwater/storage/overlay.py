@@ -97,6 +97,7 @@ class OverlayCursor:
         reverse: bool,
     ) -> None:
         assert len(keys) == len(values), "a value for every key"
+        assert len(keys) < 2 or keys[0] < keys[-1], "writes come in key order"
         self._base = base
         self._keys = keys
         self._values = values

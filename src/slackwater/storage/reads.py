@@ -187,6 +187,7 @@ def scan(
         if keys and ((max_rows and len(keys) >= max_rows) or (max_bytes and size > max_bytes)):
             if met:
                 break
+            assert not max_rows or len(keys) <= max_rows, "no more rows than were asked for"
             assert start <= key < end, "what is left lies in the span"
             return ScannedRows(keys, values, timestamps, keys[-1] if reverse else key)
         keys.append(key)
@@ -195,6 +196,8 @@ def scan(
     if met:
         raise conflict(met)
     assert len(keys) == len(values) == len(timestamps), "a row has a key, a value and a time"
+    assert not max_rows or len(keys) <= max_rows, "no more rows than were asked for"
+    assert len(keys) < 2 or (keys[0] < keys[-1]) != reverse, "rows come in order, or reversed"
     return ScannedRows(keys, values, timestamps)
 
 
@@ -235,6 +238,8 @@ def scan_versions(
     if met:
         raise conflict(met)
     assert len(rows.keys) == len(rows.timestamps) == len(rows.values), "a version has a key, a time and a value"
+    assert rows.befores is None or len(rows.befores) == len(rows.keys), "what was there before every version"
+    assert not rows.keys or start <= rows.keys[0] <= rows.keys[-1] < end, "versions come in key order, inside the span"
     assert resume is None or start < resume < end, "what is left lies in the span"
     return rows._replace(resume=resume)
 

@@ -40,9 +40,10 @@ from rocksdict import Rdict
 
 from slackwater.errors import DamageError, StorageError, UsageError
 from slackwater.runtime.seam import Family
-from slackwater.settings import Settings
+from slackwater.settings import Settings, describe
 from slackwater.storage.batch import FAMILIES, WriteBatch, own
 from slackwater.storage.files import DirectoryFiles
+from slackwater.storage.flushed import flushed_upto, note_flushed
 from slackwater.storage.rocks_cursor import RocksReader, failure
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ MEMTABLES_PER_FAMILY_MAX = 4
 FLUSH_POLL_SECONDS = 0.002
 assert MEMTABLES_PER_FAMILY_MAX >= 2, "one table is filled while another is flushed"
 BLOCK_BYTES = 16 << 10
+STOPPED = "Shutdown in progress"
+"""What RocksDB answers once its background work was canceled."""
 BLOOM_BITS_PER_KEY = 10
+assert describe("storage.memtable_bytes").safe[0] > 2 * BLOCK_BYTES, "a memtable is flushed into more than one block"
 FILES = "columns"
 """The directory, in the engine's, of files that are derived from it."""
 _WRITTEN_BY_READERS = frozenset({"rocksdict-config.json", "LOCK"})
@@ -159,6 +163,7 @@ class RocksFiles(RocksReader):
         except Exception as error:
             raise failure(error, f"opening {path}") from error
         self._sources = tuple(self._db.get_column_family(FAMILY_NAMES[f]) for f in FAMILIES)
+        assert len(self._sources) == len(FAMILIES), "every family is open"
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """The value of one key, or None."""
@@ -185,6 +190,7 @@ class RocksEngine(RocksReader):
         self._budget = int(settings["storage.memtable_bytes"]) * MEMTABLES_PER_FAMILY_MAX
         self._memory = rocksdict.WriteBufferManager(self._budget, allow_stall=False)
         self._db = self._open(settings)
+        self._noted = self._check_whole()
         self.files: Files = DirectoryFiles(path / FILES, Lock())
         super().__init__("engine")
         self._sources = tuple(self._db.get_column_family(FAMILY_NAMES[f]) for f in FAMILIES)
@@ -192,10 +198,14 @@ class RocksEngine(RocksReader):
         assert len(self._sources) == len(self._handles) == len(FAMILIES), "every family is open"
         self._no_wal = cast("Any", rocksdict.WriteOptions())  # its type stub calls the property a method
         self._no_wal.disable_wal = True
-        self._unflushed = 0
+        self._written = 0
+        self._flushed = 0
+        """Batches; several flushes may be under way, and each is of what was written before it began."""
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
         self.guard = Lock()
         """Held while the state or the set of snapshots changes: snapshots are often closed on the thread that read them."""
+        self._compacting = Lock()
+        """Held while a thread compacts: the files are not let go of under it."""
 
     def _open(self, settings: Settings) -> Rdict:
         cache = rocksdict.Cache(int(settings["storage.block_cache_bytes"]))
@@ -210,7 +220,27 @@ class RocksEngine(RocksReader):
                 raise StorageError(
                     "this store is already open; close the other handle or stop its process", path=str(self.path)
                 ) from None
-            raise failure(error, f"opening {self.path}") from error
+            failed = failure(error, f"opening {self.path}")
+            if isinstance(
+                failed, DamageError
+            ):  # not one replica's: of a store that cannot be opened nothing can be copied
+                raise self._lost(**failed.facts) from error
+            raise failed from error
+
+    def _check_whole(self) -> int:
+        """Raise if an older state was opened than was flushed (`storage.flushed`); the sequence number that was noted."""
+        noted, opened = flushed_upto(self.path), self._db.latest_sequence_number()
+        if opened < noted:
+            self._db.close()
+            raise self._lost(reason=f"it ends at {opened}, and was flushed up to {noted}")
+        return noted
+
+    def _lost(self, **facts: object) -> DamageError:
+        return DamageError(
+            f"the store in {self.path} cannot be opened, its own files are damaged; replace the node: start one with an empty "
+            "store, then decommission this one",
+            **facts,
+        )
 
     def _options(self, family: Family, settings: Settings, cache: Any) -> Any:
         options = rocksdict.Options(raw_mode=True)
@@ -270,7 +300,7 @@ class RocksEngine(RocksReader):
         with self.guard:
             self._changing()
             self._write_raw(raw)
-        self._unflushed += 1
+        self._written += 1
 
     def _write_raw(self, raw: Any) -> None:
         try:
@@ -289,6 +319,7 @@ class RocksEngine(RocksReader):
 
     def forget(self, snapshot: RocksSnapshot) -> None:
         """A snapshot was closed."""
+        assert self.guard.locked(), "the set of snapshots changes under the guard"
         self._snapshots.discard(snapshot)
 
     def snapshot(self, *, once: bool = False) -> RocksSnapshot:
@@ -297,12 +328,13 @@ class RocksEngine(RocksReader):
         with self.guard:  # the families' snapshots must be of one state
             snapshot = RocksSnapshot(self, self._sources, once=once)
             self._snapshots.add(snapshot)
+            assert snapshot.live(), "a snapshot is of the present"
         return snapshot
 
     async def flush(self) -> None:
         """Return once everything written before the call is durable."""
         self.source(Family.DATA)
-        covered = self._unflushed
+        covered, upto = self._written, self._db.latest_sequence_number()
         self._memory.set_buffer_size(1)
         try:
             self._write_raw(rocksdict.WriteBatch(raw_mode=True))
@@ -317,8 +349,11 @@ class RocksEngine(RocksReader):
                 )
             await self._sleep(FLUSH_POLL_SECONDS)
             self.source(Family.DATA)  # closed meanwhile
-        assert covered >= 0, "writes are counted"
-        self._unflushed = max(0, self._unflushed - covered)
+        self._flushed = max(self._flushed, covered)  # another one, of more, may have ended first
+        assert self._flushed <= self._written, "what is durable was written"
+        if upto > self._noted:
+            self._noted = upto
+            note_flushed(self.path, upto)
 
     async def checkpoint(self, directory: Path) -> None:
         """Write a complete, openable copy of the present state: hard links, plus a flush of what is in memory."""
@@ -338,12 +373,12 @@ class RocksEngine(RocksReader):
 
     def _flush_now(self) -> None:
         """Flush without the loop, for `close` and `ingest`: a checkpoint flushes all families in one edit."""
-        if self._unflushed:
+        if self._flushed < self._written:
             scratch = self.path / "flush.tmp"
             shutil.rmtree(scratch, ignore_errors=True)
             self._checkpoint(scratch)
             shutil.rmtree(scratch, ignore_errors=True)
-            self._unflushed = 0
+            self._flushed = self._written
 
     def ingest(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add many sorted, unique pairs at once. Durable on return, and so is everything written before."""
@@ -351,6 +386,7 @@ class RocksEngine(RocksReader):
             raise UsageError("ingest needs sorted, unique keys", family=family.name)
         self.source(family)
         self._flush_now()  # otherwise the file would survive a crash that earlier batches do not
+        assert self._flushed == self._written, "what was written before is durable"
         if not keys:
             return
         assert len(keys) == len(values), "a value for every key"
@@ -371,12 +407,16 @@ class RocksEngine(RocksReader):
             file.unlink(missing_ok=True)
 
     def compact(self, family: Family, start: bytes, end: bytes) -> None:
-        """Write the files of a span anew without what was deleted. Reads and writes go on meanwhile."""
-        source = self.source(family)
-        try:
-            source.compact_range(start, end)
-        except Exception as error:
-            raise failure(error, "compacting") from error
+        """Write the files of a span anew without what was deleted, on any thread, one at a time. Reads and writes go on.
+
+        `StorageError` if the engine is closed meanwhile.
+        """
+        with self._compacting:
+            source = self.source(family)
+            try:
+                source.compact_range(start, end)
+            except Exception as error:
+                raise failure(error, "compacting") from error
 
     def note_damage(self, reason: str) -> None:
         """Remember that a file is damaged, in a file beside it; what was noted first stays."""
@@ -403,7 +443,8 @@ class RocksEngine(RocksReader):
             f"{f.name.lower()}~{self._sources[f].property_int_value('rocksdb.estimate-num-keys')}" for f in FAMILIES
         )
         memory = sum(s.property_int_value("rocksdb.cur-size-all-mem-tables") for s in self._sources)
-        return f"rocks {sizes} files={len(self._db.live_files())} memtable_bytes={memory} unflushed={self._unflushed}"
+        unflushed = self._written - self._flushed
+        return f"rocks {sizes} files={len(self._db.live_files())} memtable_bytes={memory} unflushed={unflushed}"
 
     def close(self) -> None:
         """An orderly end: everything becomes durable. Open snapshots and cursors end too. Idempotent.
@@ -417,14 +458,21 @@ class RocksEngine(RocksReader):
             self._flush_now()
         for snapshot in list(self._snapshots):
             snapshot.close()
+        assert not self._snapshots, "no snapshot outlives the files that it pins"
         self._drop_iterators()
         sources, self._sources, self._handles, self._closed = self._sources, (), (), True
-        for handle in (*sources, self._db):
-            try:
-                handle.close()
-            except Exception as error:
-                if not isinstance(failure(error, "closing"), DamageError):
-                    raise failure(error, "closing") from error
+        stopped = self._compacting.locked()
+        if stopped:
+            self._db.cancel_all_background(True)  # noqa: FBT003 - takes no name; a compaction may take minutes
+        with self._compacting:
+            for handle in (*sources, self._db):
+                try:
+                    handle.close()
+                except Exception as error:
+                    if stopped and STOPPED in str(error):
+                        continue  # it would have flushed, and everything is durable
+                    if not isinstance(failure(error, "closing"), DamageError):
+                        raise failure(error, "closing") from error
 
 
 class RocksDisk:

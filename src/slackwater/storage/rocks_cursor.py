@@ -158,6 +158,7 @@ class RocksCursor:
             keys = keys[: bisect_right(keys, _Descending(self._start), key=_Descending)]
             self._ended, short = True, False
         if keys:
+            assert self._last is None or (keys[0] < self._last) is self._reverse, "a cursor only moves on"
             self._last = keys[-1]
         if short:
             prove_end(self._look)
@@ -209,6 +210,7 @@ class RocksCursor:
             advance()
         assert not with_values or len(keys) == len(values), "a value for every key"
         if keys:
+            assert self._last is None or (keys[0] < self._last) is self._reverse, "a cursor only moves on"
             self._last = keys[-1]
         if not self._reverse:
             self._reader.stands[self._family] = (self._next(), key_here())
@@ -272,6 +274,7 @@ class RocksReader:
                 iterator.seek(start)
             key: bytes | None = iterator.key()
             self.stands[family] = (start, key)
+            assert key is None or key >= start, "an iterator that was not moved stands where a seek would put it"
             if key is None or key >= end:
                 iterator.status()  # an iterator that met damage has no key either
                 return None

@@ -21,7 +21,8 @@ Deltas are the same type and add up; `recompute` walks the span and must find th
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import groupby
+from itertools import groupby, pairwise
+from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import LOGICAL_BITS, Timestamp
@@ -30,7 +31,7 @@ from slackwater.runtime.seam import Family
 from slackwater.storage.versions import AFTER_VERSIONS, BLOCK_MAX, tail_key, ts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from slackwater.runtime.seam import Engine, Reader
     from slackwater.storage.versions import Version
@@ -109,6 +110,7 @@ def of_versions(key: bytes, versions: list[tuple[Timestamp, bytes]]) -> Stats:
     """The numbers of one key with these versions, newest first."""
     if not versions:
         return ZERO
+    assert versions[0][0] >= versions[-1][0], "versions come newest first"
     live = version_bytes(key, versions[0][1]) if versions[0][1] else 0
     size = weight = 0
     above: Timestamp | None = None
@@ -124,40 +126,46 @@ def of_versions(key: bytes, versions: list[tuple[Timestamp, bytes]]) -> Stats:
     return Stats(live, int(live > 0), size, 1, len(versions), weight)
 
 
-def without_oldest(key: bytes, versions: list[tuple[Timestamp, bytes]], count: int) -> Stats:
-    """The change when the `count` oldest versions of a key go, of which the newest is not live."""
-    assert 0 < count <= len(versions), "some versions go"
+def without_oldest(key: bytes, times: Sequence[Timestamp], values: Sequence[bytes], count: int) -> tuple[int, int]:
+    """Bytes and garbage weight of the `count` oldest versions of a key, of which the newest is not live.
+
+    `times` and `values` run in parallel, newest first.
+    """
+    assert 0 < count <= len(times) == len(values), "some versions go"
+    first = len(times) - count
+    each = len(key) + VERSION_BYTES
     size = weight = 0
-    first = len(versions) - count
-    above = versions[first - 1][0] if first else None
-    for ts, value in versions[first:]:
-        one = version_bytes(key, value)
+    above = times[first - 1] if first else None
+    for ts, value in zip(times[first:], values[first:], strict=True):
+        one = each + len(value)
         size += one
-        if not value:
-            weight += one * _second(ts)
-        elif above is not None:
-            weight += one * _second(above)
+        since = above if value else ts
+        if since is not None:
+            weight += one * (since // _SECOND)
         above = ts
     assert size > 0, "versions that go have bytes"
-    return Stats(total_bytes=-size, total_keys=-int(first == 0), versions=-count, garbage_weight=-weight)
+    return size, weight
 
 
-def recompute(reader: Reader, start: bytes, end: bytes) -> Stats:
-    """The numbers of [start, end), from scratch."""
+def recompute(reader: Reader, start: bytes, end: bytes, *, wanted: Callable[[], bool] = lambda: True) -> Stats:
+    """The numbers of [start, end), from scratch; of a part of it once they are no longer `wanted`."""
     assert start < end, "a span is not empty"
     total = ZERO
     last: list[bytes] = []  # stored keys and values of the last key seen: the next block may go on with it
     last_values: list[bytes] = []
     for keys, values in _blocks(reader, start, end):
-        bare = [stored[:-VERSION_BYTES] for stored in keys]
+        if not wanted():
+            break
+        bare = _bare(keys)
         begin = bisect_right(bare, last[0][:-VERSION_BYTES]) if last else 0
         last += keys[:begin]
         last_values += values[:begin]
         if begin < len(keys):
             upto = bisect_left(bare, bare[-1])
-            total = total.plus(_of_rows(last, last_values)).plus(_of_rows(keys[begin:upto], values[begin:upto]))
+            alone = _of_rows(keys[begin:upto], values[begin:upto], bare[begin:upto])
+            total = total.plus(_of_rows(last, last_values, _bare(last))).plus(alone)
             last, last_values = keys[upto:], values[upto:]
-    total = total.plus(_of_rows(last, last_values))
+    total = total.plus(_of_rows(last, last_values, _bare(last)))
     assert total.live_bytes <= total.total_bytes, "what is live is a part of all"
     assert total.live_keys <= total.total_keys <= total.versions, "a key has a version"
     cursor = reader.cursor(Family.LOCK, start=start, end=end)
@@ -174,16 +182,26 @@ def recompute_now(engine: Engine, start: bytes, end: bytes) -> Stats:
         return recompute(frozen, start, end)
 
 
-def _of_rows(keys: list[bytes], values: list[bytes]) -> Stats:
-    """The numbers of all versions of some keys."""
-    count = len(keys)
-    if all(values) and len({stored[:-VERSION_BYTES] for stored in keys}) == count:  # one live version each: mostly so
-        size = sum(map(len, keys)) + sum(map(len, values))
-        return Stats(size, count, size, count, count)
+def _bare(stored_keys: list[bytes]) -> list[bytes]:
+    return [stored[:-VERSION_BYTES] for stored in stored_keys]
+
+
+def _of_rows(keys: list[bytes], values: list[bytes], bare: list[bytes]) -> Stats:
+    """The numbers of all versions of some keys, in their order; `bare` are the keys without their versions."""
+    alone = not any(map(eq, bare, bare[1:])) and all(values)  # sorted, and one live version each: mostly so
+    counted: set[bytes] = set()
+    if not alone:
+        counted = {key for key, value in zip(bare, values, strict=True) if not value}
+        counted |= {key for before, key in pairwise(bare) if before == key}
     total = ZERO
-    for key, group in groupby(zip(keys, values, strict=True), key=lambda pair: pair[0][:-VERSION_BYTES]):
-        total = total.plus(of_versions(key, [(ts_of(stored), value) for stored, value in group]))
-    return total
+    if counted:
+        pairs = [pair for key, *pair in zip(bare, keys, values, strict=True) if key in counted]
+        for key, group in groupby(pairs, key=lambda pair: pair[0][:-VERSION_BYTES]):
+            total = total.plus(of_versions(key, [(ts_of(stored), value) for stored, value in group]))
+        keys = [stored for key, stored in zip(bare, keys, strict=True) if key not in counted]
+        values = [value for key, value in zip(bare, values, strict=True) if key not in counted]
+    size, count = sum(map(len, keys)) + sum(map(len, values)), len(keys)
+    return total.plus(Stats(size, count, size, count, count))
 
 
 def _blocks(reader: Reader, start: bytes, end: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:

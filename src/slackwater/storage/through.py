@@ -124,6 +124,7 @@ class Through:
             outcome = self.decided(raws[0])
             assert outcome is not None, "the first intent shows what became of all"
             intents, marks = decode_intents(raws), suffix(outcome.ts)
+            assert len(intents) == len(keys), "an intent for every key"
             shown = [intent.epoch == outcome.epoch for intent in intents]
             self.shown += sum(shown)
             if all(shown):
@@ -320,6 +321,7 @@ class _Forward(_Merged):
     def chunk(self, limit: int) -> tuple[list[bytes], list[bytes]]:
         """Up to `limit` stored keys and values; fewer only at the end."""
         keys, values = super().chunk(limit)
+        assert not keys or self._given is None or keys[0] > self._given, "a walk only moves on"
         if keys:
             self._given = keys[-1]
         return keys, values
@@ -407,6 +409,7 @@ class _Block:
     def __init__(self, keys: list[bytes] | None = None, values: list[bytes] | None = None) -> None:
         self.keys: list[bytes] = [] if keys is None else keys
         self.values: list[bytes] = [] if values is None else values
+        assert len(self.keys) == len(self.values), "a value for every key"
 
     def add(self, other: _Block) -> None:
         """Append another block."""

@@ -74,6 +74,13 @@ def ts_of(stored_key: bytes) -> Timestamp:
     return Timestamp(~int.from_bytes(stored_key[-VERSION_BYTES:], "big") & _MASK)
 
 
+assert suffix(MIN) < AFTER_VERSIONS, "the oldest version of a key lies below what follows its versions"
+assert suffix(MAX) >= b"\x80", "the newest version of a key lies at or above what walks over it begin with"
+assert ts_of(suffix(MAX)) == MAX, "the latest timestamp is read from a key as it is written"
+assert ts_of(suffix(MIN)) == MIN, "the earliest timestamp is read from a key as it is written"
+assert suffix(MAX) < suffix(Timestamp(MAX - 1)) < suffix(MIN), "newer versions of a key come first"
+
+
 def raw_value(value: bytes) -> bytes:
     """A plain value of an application as it is stored: never empty."""
     return RAW_TAG + value
@@ -145,6 +152,13 @@ class Walk:
         self._served += 1
         stored = self._keys[at]
         return Version(key, ts_of(stored), self._values[at]) if stored[:-8] == key else None
+
+    def nothing_from(self, key: bytes) -> bool:
+        """Whether no key at or above `key`, the first that is asked for, has a version."""
+        assert not self._served, "it is asked before any key"
+        if not self._keys and not self._ended:
+            self._refill(key)
+        return self._ended and not self._keys
 
     def _refill(self, key: bytes) -> None:
         if self._served * 8 >= self._block:  # a seek costs more steps than a block of this size has

@@ -52,6 +52,8 @@ RUN = 64
 DEEP_RUN = BLOCK_MIN // 2
 """The same, of a small block after a seek."""
 assert 0 < DEEP_RUN <= RUN, "a run is looked for in small blocks too"
+assert DEEP_RUN <= BLOCK_MIN, "a small block can hold a run that is sought past"
+assert RUN <= BLOCK_MAX, "a block can hold a run that is sought past"
 
 _mark = itemgetter(slice(-VERSION_BYTES, None))
 
@@ -89,6 +91,7 @@ def in_window(reader: Reader, window: Window, *, below: bool) -> Iterator[WholeK
         for more, found in _walk(reader, low, high, window, below=below):
             keys += more
             values += found
+            assert len(keys) == len(values), "a value for every version"
             last = keys[-1][:-8]
             cut = bisect_left(keys, last)
             if cut:

@@ -17,9 +17,13 @@ them, which is the case when rows are appended or loaded into a gap, one look se
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import pairwise
+from operator import ge
 from typing import TYPE_CHECKING, NamedTuple
 
 from slackwater.clock.timestamp import MAX, Timestamp
+from slackwater.codec.layout import VERSION_BYTES
 from slackwater.errors import ConditionFailed, UsageError, WriteTooOld
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import own
@@ -54,6 +58,11 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import EngineBatch, Reader
 
 COUNTER_BYTES = 8
+PASSED_AT_ONCE = 512
+PASSED_MAX = 24
+"""Stored keys that are passed for each key that is looked for, at most: to seek costs about as much."""
+DENSE = 4
+"""Where one key in so many is there, they are walked with their values."""
 
 
 class WrittenVersion(NamedTuple):
@@ -196,6 +205,7 @@ def delete_range(
     It reads at the top of time, so that a version above `ts` is found and raises `WriteTooOld` rather than surviving.
     """
     rows = scan(reader, start, end, ts=MAX, txn=txn, sequence=sequence, max_rows=max_keys)
+    assert not max_keys or len(rows.keys) <= max_keys, "no more keys than were asked for"
     stats = ZERO
     for key in rows.keys:
         stats = stats.plus(delete(reader, batch, key, ts=ts, txn=txn, sequence=sequence).stats)
@@ -218,22 +228,21 @@ def put_rows(
         return WrittenVersion(ts, ZERO)
     if len(keys) != len(values) or not all(values):
         raise UsageError("put_rows takes as many values as keys, none of them empty", keys=len(keys))
+    if not keys[0] or any(map(ge, keys, keys[1:])):
+        raise UsageError("put_rows takes sorted, unique keys", key=next(k for b, k in pairwise((b"", *keys)) if k <= b))
     locks = _locks(reader, keys, ts, txn)
     walk = Walk(reader.cursor(Family.DATA, start=keys[0], end=keys[-1] + AFTER_VERSIONS))
-    end = suffix(ts)
+    if txn is None and not locks and walk.nothing_from(keys[0]):
+        return WrittenVersion(ts, _put_fresh(batch, keys, values, ts))
     fresh_keys: list[bytes] = []
     fresh_values: list[bytes] = []
-    size, stats, last, top = 0, ZERO, b"", ts
+    stats, top = ZERO, ts
     for key, value in zip(keys, values, strict=True):
-        if key <= last:
-            raise UsageError("put_rows takes sorted, unique keys", key=key)
-        last = key
         prior = walk.at(key)
         raw = locks.get(key) if locks else None
         if prior is None and raw is None and txn is None:
-            fresh_keys.append(key + end)
+            fresh_keys.append(key)
             fresh_values.append(value)
-            size += len(key) + len(value)
             continue
         before = _Before(prior, raw, None if raw is None else decode_intent(raw))
         _check_age(key, prior, ts)
@@ -244,11 +253,81 @@ def put_rows(
         written = _write(batch, key, value, before, ts=ts, txn=txn, sequence=sequence)
         stats, top = stats.plus(written.stats), Timestamp(max(top, written.ts))
     if fresh_keys:
-        batch.put_many(Family.DATA, fresh_keys, fresh_values)
-        count = len(fresh_keys)
-        size += 8 * count
-        stats = stats.plus(Stats(size, count, size, count, count))
+        stats = stats.plus(_put_fresh(batch, fresh_keys, fresh_values, ts))
+    assert txn is not None or stats.versions == len(keys), "a version more for every row"
+    assert stats.intents <= len(keys), "one intent for every row at most"
     return WrittenVersion(top, stats)
+
+
+def fill_rows(
+    reader: Reader,
+    batch: EngineBatch,
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
+    *,
+    ts: Timestamp,
+    above: Timestamp,
+    alone: bool,
+) -> tuple[list[bytes], WrittenVersion | None]:
+    """Set those of many keys, sorted and unique, that have no version above `above`: (those left out, what was written).
+
+    An intent raises: whether its key was written after `above` is not decided. A key that has the value already is neither
+    written nor left out. With `alone`, one that has another value is left out, however old that is.
+    """
+    if not keys or len(keys) != len(values) or not all(values) or any(map(ge, keys, keys[1:])):
+        raise UsageError("fill_rows takes sorted, unique keys and a value for each, none of them empty", keys=len(keys))
+    _locks(reader, keys, ts, None)
+    there = _newest_of(reader, keys)
+    left: list[bytes] = []
+    total = len(keys)
+    stats, end = ZERO, suffix(ts)
+    if there:
+        fresh: list[tuple[bytes, bytes]] = []
+        for key, value in zip(keys, values, strict=True):
+            prior = there.get(key)
+            if prior is None:
+                fresh.append((key, value))
+            elif prior.value == value:
+                continue
+            elif prior.ts > above or (alone and prior.value):
+                left.append(key)
+            else:
+                batch.put(Family.DATA, key + end, value)
+                stats = stats.plus(added(prior, key, ts, value))
+        keys, values = [key for key, _ in fresh], [value for _, value in fresh]
+    if keys:
+        stats = stats.plus(_put_fresh(batch, keys, values, ts))
+    assert ts > above, "what was not written after a timestamp is written after it"
+    assert stats.versions + len(left) <= total, "a row is written, left out, or there already: never two of these"
+    return left, None if stats == ZERO else WrittenVersion(ts, stats)
+
+
+def _put_fresh(batch: EngineBatch, keys: Sequence[bytes], values: Sequence[bytes], ts: Timestamp) -> Stats:
+    """Write values of keys that have no version and no intent; the change of the statistics."""
+    end, count = suffix(ts), len(keys)
+    size = sum(map(len, keys)) + sum(map(len, values)) + len(end) * count
+    batch.put_many(Family.DATA, [key + end for key in keys], values)
+    return Stats(size, count, size, count, count)
+
+
+def _newest_of(reader: Reader, keys: Sequence[bytes]) -> dict[bytes, Version]:
+    """The newest versions of those of some keys, sorted, that have any.
+
+    Few have. So what lies among them is passed by its keys alone; where that is much more than they are, or many of them are
+    there, each is looked for.
+    """
+    end, wanted, found = keys[-1] + AFTER_VERSIONS, set(keys), set[bytes]()
+    cursor = reader.cursor(Family.DATA, start=keys[0], end=end)
+    passed = 0
+    while stored := cursor.keys(PASSED_AT_ONCE):
+        passed += len(stored)
+        found.update(wanted.intersection([key[:-VERSION_BYTES] for key in stored]))
+        if passed > PASSED_MAX * bisect_right(keys, stored[-1]) + PASSED_AT_ONCE:
+            break
+    if stored or len(found) * DENSE > len(keys):
+        walk = Walk(reader.cursor(Family.DATA, start=keys[0], end=end))
+        return {key: prior for key in keys if (prior := walk.at(key)) is not None}
+    return {key: prior for key in found if (prior := newest(reader, key)) is not None}
 
 
 def _locks(reader: Reader, keys: Sequence[bytes], ts: Timestamp, txn: Txn | None) -> dict[bytes, bytes]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS_MIN = 2
 """From this many puts on they are sent as one block."""
+assert BLOCK_ROWS_MIN >= 2, "a single write is no block"
 
 
 class WriteBuffer:
@@ -72,7 +73,9 @@ class WriteBuffer:
 
     def requests(self) -> list[Request]:
         """Everything held back, in key order."""
-        return _requests(self._writes)
+        requests = _requests(self._writes)
+        assert bool(requests) == bool(self._writes), "what is held back is sent"
+        return requests
 
     def divided(self, start: bytes, end: bytes) -> tuple[list[Request], list[Request]]:
         """What lies in `[start, end)`, and what lies elsewhere."""
@@ -83,7 +86,7 @@ class WriteBuffer:
         return _requests(inside), _requests({k: v for k, v in self._writes.items() if k not in inside})
 
     def clear(self) -> None:
-        """It was sent, or is void."""
+        """Forget all writes: they were sent, or are void."""
         self._writes.clear()
         self._bytes = 0
 
@@ -101,6 +104,8 @@ def _requests(writes: dict[bytes, bytes | None]) -> list[Request]:
 
 def chunks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> list[tuple[list[bytes], list[bytes]]]:
     """Rows in blocks of about `bytes_max` bytes each, at least one row per block."""
+    if keys and sum(map(len, keys)) + sum(map(len, values)) <= bytes_max:
+        return [(keys, values)]
     ends = list(accumulate(map(add, map(len, keys), map(len, values))))
     out: list[tuple[list[bytes], list[bytes]]] = []
     begin, size = 0, 0
@@ -109,4 +114,5 @@ def chunks(keys: list[bytes], values: list[bytes], *, bytes_max: int) -> list[tu
         out.append((keys[begin:upto], values[begin:upto]))
         begin, size = upto, ends[upto - 1]
     assert sum(len(block) for block, _ in out) == len(keys), "no row is left out or sent twice"
+    assert all(block for block, _ in out), "every block holds a row"
     return out

@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING
 from slackwater.codec import layout
 from slackwater.codec.row_checks import check_block
 from slackwater.errors import UsageError
-from slackwater.protocol.range.requests import VERSION_WRITES, DeleteRange, Get, PutRows, Request, ReverseScan, Scan
+from slackwater.protocol.range.requests import (
+    VERSION_WRITES,
+    DeleteRange,
+    FillRows,
+    Get,
+    PutRows,
+    Request,
+    ReverseScan,
+    Scan,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-IN_TRANSACTION = frozenset({Get, Scan, ReverseScan, *VERSION_WRITES})
+IN_TRANSACTION = frozenset({Get, Scan, ReverseScan, *VERSION_WRITES}) - {FillRows}
 """Requests that callers may put into a batch. All others belong to the machinery."""
+assert frozenset({Get, Scan, ReverseScan, DeleteRange, PutRows}) <= IN_TRANSACTION, (
+    "what is checked here may be in a batch"
+)
 
 
 def key_ok(key: bytes) -> bytes:

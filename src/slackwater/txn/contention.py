@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from slackwater.clock.timestamp import seconds_between
+from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.errors import SlackwaterError, TooStale, UnavailableError
 from slackwater.hooks import probe
 from slackwater.model.txns import TxnStatus
@@ -30,6 +30,7 @@ from slackwater.protocol.range.served import Why, explained
 from slackwater.routing.facts import intents_of
 from slackwater.routing.outcome import read_only
 from slackwater.routing.parallel import in_parallel
+from slackwater.txn.context import FATES_MAX
 from slackwater.txn.pushing import AfterPush, TxnPusher, after, insistent, plan, resolve, settles
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from slackwater.protocol.range.requests import BatchResult, Header, Request
     from slackwater.routing.call import Call
     from slackwater.runtime.deadline import Deadline
-    from slackwater.runtime.retry import Backoff
+    from slackwater.runtime.retry import RetryBudget
     from slackwater.txn.context import TxnContext
     from slackwater.txn.pushing import Push
 
@@ -53,6 +54,7 @@ NAMED_MAX = 3
 FOLLOWER_CONFLICTS_MAX = 8
 """Times a bulk read meets intents on followers before it goes to the leaseholder (pitfall 21)."""
 assert NAMED_MAX <= PUSHES_AT_ONCE_MAX <= TOLD_MAX, "what is pushed in one round can be told to the read that follows"
+assert TOLD_MAX <= FATES_MAX, "what one read is told is still known on the node when its next page comes"
 
 
 class ContentionWait:
@@ -61,8 +63,7 @@ class ContentionWait:
     def __init__(self, context: TxnContext, *, deadline: Deadline, alive: Callable[[], None] = lambda: None) -> None:
         self._context = context
         self._alive = alive
-        self._backoff: Backoff | None = None  # made when there is a reason to wait, which is seldom
-        self._left = int(context.settings["txn.push_attempts_max"])
+        self._tries: RetryBudget | None = None  # made when an intent is met, which is seldom
         self._known: dict[bytes, None] = {}  # transactions that have been given time to end
         self._met_on_followers = 0
         self._rounds = 0
@@ -80,8 +81,9 @@ class ContentionWait:
         Also raises what `alive` raises.
         """
         reading = bool(requests) and read_only(requests)
-        self._left -= 1
-        if self._left < 0 or self.deadline.passed:
+        if self._tries is None:
+            self._tries = self._context.tries(self.deadline, int(self._context.settings["txn.push_attempts_max"]) + 1)
+        if not self._tries.spend() or self.deadline.passed:
             raise self._gave_up(error, reading=reading)
         intents = intents_of(error)
         if reading and self._rounds and not pusher.holds_locks:
@@ -106,7 +108,7 @@ class ContentionWait:
                 raise outcome
         if AfterPush.RESOLVE not in outcomes:
             probe("txn.wait")
-            await self._pause()
+            await self._tries.back_off()
         if self.deadline.passed:
             raise self._gave_up(error, reading=reading)
 
@@ -147,6 +149,7 @@ class ContentionWait:
         if all(intent.txn_id in self._decided for intent in intents_of(error)):
             return header  # it reads through them, wherever it is
         self._met_on_followers += 1
+        assert self._tries is not None, "a conflict is cleared before the read is sent again"
         if self._met_on_followers > FOLLOWER_CONFLICTS_MAX:
             if header.nearest_only:
                 raise TooStale(
@@ -155,12 +158,8 @@ class ContentionWait:
                 ) from error
             probe("txn.bulk_left_follower")
             return structs.replace(header, follower_ok=False, leader_only=True)
-        await self._pause()
+        await self._tries.back_off()
         return header
-
-    async def _pause(self) -> None:
-        self._backoff = self._backoff or self._context.backoff()
-        await self._context.runtime.clock.sleep(min(self._backoff.next(), self.deadline.remaining()))
 
     def explain(self, answer: BatchResult) -> BatchResult:
         """The answer that came in the end; with the reason, if it was the leaseholder's because of intents."""
@@ -190,6 +189,7 @@ class ContentionWait:
 
 def plain_reader(now: Timestamp) -> TxnPusher:
     """The pusher for a read of the present outside any transaction."""
+    assert now > MIN, "a read of the present has a time"
     return TxnPusher(now, b"", now, uncertain=True, holds_locks=False)
 
 

@@ -6,13 +6,14 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import seconds_between
-from slackwater.errors import SlackwaterError, UsageError
+from slackwater.errors import ProtocolError, SlackwaterError, UsageError
 from slackwater.hooks import probe
-from slackwater.model.txns import Resolution, TxnStatus
+from slackwater.model.txns import TXN_NAME_BYTES, Resolution, TxnStatus
 from slackwater.protocol.range.requests import Header, Number, ResolveIntents
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
-from slackwater.runtime.retry import Backoff, RetryBudget, RetryPolicy
+from slackwater.runtime.retry import RetryBudget, RetryPolicy
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ RESOLVING_MAX = 16
 """Requests of readers to resolve what they met, under way at a time; those beyond are left to the coordinator."""
 assert RESOLVING_MAX <= FATES_MAX, "what is resolved for readers is remembered"
 assert BACKGROUND_TIMEOUT_S < UNBOUNDED_S, "work that no caller waits for ends"
+assert 0 < describe("routing.backoff_min").default < describe("routing.backoff_max").default, "pauses grow"
 
 
 class TxnContext:
@@ -50,6 +52,14 @@ class TxnContext:
         self.fates: OrderedDict[bytes, Resolution] = OrderedDict()
         """What became of transactions that readers here have met: final, or for PENDING where it may not commit below."""
         self._resolving = 0
+        self._salt = int.from_bytes(runtime.rng.bytes(8), "big") | 1 << 63  # with a time, it is never nothing
+
+    def life(self, name: bytes, now: Timestamp) -> bytes:
+        """The id of a transaction that begins `now` here under a name that its client chose: one that no other has.
+
+        Times of one clock never come twice, and what other gateways make of the same time differs by their salt.
+        """
+        return name[:TXN_NAME_BYTES] + (now ^ self._salt).to_bytes(8, "big")
 
     def remember(self, outcome: Resolution) -> Resolution:
         """Keep an answer of a record; returns the newest that is known. What was decided holds for ever.
@@ -58,10 +68,13 @@ class TxnContext:
         """
         known = self.fates.get(outcome.txn_id)
         if known is not None and known.status is not TxnStatus.PENDING:
-            assert outcome.status in (TxnStatus.PENDING, known.status), (
-                "a decided transaction stays as it was decided (I-20)"
-            )
-            return known
+            if outcome.status in (TxnStatus.PENDING, known.status):
+                return known
+            del self.fates[outcome.txn_id]  # one of two nodes is wrong, and the next answer may tell which
+            raise ProtocolError(
+                "two nodes tell different outcomes of one transaction, which is decided once (I-20); try again",
+                txn=outcome.txn_id.hex(), told=outcome.status.name, before=known.status.name,
+            )  # fmt: skip
         if (
             known is not None
             and outcome.status is TxnStatus.PENDING
@@ -112,10 +125,10 @@ class TxnContext:
         seconds = UNBOUNDED_S if timeout is None else timeout
         return RetryBudget(self.runtime.clock, self.runtime.rng, policy, seconds=seconds)
 
-    def backoff(self) -> Backoff:
-        """Pauses between tries."""
-        least, most = self.settings["routing.backoff_min"], self.settings["routing.backoff_max"]
-        return Backoff(self.runtime.rng, least=least, most=most)
+    def tries(self, deadline: Deadline, tries_max: int) -> RetryBudget:
+        """The tries of one step of an operation, which its `deadline` bounds as well."""
+        policy = RetryPolicy(tries_max, self.settings["routing.backoff_min"], self.settings["routing.backoff_max"])
+        return RetryBudget.within(deadline, self.runtime.clock, self.runtime.rng, policy)
 
     async def ask(self, requests: Sequence[Request], *, deadline: Deadline, at: bytes = b"") -> BatchResult:
         """Send requests that belong to no transaction and no timestamp (pushes, resolutions).
@@ -130,12 +143,13 @@ class TxnContext:
             probe("txn.resolve_in_parts")
 
     async def acknowledged(self, ts: Timestamp) -> Timestamp:
-        """The commit timestamp `ts`, once it may be told: the one way by which anybody here learns that a commit happened.
+        """The commit timestamp `ts`, once it may be told: the one way by which callers here learn that a commit happened.
 
         It does not matter how it was learned: from the answer to EndTxn, from the same EndTxn sent again, or from the
         record, asked by another gateway after this transaction's own was lost (I-19).
         """
         await self.wait_past(ts)
+        assert self.passed(ts), "a commit is told once its time has come (I-19)"
         return ts
 
     def passed(self, ts: Timestamp) -> bool:

@@ -43,6 +43,7 @@ from slackwater.protocol.range.requests import VERSION_WRITES, Committed, EndTxn
 from slackwater.routing.facts import timestamp_of
 from slackwater.routing.sender import NO_RANGE, crosses_ranges
 from slackwater.runtime.sync import CancelledError, Lock
+from slackwater.settings import describe
 from slackwater.txn import reads as saw
 from slackwater.txn.buffer import WriteBuffer
 from slackwater.txn.contention import ContentionWait
@@ -67,6 +68,9 @@ _WRITES = frozenset(VERSION_WRITES)
 CONFIRM_ATTEMPTS_MAX = 4
 ONE_PHASE_ATTEMPTS_MAX = 2
 assert ONE_PHASE_ATTEMPTS_MAX >= 1, "a commit is tried"
+assert describe("txn.buffer_bytes_max").default <= describe("log.entry_bytes_max").default // 4, (
+    "what a transaction holds back by default fits one command"
+)
 
 
 class Transaction(Operations):
@@ -80,7 +84,7 @@ class Transaction(Operations):
         timeout: float | None = None,
         until: Deadline | None = None,
         nearest: bool = False,
-        txn_id: bytes = b"",
+        name: bytes = b"",
     ) -> None:
         settings = context.settings
         self._context = context
@@ -96,9 +100,10 @@ class Transaction(Operations):
         self._buffer = WriteBuffer(bytes_max=min(int(settings["txn.buffer_bytes_max"]), entry_share))
         self._spoiled: SlackwaterError | None = None
         self._intents = False  # whether any epoch of this identity may have left one
+        now = context.clock.now()
         self.state = TxnState(
-            txn_id=txn_id or context.runtime.rng.bytes(TXN_ID_BYTES),
-            now=context.clock.now(),
+            txn_id=context.life(name, now) if name else context.runtime.rng.bytes(TXN_ID_BYTES),
+            now=now,
             max_offset_us=context.clock.max_offset_us,
         )
         self._heart = HeartbeatLoop(context, self.state)
@@ -125,6 +130,7 @@ class Transaction(Operations):
                 raise
             await self._committed(committed)
         assert self.phase is TxnPhase.COMMITTED, "a commit that returns has happened"
+        assert self.commit_ts > MIN, "a commit has a timestamp"
         return self.commit_ts
 
     async def rollback(self) -> None:
@@ -149,7 +155,9 @@ class Transaction(Operations):
         """Begin again after a `RetryableError`: everything read and written so far is void, the age stays."""
         async with self._turn:
             self._open()
-            spoiled = self._spoiled or self._heart.verdict
+            spoiled = self._spoiled
+            if not isinstance(spoiled, TransactionAborted):  # a rival may have aborted what failed for another reason
+                spoiled = self._heart.verdict or spoiled
             self._spoiled = None
             self._buffer.clear()
             self._reads.clear()
@@ -165,6 +173,8 @@ class Transaction(Operations):
                     # Nothing of this age may have a record there any more: young again, or it never commits.
                     self.state.start = now
                 self._heart = HeartbeatLoop(self._context, self.state)
+                assert self._heart.verdict is None, "another identity begins alive"
+                assert self.state.start <= now, "a transaction is as old as its first try"
             else:
                 probe("txn.restart")
                 self.state.restart(now)
@@ -172,6 +182,7 @@ class Transaction(Operations):
                 if not self._intents:
                     self._locks.clear()
                     self.state.anchor = b""
+            assert self.spoiled is None, "a transaction that was restarted can be used again"
 
     @property
     def spoiled(self) -> SlackwaterError | None:
@@ -315,8 +326,9 @@ class Transaction(Operations):
         other keeps all reads true at one timestamp; if the newest value is not visible there, the reads move up first.
         """
         key = error.facts.get("key")
-        invariant(isinstance(key, bytes), "A-condition-key", facts=error.facts)
-        get = Get(key)  # type: ignore[arg-type]  # by the line above
+        if not isinstance(key, bytes):
+            raise self._spoil(RetryableError("a condition failed at a key that was not named; run it again")) from error
+        get = Get(key)
         for _ in range(CONFIRM_ATTEMPTS_MAX):
             (found,) = (await self._send([get], waiting)).results
             if isinstance(found, Value) and found.value == error.facts.get("actual"):
@@ -360,6 +372,8 @@ class Transaction(Operations):
         Without intents nothing holds rivals off: two transactions that read and write the same key would refresh
         above each other for ever. After a few tries all writes are laid down as intents, and one of the two waits.
         """
+        assert self._buffer, "there is something to commit"
+        assert not self._intents, "a transaction that has intents commits the long way"
         anchor = self.state.anchor = self.state.anchor or saw.first_key(self._buffer.requests())
         sender = self._context.sender
         home = sender.cache.lookup(anchor) or await sender.range_of(anchor, timeout=waiting.deadline.remaining())
@@ -383,6 +397,7 @@ class Transaction(Operations):
 
         Again when the server moved them in between; None when that has happened `attempts` times.
         """
+        assert attempts > 0, "a commit is tried"
         keys, spans = (self._locks.keys(), self._locks.spans()) if self._intents else ((), ())
         for _ in range(attempts):
             self._alive()
@@ -448,6 +463,7 @@ class Transaction(Operations):
             saw.lock(self._locks, request)
         if not self.state.anchor:
             self.state.anchor = saw.first_key(requests)
+        assert self._locks, "where an intent may be left is noted before it is written"
 
     def _header(self, first: int, *, max_keys: int = 0, max_bytes: int = 0) -> Header:
         state = self.state
@@ -501,6 +517,6 @@ class Transaction(Operations):
             raise self._spoil(self._heart.verdict)
 
     def _spoil(self, error: SlackwaterError) -> SlackwaterError:
-        """This epoch cannot go on."""
+        """Note that this epoch cannot go on, and why; returns the error."""
         self._spoiled = error
         return error

@@ -29,6 +29,7 @@ from slackwater.model.txns import Resolution, Txn, TxnStatus
 from slackwater.protocol.range.requests import Committed, EndTxn, ForgetLocks, Header, ResolveIntents
 from slackwater.routing.sender import NO_RANGE
 from slackwater.runtime.deadline import Deadline
+from slackwater.settings import describe
 from slackwater.txn.context import BACKGROUND_TIMEOUT_S
 from slackwater.txn.resolving import resolve_span
 
@@ -44,6 +45,7 @@ ROUND_MAX = 64
 ROUND_KEYS_MAX = 1024
 """Transactions, and intents of theirs, that one round is about; a single transaction may have more."""
 assert KEYS_PER_REQUEST_MAX <= ROUND_KEYS_MAX, "a round holds at least one request"
+assert describe("txn.resolve_queue_max").default >= ROUND_MAX, "what waits fills a round"
 ROUND_S = 0.1
 assert ROUND_S < BACKGROUND_TIMEOUT_S, "a round that is late lets another begin before it gives up"
 """A round that takes longer does not hold up the next one."""
@@ -93,6 +95,7 @@ class Finisher:
 
         With a full queue nothing is done: the record runs out of heartbeats, and the next request that meets an intent aborts it.
         """
+        assert finished.status is TxnStatus.ABORTED, "what is rolled back was not committed (I-20)"
         if self._queued >= self._queue_max:
             probe("txn.abandoned_to_expire")
         elif self._spawn(self._roll_back_later(txn, finished), name="roll back"):
@@ -128,6 +131,7 @@ class Finisher:
         return Deadline(self._context.runtime.clock, seconds=BACKGROUND_TIMEOUT_S)
 
     def _add(self, count: int) -> None:
+        assert count > 0, "something joins the queue"
         self._queued += count
         level("txn.resolving", self._queued, self._queue_max)
 
@@ -189,6 +193,7 @@ class Finisher:
 
     async def _finish(self, batch: Sequence[Finished], clean: Sequence[Finished]) -> None:
         """Resolve the intents of `batch`, and tell the records of `clean`."""
+        assert batch or clean, "a round has something to do"
         deadline = self._deadline()
         requests = [request for finished in batch for request in requests_for(finished)]
         requests += [ForgetLocks(finished.txn_id, finished.anchor) for finished in clean]
@@ -205,6 +210,7 @@ class Finisher:
             self._clean += batch
 
     async def _finish_alone(self, finished: Finished, deadline: Deadline) -> None:
+        assert finished.status is not TxnStatus.PENDING, "only a decided transaction is resolved"
         try:
             for request in requests_for(finished):
                 await self._context.ask([request], deadline=deadline)

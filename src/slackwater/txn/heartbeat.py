@@ -17,11 +17,16 @@ from slackwater.hooks import buggify, probe
 from slackwater.model.txns import TxnStatus
 from slackwater.protocol.range.requests import Header, HeartbeatTxn, TxnResult
 from slackwater.routing.sender import NO_RANGE
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from slackwater.runtime.seam import TaskHandle
     from slackwater.txn.context import TxnContext
     from slackwater.txn.state import TxnState
+
+assert 2 * describe("txn.heartbeat_interval").default < describe("txn.expiration").default, (
+    "a transaction outlives the loss of one heartbeat"
+)
 
 
 class HeartbeatLoop:
@@ -45,6 +50,7 @@ class HeartbeatLoop:
         """
         if self._task is not None or self._stopped:
             return
+        assert self._state.anchor, "a transaction has a place for its record before it beats"
         self._task = self._context.scope.spawn(self._beat(), name="heartbeat")
         age_s = seconds_between(self._state.start, self._context.clock.now())
         expiration = self._context.settings["txn.expiration"]

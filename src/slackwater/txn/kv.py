@@ -37,6 +37,7 @@ from slackwater.protocol.range.requests import (
     ConditionalPut,
     Delete,
     DeleteRange,
+    FillRows,
     Get,
     Header,
     Increment,
@@ -76,6 +77,7 @@ T = TypeVar("T")
 
 BLOCKS_IN_FLIGHT_MAX = 8
 """Blocks of one bulk load under way at a time: while the log syncs some, the leaseholder evaluates others."""
+assert BLOCKS_IN_FLIGHT_MAX >= 2, "one block is evaluated while another is synced"
 
 
 class KV:
@@ -165,11 +167,12 @@ class KV:
             return None
         header = Header(home.range_id, generation=home.generation)
         try:
-            answer = self.context.sender.at_once(Batch(header, [Get(key) for key in keys]))
+            answer = self.context.sender.at_once(Batch(header, [Get(key) for key in keys]), None)
         except SlackwaterError:  # an intent to be cleared, a lease that has moved: `read` knows what to do
             return None
         if not isinstance(answer, BatchResult) or not self.context.passed(answer.ts):
             return None
+        assert len(answer.results) == len(keys), "a value, or none, for every key that was read here"
         return answer
 
     # --- writes
@@ -219,7 +222,7 @@ class KV:
         if must_be_new:
             await self.batch([PutRows(keys, values, must_be_new=True)], timeout=timeout)
             return
-        blocks = chunks(keys, values, bytes_max=self._block_bytes())
+        blocks = chunks(keys, values, bytes_max=self.block_bytes())
         assert blocks, "rows that were checked are sent"
         deadline = self.context.deadline(timeout)
         works = [partial(self._put_block, PutRows(*block), below, deadline) for block in blocks]
@@ -232,6 +235,26 @@ class KV:
     async def _put_block(self, rows: PutRows, below: Timestamp, deadline: Deadline) -> BatchResult:
         header = Header(NO_RANGE, write_below=below)
         return await self._send([rows], header, timeout=deadline.remaining(), repeatable=True)
+
+    async def fill_rows(
+        self,
+        keys: list[bytes],
+        values: list[bytes],
+        *,
+        above: Timestamp,
+        alone: bool,
+        below: Timestamp,
+        timeout: float | None = None,
+    ) -> list[bytes]:
+        """Set those of many keys that were not written after `above`, at timestamps below `below`; returns those left out.
+
+        See `FillRows`. The rows must fit one log entry; that they are sorted is checked where they are written.
+        """
+        key_ok(keys[0])
+        key_ok(keys[-1])
+        assert len(keys) == len(values), "an entry of an index has a key and a value"
+        request, header = FillRows(keys, values, above, alone), Header(NO_RANGE, write_below=below)
+        return rows_of((await self._send([request], header, timeout=timeout, repeatable=True)).results).keys
 
     async def batch(self, requests: Sequence[Request], *, timeout: float | None = None) -> list[Result]:
         """Several requests as one atomic step; a transaction if they need more than one range."""
@@ -253,14 +276,14 @@ class KV:
         timeout: float | None = None,
         until: Deadline | None = None,
         nearest: bool = False,
-        txn_id: bytes = b"",
+        name: bytes = b"",
     ) -> Transaction:
         """A transaction whose caller commits, rolls back and restarts; `timeout` bounds each operation, `until` all.
 
         With `nearest` it reads from the nearest replicas until it writes, wherever they can tell the present: see `get`.
-        `txn_id` is for callers that must know it beforehand: random, and never used before.
+        `name` is for callers that must know beforehand by what to ask for its outcome: random, and never used before.
         """
-        return Transaction(self.context, self.finisher, timeout=timeout, until=until, nearest=nearest, txn_id=txn_id)
+        return Transaction(self.context, self.finisher, timeout=timeout, until=until, nearest=nearest, name=name)
 
     async def run(
         self,
@@ -282,7 +305,9 @@ class KV:
                 await txn.commit()
             return value
 
-        return await until_committed(txn, once, budget)
+        value = await until_committed(txn, once, budget)
+        assert txn.phase is not TxnPhase.OPEN, "a transaction that was run has ended"
+        return value
 
     def status(self) -> str:
         """One line for logs and scripts."""
@@ -349,7 +374,8 @@ class KV:
         """Up to where a value may have been acknowledged before `began`, by a clock that is ahead of this one."""
         return Timestamp(began + (self.context.clock.max_offset_us << LOGICAL_BITS))
 
-    def _block_bytes(self) -> int:
+    def block_bytes(self) -> int:
+        """Bytes of rows that one command of a bulk load has at most."""
         return max(1, int(self.context.settings["log.entry_bytes_max"]) // 4)
 
 

@@ -6,6 +6,7 @@ import abc
 from typing import TYPE_CHECKING
 
 from slackwater.protocol.range.requests import (
+    BATCH_REQUESTS_MAX,
     ConditionalPut,
     DeleteRange,
     Get,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 NEW_ROWS_READ_MAX = 32
 """Rows that must be new: up to so many are looked up and then held back like others, which saves an intent and a log entry
 each time they can commit in one phase; more are checked where they are written."""
+assert NEW_ROWS_READ_MAX <= BATCH_REQUESTS_MAX, "rows that are looked up fit one batch"
 
 
 class Operations(abc.ABC):

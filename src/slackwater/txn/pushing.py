@@ -35,11 +35,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp
-from slackwater.errors import invariant
+from slackwater.errors import UnavailableError
 from slackwater.model.txns import Intent, Resolution, TxnStatus
 from slackwater.protocol.range.requests import VERSION_WRITES, PushTxn, ResolveIntents
 from slackwater.routing.outcome import read_only
 from slackwater.routing.split import extent
+from slackwater.settings import describe
+from slackwater.storage.intents import CONFLICTS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 INTENTS_PER_ROUND_MAX = 1000
 """Intents dealt with at a time; the rest are met again on the next try."""
+assert INTENTS_PER_ROUND_MAX >= CONFLICTS_MAX, "all intents that one error names are dealt with in one round"
 GRACE_MS = 30
 """How long an older transaction waits for a younger one before it wounds it. Most end by themselves sooner."""
 WAIT_MS = 1000
@@ -55,6 +58,9 @@ WAIT_MS = 1000
 READ_WAIT_MS = 250
 """The same of a read, which does better than to wait then."""
 assert GRACE_MS < READ_WAIT_MS < WAIT_MS, "a reader waits for longer than the grace, and for less than a writer"
+assert describe("routing.send_timeout").default * 1000 > WAIT_MS, (
+    "a push that is parked is answered before its sender gives up"
+)
 _WRITES = frozenset(VERSION_WRITES)
 
 
@@ -119,7 +125,8 @@ def plan(
 
 def after(push: PushTxn, resolution: Resolution) -> AfterPush:
     """What the answer to a push allows."""
-    invariant(resolution.txn_id == push.pushee.txn_id, "A-push-answer")
+    if resolution.txn_id != push.pushee.txn_id:
+        raise UnavailableError("a push was answered for another transaction", txn=push.pushee.txn_id.hex())
     if resolution.status is not TxnStatus.PENDING:
         return AfterPush.RESOLVE
     if push.abort:
@@ -128,7 +135,7 @@ def after(push: PushTxn, resolution: Resolution) -> AfterPush:
 
 
 def insistent(pusher: TxnPusher) -> TxnPusher:
-    """The same reader, when its clock has passed all that it is uncertain about: it wins over everybody."""
+    """The same reader, when its clock has passed all that it is uncertain about: it wins over all others."""
     above = Timestamp(max(pusher.read_ts, pusher.limit))
     assert above >= pusher.read_ts, "a read looks at least where it reads"
     return TxnPusher(MIN, pusher.txn_id, above, uncertain=False, holds_locks=pusher.holds_locks, limit=above)

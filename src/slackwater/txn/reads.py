@@ -8,7 +8,7 @@
     InitPut                    its key: where the value was already there, nothing was written
 
 Blind writes read nothing. Conditional ones look at the newest version and put an intent above it in the same step; the
-intent keeps everybody else off the key, so what they saw holds at the commit, wherever that is. One that *failed* left
+intent keeps all others off the key, so what they saw holds at the commit, wherever that is. One that *failed* left
 no intent: the coordinator reads the key again, as any other read (`Transaction._confirm`). Pure.
 """
 
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _WRITES = frozenset(VERSION_WRITES)
 LOCKED_SINGLY_MAX = 64
 """Rows of one block that are noted as locked one by one; more are noted as the span around them."""
+assert {Put, Delete, PutRows, DeleteRange, ConditionalPut, InitPut, Increment} <= _WRITES, (
+    "what leaves an intent is a write"
+)
 
 
 def remember(reads: SpanBook, request: Request, result: Result) -> None:
@@ -51,9 +54,13 @@ def remember(reads: SpanBook, request: Request, result: Result) -> None:
         case Get(key) | InitPut(key=key):
             reads.add_key(key)
         case Scan(start, end):
-            reads.add_span(start, resume_of(result) or end)
+            upto = resume_of(result) or end
+            assert start <= upto <= end, "what is refreshed is what was read (I-18)"
+            reads.add_span(start, upto)
         case ReverseScan(start, end):
-            reads.add_span(resume_of(result) or start, end)
+            low = resume_of(result) or start
+            assert start <= low <= end, "what is refreshed is what was read (I-18)"
+            reads.add_span(low, end)
         case DeleteRange(start, end):
             reads.add_span(start, end)
 
@@ -64,6 +71,7 @@ def lock(locks: SpanBook, request: Request) -> None:
         case Put(key=key) | ConditionalPut(key=key) | InitPut(key=key) | Increment(key=key) | Delete(key=key):
             locks.add_key(key)
         case PutRows(keys=keys) if len(keys) > LOCKED_SINGLY_MAX:
+            assert keys[0] < keys[-1], "the span around rows holds all of them"
             locks.add_span(keys[0], keys[-1] + b"\x00")
         case PutRows(keys=keys):
             locks.add_keys(keys)

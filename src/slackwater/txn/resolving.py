@@ -23,14 +23,19 @@ if TYPE_CHECKING:
     from slackwater.txn.context import TxnContext
 
 
-async def resolve_span(context: TxnContext, resolution: Resolution, start: bytes, end: bytes, *, timeout: float) -> int:
-    """Resolve every intent of the transaction in [start, end); `timeout` bounds each answer. Returns how many there were."""
+async def resolve_span(
+    context: TxnContext, resolution: Resolution, start: bytes, end: bytes, *, timeout: float, awaited: bool = False
+) -> int:
+    """Resolve every intent of the transaction in [start, end); `timeout` bounds each answer. Returns how many there were.
+
+    `awaited`: a change feed cannot tell its consumers of these rows before.
+    """
     found = 0
     while start < end:
         here = await context.sender.range_of(start, timeout=timeout)
         upto = min(end, here.end)
         assert start < upto <= end, "every step gets further"
-        request = ResolveIntents(resolution, spans=((start, upto),))
+        request = ResolveIntents(resolution, spans=((start, upto),), awaited=awaited)
         answer = await context.sender.send([request], Header(NO_RANGE), timeout=timeout)
         number = answer.results[0]
         if not isinstance(number, Number):

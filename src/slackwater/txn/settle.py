@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.errors import AmbiguousResult, SlackwaterError, TransactionAborted
 from slackwater.hooks import probe
-from slackwater.model.txns import TxnStatus
+from slackwater.model.txns import TxnStatus, asks_for
 from slackwater.protocol.range.requests import Committed, Pushed, PushTxn
 
 if TYPE_CHECKING:
@@ -30,15 +30,17 @@ async def settle(context: TxnContext, txn: Intent, *, deadline: Deadline) -> Pus
     """
     probe("txn.settle")
     push = PushTxn(txn, txn.start, txn.txn_id, txn.ts, abort=True, force=True)
-    for _ in range(SETTLE_ATTEMPTS_MAX):
+    tries = context.tries(deadline, SETTLE_ATTEMPTS_MAX)
+    while True:
         (pushed,) = (await context.ask([push], deadline=deadline)).results
         if not isinstance(pushed, Pushed):
             return None
         if pushed.ambiguous or pushed.resolution.status is not TxnStatus.PENDING:
             break
-    else:
-        return None
-    assert pushed.resolution.txn_id == txn.txn_id, "the answer is about the transaction that was asked for"
+        if not tries.spend() or tries.passed:
+            return None
+        await tries.back_off()
+    assert asks_for(txn.txn_id, pushed.resolution.txn_id), "the answer is about the transaction that was asked for"
     if pushed.resolution.status is TxnStatus.COMMITTED:
         await context.acknowledged(pushed.resolution.ts)
     return pushed

@@ -26,10 +26,12 @@ def collapse(spans: Iterable[Span], *, limit: int) -> list[Span]:
     """At most `limit` spans that cover all of `spans`."""
     invariant(limit > 0, "A-collapse", limit=limit)
     merged = list(SpanSet(spans))
+    bounds = (merged[0].start, merged[-1].end) if merged else None
     while len(merged) > limit:
         pairs = zip(merged[::2], [*merged[1::2], merged[-1]], strict=False)
         merged = [Span(low.start, high.end) for low, high in pairs]
     assert len(merged) <= limit, "as few spans as were asked for"
+    assert not merged or (merged[0].start, merged[-1].end) == bounds, "all of the spans is covered"
     return merged
 
 
@@ -80,7 +82,9 @@ class SpanBook:
     def all_spans(self) -> list[Span]:
         """Keys and spans together, normalised."""
         points = (Span.point(key) for key in self._keys)
-        return list(SpanSet([*points, *(Span(start, end) for start, end in self._spans)]))
+        spans = list(SpanSet([*points, *(Span(start, end) for start, end in self._spans)]))
+        assert len(spans) <= len(self), "neighbors are joined, and nothing is added"
+        return spans
 
     def _bound(self) -> None:
         if len(self) > self._limit:

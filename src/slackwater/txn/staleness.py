@@ -110,7 +110,9 @@ class Staleness:
             )
         if chosen is None:
             probe("staleness.leaseholder_needed")
+        before = self.seen
         self.seen = Timestamp(max(bound, self.seen)) if chosen is None else chosen
+        assert self.seen >= before, "the reads of a session do not travel back (I-16)"
         assert self.seen >= bound, "nothing older than the bound is chosen (I-16)"
         return Chosen(self.seen, by_followers=chosen is not None)
 
@@ -120,7 +122,9 @@ class Staleness:
         """How far the nearest replicas of each span can be read without meeting an intent."""
         requests: list[Request] = [QueryResolved(start, end) for start, end in spans]
         answer = await self._sender.send(requests, Header(NO_RANGE, follower_ok=True), timeout=timeout)
-        return [r for r in answer.results if isinstance(r, ResolvedResult)]
+        found = [r for r in answer.results if isinstance(r, ResolvedResult)]
+        assert len(found) == len(spans), "every span counts for what is chosen (I-16)"
+        return found
 
     async def close(
         self, spans: Sequence[tuple[bytes, bytes]], *, at: Timestamp | None = None, timeout: float | None = None
@@ -131,14 +135,18 @@ class Staleness:
         """
         ts = self._clock.now() if at is None else at
         requests: list[Request] = [CloseNow(start, end, ts) for start, end in spans]
-        lowest = MIN
-        for _ in range(CLOSE_ROUNDS_MAX):
-            answer = await self._sender.send(requests, Header(NO_RANGE), timeout=timeout)
-            lowest = min((r.closed for r in answer.results if isinstance(r, ClosedResult)), default=MIN)
+        budget = self._sender.budget(timeout=timeout, tries_max=CLOSE_ROUNDS_MAX)
+        while True:
+            answer = await self._sender.send(requests, Header(NO_RANGE), timeout=budget.remaining())
+            closed = [r.closed for r in answer.results if isinstance(r, ClosedResult)]
+            assert len(closed) == len(spans), "every span counts for what is closed"
+            lowest = min(closed, default=MIN)
             if lowest >= ts:
-                assert lowest >= ts, "every range has closed it"
                 return ts
             probe("staleness.close_again")
+            if not budget.spend() or budget.passed:
+                break
+            await budget.back_off()
         raise UnavailableError(
             "the ranges could not close the timestamp; it is in the future, or a merge is under way",
             at=ts,

@@ -70,6 +70,7 @@ class TxnState:
 
     def as_intent(self) -> Intent:
         """The intent that the transaction would have on its anchor: the name by which its record is asked for."""
+        assert self.anchor, "a record is found by its anchor"
         return Intent(self.anchor, self.txn_id, self.anchor, self.start, self.epoch, self.write_ts)
 
     def take_sequences(self, count: int) -> int:
@@ -82,6 +83,7 @@ class TxnState:
     def moved(self, ts: Timestamp) -> None:
         """The writes are at `ts` now, if that is higher."""
         self.write_ts = max(self.write_ts, ts)
+        assert self.read_ts <= self.write_ts, "a transaction reads at or below where it writes"
 
     def refreshed(self, upto: Timestamp) -> None:
         """Everything read is true at `upto` too."""
@@ -108,6 +110,7 @@ class TxnState:
         self.anchor = b""
         self.epoch = 0
         self._begin(max(now, self.write_ts))
+        assert self.start <= self.read_ts, "a transaction reads no earlier than it began"
 
     def status(self) -> str:
         """One line for logs and scripts."""

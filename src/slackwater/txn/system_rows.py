@@ -42,6 +42,7 @@ class SystemRows:
 
     def __init__(self, schema: TableSchema) -> None:
         versions = {known.version: known for known in SYSTEM_TABLES if known.table_id == schema.table_id}
+        assert versions[schema.version] == schema, "rows are written by a version that every node knows"
         self.codec = RowCodec(schema, versions)
 
     def key(self, *values: object) -> bytes:
@@ -50,7 +51,9 @@ class SystemRows:
 
     def span(self, *prefix: object) -> Span:
         """Every row whose primary key begins with these values; the whole table without any."""
-        return prefix_span(self.codec.key(prefix))
+        span = prefix_span(self.codec.key(prefix))
+        assert span.start < span.end, "a prefix is of a span"
+        return span
 
     async def get(self, reader: RowReader, *values: object) -> dict[str, Any] | None:
         """The row with this primary key, or None."""

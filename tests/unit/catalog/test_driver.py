@@ -15,6 +15,7 @@ from slackwater.errors import UsageError
 from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from slackwater.protocol.range import requests
+from tests.table_helpers import without_column
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def test_other_nodes_find_what_is_new_at_once_and_what_is_gone_soon() -> None:
             with pytest.raises(UsageError, match="no table 't'"):
                 await two.find("t")
             with pytest.raises(UsageError, match="was dropped"):
-                await two.publish(made.table_id, lambda now: definition.without_column(now, "a"))
+                await two.publish(made.table_id, lambda now: without_column(now, "a"))
 
     asyncio.run(main())
 
@@ -80,7 +81,7 @@ def test_a_version_is_published_with_the_rest_of_a_transaction_or_not_at_all() -
             assert (found.version, found.modified) == (3, committed[0].commit_ts)
 
             async def fails(txn: Transaction) -> None:
-                await node.catalog.publish_in(txn, made.table_id, lambda now: definition.without_column(now, "a"))
+                await node.catalog.publish_in(txn, made.table_id, lambda now: without_column(now, "a"))
                 raise RuntimeError("the rest failed")
 
             with pytest.raises(RuntimeError):

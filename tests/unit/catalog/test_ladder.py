@@ -212,7 +212,7 @@ def test_an_index_never_skips_a_rung() -> None:
         ("create-index i nope", "has no column 'nope'"),
         ("create-index i j", "is json, which has no order"),
         ("create-index i a a", "names a column twice"),
-        ("create-index 1st a", "the name of an index"),
+        ("create-index 1st a", "an index's name"),
         ("drop-index nope", "no index 'nope'; its indexes: old"),
         ("add-column a int", "has a column 'a' already"),
         ("add-column _op int", "is reserved"),

@@ -10,7 +10,8 @@ import pytest
 
 from slackwater.catalog import definition, lease_driver
 from slackwater.catalog.lease_driver import ROWS
-from slackwater.clock.timestamp import MAX
+from slackwater.catalog.leases import Term
+from slackwater.clock.timestamp import MAX, add_seconds
 from slackwater.errors import AmbiguousResult, LeasesInTheWay, RetryableError, SchemaChanged, UnavailableError
 from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
@@ -58,6 +59,57 @@ def test_a_write_acquires_a_lease_and_a_new_version_has_it_released() -> None:
     asyncio.run(main())
 
 
+def test_a_publisher_reads_no_leases_on_the_version_that_nodes_acquire_meanwhile() -> None:
+    async def main() -> None:
+        async with Cluster(1, catalog__poll_interval=0.05) as cluster:
+            catalog = cluster.nodes[0].catalog
+            made = await catalog.create("t", COLUMNS, KEY)
+            await catalog.publish(made.table_id, adding("a"))
+            read: list[tuple[bytes, bytes]] = []
+
+            async def work(txn: Any) -> None:
+                await catalog.publish_in(txn, made.table_id, adding("b"))
+                read[:] = txn._reads._spans
+
+            await cluster.nodes[0].kv.run(work)
+            leases = ROWS.span(made.table_id)
+            spans = [(start, end) for start, end in read if start < leases.end and leases.start < end]
+            before = ROWS.span(made.table_id, 1)
+            assert spans == [(before.start, before.end)], "those on version 2 would make its acquirers and it run again"
+
+    asyncio.run(main())
+
+
+def test_a_lease_is_not_acquired_at_or_above_the_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Cluster(1, catalog__poll_interval=60.0) as cluster:
+            node = cluster.nodes[0]
+            made = await node.catalog.create("t", COLUMNS, KEY)
+            leases, latest_in = node.catalog.leases, node.catalog.latest_in
+            term = leases.book.term
+            assert term is not None
+            short = leases.book.term = Term(term.epoch)
+            short.frontier = add_seconds(node.clock.now(), 0.3)
+            monkeypatch.setattr(Term, "renewed", lambda term, record: None)  # no heartbeat moves it on
+
+            async def slow(txn: Any, table_id: int) -> Any:
+                found = await latest_in(txn, table_id)
+                await asyncio.sleep(0.4)
+                span = ROWS.span(table_id)
+                await node.kv.scan(span.start, span.end)  # a read above the frontier: the row would lie above it
+                return found
+
+            node.catalog.latest_in = slow
+            monkeypatch.setattr(lease_driver, "ACQUIRE_TIMEOUT_S", 2.0)
+            with pytest.raises((RetryableError, UnavailableError)):
+                await leases.take(made.table_id, 1)
+            span = ROWS.span(made.table_id)
+            assert (await node.kv.scan(span.start, span.end)).keys == [], "L < expiration + catalog.lease.duration"
+            leases.book.term = term
+
+    asyncio.run(main())
+
+
 def test_a_version_in_use_holds_the_next_but_one_up_and_is_named() -> None:
     async def main() -> None:
         async with Cluster(2, catalog__poll_interval=0.05) as cluster:
@@ -77,6 +129,23 @@ def test_a_version_in_use_holds_the_next_but_one_up_and_is_named() -> None:
             assert not waiting.done()
             used.give_back()
             assert (await waiting).version == 3
+
+    asyncio.run(main())
+
+
+def test_an_old_lease_is_released_when_its_last_user_ends_and_not_at_the_next_look() -> None:
+    async def main() -> None:
+        async with Cluster(1, catalog__poll_interval=60.0) as cluster:
+            (node,) = cluster.nodes
+            made = await node.catalog.create("t", COLUMNS, KEY)
+            users = [await node.catalog.leases.take(made.table_id, 1) for _ in range(2)]
+            await node.catalog.publish(made.table_id, adding("a"))
+            await cluster.until(lambda: users[0].unused is not None)  # it was found in use
+            users[0].give_back()
+            assert (1, 1) in await rows(node, made.table_id), "the other one uses it"
+            users[1].give_back()
+            await node.catalog.publish(made.table_id, adding("b"))
+            assert (1, 1) not in await rows(node, made.table_id)
 
     asyncio.run(main())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slackwater.catalog.planning import WritePlanner, entries_of, needs_old
+from slackwater.catalog.planning import WritePlanner, needs_old
 from slackwater.clock.timestamp import Timestamp
 from slackwater.codec.index_entries import IndexCodec
 from slackwater.codec.rows import RowCodec
@@ -14,6 +14,7 @@ from slackwater.model.kinds import INT, STRING
 from slackwater.model.schema import Column, KeyColumn, TableSchema
 from slackwater.model.tables import TableDescriptor
 from slackwater.protocol.client.calls import WriteKind
+from tests.table_helpers import entries_of
 
 UPSERT, INSERT, DELETE = WriteKind.UPSERT, WriteKind.INSERT, WriteKind.DELETE
 SCHEMA = TableSchema(

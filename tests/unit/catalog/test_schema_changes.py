@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from slackwater.catalog.bulk_fill import BulkBackfill
 from slackwater.codec.index_entries import IndexCodec
-from slackwater.codec.layout import schema_span
+from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.rows import RowCodec
-from slackwater.errors import UsageError
+from slackwater.errors import SlackwaterError, UsageError
 from slackwater.model.indexes import ElementState, index_schema
 from slackwater.model.jobs import Status
+from slackwater.model.protection import Mode
+from slackwater.protect.zone_changes import change_zone
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from slackwater.catalog.filling import FillTask, ReadRun
     from slackwater.client.database import AsyncDatabase
+    from slackwater.model.spans import Span
     from slackwater.model.tables import TableHistory
+    from slackwater.runtime.seam import Clock
 
 FAST = {"jobs__poll_interval": 0.05, "jobs__retry_pause_min": 0.01, "catalog__poll_interval": 0.05}
 
@@ -58,6 +66,51 @@ def test_an_index_is_built_and_dropped() -> None:
             assert not (await db.protections())  # what the job protected is released with it
 
     asyncio.run(main())
+
+
+def test_an_index_is_filled_run_by_run_while_the_next_is_read_and_behind_point_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next run is read before one is written; blocks wait in the gate; columns are not made for a reader that comes once."""
+    happened: list[str] = []
+
+    async def main() -> None:
+        async with Cluster(1, **FAST, schema__backfill_chunk=500) as cluster, session(cluster) as db:
+            await db.create_table("accounts", ACCOUNTS, primary_key=["id"])
+            await db.upsert("accounts", accounts(2_000))
+            context = cluster.nodes[0].store.context
+            gate, begun = context.bulk_gate, 0
+            admit = gate.filling
+
+            def counted(clock: Clock) -> AbstractAsyncContextManager[None]:
+                nonlocal begun
+                begun += 1
+                return admit(clock)
+
+            monkeypatch.setattr(gate, "busy", lambda now_ns: True)
+            monkeypatch.setattr(gate, "filling", counted)
+            context.columns.wanted.clear()
+            await db.create_index("accounts", "by_balance", "balance")
+            assert await check_index(cluster, db, "accounts", "by_balance") == 2_000
+            assert begun == happened.count("written"), "a block of each run"
+            assert not context.columns.wanted
+
+    read, write = BulkBackfill.read, BulkBackfill.write
+
+    async def reading(self: BulkBackfill, task: FillTask, span: Span, *, rows: int) -> ReadRun:
+        happened.append("read")
+        return await read(self, task, span, rows=rows)
+
+    async def writing(self: BulkBackfill, run: ReadRun) -> None:
+        await asyncio.sleep(0)
+        await write(self, run)
+        happened.append("written")
+
+    monkeypatch.setattr(BulkBackfill, "read", reading)
+    monkeypatch.setattr(BulkBackfill, "write", writing)
+    asyncio.run(main())
+    assert happened[:3] == ["read", "read", "written"]
+    assert happened.count("read") == happened.count("written") > 2, "what was read ahead is written"
 
 
 def test_a_unique_violation_names_the_rows_and_leaves_nothing_behind() -> None:
@@ -145,7 +198,7 @@ def test_changes_of_one_table_queue_up_and_cancelled_ones_leave_nothing() -> Non
     async def main() -> None:
         async with (
             Cluster(1, **FAST, schema__backfill_rate=10, schema__backfill_chunk=5) as cluster,
-            session(cluster) as db,
+            session(cluster, timeout_s=20.0) as db,
         ):
             await db.create_table("t", {"id": "int8", "a": "int8", "b": "int8"}, primary_key=["id"])
             await db.upsert("t", [{"id": i, "a": i, "b": i} for i in range(2_000)])
@@ -159,7 +212,8 @@ def test_changes_of_one_table_queue_up_and_cancelled_ones_leave_nothing() -> Non
             plan = (await db.alter_table("t", set_not_null="b", dry_run=True)).plan
             assert plan is not None
             assert [step.says for step in plan.changes[0].steps] == ["write-only", "backfilling", "public"]
-            assert len(plan.blocked_by) == 3
+            jobs = [line for line in plan.blocked_by if line.startswith("job ")]
+            assert len(jobs) == 3, "beside nodes that have not let the version before go yet"
             await cluster.until(lambda: cluster.nodes[0].jobs.running == [first.id])
             await db.jobs.cancel(first.id)
             cluster.settings.set("schema.backfill_rate", 1_000_000)
@@ -246,6 +300,51 @@ def test_an_index_equals_its_table_whatever_is_written_while_it_is_built() -> No
     asyncio.run(main())
 
 
+def test_a_check_of_rows_holds_one_protection_for_as_long_as_its_job_lasts() -> None:
+    async def main() -> None:
+        async with Cluster(1, **FAST, schema__backfill_rate=100) as cluster, session(cluster) as db:
+            await db.create_table("t", {"id": "int8", "a": "int8"}, primary_key=["id"])
+            await db.upsert("t", [{"id": i, "a": i} for i in range(400)])
+            job = (await db.alter_table("t", set_not_null="a", wait=False)).jobs[0]
+            async with asyncio.timeout(20):
+                while not (found := await db.protections()):
+                    await asyncio.sleep(0.01)
+            (protection,) = found
+            assert protection.tables == ("t",)
+            assert str(job.id) in protection.about
+            assert not (await db.jobs.get(job.id)).status.ended, "it pauses after its only page of rows"
+            with pytest.raises(SlackwaterError):
+                await db.release(protection.id)
+            for node in cluster.nodes:
+                node.settings.set("schema.backfill_rate", 1_000_000)
+            assert (await db.jobs.wait(job.id, timeout=20)).status is Status.SUCCEEDED
+            assert not await db.protections()
+
+    asyncio.run(main())
+
+
+def test_a_check_of_rows_reads_at_a_time_that_can_still_be_protected() -> None:
+    async def main() -> None:
+        async with Cluster(1, **FAST) as cluster, session(cluster) as db:
+            (node,) = cluster.nodes
+            await db.create_table("t", {"id": "int8", "a": "int8"}, primary_key=["id"])
+            await db.upsert("t", [{"id": 1, "a": 1}])
+            span = table_span((await db.history("t")).latest.table_id)
+            await change_zone(node.kv, span.start, span.end, gc_ttl_s=1.0)
+            other = node.kv.begin()
+            await node.protections.store.protect(other, node.clock.now(), Mode.AT, "user", b"", tables=[100])
+            await node.protections.catalog.get_metadata(other)  # what it has written is sent with this
+            change = asyncio.create_task(db.alter_table("t", set_not_null="a"))
+            await asyncio.sleep(2.5)  # it waits for the other, for longer than history is kept
+            assert not change.done()
+            await other.rollback()
+            await change
+            assert not (await db.history("t")).latest.schema.column("a").nullable
+            assert not await db.protections()
+
+    asyncio.run(main())
+
+
 def test_another_node_goes_on_with_a_change_whose_node_gives_it_up() -> None:
     async def main() -> None:
         async with (
@@ -270,17 +369,32 @@ def test_another_node_goes_on_with_a_change_whose_node_gives_it_up() -> None:
     asyncio.run(main())
 
 
-def test_a_chunk_is_no_more_than_one_commit_holds_and_the_gets_of_a_unique_index_are_divided() -> None:
-    """Entries beyond `txn.buffer_bytes_max` would be intents first; more keys than a batch takes were refused."""
+def test_a_unique_index_is_filled_in_runs_and_blocks_while_rows_exchange_their_values() -> None:
+    """Keys that a writer has touched since the rows were read are left out by blocks, and settled."""
+
+    async def write(db: AsyncDatabase, stop: asyncio.Event) -> int:
+        rounds = 0
+        while not stop.is_set():
+            one, other = rounds * 7 % 1_000, 1_000 + rounds * 11 % 1_000
+            rows = [await db.get("t", one), await db.get("t", other)]
+            assert rows[0] is not None
+            assert rows[1] is not None
+            await db.upsert("t", [{"id": one, "a": rows[1]["a"]}, {"id": other, "a": rows[0]["a"]}])
+            rounds += 1
+        return rounds
 
     async def main() -> None:
         async with (
-            Cluster(1, **FAST, schema__backfill_chunk=50_000, txn__buffer_bytes_max=100_000) as cluster,
+            Cluster(1, **FAST, schema__backfill_chunk=700, schema__backfill_block=2_000) as cluster,
             session(cluster, timeout_s=60.0) as db,
         ):
             await db.create_table("t", {"id": "int8", "a": "int8"}, primary_key=["id"])
-            await db.upsert("t", [{"id": i, "a": -i} for i in range(11_000)])
+            await db.upsert("t", [{"id": i, "a": -i} for i in range(2_000)])
+            stop = asyncio.Event()
+            writer = asyncio.create_task(write(db, stop))
             await db.create_index("t", "by_a", "a", unique=True)
-            assert await check_index(cluster, db, "t", "by_a") == 11_000
+            stop.set()
+            assert await writer
+            assert await check_index(cluster, db, "t", "by_a") == 2_000
 
     asyncio.run(main())

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from slackwater.catalog import definition, ladder
-from slackwater.catalog.backfill import FillTask, TransactionalBackfill
+from slackwater.catalog.bulk_fill import BulkBackfill
+from slackwater.catalog.filling import FillTask
 from slackwater.catalog.ladder import Rung
 from slackwater.catalog.lease_driver import ROWS
 from slackwater.codec.index_entries import IndexCodec
-from slackwater.codec.layout import schema_span
+from slackwater.codec.layout import schema_span, table_span
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import LeasesInTheWay, SlackwaterError
 from slackwater.model.indexes import index_schema
@@ -74,6 +75,8 @@ class Order:
         self._next: tuple[_Held | None, int | None] | None = None
         self._taken: list[DescriptorLease] = []
         self._published: dict[str, TableDescriptor] = {}
+        self._intent: Transaction
+        self._backfill: asyncio.Task[str]
         self._run(self._start())
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -267,18 +270,53 @@ class Order:
             return f"{name} is refused: {type(error).__name__}"
         return f"{name} is committed"
 
-    def do_backfill(self) -> str:
-        """Give every row its entry."""
+    def do_backfill(self, *words: str, on: str = "n1") -> str:
+        """`backfill [hold 1 5] [on=n2]`: give every row its entry; held, it waits for an intent on that of (1, 5)."""
+        node = self._member(on)
 
-        async def work() -> int:
-            node = self.cluster.nodes[0]
+        async def work() -> str:
             await node.catalog.refresh()
             history = await node.catalog.find_id(self.table_id)
             (index,) = history.latest.indexes
             span = schema_span(history.latest.schema)
-            return (await TransactionalBackfill(node.kv).fill(FillTask(history, index), span, rows=1000)).rows
+            runner = BulkBackfill(node.kv, node.catalog)
+            try:
+                run = await runner.read(FillTask(history, index), span, rows=1000)
+                await runner.write(run)
+            except SlackwaterError as error:
+                return f"the backfill is refused: {type(error).__name__}: {error.message}"
+            return f"{run.filled.rows} rows were looked at"
 
-        return f"{self._run(work())} rows were looked at"
+        async def held() -> str:
+            latest = (await node.catalog.find_id(self.table_id)).latest
+            key, _ = IndexCodec(latest.schema, latest.indexes[0]).entry({"id": int(words[1]), "a": int(words[2])})
+            self._intent = self.cluster.nodes[0].kv.begin()  # of no gateway, so it holds no lease
+            await self._intent.put(key, b"never committed")
+            await self._intent.get(key)  # sends it
+            self._backfill = asyncio.create_task(work())
+            while not any(lease.taken > lease.given for lease in node.catalog.leases.book.held(self.table_id)):
+                await asyncio.sleep(0.01)
+            return f"{on} has read the rows, and its block waits for an intent"
+
+        return str(self._run(held() if "hold" in words else work()))
+
+    def do_let_go(self) -> str:
+        """Take away the intent that a backfill waits for."""
+
+        async def end() -> str:
+            await self._intent.rollback()
+            return await self._backfill
+
+        return str(self._run(end()))
+
+    def do_stored(self, index_id: str) -> str:
+        """`stored 2`: how many entries are stored under the id of an index, whether the table has it or not."""
+
+        async def work() -> int:
+            span = table_span(self.table_id, int(index_id))
+            return len((await self.cluster.nodes[0].kv.scan(span.start, span.end)).keys)
+
+        return f"{self._run(work())} entries"
 
     def do_by_index(self, value: str) -> str:
         """`by-index 5`: the rows that a SELECT by the index finds."""

@@ -23,6 +23,7 @@ from slackwater.model.kinds import INT, STRING
 from slackwater.model.reserved import CHANGE_COLUMNS, FEED_COLUMNS, RESERVED_COLUMNS, is_reserved
 from slackwater.model.tables import TableDescriptor, TableHistory
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
+from tests.table_helpers import without_column
 
 COLUMNS = (ColumnSpec("id", INT), ColumnSpec("name", STRING, nullable=True))
 KEY = (KeySpec("id"),)
@@ -104,7 +105,7 @@ def test_a_key_names_columns_that_are_there() -> None:
 def test_columns_come_and_go_by_version_and_ids_are_never_used_again() -> None:
     first = described(record(), 1)
     second = described(definition.with_column(first, ColumnSpec("a", INT)), 2)
-    third = described(definition.without_column(second, "a"), 3)
+    third = described(without_column(second, "a"), 3)
     fourth = described(definition.with_column(third, ColumnSpec("b", INT, default=5)), 4)
     assert [c.id for c in second.columns] == [1, 2, 3]
     assert [c.id for c in third.columns] == [1, 2]
@@ -117,9 +118,9 @@ def test_what_the_next_version_may_not_do() -> None:
     with pytest.raises(UsageError, match="default"):
         definition.with_column(now, ColumnSpec("a", INT, nullable=False))
     with pytest.raises(UsageError, match="primary key"):
-        definition.without_column(now, "id")
+        without_column(now, "id")
     with pytest.raises(UsageError, match="no column"):
-        definition.without_column(now, "nope")
+        without_column(now, "nope")
 
 
 def test_a_table_is_found_by_the_name_it_had_then() -> None:
@@ -144,6 +145,22 @@ def test_learning_twice_changes_nothing_and_a_contradiction_stops() -> None:
     assert tables.by_id(100) == TableHistory((first,))
     with pytest.raises(InvariantViolation):
         tables.learn([described(record(), 11)])
+
+
+def test_what_is_gone_is_found_by_the_ids_of_tables() -> None:
+    tables = Tables()
+    for table_id in (100, 101, 107):
+        first = described(record(table_id), 10)
+        tables.learn([described(definition.dropped(first), 20), first])
+    tables.learn([described(record(105), 10)])
+    for first, last, found in (
+        (0, 1 << 31, [100, 101, 107]),
+        (101, 101, [101]),
+        (102, 106, []),
+        (1, 0, []),
+        (101, 200, [101, 107]),
+    ):
+        assert [h.latest.table_id for h in tables.with_gone(first, last)] == found
 
 
 def test_history_says_when_a_table_can_be_read() -> None:

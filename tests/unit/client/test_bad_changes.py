@@ -27,6 +27,12 @@ ALTER: dict[str, tuple[dict[str, Any], str]] = {
     "a type that is no text": ({"add_column": {"x": 5}}, "a type is a text such as"),
     "not null without a default": ({"add_column": {"x": "text not null"}}, "rows that are there need a default"),
     "a default of another type": ({"add_column": {"x": "int8 default 'five'"}}, "int"),
+    "a default that is too long": (
+        {"add_column": {"x": f"text default '{'x' * 3000}'"}},
+        "default of column x is too long",
+    ),
+    "a default that equals nothing": ({"add_column": {"x": "float8 default 'NaN'"}}, "x cannot default to NaN"),
+    "a name that cannot be printed": ({"rename_column": {"owner": "a\nb"}}, "printable characters"),
     "no such column to drop": ({"drop_column": "nope"}, "has no column 'nope'; its columns are id, owner, balance"),
     "a key column to drop": ({"drop_column": "id"}, "part of the primary key"),
     "a column that an index uses": ({"drop_column": "owner"}, "is used by index by_owner"),
@@ -52,7 +58,7 @@ INDEXES: dict[str, tuple[tuple[str, Any], str]] = {
     "a column that is not there": (("i", "nope"), "has no column 'nope'"),
     "a column twice": (("i", ["owner", "owner"]), "names a column twice"),
     "no column": (("i", []), "at least one column|columns"),
-    "a name that is none": (("a b", "owner"), "the name of an index has"),
+    "a name that is none": (("a b", "owner"), "an index's name has"),
 }
 
 
@@ -111,6 +117,9 @@ def test_an_index_that_cannot_be_is_refused_in_one_sentence(what: str) -> None:
         ("t", {"id": "int8"}, [], "primary key"),
         ("t", {}, "id", "at least one column"),
         ("t", {"id": "json"}, "id", "json"),
+        ("t", {"id": "int8", "x": f"text default '{'x' * 3000}'"}, "id", "default of column x is too long"),
+        ("t", {"id": "int8", "a\x00b": "text"}, "id", "printable characters"),
+        ("t", {"id": "int8", "x": "float8 default 'nan'"}, "id", "x cannot default to NaN"),
         ("a b", {"id": "int8"}, "id", "a table's name has"),
     ],
 )

@@ -32,6 +32,7 @@ from slackwater.protocol.client.calls import (
     Write,
     WriteKind,
 )
+from tests.table_helpers import without_column
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
 
@@ -230,7 +231,7 @@ def test_a_new_version_is_learned_and_old_rows_get_its_default() -> None:
         ]
         assert await db.get("accounts", 0) == {"id": 0, "owner": "o0", "balance": 100, "limit": 7}
         assert (await old.scan("accounts")).column_names == ["id", "owner", "balance"]
-        await catalog.publish(table.table_id, lambda now: definition.without_column(now, "owner"))
+        await catalog.publish(table.table_id, lambda now: without_column(now, "owner"))
         assert (await db.scan("accounts")).column_names == ["id", "balance", "limit"]
         assert [v.version for v in (await db.history("accounts")).versions] == [1, 2, 3]
 

@@ -88,6 +88,36 @@ def test_a_value_that_is_given_is_kept_and_null_is_a_value() -> None:
     asyncio.run(main())
 
 
+def test_a_default_is_shown_as_it_can_be_written() -> None:
+    async def main() -> None:
+        async with Cluster(1, **FAST) as cluster, session(cluster) as db:
+            written = {
+                "b": "bool default false",
+                "s": "text default 'it''s'",
+                "i": "int8 default -5",
+                "f": "float8 default 0.5",
+                "n": "decimal(10,2) default 1.50",
+                "d": "date default '2026-01-02'",
+                "t": "timestamptz default '2026-01-02T03:04:05+00:00'",
+                "u": "uuid default '00010203-0405-0607-0809-0a0b0c0d0e0f'",
+                "j": """json default '{"a": 1}'""",
+                "y": "bytes default 'AAEC'",
+            }
+            await db.create_table("one", {"id": "int8", **written}, primary_key="id")
+            one = (await db.table("one")).columns
+            assert {c.name: c.shown_default for c in one}["b"] == "false"
+            again = {c.name: f"{c.type} default {c.shown_default}" for c in one if c.has_default}
+            assert again.keys() == written.keys()
+            await db.create_table("two", {"id": "int8", **again}, primary_key="id")
+            assert (await db.table("two")).columns == one
+            await db.upsert("two", [{"id": 1}])
+            assert (await db.get("two", 1))["s"] == "it's"
+            made = await db.alter_table("one", add_column={"more": "bool not null default true"})
+            assert made.jobs[0].description == "alter table one add column more bool not null default true"
+
+    asyncio.run(main())
+
+
 def test_a_column_added_with_now_gives_old_rows_the_time_of_the_change() -> None:
     async def main() -> None:
         async with Cluster(1, **FAST) as cluster, session(cluster) as db:

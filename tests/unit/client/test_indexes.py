@@ -253,7 +253,7 @@ def test_an_index_that_makes_no_sense_is_refused_and_no_table_is_made(index: Any
     async def story(cluster: Cluster, db: AsyncDatabase) -> None:
         with pytest.raises(UsageError, match=why):
             await db.create_table("t", USERS, primary_key="id", indexes=[index])
-        with pytest.raises(UsageError, match="two indexes called 'a'"):
+        with pytest.raises(UsageError, match="has an index 'a' already"):
             await db.create_table("t", USERS, primary_key="id", indexes=[Index("a", "age"), Index("a", "city")])
         assert [t.name for t in await db.tables()] == ["users"]
 

@@ -10,9 +10,11 @@ import pytest
 
 from slackwater.catalog import ladder
 from slackwater.catalog.ladder import Rung
+from slackwater.clock.timestamp import add_seconds
 from slackwater.codec.damage import decode_row
 from slackwater.codec.rows import RowCodec
 from slackwater.errors import LeasesInTheWay, RetryableError, UsageError, VersionUnknown
+from slackwater.gateway.changes import TableFeed
 from slackwater.protocol.client.schema import DropIndex
 from tests.unit.client.world import ACCOUNTS, accounts, session
 from tests.unit.server.cluster import Cluster
@@ -179,5 +181,65 @@ def test_a_row_of_a_newer_version_makes_a_transaction_run_again() -> None:
             lease.give_back()
             assert (await other.run(lambda tx: tx.get("t", 1)))["note"] == "n"
             assert issubclass(LeasesInTheWay, RetryableError)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_feed_learns_a_version_that_its_gateway_does_not_tell(monkeypatch: pytest.MonkeyPatch, atomic: bool) -> None:
+    async def untold(feed: object, upto: object) -> Any:
+        for item in ():
+            yield item
+
+    async def main() -> None:
+        async with Cluster(2, **FAST) as cluster, session(cluster, 0) as db, session(cluster, 1) as other:
+            await db.create_table("accounts", ACCOUNTS, primary_key="id")
+            feed = other.changes("accounts", after=other.now(), atomic=atomic, resolved=0.1)
+            await anext(feed)  # its gateway has said what it knows
+            monkeypatch.setattr(TableFeed, "_news", untold)
+            await db.alter_table("accounts", add_column={"city": "text not null default 'Rome'"})
+            written = await db.upsert("accounts", [{"id": 1, "owner": "o", "balance": 5, "city": "Oslo"}])
+            found: list[Any] = []
+            async for batch in feed:
+                found += batch.data.column("city").to_pylist() if batch.kind == "rows" else []
+                if batch.kind == "resolved" and batch.resolved >= written.timestamp:
+                    break
+            await feed.aclose()
+            assert found == ["Oslo"]
+
+    asyncio.run(main())
+
+
+def test_a_catalog_is_complete_up_to_a_time_that_is_ahead_of_its_clock() -> None:
+    async def main() -> None:
+        async with Cluster(1, **SLOW) as cluster, session(cluster) as db:
+            await db.create_table("accounts", ACCOUNTS, primary_key="id")
+            catalog, clock = cluster.nodes[0].catalog, cluster.nodes[0].clock
+            ahead = add_seconds(clock.physical(), clock.max_offset_us / 2e6)  # a row of a node whose clock is ahead
+            await catalog.complete_upto(ahead)
+            assert catalog.tables.upto >= ahead, "every version that such a row may name is known"
+
+    asyncio.run(main())
+
+
+def test_a_transaction_runs_again_when_what_it_read_does_not_fit_its_table_any_more() -> None:
+    async def main() -> None:
+        async with Cluster(2, **FAST) as cluster, session(cluster, 0) as db, session(cluster, 1) as other:
+            await db.create_table("t", ACCOUNTS | {"note": "text"}, primary_key="id")
+            await db.upsert("t", [row | {"note": "n"} for row in accounts(3)])
+            tries = 0
+
+            async def transfer(tx: Any) -> None:
+                nonlocal tries
+                tries += 1
+                row = await tx.get("t", 1)
+                if tries == 1:
+                    await other.alter_table("t", drop_column="note")
+                    await db.history("t")  # another task of this session learns of it
+                await tx.upsert("t", [row | {"balance": 7}])
+
+            await db.run(transfer)
+            assert tries == 2
+            assert (await other.get("t", 1))["balance"] == 7
 
     asyncio.run(main())

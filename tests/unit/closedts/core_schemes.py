@@ -54,11 +54,11 @@ class LogDrivenCore:
 
     def add(self, range_id: RangeId, closable: Closable) -> None:
         self.sender.add(range_id, closable)
-        self.receiver.watch(range_id)
+        self.receiver.records.watch(range_id)
 
     def remove(self, range_id: RangeId) -> None:
         self.sender.remove(range_id)
-        self.receiver.forget(range_id)
+        self.receiver.records.forget(range_id)
 
     def touch(self, range_id: RangeId) -> Timestamp:
         return self.sender.touch(range_id)

@@ -31,7 +31,7 @@ from slackwater.protocol.log.commands import (
     decode_packet,
 )
 from slackwater.protocol.range.requests import SubsumeResult
-from slackwater.replica.apply import Absorbed, ApplyVerdict, Created, LeaseChanged, apply_packet, merge_in
+from slackwater.replica.apply import Absorbed, ApplyVerdict, Created, LeaseChanged, apply_packet, pauses_in
 from slackwater.replica.closing import try_close
 from slackwater.replica.propose import Proposal, ProposalBuffer
 from slackwater.replica.state import RangeState
@@ -295,7 +295,7 @@ class CoreWorld:
         return self.propose(right, trigger=ThawTrigger())
 
     def merge_proposed(self) -> bool:
-        return any(merge_in(decode_packet(p)) for p in self.logs[R1])
+        return any(pauses_in(decode_packet(p))[0] for p in self.logs[R1])
 
     def merge(self) -> bool:
         """With the right side as it was frozen, wherever its lease is now."""
@@ -329,7 +329,7 @@ class CoreWorld:
             if replica is None or replica.state.position >= len(self.logs[range_id]):
                 continue
             packet = decode_packet(self.logs[range_id][replica.state.position])
-            merging = merge_in(packet)
+            merging, _ = pauses_in(packet)
             right = node.replicas.get(merging.right.range_id) if merging is not None else None
             if merging is not None and right is not None and right.state.position < merging.frozen.position:
                 continue

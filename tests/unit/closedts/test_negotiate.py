@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slackwater.clock.timestamp import Timestamp, from_us
-from slackwater.closedts.negotiate import bound_of_staleness, negotiate, resolve
+from slackwater.closedts.negotiate import ResolvedSpan, bound_of_staleness, negotiate, resolve
 from slackwater.errors import UsageError
+from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.intents import StoredIntent, encode_intent
@@ -46,6 +47,32 @@ def test_the_oldest_intent_of_the_span_holds_it_back() -> None:
 def test_an_intent_exactly_at_the_closed_timestamp_counts() -> None:
     assert resolve(engine_with_intents(b=100), b"a", b"z", closed=ts(100)).ts == 99
     assert resolve(engine_with_intents(b=101), b"a", b"z", closed=ts(100)).ts == 100
+
+
+def test_intents_of_decided_transactions_hold_nothing_back_for_good_and_one_between_them_is_found() -> None:
+    large, asked = b"L" * 16, []
+
+    def fate(intent: StoredIntent) -> Resolution | None:
+        asked.append(intent.txn_id)
+        return Resolution(large, 0, TxnStatus.COMMITTED, ts(60)) if intent.txn_id == large else None
+
+    def write(key: bytes, txn_id: bytes, at: int) -> None:
+        batch = WriteBatch()
+        batch.put(Family.LOCK, key, encode_intent(StoredIntent(txn_id, b"a", ts(1), 0, ts(at), 1, b"v")))
+        engine.write(batch)
+
+    engine = MemoryEngine()
+    for n in range(19):
+        write(b"k%02d" % n, large, 50)
+    found = resolve(engine, b"a", b"z", closed=ts(100), fate=fate)
+    assert found == ResolvedSpan(ts(100), ts(100), final=True)
+    assert asked == [large], "once for each transaction"
+    write(b"k09x", b"o" * 16, 70)
+    found = resolve(engine, b"a", b"z", closed=ts(100), fate=fate)
+    assert (found.ts, found.final) == (69, False)
+    assert found.held_by is not None
+    assert found.held_by.key == b"k09x"
+    assert resolve(engine, b"a", b"z", closed=ts(65), fate=fate) == ResolvedSpan(ts(65), ts(65), final=False)
 
 
 def test_the_freshest_timestamp_that_all_spans_can_serve() -> None:

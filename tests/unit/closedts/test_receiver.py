@@ -59,7 +59,7 @@ class Follower:
 
     def __init__(self) -> None:
         self.receiver = Receiver()
-        self.receiver.watch(R1)
+        self.receiver.records.watch(R1)
         self.tokens: dict[int, int] = {}
 
     def take(self, *updates: Update) -> None:
@@ -89,7 +89,7 @@ def test_a_range_nobody_here_holds_is_not_closed() -> None:
     f = Follower()
     f.take(full(2, 100, (1, 5), (2, 5)))
     assert f.receiver.closed_for(RangeId(2), LeaseAppliedIndex(9)) == MIN
-    f.receiver.watch(RangeId(2))
+    f.receiver.records.watch(RangeId(2))
     assert f.receiver.closed_for(RangeId(2), LeaseAppliedIndex(9)) == 100, "the tables knew it all along"
 
 
@@ -194,9 +194,9 @@ def test_a_replica_that_comes_back_with_less_applied_starts_from_nothing() -> No
     f = Follower()
     f.take(full(2, 100, (1, 5)), delta(3, 120, (1, 7)))
     assert f.closed(7) == 120
-    f.receiver.forget(R1)
+    f.receiver.records.forget(R1)
     assert f.closed(7) == MIN
-    f.receiver.watch(R1)
+    f.receiver.records.watch(R1)
     assert f.closed(6) == MIN
     assert f.closed(7) == 120
 
@@ -205,7 +205,7 @@ def test_a_replica_that_is_replaced_hands_its_promises_to_the_next_one() -> None
     f = Follower()
     f.take(full(2, 100, (1, 5)), delta(3, 120, (1, 7)), delta(4, 130, (1, 9)))
     assert f.closed(7) == 120
-    f.receiver.carry(R1, LeaseAppliedIndex(7))
+    f.receiver.records.carry(R1, LeaseAppliedIndex(7))
     assert f.closed(6) == MIN, "the snapshot of another source may have applied less"
     assert f.closed(7) == 120
     assert f.closed(9) == 130
@@ -213,10 +213,10 @@ def test_a_replica_that_is_replaced_hands_its_promises_to_the_next_one() -> None
 
 def test_a_promise_from_before_a_restart_holds_from_its_index_on() -> None:
     f = Follower()
-    f.receiver.recall(R1, Promise(LeaseAppliedIndex(5), Timestamp(100)))
+    f.receiver.records.keep(R1, Promise(LeaseAppliedIndex(5), Timestamp(100)))
     assert f.closed(4) == MIN
     assert f.closed(5) == 100
-    f.receiver.recall(RangeId(99), Promise(LeaseAppliedIndex(5), Timestamp(100)))
+    f.receiver.records.keep(RangeId(99), Promise(LeaseAppliedIndex(5), Timestamp(100)))
     assert f.receiver.closed_for(RangeId(99), LeaseAppliedIndex(5)) == MIN, "there is no replica here any more"
 
 

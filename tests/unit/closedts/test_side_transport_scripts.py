@@ -95,7 +95,7 @@ class Runner:
     def _receiver(self, follower: str) -> Receiver:
         receiver = self.receivers.setdefault(follower, Receiver())
         for made in self.ranges.values():
-            receiver.watch(made.id)
+            receiver.records.watch(made.id)
         return receiver
 
     def do_connect(self, follower: str) -> None:
@@ -134,7 +134,7 @@ class Runner:
 
     def do_cluster(self, nodes: str, range: str, lease: str) -> None:  # noqa: A002 - the script's word
         self.apply_subscriber = Receiver()
-        self.apply_subscriber.watch(RangeId(1))
+        self.apply_subscriber.records.watch(RangeId(1))
         self.seq = 2
         self.token = self.apply_subscriber.attach(NodeId(1))
 

@@ -36,7 +36,7 @@ def test_closing_wakes_exactly_those_whose_timestamp_is_reached_in_order() -> No
     assert queue.advance(R1, ts(20)) == ["a", "b", "b2"]
     assert queue.advance(R1, ts(20)) == []
     assert queue.advance(R1, ts(99)) == ["c"]
-    assert queue.ranges() == [R2]
+    assert list(queue.awaited) == [R2]
     assert len(queue) == 1
 
 
@@ -49,7 +49,7 @@ def test_a_canceled_read_leaves_nothing_behind() -> None:
     queue.cancel(first)
     assert queue.lowest(R1) == 5
     queue.cancel(second)
-    assert queue.ranges() == []
+    assert list(queue.awaited) == []
     assert queue.lowest(R1) is None
     queue.cancel(second)
     assert queue.advance(R1, ts(99)) == []

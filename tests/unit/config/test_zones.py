@@ -59,6 +59,13 @@ def test_a_span_in_one_zone_has_its_ttl_and_one_in_several_has_none() -> None:
 B_INSIDE = kv(b"b")
 
 
+@pytest.mark.parametrize("spans", [[Span(A, M)], [Span(A, C), Span(C, M)], [Span(C, M), Span(A, C)]])
+@pytest.mark.parametrize(("first", "second"), [(5, 60), (60, 5)])
+def test_the_shortest_ttl_of_all_spans_counts_wherever_it_lies(spans: list[Span], first: int, second: int) -> None:
+    book = zones((ZoneConfig(A, C, gc_ttl_s=first), 1), (ZoneConfig(C, M, gc_ttl_s=second), 2))
+    assert book.allowance(spans).gc_ttl_s == 5
+
+
 def test_the_systems_keys_are_kept_as_long_as_the_longest_zone() -> None:
     catalog = Span(b"\x03t", b"\x03u")
     assert zones().at(catalog.start).gc_ttl_s == GC_TTL_S_DEFAULT

@@ -15,10 +15,13 @@ from slackwater.feeds.client import Checkpoint
 from slackwater.feeds.frontier import decode_token
 from slackwater.feeds.validate import Validators
 from slackwater.model.spans import Span
+from slackwater.model.txns import Resolution, TxnStatus
 from slackwater.protect.zone_changes import write_zone
 from slackwater.protocol.feeds.events import Changes, Resolved
+from slackwater.protocol.feeds.messages import SESSION_BYTES, DropFeed, OpenFeed, RegisterFeed
 from slackwater.protocol.range import requests
 from slackwater.runtime import run
+from slackwater.txn.resolving import resolve_span
 from tests.unit.server.cluster import DEADLINE_S, Cluster
 
 WHOLE = prefix_span(KV)
@@ -180,6 +183,49 @@ async def test_an_open_transaction_holds_back_and_is_pushed() -> None:
 
 
 @story
+async def test_a_resolution_that_a_feed_waits_for_gives_way_to_reads_for_a_shorter_time() -> None:
+    spans = {"txn__lock_keys_max": 2, "txn__buffer_bytes_max": 0, "feed__keep_attached": 0.0}
+    async with Cluster(1, **SOON, **spans) as cluster:
+        node = cluster.nodes[0]
+        gate, heard = node.store.context.bulk_gate, []
+        after_reads = gate.after_reads
+
+        def hearing(clock, *, awaited):
+            heard.append(awaited)
+            return after_reads(clock, awaited=awaited)
+
+        gate.after_reads = hearing
+
+        async def commit(prefix):
+            txn = node.kv.begin()
+            await txn.put(kv(b"a" + prefix), b"1")  # its record is in another range
+            for n in range(8):
+                await txn.put(kv(b"z%s%d" % (prefix, n)), b"1")
+            ts = await txn.commit()
+            async with asyncio.timeout(DEADLINE_S):
+                while not heard:
+                    await asyncio.sleep(0.001)
+            return ts
+
+        await node.admin.split(kv(b"m"))
+        async with gate.admitted(node.store.context.runtime.clock):  # a bulk read that does not end
+            await commit(b"a")
+            assert heard[0] is False
+            heard.clear()
+            async with node.feed_client.watch([WHOLE]) as feed:
+                reader = Reader(feed)
+                await reader.upto(node.clock.now())
+                ts = await commit(b"b")
+                assert heard[0] is True, "a feed of this replica waits for it"
+                await check(cluster, reader, ts)
+            await cluster.until(lambda: node.store.holding(kv(b"z")).apply_subscriber is None)
+            heard.clear()
+            outcome = Resolution(b"t" * 16, 0, TxnStatus.ABORTED)
+            await resolve_span(node.kv.context, outcome, kv(b"z"), WHOLE.end, timeout=DEADLINE_S, awaited=True)
+            assert heard == [True], "a feed of another node's replica waits for it"
+
+
+@story
 async def test_a_slow_reader_is_cut_off_and_misses_nothing() -> None:
     small = {"feed__consumer_bytes_max": 1 << 12, "feed__client_bytes_max": 1 << 10, "feed__message_bytes": 1 << 10}
     async with Cluster(1, **SOON, **small, rpc__stream_window=1) as cluster:
@@ -316,3 +362,31 @@ def test_who_comes_back_after_a_restart_needs_no_scan(end: str, remembered: bool
                 assert kv(b"k000100") not in reader.table(feed.resolved)
 
     run(comes_back())
+
+
+@story
+async def test_a_consumer_that_goes_while_locks_are_scanned_leaves_a_feed_that_serves_the_next_one() -> None:
+    """The feed is kept for those that come back; its scan was given up half way and never begun again."""
+    async with Cluster(1, **SOON, store__flush_interval=300.0) as cluster:
+        node = cluster.nodes[0]
+        await cluster.fill(20)
+        async with node.feed_client.watch([WHOLE]) as feed:
+            await check(cluster, Reader(feed), node.clock.now())
+        await node.node.stop()
+        node = await cluster.add(node.engine, 0)
+        held = node.store.holding(kv(b"a")).state.descriptor
+        attached = node.feeds.attached[held.range_id]
+        sessions = [bytes([number]) * SESSION_BYTES for number in range(2)]
+        streams = [node.feeds.events(OpenFeed(session, "test")) for session in sessions]
+        for stream in streams:
+            await anext(stream)
+        node.feeds.register(RegisterFeed(sessions[0], 1, held.range_id, WHOLE.start, WHOLE.end, MIN))
+        node.feeds.drop(DropFeed(sessions[0], [1]))
+        assert node.feeds.attached[held.range_id] is attached, "it is kept: it remembers what is recent"
+        await asyncio.sleep(0.2)
+        node.feeds.register(RegisterFeed(sessions[1], 1, held.range_id, WHOLE.start, WHOLE.end, MIN))
+        async with asyncio.timeout(DEADLINE_S):
+            items = await anext(streams[1])
+        assert sum(len(event) for _, event in items.events if isinstance(event, Changes)) >= 20
+        for stream in streams:
+            await stream.aclose()

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from slackwater.clock.timestamp import LOGICAL_BITS
 from slackwater.codec.layout import KV, kv
+from slackwater.errors import ProtocolError
 from slackwater.feeds.client import Checkpoint
 from slackwater.runtime import run
 from tests.unit.feeds.test_cluster import SOON, WHOLE, Reader, check
 from tests.unit.server.cluster import Cluster
 
 if TYPE_CHECKING:
+    from slackwater.clock.timestamp import Timestamp
     from slackwater.model.ids import NodeId
+    from slackwater.model.spans import Span
     from slackwater.protocol.feeds.messages import RegisterFeed
 
 CONSUMERS = 6
@@ -75,3 +79,50 @@ def test_a_feed_closes_although_a_piece_of_it_ended_before_its_registration_was_
                     await feed.__aexit__()
 
     run(closing())
+
+
+def test_a_piece_whose_node_is_not_believed_is_placed_elsewhere_and_after_a_pause() -> None:
+    """Its own node said the same at once, over and over, in no time at all (sessions seed 2721065917)."""
+
+    async def refusing() -> None:
+        async with Cluster(1, **SOON) as cluster:
+            (node,) = cluster.nodes
+            feed = node.feed_client.watch([WHOLE])
+            placed: list[tuple[NodeId | None, bool]] = []
+            again = asyncio.Event()
+            place, check_event = feed._place, feed._check
+
+            async def noted(span: Span, after: Timestamp, avoid: NodeId | None, stalls: int, *, pause: bool) -> None:
+                placed.append((avoid, pause))
+                if pause:
+                    feed._check = check_event
+                    again.set()
+                await place(span, after, avoid, stalls, pause=pause)
+
+            def refused(*_: object) -> None:
+                raise ProtocolError("not to be believed")
+
+            feed._place, feed._check = noted, refused
+            await feed.__aenter__()
+            async with asyncio.timeout(20):
+                await again.wait()
+                while not isinstance(await anext(feed), Checkpoint):
+                    pass
+            assert placed[0] == (None, False), "at first nothing is known against any node"
+            assert placed[1] == (node.node_id, True)
+            await feed.__aexit__()
+
+    run(refusing())
+
+
+def test_a_time_that_a_lease_to_come_begins_at_is_believed() -> None:
+    """A lease may begin when the one before it ends, and its range is closed up to there at once."""
+
+    async def leasing() -> None:
+        async with Cluster(1, **SOON) as cluster:
+            (node,) = cluster.nodes
+            node.settings.set("lease.duration", 30.0)
+            ahead = node.sender.furthest() - node.clock.now()
+            assert ahead >= (30.0 * 1e6) * (1 << LOGICAL_BITS)
+
+    run(leasing())

@@ -10,7 +10,7 @@ from slackwater.codec.layout import prefix_span, system
 from slackwater.config.setting_records import setting_key
 from slackwater.config.zones import zone_key
 from slackwater.errors import InvalidSetting, UnknownSetting, UsageError
-from slackwater.feeds.watch import CatalogBell, SystemWatch, Topic
+from slackwater.feeds.watch import CatalogBell, Topic, TopicFollower
 from slackwater.model.kinds import INT
 from slackwater.protocol.client.calls import ColumnSpec, KeySpec
 from slackwater.runtime import run
@@ -30,9 +30,9 @@ def test_records_are_announced_to_every_node() -> None:
             await cluster.until(lambda: all(n.settings["range.max_bytes"] == 1 << 20 for n in cluster.nodes))
             await reset_setting(first.kv, "range.max_bytes")
             await cluster.until(lambda: all(n.settings["range.max_bytes"] == 64 << 20 for n in cluster.nodes))
-            reads = second.span_watch.reads
+            reads = second.zone_follower.reads
             await first.kv.put(zone_key(b""), (await first.kv.get(zone_key(b""))) or b"\x80")
-            await cluster.until(lambda: second.span_watch.reads > reads)
+            await cluster.until(lambda: second.zone_follower.reads > reads)
 
     run(main())
 
@@ -56,7 +56,7 @@ def test_what_is_not_announced_is_read() -> None:
             node = cluster.nodes[0]
             heard: dict[bytes, bytes] = {}
             span = prefix_span(system("test topic")[:-2])
-            watch = SystemWatch([Topic("t", span, heard.__setitem__)], client=node.feed_client, kv=node.kv)
+            watch = TopicFollower([Topic("t", span, heard.__setitem__)], client=node.feed_client, kv=node.kv)
             polling = node.scope.spawn(watch.poll(), name="poll")  # nobody follows the feed
             await node.kv.put(system("test topic", b"1"), b"one")
             await cluster.until(lambda: heard == {system("test topic", b"1"): b"one"})

@@ -53,7 +53,9 @@ def test_a_local_call_has_the_rights_and_the_time_that_it_says() -> None:
             ann = LocalCall(clock, user="ann", roles=Role.CLIENT)
             schema = (await node.gateway.tables.create(CREATE, ann)).table.latest.schema
             with pytest.raises(AccessDenied):
-                await node.gateway.tables.drop(calls.DropTable("t"), LocalCall(clock, user="bob", roles=Role.CLIENT))
+                await node.gateway.tables.drop(
+                    calls.DropTableByName("t"), LocalCall(clock, user="bob", roles=Role.CLIENT)
+                )
             assert ann.remaining() is None
             assert 0 < ann.deadline(default_s=3.0).remaining() <= 3.0
             short = LocalCall(clock, timeout_s=1.0)

@@ -151,7 +151,7 @@ def test_a_name_is_bound_to_the_table_its_life_and_the_operation() -> None:
             again = await world.publish(await world.stage({1: "x"}), version=5, kind=kind)
             assert again.already
             assert again.ts >= max(first.ts, gone.ts), "a repeat tells when the rows are certainly there"
-        await world.call(calls.DROP_TABLE, calls.DropTable("t"))
+        await world.call(calls.DROP_TABLE, calls.DropTableByName("t"))
         await world.create("t")
         assert not (await world.publish(await world.stage({9: "anew"}), version=5)).already, "the table was made anew"
         assert await world.rows() == {9: "anew"}
@@ -268,7 +268,7 @@ def test_what_is_refused_leaves_nothing_behind() -> None:
         await foreign.create("other")
         with pytest.raises(UsageError, match="does not belong to table"):
             await world.publish(await foreign.stage({1: "x"}))
-        await world.call(calls.DROP_TABLE, calls.DropTable("t"))
+        await world.call(calls.DROP_TABLE, calls.DropTableByName("t"))
         with pytest.raises(SchemaChanged, match="was dropped"):
             await world.publish(await world.stage({1: "x"}))
         assert await world.rows() == {}
@@ -309,10 +309,10 @@ def test_a_staged_write_is_a_job_that_ends_with_its_rows_published_and_its_stage
         name = b"j" * 16
         ref = await world.stage({1: "a"}, job=staging.StagingJob(name, 0))
         await world.stage({1: "lost"}, job=staging.StagingJob(name, 0))
-        (job,) = await world.node.jobs.store.all()
+        (job,) = await world.node.jobs.store.newest()
         assert (job.type, job.status, job.claimed_by) == ("staged write", Status.RUNNING, "client")
         done = await world.publish(ref, app="00", lasting=False)
-        (ended,) = await world.node.jobs.store.all()
+        (ended,) = await world.node.jobs.store.newest()
         assert (ended.status, ended.progress, ended.owns) == (Status.SUCCEEDED, "1 rows published", ())
         kv = world.node.kv
         assert len((await kv.scan(STAGED.start, STAGED.end, ts=done.ts - 1)).keys) == 2
@@ -329,7 +329,7 @@ def test_a_staged_write_that_is_cancelled_takes_no_more_rows_and_leaves_none() -
     async def test(world: World) -> None:
         name, other = staging.StagingJob(b"j" * 16, 0), staging.StagingJob(b"k" * 16, 0)
         ref = await world.stage({1: "a"}, job=name)
-        (job,) = await world.node.jobs.store.all()
+        (job,) = await world.node.jobs.store.newest()
         with pytest.raises(UsageError, match="cannot be paused"):
             await world.node.jobs.ask(job.id, to.pause)
         await world.node.jobs.ask(job.id, to.cancel)
@@ -357,9 +357,9 @@ def test_a_lease_that_is_half_over_is_renewed_by_staging() -> None:
         await world.stage({1: "a"}, job=task)
         await world.age(task.job, 3000)
         world.node.gateway.staging.jobs._known.clear()
-        (before,) = await world.node.jobs.store.all()
+        (before,) = await world.node.jobs.store.newest()
         await world.stage({2: "b"}, job=task)
-        (after,) = await world.node.jobs.store.all()
+        (after,) = await world.node.jobs.store.newest()
         assert after.claim_expires - before.claim_expires > dt.timedelta(seconds=2900)
         assert after.claim_number == before.claim_number
 

@@ -11,6 +11,7 @@ from slackwater.errors import AccessDenied, ClaimLost, UnavailableError, UsageEr
 from slackwater.jobs import transitions as to
 from slackwater.jobs.record import name_key, open_span
 from slackwater.model.jobs import JobProgress, Owned, Status
+from slackwater.runtime.rpc.faults import unpack
 from slackwater.server import metrics
 from tests.unit.jobs.world import JobsCluster, know, step_key
 
@@ -140,6 +141,7 @@ def test_errors_that_pass_are_tried_again_and_others_fail_the_job_after_it_was_r
         for error, said in (
             (UsageError("there is no such table"), "no such table"),
             (ValueError("oh"), "ValueError: oh"),
+            (unpack("InvariantViolation", "x", {"rule": "I-10"}), "I-10"),  # says a peer, which ends no other node
         ):
             counting.fail = [error]
             counting.fail_revert = [ValueError("the first revert fails too")]
@@ -276,13 +278,13 @@ def test_history_is_kept_for_a_while_and_then_collected() -> None:
         node = cluster.nodes[0]
         job = await cluster.make(name="once")
         await cluster.until_status(job.id, "succeeded")
-        assert [j.id for j in await node.jobs.store.all()] == [job.id]
+        assert [j.id for j in await node.jobs.store.newest()] == [job.id]
         node.settings.override({"jobs.retention": 2.0})
         cluster.counting[0].upto = 0
         stays = await cluster.make()
 
         async with asyncio.timeout(20):
-            while [j.id for j in await node.jobs.store.all()] != [stays.id]:
+            while [j.id for j in await node.jobs.store.newest()] != [stays.id]:
                 await asyncio.sleep(0.05)
         assert await node.kv.get(name_key("once")) is None
         cluster.counting[0].upto = 3

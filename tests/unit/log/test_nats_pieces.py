@@ -26,6 +26,15 @@ def test_positions_follow_the_stream_and_the_place_in_the_block():
         wire.entries(17, b"not a block, but long enough for a header")
 
 
+@pytest.mark.parametrize(("sequence", "count"), [(17, 0), (17, wire.PAYLOADS_PER_MESSAGE_MAX + 1), (0, 1)])
+def test_a_message_whose_entries_have_no_positions_is_damage_and_no_assertion(sequence, count):
+    header = bytearray(blocks.encode([b""] * (count or 1)))
+    header[4:8] = count.to_bytes(4, "little")
+    for read in (wire.entries, wire.last_position):
+        with pytest.raises(LogError, match="damaged"):
+            read(sequence, bytes(header))
+
+
 def test_subjects():
     assert wire.range_of("orders", wire.entry_subject("orders", RangeId(12))) == 12
     assert wire.range_of("orders", wire.trim_subject("orders", RangeId(12))) is None

@@ -94,12 +94,23 @@ def test_a_locked_file_is_overloaded_not_unknown(tmp_path):
     log.close()
 
 
-def test_a_damaged_block_is_an_error_not_an_entry(tmp_path):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "payload = CAST(substr(payload, 1, length(payload) - 1) || x'00' AS BLOB)",
+        "count = count + 1",
+        "count = 0",
+        "count = 99",
+        "position = position - 1 WHERE position = 3",
+    ],
+)
+def test_a_damaged_block_is_an_error_not_an_entry(tmp_path, damage):
     async def go():
         log = await opened(tmp_path / "log.db")
         await log.append(R1, [b"payload"])
+        await log.append(R1, [b"another", b"third"])
         db = sqlite3.connect(tmp_path / "log.db")
-        db.execute("UPDATE blocks SET payload = CAST(substr(payload, 1, length(payload) - 1) || x'00' AS BLOB)")
+        db.execute(f"UPDATE blocks SET {damage}")
         db.commit()
         db.close()
         with pytest.raises(LogError, match="damaged"):

@@ -293,3 +293,48 @@ def test_many_who_protect_at_once_all_succeed() -> None:
         assert len(made) == len(state.records) == state.metadata.records == state.metadata.version == 12
 
     play(story)
+
+
+def test_one_client_cannot_use_up_all_protections() -> None:
+    async def story(c: Cluster) -> None:
+        p, now = c.node.protections, c.node.clock.now()
+        for _ in range(2):
+            await p.protect(now, Mode.AT, "user", b"", spans=[A_F], user="ann")
+        for _ in range(2):
+            await p.protect(now, Mode.AFTER, "feed", b"", spans=[A_F], user="ann")
+        for kind, said in (
+            ("user", "ann holds 2 protections,"),
+            ("spark", "ann holds 2"),
+            ("feed", "2 protections by change feeds"),
+        ):
+            with pytest.raises(LimitReached, match=rf"{said}.*protected_timestamp\.records_per_owner_max"):
+                await p.protect(now, Mode.AT, kind, b"", spans=[A_F], user="ann")
+        other = await p.protect(now, Mode.AT, "user", b"", spans=[A_F], user="bob")
+        for _ in range(3):
+            await p.protect(now, Mode.AT, "user", b"", spans=[A_F])  # an operator, or a job
+        await p.release(other, by="bob")
+        await p.release((await p.list()).records[0].id, by=None)
+        records = (await p.list()).records
+        assert len(records) == 6
+
+    play(story, settings={"protected_timestamp.records_per_owner_max": 2.0})
+
+
+def test_one_client_cannot_use_up_all_protected_spans() -> None:
+    async def story(c: Cluster) -> None:
+        p, now = c.node.protections, c.node.clock.now()
+        spans = [Span(kv_key(b"%d" % i), kv_key(b"%d~" % i)) for i in range(5)]
+        await p.protect(now, Mode.AT, "user", b"", spans=spans[:3], user="ann")
+        for kind in ("user", "feed", "job"):
+            with pytest.raises(
+                LimitReached, match=r"make 5 protected spans of ann, and one client may hold 4, half of"
+            ):
+                await p.protect(now, Mode.AT, kind, b"", spans=spans[:2], user="ann")
+        await p.protect(now, Mode.AT, "feed", b"", spans=spans[:1], user="ann")
+        await p.protect(now, Mode.AT, "user", b"", spans=spans[:3], user="bob")
+        with pytest.raises(LimitReached, match=r"9 protected spans, and there may be 8"):
+            await p.protect(now, Mode.AT, "user", b"", spans=spans[:2])
+        state = await p.list()
+        assert state.metadata.spans == sum(len(record.spans) for record in state.records) == 7
+
+    play(story, settings={"protected_timestamp.spans_max": 8.0})

@@ -31,6 +31,7 @@ from slackwater.protocol.range.requests import (
     Delete,
     EndTxn,
     Export,
+    FillRows,
     ForgetLocks,
     GcTxnRecords,
     Get,
@@ -358,6 +359,31 @@ def test_history_below_the_threshold_is_refused() -> None:
     bench.run(Get(b"k"), ts=71)
 
 
+def test_entries_are_filled_in_where_nothing_was_written_since_and_history_is_whole() -> None:
+    bench = Bench(msgspec.structs.replace(STATE, gc_threshold=Timestamp(70)))
+    bench.run(Put(b"b", b"old"))
+    above = Timestamp(bench.now)
+    bench.run(Put(b"c", b"new"))
+    bench.run(Delete(b"d"))
+    keys = [b"a", b"b", b"c", b"d", b"e"]
+    done = bench.run(FillRows(keys, [b"1", b"2", b"3", b"4", b"5"], above))
+    assert done.results == [Rows([b"c", b"d"], [])]
+    assert [bench.value(key) for key in keys] == [b"1", b"2", b"new", None, b"5"]
+    assert done.min_write_ts > above
+    again = bench.run(FillRows(keys, [b"1", b"2", b"3", b"4", b"5"], above))
+    assert again.read_only, "what is there is not written twice"
+    shared = bench.run(FillRows([b"b", b"f"], [b"another row's", b"6"], Timestamp(bench.now), alone=True))
+    assert shared.results == [Rows([b"b"], [])]
+    assert bench.value(b"b") == b"2"
+    bench.run(Put(b"g", b"pending"), txn=txn())
+    with pytest.raises(ConflictError):
+        bench.run(FillRows([b"f", b"g"], [b"6", b"7"], above))
+    with pytest.raises(BelowGcThreshold):
+        bench.run(FillRows([b"h"], [b"8"], Timestamp(69)))
+    with pytest.raises(UsageError):
+        bench.run(FillRows([b"h"], [b"8"], above), txn=txn())
+
+
 def test_a_frozen_range_answers_nobody_but_the_thaw() -> None:
     bench = Bench(msgspec.structs.replace(STATE, frozen=FreezeTrigger(3, 9)))
     for request in (Get(b"k"), Put(b"k", b"v"), Barrier()):
@@ -387,7 +413,8 @@ def test_a_freeze_needs_the_left_side_here_as_it_was_named() -> None:
     bench.left = LeftSide(left)
     evaluation = bench.run(Subsume(3, 9))
     assert evaluation.trigger == FreezeTrigger(3, 9)
-    answer = evaluation.result(bench.state, 1, now=Timestamp(5_000)).results[0]
+    applied = msgspec.structs.replace(bench.state, frozen=FreezeTrigger(3, 9))
+    answer = evaluation.result(applied, 1, now=Timestamp(5_000)).results[0]
     assert isinstance(answer, SubsumeResult)
     assert answer.read_floor == 5_000, "reads went on until the freeze applied"
 

@@ -269,3 +269,13 @@ def test_a_refresh_that_reaches_below_what_is_complete_restarts_its_transaction(
     with pytest.raises(RetryableError, match="older than what is kept"):
         bench.run(Refresh(b"d", b"e", Timestamp(40), Timestamp(90)), txn=txn(read=90))
     bench.run(Refresh(b"d", b"e", Timestamp(60), Timestamp(90)), txn=txn(read=90))
+
+
+def test_a_span_may_begin_at_a_key_that_ends_like_a_bound_as_that_of_row_0_does() -> None:
+    bench = Collecting(Rules(60))
+    for key in (b"d\x00", b"d\x90"):  # rows 0 and 144 of a table by number: neither begins with the other
+        bench.put(key, 10, -20)
+    bench.put(b"e\x90", 10)
+    bench.run(RaiseGcThreshold(Timestamp(60)))
+    assert bench.run(GcSpan(b"d\x00", b"e\x00")).results == [Number(4)]
+    assert [bench.times(key) for key in (b"d\x00", b"d\x90", b"e\x90")] == [[], [], [10]]

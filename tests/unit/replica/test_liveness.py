@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from slackwater.catalog.leases import abandoned_after
@@ -167,6 +168,31 @@ def test_a_slow_answer_does_not_hide_that_the_node_has_come_back():
     asyncio.run(main())
 
 
+def test_a_node_that_goes_on_in_another_epoch_looks_after_its_leases_at_once():
+    """Its idle ranges closed nothing for a whole `queue.interval`: no request told it that their leases were over."""
+
+    async def main():
+        wall, records = Wall(), Records()
+        one, two = pair(wall, records)
+        news: list[int] = []
+        await one._begin()
+        await two._begin()
+        one.on_news = lambda: news.append(one.own().epoch)
+        await one._heartbeat()
+        assert news == [], "the same epoch is no news"
+        wall.ns += 60 * 10**9
+        await two.refresh()
+        ended = await two.end_epoch(two.get(N1))
+        await one._heartbeat()
+        assert news == [], "it has heard of its end, and is not live yet"
+        await one._heartbeat()
+        assert news == [ended.epoch]
+        await one._heartbeat()
+        assert news == [ended.epoch]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("duration", "interval", "expected"),
     [(4.0, 1.0, 1.0), (1.2, 1.0, 0.35), (2.0, 5.0, 0.75), (0.5, 1.0, 0.25), (0.8, 0.1, 0.1)],
@@ -235,5 +261,30 @@ def test_a_frontier_that_was_handed_out_is_kept_when_leases_are_made_shorter():
         await one._heartbeat()
         record = one.get(N1)
         assert record.promised_upto == add_seconds(record.expiration, 2.0)
+
+    asyncio.run(main())
+
+
+def test_a_record_that_an_older_version_wrote_is_replaced_like_any_other():
+    """It has fewer fields, so that what is known of it encodes to other bytes: its epoch could never be ended."""
+
+    async def main():
+        wall, records = Wall(), Records()
+        one, two = pair(wall, records)
+        await one._begin()
+        await two._begin()
+        key = liveness_key(N1)
+        records.rows[key] = msgspec.msgpack.encode(msgspec.msgpack.decode(records.rows[key])[:-1])
+        wall.ns += 60 * 10**9
+        await two.refresh()
+        before = two.get(N1)
+        ended = await two.end_epoch(before)
+        assert ended.epoch == before.epoch + 1
+        await two.refresh()
+        assert two.get(N1) == ended
+        key = liveness_key(N2)
+        records.rows[key] = msgspec.msgpack.encode(msgspec.msgpack.decode(records.rows[key])[:-1])
+        await two._heartbeat()
+        assert two.own() is not None, "so does its own node, when another one has marked it"
 
     asyncio.run(main())

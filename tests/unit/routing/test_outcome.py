@@ -63,6 +63,7 @@ def test_reads_pushes_and_resolutions_are_repeatable() -> None:
     push = requests.PushTxn(INTENT, Timestamp(1), b"", Timestamp(5), abort=False)
     resolve = requests.ResolveIntents(Resolution(b"t" * 16, 0, TxnStatus.ABORTED), keys=(b"k",))
     assert outcome.repeatable([requests.Get(b"a"), requests.Scan(b"a", b"b"), push, resolve, requests.HeartbeatTxn()])
+    assert outcome.repeatable([requests.FillRows([b"a"], [b"v"], Timestamp(5))])  # its copy finds what it wrote
 
 
 def test_plain_writes_and_a_commit_with_company_must_be_atomic() -> None:

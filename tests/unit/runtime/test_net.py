@@ -124,6 +124,50 @@ def test_a_peer_that_sends_much_leaves_time_for_others():
     run(main())
 
 
+def test_what_a_held_peer_had_sent_waits_and_is_then_delivered_in_slices_between_which_others_are_heard():
+    class Holding(Slow):
+        """It holds its peer from the first batch on, as for a call that is refused."""
+
+        def frames(self, frames):
+            if not self.got:
+                self.connection.hold(held=True)
+            super().frames(frames)
+            order.extend(frames)
+
+    async def main():
+        net, accepted = TcpNet(Settings()), []
+
+        def accept(connection):
+            accepted.append((End if accepted else Holding)(connection))
+            connection.trust()
+            return accepted[-1]
+
+        listener = await net.listen("127.0.0.1:0", accept)
+        greedy = End(await net.connect(listener.address, End))
+        frames = [b"greedy %d" % n for n in range(20 * SLICE_FRAMES)]
+        for frame in frames:
+            greedy.connection.send(frame)
+        while not order:
+            await turns(1)
+        modest = End(await net.connect(listener.address, End))
+        await turns(20)
+        assert order == frames[:SLICE_FRAMES], "nothing is delivered of a peer that is held"
+        accepted[1].frames = order.extend
+        accepted[0].connection.hold(held=False)
+        modest.connection.send(b"modest")
+        while len(order) <= len(frames):
+            await turns(1)
+        assert [frame for frame in order if frame != b"modest"] == frames
+        assert order.index(b"modest") < len(frames) // 2
+        assert accepted[0].batches == len(frames) // SLICE_FRAMES
+        for end in (greedy, modest):
+            end.connection.close()
+        await listener.close()
+
+    order = []
+    run(main())
+
+
 def test_what_came_before_bytes_that_are_no_frame_is_delivered_though_it_waited():
     async def main():
         net, accepted = TcpNet(Settings({"rpc.frame_bytes_max": 1 << 16})), []

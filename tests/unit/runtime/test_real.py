@@ -130,3 +130,25 @@ def test_clocks_move_on():
         runtime.close()
 
     run(main())
+
+
+def test_work_that_waits_for_a_thread_is_done_though_its_caller_has_given_up():
+    """It may own a snapshot that nobody else closes."""
+
+    async def main():
+        runtime = RealRuntime(disk=None, settings=Settings({"runtime.offload_threads": 1}))
+        gate, done = threading.Event(), threading.Event()
+        first = asyncio.ensure_future(runtime.offload(gate.wait))
+        second = asyncio.ensure_future(runtime.offload(done.set))
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert not done.is_set()
+        gate.set()
+        await first
+        await runtime.offload(int)
+        assert done.is_set()
+        runtime.close()
+
+    asyncio.run(main())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+from pathlib import Path
 
 import pytest
 
+import slackwater
 from slackwater.errors import ConflictError, DeadlineExceeded, RetryableError
 from slackwater.runtime.deadline import Deadline
 from slackwater.runtime.retry import Backoff, RetryBudget, RetryPolicy
@@ -101,3 +104,38 @@ def test_rounds_that_no_server_answered_are_waited_for_and_not_counted() -> None
     asyncio.run(work())
     assert budget.tries == 0
     assert clock.now_ns == 1_000_000_000
+
+
+SLEEPS_WITHOUT_A_BUDGET = {
+    ("client/jobs.py", "wait"): "looks how a job is, for as long as its caller wants",
+    ("client/point_reads.py", "_lead"): "lets others of the same turn of the loop join",
+    ("txn/context.py", "wait_past"): "waits for a clock, and nothing is tried again",
+    ("txn/finish.py", "_round"): "a delay that the simulator asks for",
+    ("txn/heartbeat.py", "_beat"): "a pulse: it goes on whatever came of the last one",
+}
+
+
+def test_every_pause_of_a_retry_is_made_by_a_budget() -> None:
+    source = Path(slackwater.__file__).parent
+    found: set[tuple[str, str]] = set()
+    for folder in ("client", "routing", "txn"):
+        for path in sorted((source / folder).rglob("*.py")):
+            for function in ast.walk(ast.parse(path.read_text())):
+                if isinstance(function, ast.AsyncFunctionDef | ast.FunctionDef):
+                    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+                    names = {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+                    if names & {"sleep", "Backoff"}:
+                        found.add((str(path.relative_to(source)), function.name))
+    assert found == SLEEPS_WITHOUT_A_BUDGET.keys()
+
+
+def test_a_step_has_its_own_tries_and_the_deadline_of_its_operation() -> None:
+    clock = Clock()
+    whole = Deadline(clock, seconds=2.0)
+    clock.now_ns = 1_500_000_000
+    step = RetryBudget.within(whole, clock, Dice(), RetryPolicy(tries_max=2, pause_s_min=1.0, pause_s_max=1.0))
+    assert step.remaining() == whole.remaining() == 0.5
+    assert step.spend()
+    asyncio.run(step.back_off())
+    assert step.passed, "a pause ends with the operation's time"
+    assert not step.spend()

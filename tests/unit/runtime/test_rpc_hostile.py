@@ -7,9 +7,10 @@ import struct
 import msgspec
 import pytest
 
+from slackwater.errors import ProtocolError
 from slackwater.runtime import run
 from slackwater.runtime.framing import FrameParser
-from slackwater.runtime.rpc import wire
+from slackwater.runtime.rpc import faults, serving, wire
 from slackwater.runtime.rpc.versions import SUPPORTED
 from tests.unit.runtime.world import COUNT, ECHO, Answer, Ask, turns, world
 
@@ -123,6 +124,29 @@ def test_garbage_after_the_greeting_ends_that_connection(frame):
         said = await raw.until_closed()
         assert isinstance(said[0], wire.Hello)
         assert goodbye(said).error == "ProtocolError"
+
+    check(attack)
+
+
+def test_a_peer_that_is_ended_for_garbage_hears_of_it_later_and_what_it_had_begun_ends_at_once(monkeypatch):
+    async def attack(w, raw):
+        healthy = await w.peer()
+        w.gone.clear()
+        w.arrived.clear()
+        raw.send(HELLO, message(4, 1, "hang", 0, 0, {"n": 1}))
+        assert isinstance(await raw.receive(), wire.Hello)
+        await w.arrived.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(serving, "REFUSED_S", 3600.0)
+            raw.send(b"\xc1", message(4, 2, "echo", 0, 0, {"n": 5}))
+            await w.gone.wait()
+            session = next(s for s in w.server.roster if s.ended)
+        assert await healthy.call(ECHO, Ask(4)) == Answer(4)
+        await turns()
+        assert not raw.reader._buffer, "nothing was said to it yet"
+        assert w.server.connections == 1, "it takes no place of others"
+        session._hang_up(faults.goodbye(ProtocolError("that was no message")))
+        assert goodbye(await raw.until_closed()).error == "ProtocolError"
 
     check(attack)
 

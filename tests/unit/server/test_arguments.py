@@ -12,6 +12,7 @@ from slackwater.server.arguments import (
     client_net,
     node_net,
     settings_of,
+    verb_first,
 )
 from slackwater.server.journal import LINE_CHARS_MAX, Journal
 from slackwater.settings import Settings
@@ -95,3 +96,17 @@ def test_the_journal_writes_one_line_whatever_the_facts():
     assert first.startswith("2027-01-15T08:00:00.123456Z INFO  started node=n1 ")
     assert first.endswith(r'empty="" text="two words \"quoted\"" broken="a\nb" n=3')
     assert len(second) == LINE_CHARS_MAX
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("--host h:1 list", "list --host h:1"),
+        ("list --host h:1 --json", "list --json --host h:1"),
+        ("--host=h:1 --certs c orders drop --dry-run", "orders drop --dry-run --host=h:1 --certs c"),
+        ("--host h:1 put -- --host x", "put --host h:1 -- --host x"),
+        ("list --host", "list --host"),
+    ],
+)
+def test_options_of_the_connection_may_stand_before_the_verb(given, read):
+    assert verb_first(given.split()) == read.split()

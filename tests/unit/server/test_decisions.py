@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slackwater.clock.timestamp import Timestamp, add_seconds
 from slackwater.codec.layout import check_split_key, kv, meta, system, table_prefix, versioned
@@ -21,6 +23,7 @@ from slackwater.replica.lease import LeaseState
 from slackwater.replica.load import KEYS_KEPT, SAMPLE_EVERY, LoadMeter
 from slackwater.runtime.seam import Family
 from slackwater.server.meta import MetaRecord, decode, plan
+from slackwater.server.queues import splits
 from slackwater.server.queues.check import judge
 from slackwater.server.queues.leases import should_nudge
 from slackwater.server.queues.merges import Side, should_merge
@@ -160,6 +163,31 @@ def test_the_middle_key_is_a_whole_key() -> None:
     assert middle_key(engine, kv(b"c"), b"\x05", half_bytes=0) == kv(b"d"), "never at the start"
     assert middle_key(engine, *span, half_bytes=1 << 30) is None
     assert middle_key(engine, kv(b"d"), b"\x05", half_bytes=1) is None, "one key cannot be divided"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)), min_size=1, max_size=40),
+    st.integers(0, 2000),
+    st.sampled_from([1, 3, 7, 1000]),
+)
+def test_the_middle_key_is_where_counting_version_by_version_finds_it(
+    keys: list[tuple[int, int]], half_bytes: int, block: int
+) -> None:
+    engine, batch, stored = MemoryEngine(), WriteBatch(), []
+    for number, (versions, size) in enumerate(keys):
+        for ts in range(versions, 0, -1):
+            stored.append((kv(b"%02d" % number), versioned(kv(b"%02d" % number), Timestamp(ts)), b"v" * size))
+            batch.put(Family.DATA, *stored[-1][1:])
+    engine.write(batch)
+    seen, expected = 0, None
+    for key, name, value in stored:
+        if seen >= half_bytes and key != stored[0][0]:
+            expected = key
+            break
+        seen += len(name) + len(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splits, "READ_BLOCK", block)
+        assert middle_key(engine, kv(b""), b"\x05", half_bytes=half_bytes) == expected
 
 
 def test_split_keys() -> None:

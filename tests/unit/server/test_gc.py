@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from slackwater.clock.timestamp import MAX, MIN, Timestamp, add_seconds, from_us
@@ -15,14 +17,24 @@ from slackwater.model.protection import Mode
 from slackwater.model.spans import Span
 from slackwater.protect.zone_changes import change_zone
 from slackwater.protocol.range import requests
-from slackwater.server.queues.gc import GcProgress, batches, is_due, score, wants_compaction
+from slackwater.replica.driver.duty import PAUSE_S_MAX, Duty
+from slackwater.server.queues.gc import (
+    COMPACT_SHARE,
+    COMPACT_VERSIONS_MIN,
+    GcProgress,
+    batches,
+    is_due,
+    score,
+    wants_compaction,
+)
 from slackwater.storage.gc import GcPoint, keys_of
 from slackwater.storage.stats import Stats
 from tests.unit.catalog.test_driver import COLUMNS, KEY
 from tests.unit.client.world import ACCOUNTS, accounts, session
-from tests.unit.server.cluster import Cluster
+from tests.unit.server.cluster import DEADLINE_S, Cluster
 
 if TYPE_CHECKING:
+    from slackwater.runtime.seam import Family
     from slackwater.server.member import Member
 
 NOW = from_us(1_000_000_000_000)
@@ -73,13 +85,30 @@ def test_batches_are_bounded_and_a_key_loses_its_oldest_versions_first() -> None
         assert found == sorted(point.timestamps)
 
 
-def test_files_are_compacted_when_much_or_most_was_deleted() -> None:
+def test_files_are_compacted_when_much_was_deleted_or_much_beside_what_is_left() -> None:
     stats = Stats(versions=2_000)
     assert not wants_compaction(500, stats, limit=50_000)
     assert wants_compaction(2_500, stats, limit=50_000)
     assert not wants_compaction(2_500, Stats(versions=100_000), limit=50_000)
+    assert not wants_compaction(2_500, Stats(versions=2_500 * COMPACT_SHARE), limit=50_000)
+    assert wants_compaction(2_501, Stats(versions=2_500 * COMPACT_SHARE), limit=50_000), "scans pass what is gone"
     assert wants_compaction(50_000, Stats(versions=100_000), limit=50_000)
     assert not wants_compaction(50_000, stats, limit=0)
+
+
+def test_every_piece_of_work_is_paid_for_in_full_however_long_it_took() -> None:
+    for worked_s in (0.001, 0.2, 7.0):
+        duty = Duty()
+        duty.worked(worked_s, share=0.1)
+        duty.worked(worked_s, share=0.1)
+        pauses = list(iter(duty.pause_s, 0.0))
+        assert sum(pauses) == pytest.approx(18 * worked_s)
+        assert max(pauses) <= PAUSE_S_MAX, "a longer pause looks in between whether it is still wanted"
+    duty.worked(1.0, share=0.5)
+    duty.forgive()
+    assert duty.pause_s() == 0
+    duty.worked(5.0, share=1.0)
+    assert duty.pause_s() == 0, "all of the time is its share"
 
 
 # --- whole nodes ---------------------------------------------------------------------------------------------------
@@ -176,9 +205,27 @@ def test_a_threshold_that_the_rules_do_not_allow_is_refused_by_the_leaseholder()
                     await node.admin.ask(requests.RaiseGcThreshold(threshold), at=key)
             assert await node.kv.get(key) == b"2"
             await set_ttl(node, GC_TTL_S_MIN)  # known here, but written after the protections were read
-            await node.span_watch.read()
+            await node.zone_follower.read()
             with pytest.raises(RetryableError, match="the zone was written"):
                 await node.admin.ask(requests.RaiseGcThreshold(Timestamp(1)), at=key)
+
+    asyncio.run(main())
+
+
+def test_a_permit_is_of_the_older_copy_less_ttl_and_offset_and_needs_protections_read_in_the_lease() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await set_ttl(node, 600.0)
+            await node.queues.context.refresh_retention(node.clock.now())
+            (state,) = [r.state for r in node.store.replicas.values() if r.state.descriptor.contains(kv(b"k"))]
+            rules, read_at = node.queues.context.retention, node.protection_tracker.state.read_at
+            older = min(read_at, rules.zones().read_at)
+            offset_s = node.settings["clock.max_offset"]
+            assert rules.permit(state).target == add_seconds(Timestamp(older), -600.0 - offset_s)
+            taken = msgspec.structs.replace(state, lease=msgspec.structs.replace(state.lease, start=read_at))
+            with pytest.raises(RetryableError, match="before the lease began"):
+                rules.permit(taken)  # the former leaseholder may have let something be protected that was not seen
 
     asyncio.run(main())
 
@@ -269,5 +316,81 @@ def test_sweeps_put_due_ranges_in_line_and_the_worker_collects_them() -> None:
             counts = [n.queues.gc.counts for n in cluster.nodes]
             assert sum(c.versions for c in counts) >= 19
             assert sum(c.raised for c in counts) >= 1
+
+    asyncio.run(main())
+
+
+def test_collecting_is_no_load_for_which_it_would_pause_itself() -> None:
+    async def main() -> None:
+        async with Cluster(1, gc__batch_versions=1, range__max_requests=0) as cluster:
+            (node,) = cluster.nodes
+            key, gate, seen = kv(b"k"), node.store.context.bulk_gate, 0
+            await set_ttl(node, GC_TTL_S_MIN)
+            times = await history(node, key, 300)
+            await old_enough(node, times[-1], GC_TTL_S_MIN)
+            real = gate.point
+
+            def counted() -> None:
+                nonlocal seen
+                seen += 1
+                real()
+
+            gate.point = counted  # type: ignore[method-assign]
+            loads = [r.load for r in node.store.replicas.values() if r.state.descriptor.contains(key)]
+            before = loads[0].counted
+            await collect(node)
+            assert len(times_of(node, key)) == 1
+            assert node.queues.gc.counts.versions >= 299, "each by a command of its own"
+            assert seen < 100, "neither asking for a deletion nor applying it is point work"
+            assert loads[0].counted - before < 100, "nor is it load of the range"
+
+    asyncio.run(main())
+
+
+def test_files_are_compacted_as_soon_as_most_of_a_range_was_collected() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await set_ttl(node, GC_TTL_S_MIN)
+            keys = [kv(b"k%03d" % i) for i in range(200)]
+            for _ in range(2 + COMPACT_VERSIONS_MIN // len(keys)):
+                await node.kv.put_rows(keys, [b"v"] * len(keys))
+            await old_enough(node, node.clock.now(), GC_TTL_S_MIN)
+            await collect(node)
+            assert node.queues.gc.counts.compactions == 1, "by the run itself: no sweep has been here"
+            assert max(r.deleted for r in node.store.replicas.values()) < COMPACT_VERSIONS_MIN
+
+    asyncio.run(main())
+
+
+def test_a_range_that_was_collected_while_another_is_compacted_waits_for_its_turn() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            (node,) = cluster.nodes
+            await set_ttl(node, GC_TTL_S_MIN)
+            keys = [kv(b"k%03d" % i) for i in range(200)]
+            for _ in range(2 + COMPACT_VERSIONS_MIN // len(keys)):
+                await node.kv.put_rows(keys, [b"v"] * len(keys))
+            await old_enough(node, node.clock.now(), GC_TTL_S_MIN)
+            gate, real, compacting = threading.Event(), node.engine.compact, 0
+
+            def slow(family: Family, start: bytes, end: bytes) -> None:
+                nonlocal compacting
+                compacting += 1
+                gate.wait(DEADLINE_S)
+                real(family, start, end)
+
+            node.engine.compact = slow  # type: ignore[method-assign]
+            replica = next(r for r in node.store.replicas.values() if r.state.descriptor.contains(keys[0]))
+            other = next(r for r in node.store.replicas.values() if r is not replica)
+            queue, context = node.queues.gc, node.queues.context
+            other.deleted = COMPACT_VERSIONS_MIN * 100
+            first = asyncio.ensure_future(queue.compact(context, other))
+            await cluster.until(lambda: compacting == 1)
+            second = asyncio.ensure_future(queue.collect(context, replica))
+            await cluster.until(lambda: len(times_of(node, keys[-1])) == 1)
+            gate.set()
+            await asyncio.gather(first, second)
+            assert queue.counts.compactions == 2, "it was not passed over because another one was under way"
 
     asyncio.run(main())

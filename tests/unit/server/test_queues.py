@@ -70,7 +70,7 @@ def test_a_dead_node_is_replaced_and_an_unknown_one_is_not() -> None:
             await cluster.fill(20)
             cluster.nodes.remove(last)
             await cluster.kill(last)
-            await cluster.until(lambda: first.liveness.is_live(3) is False)
+            await cluster.until(lambda: not first.liveness.get(3).live_at(first.clock.peek()))
             for _ in range(3):
                 await sweep_all(cluster, "replicate")
             assert replicas_of(cluster, 3) == {1, 2}, "expired, but not dead"
@@ -192,7 +192,7 @@ def test_logs_are_trimmed_and_a_replica_that_missed_too_much_takes_a_snapshot() 
             before = trimmed[3]
             await sweep_all(cluster, "trim")
             assert trimmed[3] == before, "a node that is only away still needs its log"
-            await cluster.until(lambda: first.liveness.is_live(3) is False)
+            await cluster.until(lambda: not first.liveness.get(3).live_at(first.clock.peek()))
             for node in cluster.nodes:
                 node.settings.set("liveness.dead_after", 1.0)
             await cluster.until(lambda: trimmed[3] > before, poke=lambda: sweep_all(cluster, "nudge", "trim"))

@@ -15,20 +15,9 @@ from slackwater.protocol.range import requests
 from slackwater.protocol.range.requests import Batch, Header
 from slackwater.routing.transport import KV_BATCH
 from slackwater.runtime import run
-from slackwater.runtime.certs import create_ca, create_client, create_node, create_operator
 from slackwater.server.bootstrap import NODE_ID_KEY
 from slackwater.server.records import check_record
 from tests.unit.server.guarded import Guarded
-
-
-@pytest.fixture(scope="module")
-def certs(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("certs")
-    create_ca(directory)
-    create_node(directory, ["127.0.0.1"])
-    create_operator(directory, "root")
-    create_client(directory, "ann")
-    return directory
 
 
 def guarded(certs, work):

@@ -16,7 +16,7 @@ from slackwater.errors import DecodeError, SlackwaterError, UnavailableError, Us
 from slackwater.model.descriptors import Generation, RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.runtime import run
-from slackwater.server.span_watch import SpanWatch, policies_of
+from slackwater.server.zone_follower import ZoneFollower, policies_of
 from slackwater.settings import Settings
 
 A, C, F, M = kv(b"a"), kv(b"c"), kv(b"f"), kv(b"m")
@@ -116,7 +116,7 @@ class Records:
 def test_a_copy_changes_the_book_when_the_records_or_the_round_trip_do_and_only_then() -> None:
     async def story() -> None:
         records, book, told, rtt = Records(), PolicyBook(), [], {NodeId(2): 0.001, NodeId(3): 0.001}
-        watch = SpanWatch(
+        watch = ZoneFollower(
             book=book,
             read=records.read,
             settings=Settings(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,6 +57,21 @@ def test_a_merge_stops_waiting_at_once_when_the_right_side_fails(monkeypatch: An
             store.replicas[RangeId(3)].quarantine("broken")
             with pytest.raises(UnavailableError, match="not here to be merged"):
                 await asyncio.wait_for(waiting, 20)
+
+    run(main())
+
+
+def test_a_merge_takes_over_nothing_from_a_right_side_that_is_quarantined() -> None:
+    """It had applied its freeze, so it was taken for ready, and what was wrong with it became the merged range's."""
+
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            store = cluster.nodes[0].store
+            right = store.replicas[RangeId(3)]
+            await store.wait_applied(RangeId(3), right.state.position)
+            right.quarantine("it differs from the others")
+            with pytest.raises(UnavailableError, match="not here to be merged"):
+                await store.wait_applied(RangeId(3), right.state.position)
 
     run(main())
 
@@ -159,6 +175,40 @@ def test_a_listener_gets_each_entry_with_its_own_writes_however_many_are_applied
             assert [len(keys) for keys in written] == [1] * 6
             positions = [position for position, _ in listener.seen]
             assert positions == sorted(set(positions))
+
+    run(main())
+
+
+def test_a_node_that_catches_up_serves_others_in_between(monkeypatch: Any) -> None:
+    class Listener:
+        def __init__(self) -> None:
+            self.turn = 0
+            self.applied_in: Counter[int] = Counter()
+
+        def applied(self, before: Any, after: Any, batch: WriteBatch, outcomes: Any, position: Position) -> None:
+            self.applied_in[self.turn] += sum(len(v) for v in batch.writes[Family.DATA].values() if v is not None)
+
+        async def count(self) -> None:
+            while True:
+                self.turn += 1
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        monkeypatch.setattr("slackwater.replica.driver.replica.APPLY_RUN_BYTES_MAX", 250_000)
+        async with Cluster(1, store__flush_interval=300) as cluster:
+            node = cluster.nodes[0]
+            await node.store.flush()
+            for i in range(12):
+                await node.kv.put(kv(b"large%02d" % i), bytes(100_000))
+            await cluster.kill(node)
+            engine = node.engine.crash(keep=lambda unflushed: 0)  # type: ignore[attr-defined]
+            listener = Listener()
+            counting = asyncio.create_task(listener.count())
+            await cluster.add(engine, 0, listener=listener)  # the log has all twelve for it at once
+            assert len(await cluster.keys()) == 12
+            counting.cancel()
+            assert sum(listener.applied_in.values()) >= 12 * 100_000
+            assert max(listener.applied_in.values()) <= 250_000, "more was applied in one turn of the loop"
 
     run(main())
 

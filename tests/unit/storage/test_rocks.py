@@ -13,7 +13,7 @@ from slackwater.storage.memory import MemoryEngine
 from slackwater.storage.overlay import Overlay
 from slackwater.storage.rocks import RocksDisk
 
-DATA = Family.DATA
+DATA, LOCK = Family.DATA, Family.LOCK
 
 
 @pytest.fixture
@@ -110,6 +110,57 @@ def test_writes_during_a_flush_are_not_lost(disk):
     copy.close()
 
 
+def test_what_is_written_beside_several_flushes_is_durable_when_the_engine_is_closed(disk):
+    """Flushes overlap: a snapshot is installed while another is. Each counts what was written before it began, once."""
+
+    async def main():
+        engine = disk.open("s")
+        fill(engine, 2000, b"x" * 500)
+        flushes = [asyncio.ensure_future(engine.flush()) for _ in range(3)]
+        await asyncio.sleep(0)
+        fill(engine, 2001, b"y" * 500)
+        await asyncio.gather(*flushes)
+        engine.close()
+
+    asyncio.run(main())
+    again = disk.open("s")
+    assert again.get(DATA, b"02000") == b"y" * 500
+    again.close()
+
+
+def test_an_engine_is_closed_while_a_thread_compacts_it(disk):
+    """Found by killing real nodes: a node that was stopped while it collected ended with "Already borrowed"."""
+
+    async def main():
+        engine = disk.open("s")
+        chance = random.Random(1)
+        for _ in range(4):
+            fill(engine, 60_000, chance.randbytes(400))
+            await engine.flush()
+        errors: list[BaseException] = []
+
+        def compact() -> None:
+            try:
+                engine.compact(DATA, b"", b"\xff")
+            except StorageError as error:  # it is told to stop
+                errors.append(error)
+
+        thread = threading.Thread(target=compact)
+        thread.start()
+        while thread.is_alive() and not engine._db.property_int_value("rocksdb.num-running-compactions"):
+            await asyncio.sleep(0.001)
+        assert thread.is_alive(), "it is closed in the middle"
+        engine.close()
+        thread.join()
+        with pytest.raises(StorageError, match="closed"):
+            engine.compact(DATA, b"", b"\xff")
+
+    asyncio.run(main())
+    again = disk.open("s")
+    assert len(again.cursor(DATA, start=b"", end=b"\xff").chunk(100_000)[0]) == 60_000
+    again.close()
+
+
 def test_foreign_batches_and_unsorted_ingests_are_refused(disk):
     engine = disk.open("s")
     with pytest.raises(UsageError):
@@ -187,3 +238,34 @@ def test_snapshots_made_and_closed_on_threads_do_not_disturb_the_writer(disk):
         sys.setswitchinterval(before)
         engine.close()
     assert not errors, errors[0]
+
+
+def test_intents_that_are_gone_leave_the_files_when_they_are_compacted(disk, tmp_path):
+    """Found by a store that kept two tables' worth of resolved intents until others had been flushed four times."""
+
+    async def main():
+        engine = disk.open("s")
+        chance = random.Random(1)
+        keys = [b"k%06d" % n for n in range(10_000)]
+        batch = engine.batch()
+        batch.put_many(LOCK, keys, [chance.randbytes(300) for _ in keys])
+        engine.write(batch)
+        await engine.flush()
+        full = _table_bytes(tmp_path)
+        assert full > 10_000 * 300
+        batch = engine.batch()
+        batch.delete_many(LOCK, keys)
+        engine.write(batch)
+        await engine.flush()
+        engine.compact(LOCK, b"k", b"l")
+        async with asyncio.timeout(60):
+            while _table_bytes(tmp_path) > full / 10:
+                await asyncio.sleep(0.01)
+        assert engine.cursor(LOCK, start=b"", end=b"\xff").chunk(10)[0] == []
+        engine.close()
+
+    asyncio.run(main())
+
+
+def _table_bytes(directory):
+    return sum(file.stat().st_size for file in directory.rglob("*.sst"))

@@ -26,7 +26,7 @@ from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.runtime.sync import Future, get_running_loop, timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from slackwater.closedts.closable import Closable, Refusal
     from slackwater.closedts.policy import Terms
@@ -58,17 +58,22 @@ class Schemes:
         self.store_wide = StoreWide(parts, records=self._records, subscribe=subscribe_heartbeats)
         self.max_write_age = MaxWriteAge(parts)
         self._all: tuple[ClosingScheme, ...] = (self.log_driven, self.store_wide, self.max_write_age)
+        assert {scheme.scheme for scheme in self._all} == set(Scheme), "every scheme that a setting can name is here"
         self._others: tuple[ClosingScheme, ...] = ()
         """Those that run beside the log-driven one, which always ticks."""
         self._running = DEFAULT
         self._peers: dict[NodeId, Scheme] = {}
         self._ranges: Ranges | None = None
         self._waits: WaitQueue[Future[None]] = WaitQueue()
+        self.awaited: Collection[RangeId] = self._waits.awaited
+        """Ranges that reads wait on."""
         self.on_update: Callable[[], None] | None = None
         """Called after every update, this node's own included: more may be closed. For change feeds."""
         self.plain = True
         self.demands = Demands()
         self._activation = Activation.ALWAYS
+        self.always = True
+        """Whether every range closes (`active`)."""
         self._by_demand = False
         self._wake_peer = wake
 
@@ -91,6 +96,7 @@ class Schemes:
 
     def start(self, ranges: Ranges) -> None:
         """Begin to publish and to follow."""
+        assert self._ranges is None, "the schemes of a node are started once"
         self._ranges = ranges
         self._move()
         for scheme in self._all:
@@ -130,7 +136,10 @@ class Schemes:
         self._running = run
         self.store_wide.run(on=Scheme.STORE_WIDE in run)
         self.max_write_age.run(on=Scheme.MAX_WRITE_AGE in run)
+        assert self.store_wide.sender.on == (Scheme.STORE_WIDE in run), "a scheme runs, or rests"
+        assert self.max_write_age.on == (Scheme.MAX_WRITE_AGE in run), "a scheme runs, or rests"
         self._others = tuple(s for s in self._all if s.scheme in run and s is not self.log_driven)
+        assert {scheme.scheme for scheme in self._others} == run - DEFAULT, "every scheme that runs is asked"
         self.plain = run == DEFAULT
         self.touch_all()
         tap("closedts.schemes", self, run)
@@ -141,6 +150,7 @@ class Schemes:
         """Do as the setting says, and let ranges rest that are not asked for any more."""
         if activation is not self._activation:
             self._activation, self._by_demand = activation, activation.by_demand
+            self.always = activation is Activation.ALWAYS
             self.demands.clear()
             self.touch_all()
         for range_id in self.demands.rested(self._parts.runtime.clock.monotonic_ns()) if self._by_demand else ():
@@ -158,6 +168,7 @@ class Schemes:
             now_ns = self._parts.runtime.clock.monotonic_ns()
             if self.demands.demand(range_id, now_ns, self._rest_ns()):
                 probe("closedts.range_wakes")
+            assert self.active(range_id, configured=False), "a range that is asked for closes"
         self.touch(range_id)
 
     def active(self, range_id: RangeId, *, configured: bool) -> bool:
@@ -180,6 +191,7 @@ class Schemes:
         for range_id in self.store_wide.lacking():
             if holder := ranges.leaseholder(range_id):
                 told.setdefault(holder, []).append(range_id)
+        assert all(told), "only leaseholders that are known are told"
         return told
 
     def _schemes_of_peers(self) -> list[Scheme]:
@@ -192,6 +204,7 @@ class Schemes:
 
     def add(self, range_id: RangeId, closable: Closable) -> None:
         """A replica appeared here."""
+        assert self._waits.lowest(range_id) is None, "no read waits for a replica before it is there"
         self._records.watch(range_id)
         for scheme in self._all:
             scheme.add(range_id, closable)
@@ -212,6 +225,7 @@ class Schemes:
             scheme.remove(range_id)
         for ticket in self._waits.drop(range_id):
             _wake(ticket)
+        assert self._waits.lowest(range_id) is None, "no read waits for a replica that is gone"
 
     def recall(self, range_id: RangeId, promise: Promise) -> None:
         """A replica here was given that promise before its node was stopped in good order."""
@@ -219,6 +233,7 @@ class Schemes:
 
     def divided(self, left: RangeId, right: RangeId) -> None:
         """A split was applied here: what was answered for the left half holds for the right one, from index 0 on."""
+        assert left != right, "a split makes another range"
         known = self._records.get(left)
         if known is not None and known.served:
             self._records.keep(right, Promise(LeaseAppliedIndex(0), known.served))
@@ -283,11 +298,9 @@ class Schemes:
     def waiting_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Promise | None:
         """What would be closed, were more applied."""
         offers = (scheme.waiting_for(range_id, applied) for scheme in (self.log_driven, *self._others))
-        return min((offer for offer in offers if offer is not None), default=None)
-
-    def awaited(self, range_id: RangeId) -> bool:
-        """Whether reads wait on a range."""
-        return self._waits.lowest(range_id) is not None
+        lowest = min((offer for offer in offers if offer is not None), default=None)
+        assert lowest is None or lowest.lai > applied, "a promise whose index is applied does not wait (I-12)"
+        return lowest
 
     def advanced(self, range_id: RangeId, closed: Timestamp) -> None:
         """A replica here applied something."""
@@ -299,6 +312,7 @@ class Schemes:
         assert required > 0, "there is something to wait for"
         ticket: Future[None] = get_running_loop().create_future()
         number = self._waits.add(range_id, required=required, ticket=ticket)
+        assert number is None or self._waits.lowest(range_id) is not None, "a read that waits is found by its range"
         if number is None:
             return
         probe("closedts.follower_read_waits")
@@ -315,7 +329,7 @@ class Schemes:
         if self.on_update is not None:
             self.on_update()
         if self._ranges is not None:
-            for range_id in self._waits.ranges():
+            for range_id in list(self.awaited):
                 self.advanced(range_id, self._ranges.closed(range_id))
 
     def status(self) -> str:

@@ -79,13 +79,15 @@ class Outgoing(Generic[M]):
         number, event = self._opened, Event()
         assert number not in self._streams, "streams are numbered once"
         self._streams[number] = event
+        sent: int | None = None
         try:
             while True:
                 # One at a time: a slow subscriber falls behind and then gets one message for all that it missed, not fifty.
                 messages = self._after(seq)[:1]
                 for message in messages:
+                    assert sent is None or message.seq > sent, "a subscriber hears what is newer than what it has heard"
                     yield message
-                    seq = message.seq
+                    seq = sent = message.seq
                 if not messages:
                     event.clear()
                     await event.wait()
@@ -93,8 +95,9 @@ class Outgoing(Generic[M]):
             del self._streams[number]
 
     async def wake(self) -> None:
-        """There is a new message."""
+        """Tell every subscriber that there is a new message."""
         streams = list(self._streams.values())
+        assert len(streams) <= self._opened, "streams that are served were opened"
         for first in range(0, len(streams), STREAMS_PER_STEP):
             if first:
                 await self._runtime.clock.sleep(STEP_S)
@@ -154,6 +157,7 @@ class Following(Generic[M]):
 
     async def _follow(self, peer: NodeId) -> None:
         """Take a peer's messages until it is no peer any more."""
+        assert peer in self._following, "a peer is followed once"
         try:
             while peer in set(self._peers()):
                 await self._follow_once(peer)
@@ -172,6 +176,9 @@ class Following(Generic[M]):
                         probe("closedts.stream_refused")
                         return
                     self._took(message)
+        except ProtocolError as error:
+            probe("closedts.not_believed")
+            self._parts.refused(peer, error)
         except SlackwaterError:
             probe("closedts.stream_broke")
         finally:
@@ -183,6 +190,4 @@ class Following(Generic[M]):
         if message.sender != peer:
             problem = f"speaks for n{message.sender}"
         if problem:
-            error = ProtocolError(f"n{peer} {problem}: what it says of closed timestamps is not believed", node_id=peer)
-            self._parts.refused(peer, error)
-            raise error
+            raise ProtocolError(f"n{peer} {problem}: what it says of closed timestamps is not believed", node_id=peer)

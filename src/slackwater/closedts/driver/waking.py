@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.closedts.activation import TOLD_PER_REST
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.protocol.closedts.heartbeat import WAKE_RANGES_MAX
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 WAKE_INTERVAL_S = 1.0
 """How often leaseholders are told."""
+assert describe("closed_timestamp.rest_after").default >= TOLD_PER_REST * WAKE_INTERVAL_S, (
+    "a range that is still wanted is told of before it rests"
+)
 
 
 async def keep_waking(
@@ -34,6 +39,7 @@ async def keep_waking(
     while True:
         await parts.runtime.clock.sleep(WAKE_INTERVAL_S)
         for holder, range_ids in sorted(due().items()):
+            assert range_ids, "a leaseholder is told of some range"
             if holder == parts.node_id:
                 for range_id in range_ids:
                     here(range_id)

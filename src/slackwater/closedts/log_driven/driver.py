@@ -67,7 +67,7 @@ class SideTransport:
         """Begin to tick and to follow; `look` is called when more may be closed."""
         assert not self._own_token, "a transport is started once"
         self._own_token = self.receiver.attach(self.sender.node_id)
-        self.receiver.receive(self._own_token, self.sender.full())
+        invariant(self.receiver.receive(self._own_token, self.sender.full()), "A-own-stream", node=self._parts.node_id)
 
         def took(update: Update) -> None:
             self._heard(update.sender, Scheme(update.scheme) if update.scheme in set(Scheme) else Scheme.LOG_DRIVEN)

@@ -65,30 +65,14 @@ class Receiver:
 
     def __init__(self, records: Records | None = None) -> None:
         self._streams: dict[NodeId, _Stream] = {}
-        self._records = Records() if records is None else records
+        self.records = Records() if records is None else records
         self._tokens = 0
 
     # --- replicas ----------------------------------------------------------------------------------------------------
 
-    def watch(self, range_id: RangeId) -> None:
-        """There is a replica here."""
-        self._records.watch(range_id)
-
-    def forget(self, range_id: RangeId) -> None:
-        """The replica is gone; another one may come with less applied."""
-        self._records.forget(range_id)
-
-    def carry(self, range_id: RangeId, applied: LeaseAppliedIndex) -> None:
-        """The replica is about to be replaced: what it was answered holds for the next one once that has applied as much."""
-        self._records.carry(range_id, applied)
-
-    def recall(self, range_id: RangeId, promise: Promise) -> None:
-        """A promise that a replica here was given before its node was stopped in good order."""
-        self._records.keep(range_id, promise)
-
     def closed_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Timestamp:
         """What the side transport has closed for a replica that has applied that far. MIN for a replica not watched."""
-        record = self._records.get(range_id)
+        record = self.records.get(range_id)
         if record is None:
             return MIN
         best, index = record.use(applied), applied
@@ -111,7 +95,7 @@ class Receiver:
 
     def waiting_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Promise | None:
         """The lowest index that would make more usable, for explanations."""
-        record = self._records.get(range_id)
+        record = self.records.get(range_id)
         promises = [] if record is None else list(record.steps)
         promises += [p for s in self._streams.values() if (p := s.promise(range_id)) is not None]
         return min((p for p in promises if p.lai > applied and (record is None or p.ts > record.served)), default=None)
@@ -172,12 +156,12 @@ class Receiver:
 
     def _keep(self, stream: _Stream, range_id: RangeId) -> None:
         """Copy a promise before the message under way replaces it."""
-        record = self._records.get(range_id)
+        record = self.records.get(range_id)
         if record is not None and (promise := stream.promise(range_id)) is not None:
             record.keep(promise)
 
     def _keep_all(self, stream: _Stream) -> None:
-        for range_id in self._records if len(self._records) < len(stream.members) else stream.members:
+        for range_id in self.records if len(self.records) < len(stream.members) else stream.members:
             self._keep(stream, range_id)
 
     def _evict(self) -> None:
@@ -190,7 +174,7 @@ class Receiver:
 
     def dropped(self, range_id: RangeId) -> int:
         """Promises given up because too many waited for their index."""
-        record = self._records.get(range_id)
+        record = self.records.get(range_id)
         return 0 if record is None else record.dropped
 
     def status(self, range_id: RangeId, applied: LeaseAppliedIndex) -> str:

@@ -32,7 +32,7 @@ from collections import Counter, deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.closedts.closable import Closed, Refusal
 from slackwater.closedts.kinds import Scheme
 from slackwater.closedts.policy import ClosingPolicy, Terms, target
@@ -110,6 +110,7 @@ class Sender:
         """A replica appeared here. It is asked at the next tick, leased or not."""
         if len(self._ranges) >= RANGES_MAX:
             raise UsageError("too many ranges on one node", limit=RANGES_MAX)
+        assert range_id not in self._ranges, "a range has one replica on a node"
         self._ranges[range_id] = closable
         self._dirty[range_id] = None
 
@@ -125,7 +126,7 @@ class Sender:
         return MIN if member is None else member[1].ts
 
     def touch_all(self) -> None:
-        """Policies changed: ask everybody again."""
+        """Policies changed: ask every range again."""
         self._dirty.update(dict.fromkeys(self._ranges))
 
     # --- the tick ----------------------------------------------------------------------------------------------------
@@ -151,6 +152,9 @@ class Sender:
             # A new dict: one that has held many keys is slow to walk for ever after.
             self._dirty = dict.fromkeys(dirty[limit:])
             self._ask(dirty[:limit], now, terms, lease, added, removed)
+            assert all(range_id not in self._members for range_id in dirty[limit:]), (
+                "what was not asked does not move (I-11)"
+            )
             self._move()
             tap("closedts.published", self, now, terms, lease)
         return self._publish(added, removed)
@@ -221,6 +225,7 @@ class Sender:
             return CannotClose.TOO_MANY_POLICIES
         self._groups_made += 1
         self._groups[policy] = group
+        assert all(g.id < group.id for p, g in self._groups.items() if p != policy), "groups are numbered once"
         return group
 
     def _join(self, range_id: RangeId, lai: LeaseAppliedIndex, group: _Group) -> bool:
@@ -249,6 +254,7 @@ class Sender:
             closable.forward(group.ts)
 
     def _refuse(self, range_id: RangeId, reason: CannotClose, now: Timestamp) -> None:
+        assert range_id not in self._members, "a range that refuses does not move with a group (I-11)"
         self.refusals[reason] += 1
         if range_id not in self._ranges:
             self._refused.pop(range_id, None)
@@ -261,6 +267,7 @@ class Sender:
         """Everything is decided: the groups reach their aims."""
         for policy in [p for p, group in self._groups.items() if not group.members]:
             del self._groups[policy]
+        assert len(self._groups) <= GROUPS_MAX, "groups are bounded"
         for group in self._groups.values():
             invariant(group.aim >= group.ts, "I-09", aim=group.aim, published=group.ts)
             assert group.members > 0, "a group without members was dropped"
@@ -272,12 +279,14 @@ class Sender:
         self.seq += 1
         members = [(r, self._members[r][0], self._members[r][1].id) for r in added]
         assert len(set(added)) == len(added), "a member is named once in an update"
+        assert not set(removed) & set(added), "a range leaves a group or joins one, not both in one update"
+        assert all(range_id not in self._members for range_id in removed), "what left is no member"
         update = self._update(full=False, removed=removed, members=members)
         self._kept.append(update)
         return update
 
     def _update(self, *, full: bool, removed: list[RangeId], members: list[Member]) -> Update:
-        return Update(
+        update = Update(
             self.node_id,
             self.incarnation,
             self.seq,
@@ -287,6 +296,8 @@ class Sender:
             members=members,
             scheme=int(self.scheme),
         )
+        assert not update.problem(MAX), "what is sent would be believed"
+        return update
 
     def _group_times(self) -> list[tuple[GroupId, Timestamp]]:
         return [(group.id, group.ts) for group in self._groups.values()]
@@ -294,6 +305,7 @@ class Sender:
     def full(self) -> Update:
         """Everything, for a stream that knows nothing."""
         members = [(range_id, lai, group.id) for range_id, (lai, group) in self._members.items()]
+        assert len(members) == sum(group.members for group in self._groups.values()), "members are counted once"
         return self._update(full=True, removed=[], members=members)
 
     def after(self, seq: int | None) -> list[Update]:
@@ -304,7 +316,9 @@ class Sender:
             probe("closedts.full_update")
             return [self.full()]
         assert self._kept[-1].seq == self.seq, "the last update is kept"
-        return list(islice(reversed(self._kept), self.seq - seq))[::-1]
+        updates = list(islice(reversed(self._kept), self.seq - seq))[::-1]
+        assert updates[0].seq == seq + 1, "no update is left out"
+        return updates
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DUE_SHARE = 0.9
 """Of the interval: how old the last write is when an empty command is due."""
+assert 0 < DUE_SHARE < 1, "a timer that is early by a little leaves no command out"
 
 
 class WriteAges:
@@ -56,11 +57,14 @@ class WriteAges:
         if age_s <= 0:
             return MIN
         highest = min(self.highest(range_id, lease_start), now)
-        return Timestamp(max(MIN, floor(add_seconds(Timestamp(highest), -age_s))))
+        bound = Timestamp(max(MIN, floor(add_seconds(Timestamp(highest), -age_s))))
+        assert bound <= now, "an age closes nothing of the future"
+        return bound
 
     def due(self, range_id: RangeId, now: Timestamp, interval_s: float) -> bool:
         """Whether nothing was written for so long that an empty command has to be proposed.
 
         Asked once in an interval: a timer that is early by a little, by this clock, must not leave one out.
         """
+        assert interval_s > 0, "an empty command is not due all the time"
         return self._highest.get(range_id, MIN) <= add_seconds(now, -interval_s * DUE_SHARE)

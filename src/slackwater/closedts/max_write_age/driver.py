@@ -75,6 +75,7 @@ class MaxWriteAge:
             self.empty_commands += 1
             self._refused.pop(range_id, None)
             self.ages.proposed(range_id, now)
+            assert not self.ages.due(range_id, now, interval_s), "an empty command counts as a write"
             return
         self.refusals[refused] += 1
         known = self._refused.get(range_id)
@@ -85,6 +86,7 @@ class MaxWriteAge:
 
     def add(self, range_id: RangeId, closable: Closable) -> None:
         """A replica appeared here."""
+        assert range_id not in self._ranges, "a range has one replica on a node"
         self._ranges[range_id] = closable
 
     def remove(self, range_id: RangeId) -> None:

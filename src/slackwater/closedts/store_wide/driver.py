@@ -64,6 +64,7 @@ class StoreWide:
 
     def start(self, ranges: Ranges, look: Callable[[], None]) -> None:
         """Begin to beat and to follow, whenever the scheme runs."""
+        assert self._ranges is None, "a scheme is started once"
         self._ranges = ranges
         following: Following[Heartbeat] = Following(
             self._parts,
@@ -92,6 +93,9 @@ class StoreWide:
             beat = self.sender.heartbeat(self._parts.clock.physical(), self._parts.terms(), ranges.node_lease())
             if beat is not None:
                 self.receiver.take(beat)  # a leaseholder follows itself
+                assert self.receiver.had(beat.sender) == (beat.epoch, beat.seq), (
+                    "a leaseholder has heard its own last heartbeat"
+                )
                 look()
                 await self._outgoing.wake()
 

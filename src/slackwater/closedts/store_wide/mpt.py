@@ -27,6 +27,8 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.errors import invariant
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from slackwater.closedts.tracker import Token, Tracker
 
 Generation = NewType("Generation", int)
@@ -63,6 +65,7 @@ class MinProposal:
         """Move on if nothing holds `last`; returns what is closed now. `cur` never goes back, whatever the target."""
         if self.last_count:
             self.resent += 1
+            assert self.last <= self.cur, "what is closed lies below what is aimed at (I-09)"
             return self.last
         self.last, self.last_count = self.cur, self.cur_count
         self.cur, self.cur_count = Timestamp(max(self.cur, target)), 0
@@ -100,6 +103,13 @@ class CountedTracker:
         if entered is not None:
             self._mpt.leave(entered)
 
+    def leave(self, tokens: Iterable[Token]) -> Timestamp | None:
+        """`untrack` of each, then `lower_bound`."""
+        for token in tokens:
+            self.untrack(token)
+        assert len(self._entered) <= self.inner.count, "what is counted for the store is tracked by its range"
+        return self.inner.lower_bound()
+
     def lower_bound(self) -> Timestamp | None:
         """At or below every tracked timestamp; None when nothing is tracked."""
         return self.inner.lower_bound()
@@ -114,4 +124,5 @@ class CountedTracker:
         for entered in self._entered.values():
             self._mpt.leave(entered)
         self._entered.clear()
+        assert self._mpt.last_count >= 0, "a command leaves the store's count once"
         return self.inner

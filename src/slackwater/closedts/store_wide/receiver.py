@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.closedts.records import Promise, Records
-from slackwater.errors import invariant
+from slackwater.errors import ProtocolError, invariant
 from slackwater.hooks import probe
 from slackwater.model.descriptors import Epoch, LeaseAppliedIndex
+from slackwater.protocol.closedts.heartbeat import WAKE_RANGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 LACKING_MAX = 4_096
 """Ranges remembered to be woken."""
+assert LACKING_MAX >= WAKE_RANGES_MAX, "what is remembered fills a request"
 
 
 class _Store:
@@ -70,6 +72,7 @@ class HeartbeatReceiver:
         """A connection to `node` begins; every older one of the same node is a zombie from now on."""
         store = self._stores.setdefault(node, _Store())
         self._tokens += 1
+        assert store.token < self._tokens, "connections are numbered once"
         store.token = self._tokens
         return self._tokens
 
@@ -90,8 +93,17 @@ class HeartbeatReceiver:
         if store is None or store.token != token:
             probe("closedts.zombie_stream")
             return False
+        if self._takes_back(store, beat):
+            raise ProtocolError(
+                f"n{beat.sender} takes back what it had closed: what it says of closed timestamps is not believed",
+                closed=beat.closed, before=store.closed,
+            )  # fmt: skip
         self.take(beat)
         return True
+
+    def _takes_back(self, store: _Store, beat: Heartbeat) -> bool:
+        """Whether a heartbeat goes on from the last one and closes less (I-09)."""
+        return (beat.epoch, beat.after) == (store.epoch, store.seq) and beat.closed < store.closed
 
     def take(self, beat: Heartbeat) -> None:
         """What a heartbeat says is known from now on."""
@@ -101,12 +113,7 @@ class HeartbeatReceiver:
             self.resets += 1
             store.quiesced.clear()
             store.named.clear()
-        invariant(
-            beat.epoch != store.epoch or beat.after != store.seq or beat.closed >= store.closed,
-            "I-09",
-            closed=beat.closed,
-            before=store.closed,
-        )
+        invariant(not self._takes_back(store, beat), "I-09", closed=beat.closed, before=store.closed)
         store.epoch, store.seq, store.closed = beat.epoch, beat.seq, beat.closed
         for range_id in beat.awake:
             store.quiesced.pop(range_id, None)
@@ -153,6 +160,7 @@ class HeartbeatReceiver:
     def _lacks(self, range_id: RangeId) -> None:
         if len(self.lacking) < LACKING_MAX:
             self.lacking[range_id] = None
+            assert len(self.lacking) <= LACKING_MAX, "ranges to be woken are bounded"
 
     def waiting_for(self, range_id: RangeId, applied: LeaseAppliedIndex) -> Promise | None:
         """What would be closed, were more applied."""

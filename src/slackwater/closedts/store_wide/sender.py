@@ -18,9 +18,10 @@ one from those that are kept; who is further behind gets a gap.
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from slackwater.clock.timestamp import MIN, Timestamp
+from slackwater.clock.timestamp import MAX, MIN, Timestamp
 from slackwater.closedts.closable import Refusal
 from slackwater.closedts.kinds import Scheme
 from slackwater.closedts.policy import ClosingPolicy, target
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 HEARTBEATS_KEPT = 50
 """Heartbeats that a follower may have missed before the next one starts anew."""
+assert HEARTBEATS_KEPT >= 2, "a follower that missed one is told both in one"
 NAMED_PER_BEAT_MAX = 8_192
 """Ranges asked for one heartbeat; a bound on the time that it holds the loop."""
 
@@ -79,9 +81,11 @@ class Sender:
     # --- ranges ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """This store closes by heartbeats from now on: every range is active until it has been named."""
+        """Close by heartbeats from now on: every range of this store is active until it has been named."""
         if self.on:
             return
+        assert not self._kept, "heartbeats of a former run are not told on"
+        assert not self._quiet, "no range is quiet before it was named"
         self.on, self.mpt = True, MinProposal()
         for closable in self._ranges.values():
             closable.count_by(self._counted)
@@ -99,6 +103,7 @@ class Sender:
             closable.count_by(None)
         self._active.clear()
         self._told_quiet.clear()
+        assert not self._quiet, "without heartbeats no range goes on closing"
         self._kept.clear()
         self.seq += 1
 
@@ -107,6 +112,7 @@ class Sender:
 
     def add(self, range_id: RangeId, closable: Closable) -> None:
         """A replica appeared here."""
+        assert range_id not in self._ranges, "a range has one replica on a node"
         self._ranges[range_id] = closable
         self._active[range_id] = None
         if self.on:
@@ -129,6 +135,7 @@ class Sender:
             self._named[range_id] = (lai, promised)
         if self.on:
             self._active[range_id] = None
+        assert range_id not in self._quiet, "a range that acts is not taken for quiet (I-11)"
         return promised
 
     def touch_all(self) -> None:
@@ -169,9 +176,14 @@ class Sender:
         for range_id in active[:NAMED_PER_BEAT_MAX]:
             self._name(range_id, closed, now, ranges)
         awake = [range_id for range_id in active if range_id in self._told_quiet and range_id not in self._quiet]
+        assert len(ranges) <= NAMED_PER_BEAT_MAX, "a heartbeat is bounded"
         self._told_quiet.difference_update(awake)
         self.seq += 1
         beat = Heartbeat(self.node_id, lease.epoch, self.seq, self.seq - 1, closed, ranges, awake)
+        assert not beat.problem(MAX), "what is sent would be believed"
+        assert not self._kept or self._kept[-1].seq == beat.after, "no heartbeat is left out"
+        assert not self._kept or self._kept[-1].closed <= closed, "what a store closes never goes back (I-09)"
+        assert not {e.range_id for e in ranges if e.quiesced} & set(awake), "a range is told as quiet, or as awake"
         self._kept.append(beat)
         tap("closedts.published", self, now, terms, lease)
         return beat
@@ -192,6 +204,7 @@ class Sender:
         self._named[range_id] = (lai, closed)
         if quiet:
             self._quiet[range_id] = lai
+            assert range_id not in self._active, "a quiet range is not asked until it is touched"
             self._told_quiet.add(range_id)
         else:
             self._active[range_id] = None
@@ -218,6 +231,7 @@ class Sender:
         if not self._kept or seq == self.seq:
             return []
         newest = self._kept[-1]
+        assert newest.seq == self.seq, "the last heartbeat is kept"
         if seq is None or seq < self._kept[0].after or seq > newest.seq:
             probe("closedts.heartbeat_gap")
             return [newest]
@@ -248,6 +262,7 @@ class Sender:
 def merged(missed: list[Heartbeat], *, after: int) -> Heartbeat:
     """One heartbeat that says what all of them said, in order, to a follower that has had everything up to `after`."""
     newest = missed[-1]
+    assert all(a.seq == b.after for a, b in pairwise(missed)), "no heartbeat between is left out"
     if len(missed) == 1 and newest.after == after:
         return newest
     probe("closedts.heartbeats_merged")
@@ -264,6 +279,7 @@ def merged(missed: list[Heartbeat], *, after: int) -> Heartbeat:
             awake.pop(entry.range_id, None)
             ranges[entry.range_id] = entry._replace(closed=entry.closed or beat.closed)
     entries = [e._replace(closed=MIN) if e.quiesced or e.closed == newest.closed else e for e in ranges.values()]
+    assert all(e.closed <= newest.closed for e in entries), "an older heartbeat closed no more (I-09)"
     assert newest.seq > after, "a heartbeat follows those it stands for"
     assert not any(e.quiesced and e.range_id in awake for e in entries), "a range that woke is not told as quiet"
     return Heartbeat(newest.sender, newest.epoch, newest.seq, after, newest.closed, entries, list(awake))

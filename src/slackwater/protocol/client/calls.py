@@ -39,7 +39,7 @@ from slackwater.model.kinds import ColumnType
 from slackwater.model.patches import Patch
 from slackwater.model.tables import TableHistory
 from slackwater.runtime.access import CLIENTS
-from slackwater.runtime.rpc.method import Method, StreamMethod
+from slackwater.runtime.rpc.method import HEAVY, Method, StreamMethod
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class CreateTable(msgspec.Struct, frozen=True):
     indexes: tuple[IndexSpec, ...] = ()
 
 
-class DropTable(msgspec.Struct, frozen=True):
+class DropTableByName(msgspec.Struct, frozen=True):
     """Drop a table."""
 
     name: str
@@ -192,7 +192,7 @@ class TableKeys(msgspec.Struct, frozen=True):
 
 
 class RangeRead(msgspec.Struct, frozen=True):
-    """Who answered a part of a read, when that was, and why it was not a follower."""
+    """Which replica answered a part of a read, when that was, and why it was not a follower."""
 
     range_id: Natural
     timestamp: Timestamp
@@ -258,6 +258,8 @@ class TxnHandle(msgspec.Struct, frozen=True):
     start: Timestamp
     epoch: Natural
     write_ts: Timestamp
+    exact: bool = False
+    """Whether a gateway told the id; otherwise only the name in it, which its client chose, says which one is meant."""
 
 
 class TxnReply(msgspec.Struct, frozen=True):
@@ -454,7 +456,7 @@ class ReadChanges(msgspec.Struct, frozen=True):
 
 
 class AskCluster(msgspec.Struct, frozen=True):
-    """Who is there?"""
+    """Asks a node for the cluster it belongs to and the nodes it knows."""
 
 
 class ClusterReply(msgspec.Struct, frozen=True):
@@ -472,8 +474,12 @@ class NativeOk(msgspec.Struct, frozen=True):
     """Acknowledges a request that has nothing to return."""
 
 
-CREATE_TABLE: Method[CreateTable, TableReply] = Method("db.create_table", CreateTable, TableReply, callers=CLIENTS)
-DROP_TABLE: Method[DropTable, TableReply] = Method("db.drop_table", DropTable, TableReply, callers=CLIENTS)
+CREATE_TABLE: Method[CreateTable, TableReply] = Method(
+    "db.create_table", CreateTable, TableReply, callers=CLIENTS, weight=HEAVY
+)
+DROP_TABLE: Method[DropTableByName, TableReply] = Method(
+    "db.drop_table", DropTableByName, TableReply, callers=CLIENTS, weight=HEAVY
+)
 FIND_TABLE: Method[FindTable, TableReply] = Method("db.table", FindTable, TableReply, callers=CLIENTS)
 LIST_TABLES: Method[ListTables, TablesReply] = Method("db.tables", ListTables, TablesReply, callers=CLIENTS)
 WRITE: Method[Write, WriteReply] = Method("db.write", Write, WriteReply, callers=CLIENTS)

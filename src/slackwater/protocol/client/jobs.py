@@ -1,6 +1,6 @@
 """Durable jobs, as clients ask for them: look, steer, start, and work on one from outside of the cluster.
 
-    anybody       jobs.list jobs.get                    the rows of `system.jobs`, as objects
+    all clients   jobs.list jobs.get                    the rows of `system.jobs`, as objects
     its creator   jobs.change                           pause, resume, cancel; operators may do it to every job
                   jobs.verify                           starts a job that nodes run
     application   jobs.start jobs.claim jobs.work       a job of type `application`, worked on outside: a Spark driver, a script
@@ -19,7 +19,7 @@ from slackwater.clock.timestamp import MIN, Timestamp
 from slackwater.model.ids import Natural, Whole
 from slackwater.model.jobs import Job, JobProgress
 from slackwater.runtime.access import CLIENTS
-from slackwater.runtime.rpc.method import Method
+from slackwater.runtime.rpc.method import HEAVY, Method
 
 LISTED_MAX = 10_000
 
@@ -110,7 +110,7 @@ class WorkOnJob(msgspec.Struct, frozen=True):
 LIST_JOBS: Method[ListJobs, JobsReply] = Method("db.jobs_list", ListJobs, JobsReply, callers=CLIENTS)
 GET_JOB: Method[GetJob, JobReply] = Method("db.jobs_get", GetJob, JobReply, callers=CLIENTS)
 CHANGE_JOB: Method[ChangeJob, JobReply] = Method("db.jobs_change", ChangeJob, JobReply, callers=CLIENTS)
-VERIFY: Method[VerifyTable, JobReply] = Method("db.jobs_verify", VerifyTable, JobReply, callers=CLIENTS)
+VERIFY: Method[VerifyTable, JobReply] = Method("db.jobs_verify", VerifyTable, JobReply, callers=CLIENTS, weight=HEAVY)
 START_JOB: Method[StartJob, JobReply] = Method("db.jobs_start", StartJob, JobReply, callers=CLIENTS)
 CLAIM_JOB: Method[ClaimJob, JobReply] = Method("db.jobs_claim", ClaimJob, JobReply, callers=CLIENTS)
 WORK_ON_JOB: Method[WorkOnJob, JobReply] = Method("db.jobs_work", WorkOnJob, JobReply, callers=CLIENTS)

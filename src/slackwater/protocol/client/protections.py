@@ -46,7 +46,7 @@ class ReleaseProtection(msgspec.Struct, frozen=True):
 
 
 class ListProtections(msgspec.Struct, frozen=True):
-    """Nothing to say."""
+    """Asks for all protections."""
 
 
 class Protection(msgspec.Struct, frozen=True):

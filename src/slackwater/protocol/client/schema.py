@@ -1,9 +1,9 @@
 """Schema changes, as clients ask for them: what is to change, a plan of it, and the job that does it.
 
     db.change_table   owner, operators   one or several changes of one table; answers with the job of each, or only the plan
-    db.define_in_txn  anybody, owner     make a table, or change one, inside a transaction
-    db.plan_change    anybody            what a change would do: steps, rows to write, who holds which version, what blocks it
-    db.leases         anybody            which nodes write by which versions of tables, and what waits for them
+    db.define_in_txn  all clients, owner make a table, or change or drop one, inside a transaction
+    db.plan_change    all clients        what a change would do: steps, rows to write, who holds which version, what blocks it
+    db.leases         all clients        which nodes write by which versions of tables, and what waits for them
 
 A change is data: it is the payload of its job (`catalog.schema_changes`), and `catalog.ladder` says which steps it takes. Names
 are those that hold when the change is asked for, with the changes that wait before it taken as done.
@@ -22,7 +22,7 @@ from slackwater.model.kinds import ColumnType
 from slackwater.model.tables import TableHistory
 from slackwater.protocol.client.calls import ColumnSpec, CreateTable, KeySpec, TxnHandle, Write
 from slackwater.runtime.access import CLIENTS
-from slackwater.runtime.rpc.method import Method
+from slackwater.runtime.rpc.method import HEAVY, Method
 
 CHANGES_MAX = 16
 """Changes that one message asks for."""
@@ -104,6 +104,10 @@ class TruncateTable(msgspec.Struct, frozen=True, tag_field="kind", tag="truncate
     """Remove all rows; they can still be read as of a time before."""
 
 
+class DropTable(msgspec.Struct, frozen=True, tag_field="kind", tag="drop table"):
+    """Drop the table; its rows can still be read as of a time before. It takes no other change beside it."""
+
+
 Change: TypeAlias = (
     CreateIndex
     | DropIndex
@@ -117,6 +121,7 @@ Change: TypeAlias = (
     | DropCheck
     | SetType
     | TruncateTable
+    | DropTable
 )
 
 
@@ -137,7 +142,7 @@ class ChangeReply(msgspec.Struct, frozen=True):
 
 
 class DefineInTxn(msgspec.Struct, frozen=True):
-    """Make a table (`create`), or change one (`table`, `changes`), inside a transaction: it happens when that commits."""
+    """Make a table (`create`), or change or drop one (`table`, `changes`), inside a transaction: it happens when that commits."""
 
     txn: bytes
     create: CreateTable | None = None
@@ -221,7 +226,6 @@ class WaitingChange(msgspec.Struct, frozen=True):
     table: str
     description: str
     job: Small = 0
-    """0 for a table that is being dropped, which is no job."""
     waits_for: list[str] = []
     """Empty when it waits for nothing: it is being worked on."""
 
@@ -241,7 +245,9 @@ class LeasesReply(msgspec.Struct, frozen=True):
     at: Timestamp
 
 
-CHANGE_TABLE: Method[ChangeTable, ChangeReply] = Method("db.change_table", ChangeTable, ChangeReply, callers=CLIENTS)
+CHANGE_TABLE: Method[ChangeTable, ChangeReply] = Method(
+    "db.change_table", ChangeTable, ChangeReply, callers=CLIENTS, weight=HEAVY
+)
 PLAN_CHANGE: Method[PlanChange, PlanReply] = Method("db.plan_change", PlanChange, PlanReply, callers=CLIENTS)
 LEASES: Method[AskLeases, LeasesReply] = Method("db.leases", AskLeases, LeasesReply, callers=CLIENTS)
 DEFINE_IN_TXN: Method[DefineInTxn, DefinedInTxn] = Method(

@@ -51,14 +51,14 @@ class RegisterFeed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DropFeed(msgspec.Struct, frozen=True, array_like=True):
-    """These registrations are not wanted any more."""
+    """Ends registrations that are not wanted any more."""
 
     session: bytes
     registrations: list[Natural]
 
 
 class FeedDone(msgspec.Struct, frozen=True, array_like=True):
-    """It is so."""
+    """Acknowledges a register or drop request."""
 
 
 class FeedItems(msgspec.Struct, frozen=True, array_like=True):

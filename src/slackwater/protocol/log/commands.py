@@ -111,7 +111,7 @@ class ComplaintTrigger(_Trigger, frozen=True):
 class AdoptTrigger(_Trigger, frozen=True):
     """A node without a replica adds itself to the range's replicas, without the lease: every node named there is dead.
 
-    It takes nothing from anybody, so it needs no lease; the generation it was proposed under guards it. The node fills its
+    It takes nothing from any node, so it needs no lease; the generation it was proposed under guards it. The node fills its
     replica from the log and then asks for the lease like any replica.
     """
 

@@ -7,7 +7,7 @@ import msgspec
 from slackwater.model.descriptors import RangeDescriptor
 from slackwater.model.ids import NodeId, RangeId
 from slackwater.runtime.access import OPERATORS
-from slackwater.runtime.rpc.method import Method
+from slackwater.runtime.rpc.method import HEAVY, Method
 
 
 class DrainRequest(msgspec.Struct, frozen=True):
@@ -61,10 +61,14 @@ class RangesReply(msgspec.Struct, frozen=True):
     ranges: list[RangeDescriptor]
 
 
-DRAIN: Method[DrainRequest, DrainReply] = Method("admin.drain", DrainRequest, DrainReply, callers=OPERATORS)
-DECOMMISSION: Method[DecommissionRequest, DecommissionReply] = Method(
-    "admin.decommission", DecommissionRequest, DecommissionReply, callers=OPERATORS
+DRAIN: Method[DrainRequest, DrainReply] = Method(
+    "admin.drain", DrainRequest, DrainReply, callers=OPERATORS, weight=HEAVY
 )
-SPLIT: Method[KeyRequest, RangesReply] = Method("admin.split", KeyRequest, RangesReply, callers=OPERATORS)
-MERGE: Method[KeyRequest, RangesReply] = Method("admin.merge", KeyRequest, RangesReply, callers=OPERATORS)
-REFETCH: Method[RefetchRequest, RefetchReply] = Method("admin.refetch", RefetchRequest, RefetchReply, callers=OPERATORS)
+DECOMMISSION: Method[DecommissionRequest, DecommissionReply] = Method(
+    "admin.decommission", DecommissionRequest, DecommissionReply, callers=OPERATORS, weight=HEAVY
+)
+SPLIT: Method[KeyRequest, RangesReply] = Method("admin.split", KeyRequest, RangesReply, callers=OPERATORS, weight=HEAVY)
+MERGE: Method[KeyRequest, RangesReply] = Method("admin.merge", KeyRequest, RangesReply, callers=OPERATORS, weight=HEAVY)
+REFETCH: Method[RefetchRequest, RefetchReply] = Method(
+    "admin.refetch", RefetchRequest, RefetchReply, callers=OPERATORS, weight=HEAVY
+)

@@ -7,11 +7,11 @@ import msgspec
 from slackwater.config.zones import PolicyKind, Sourced, ZoneConfig
 from slackwater.model.ids import Whole
 from slackwater.runtime.access import OPERATORS
-from slackwater.runtime.rpc.method import Method
+from slackwater.runtime.rpc.method import HEAVY, Method
 
 
 class SettingsRequest(msgspec.Struct, frozen=True):
-    """Nothing to say."""
+    """Asks for all settings."""
 
 
 class ChangeSetting(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class ZonesRequest(msgspec.Struct, frozen=True):
 
 
 class ChangeZone(msgspec.Struct, frozen=True):
-    """Of `[start, end)`, or of the rest when both are empty; None leaves a field as it is."""
+    """Changes the zone of `[start, end)`, or of the rest when both are empty; None leaves a field as it is."""
 
     start: bytes
     end: bytes
@@ -63,8 +63,12 @@ READ_SETTINGS: Method[SettingsRequest, SettingsReply] = Method(
     "admin.settings", SettingsRequest, SettingsReply, callers=OPERATORS
 )
 CHANGE_SETTING: Method[ChangeSetting, SettingsReply] = Method(
-    "admin.change_setting", ChangeSetting, SettingsReply, callers=OPERATORS
+    "admin.change_setting", ChangeSetting, SettingsReply, callers=OPERATORS, weight=HEAVY
 )
 READ_ZONES: Method[ZonesRequest, ZonesReply] = Method("admin.zones", ZonesRequest, ZonesReply, callers=OPERATORS)
-CHANGE_ZONE: Method[ChangeZone, ZonesReply] = Method("admin.change_zone", ChangeZone, ZonesReply, callers=OPERATORS)
-UNSET_ZONE: Method[UnsetZone, ZonesReply] = Method("admin.unset_zone", UnsetZone, ZonesReply, callers=OPERATORS)
+CHANGE_ZONE: Method[ChangeZone, ZonesReply] = Method(
+    "admin.change_zone", ChangeZone, ZonesReply, callers=OPERATORS, weight=HEAVY
+)
+UNSET_ZONE: Method[UnsetZone, ZonesReply] = Method(
+    "admin.unset_zone", UnsetZone, ZonesReply, callers=OPERATORS, weight=HEAVY
+)

@@ -38,7 +38,7 @@ BULK_BYTES_MAX = 8 << 20
 
 
 class _BulkMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """As in `requests`, whose unions these are part of."""
+    """The base of bulk messages, which are part of the unions in `requests`."""
 
 
 class ScanArrow(_BulkMessage, frozen=True):
@@ -49,6 +49,8 @@ class ScanArrow(_BulkMessage, frozen=True):
     plan: bytes
     patches: bool = False
     """Whether the reader merges changes itself (`codec.patch_arrow`)."""
+    once: bool = False
+    """Whether it is not worth making columns for this reader: it comes once. Older nodes do not know this, and make them."""
 
 
 class ExportArrow(_BulkMessage, frozen=True):

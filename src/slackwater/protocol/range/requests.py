@@ -7,7 +7,7 @@ intents and the transaction record.
     reads      Get Scan ReverseScan Export Refresh                    (span latches, no log entry)
     bulk       ScanArrow ExportArrow                                  (the same, as columns: see `bulk`)
     closing    QueryResolved CloseNow
-    writes     Put ConditionalPut InitPut Increment Delete DeleteRange PutRows
+    writes     Put ConditionalPut InitPut Increment Delete DeleteRange PutRows FillRows
     txn        EndTxn HeartbeatTxn PushTxn QueryTxn ResolveIntents
     range      Split Subsume Merge AbortMerge ChangeReplicas Barrier ComputeChecksum LeaseInfo
     leases     RequestLease TransferLease
@@ -134,11 +134,25 @@ class PutRows(_Message, frozen=True):
     must_be_new: bool = False
 
 
+class FillRows(_Message, frozen=True):
+    """Set those of many keys that were not written after `above`: sorted, unique keys and their values, no transaction.
+
+    For entries of rows as they were at `above`, of an index whose writers keep it up since then. An intent on one of the keys is
+    a conflict. Answers with the keys that were left out (`Rows`): written after `above`, and by now with another value. With
+    `alone`, a key that has another value since before is left out as well: it may be another row's. May be sent twice.
+    """
+
+    keys: list[bytes]
+    values: list[bytes]
+    above: Timestamp
+    alone: bool = False
+
+
 # --- transactions --------------------------------------------------------------------------------------------------
 
 
 class EndTxn(_Message, frozen=True):
-    """Commit or roll back. Names every intent, so that anybody can clean up."""
+    """Commit or roll back. Names every intent, so that any node can clean up."""
 
     commit: bool
     lock_keys: tuple[bytes, ...] = ()
@@ -188,6 +202,8 @@ class ResolveIntents(_Message, frozen=True):
     resolution: Resolution
     keys: tuple[bytes, ...] = ()
     spans: tuple[tuple[bytes, bytes], ...] = ()
+    awaited: bool = False
+    """Whether a change feed waits for it: beside bulk reads it goes sooner then."""
 
 
 class ForgetLocks(_Message, frozen=True):
@@ -252,7 +268,7 @@ class ComputeChecksum(_Message, frozen=True):
 
 
 class LeaseInfo(_Message, frozen=True):
-    """Who holds the lease, as this replica knows; with `by_holder`, as the leaseholder itself knows, frozen or not."""
+    """Asks for the lease as this replica knows it; with `by_holder`, as the leaseholder itself knows it, frozen or not."""
 
     by_holder: bool = False
 
@@ -323,7 +339,7 @@ class GcTxnRecords(_Message, frozen=True):
 
 Request: TypeAlias = (
     Get | Scan | ReverseScan | Export | Refresh | ScanArrow | ExportArrow
-    | Put | ConditionalPut | InitPut | Increment | Delete | DeleteRange | PutRows
+    | Put | ConditionalPut | InitPut | Increment | Delete | DeleteRange | PutRows | FillRows
     | EndTxn | HeartbeatTxn | PushTxn | QueryTxn | ResolveIntents | ForgetLocks
     | Split | Subsume | Thaw | Merge | AbortMerge | ChangeReplicas | Barrier | ComputeChecksum | LeaseInfo
     | RequestLease | TransferLease | QueryResolved | CloseNow
@@ -335,7 +351,7 @@ Request: TypeAlias = (
 
 
 class Done(_Message, frozen=True):
-    """Nothing to report beyond success."""
+    """Says that a request has succeeded, and no more."""
 
 
 class Value(_Message, frozen=True):
@@ -515,5 +531,5 @@ class BatchResult(msgspec.Struct, frozen=True, array_like=True):
 READS = (Get, Scan, ReverseScan, Export, Refresh, QueryTxn, LeaseInfo, ScanArrow, ExportArrow)
 FOLLOWER_READS = (Get, Scan, ReverseScan, Export, ScanArrow, ExportArrow)
 """Read-only, client-timestamped, non-locking: all that a follower may ever answer (pitfall 20)."""
-VERSION_WRITES = (Put, ConditionalPut, InitPut, Increment, Delete, DeleteRange, PutRows)
+VERSION_WRITES = (Put, ConditionalPut, InitPut, Increment, Delete, DeleteRange, PutRows, FillRows)
 """Requests that create new versions or intents: they are tracked for closing and bumped above what was read."""

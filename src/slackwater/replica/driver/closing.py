@@ -5,24 +5,33 @@
     as follower      what is closed here: the applied state's value, or a promise of the side transport whose index is
                      applied (I-12); reads at or below it need no lease, others may wait a little
 
-A promise made for an idle range is only looked up when the range wakes: `enter` before evaluation, `waking` when a
-proposal is about to be inserted. Both run in the same step as the evaluation itself, so nothing is promised in between.
+A promise made for an idle range is only looked up when the range wakes: `enter` before evaluation, `waking` when something
+is about to be proposed that was not evaluated. A command is proposed in the step in which it was evaluated, so nothing is
+promised in between.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from slackwater.clock.timestamp import MIN, Timestamp, add_seconds, seconds_between
+from slackwater.clock.timestamp import LOGICAL_BITS, MIN, Timestamp, add_seconds, seconds_between
 from slackwater.closedts.kinds import DEFAULT, Scheme, closing_schemes
-from slackwater.closedts.negotiate import resolve
-from slackwater.closedts.policy import ClosingPolicy, closable_upto, longest_lead_s, target, terms_of, write_age_s
+from slackwater.closedts.negotiate import ResolvedSpan, resolve
+from slackwater.closedts.policy import (
+    ClosingPolicy,
+    closable_upto,
+    distance_s,
+    longest_lead_s,
+    target,
+    terms_of,
+    write_age_s,
+)
 from slackwater.closedts.store_wide.mpt import CountedTracker
 from slackwater.closedts.waiting import Gate, gate
 from slackwater.config.zones import SYSTEM_SPAN, PolicyKind
 from slackwater.errors import InvariantViolation, TooStale, UsageError
-from slackwater.hooks import tap
+from slackwater.hooks import probe, tap
 from slackwater.model.descriptors import LeaseAppliedIndex
 from slackwater.protocol.closedts.frontier import CannotClose, ReplicaFrontier
 from slackwater.protocol.range import requests
@@ -33,11 +42,11 @@ from slackwater.replica.closing import try_close
 from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.replica.evaluation import Evaluation
 from slackwater.replica.fates import fates
+from slackwater.settings import describe
 from slackwater.storage.stats import Stats
 
 if TYPE_CHECKING:
     from slackwater.closedts.closable import Closed, CountedBy
-    from slackwater.closedts.negotiate import ResolvedSpan
     from slackwater.model.ids import Position
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.replica.apply import Applied
@@ -48,6 +57,25 @@ if TYPE_CHECKING:
 
 INTENTS_INLINE_MAX = 4096
 """Intents of a range that are looked at on the loop."""
+DECIDED_S = 0.5
+"""How long it is remembered that all of many intents are decided: much shorter than records of transactions are kept."""
+assert describe("txn.record_retention").safe[0] > DECIDED_S, "readers find the records by which intents were decided"
+
+
+class _Decided(NamedTuple):
+    """A span in which every intent was of a decided transaction."""
+
+    start: bytes
+    end: bytes
+    written: int
+    """`Replica.intents_written` then: as long as that stands, there are only fewer intents."""
+    until_ns: int
+
+    def still(self, spans: list[tuple[bytes, bytes]], *, written: int, now_ns: int) -> bool:
+        """Whether it is known of all these spans now."""
+        if written != self.written or now_ns >= self.until_ns:
+            return False
+        return all(self.start <= start and end <= self.end for start, end in spans)
 
 
 def _resolve_all(reader: Reader, spans: list[tuple[bytes, bytes]], closed: Timestamp) -> list[ResolvedSpan]:
@@ -63,6 +91,7 @@ def _resolve_frozen(frozen: EngineSnapshot, spans: list[tuple[bytes, bytes]], cl
 _REST = ClosingPolicy(PolicyKind.OFF)
 # A lease that has not begun begins with time alone: nothing else would have its range asked again.
 _HINDRANCES = {LeaseUse.MOVING: CannotClose.LEASE_MOVING, LeaseUse.NOT_BEGUN: CannotClose.LEASE_MOVING}
+assert LeaseUse.USABLE not in _HINDRANCES, "a lease that can be used hinders no closing"
 
 
 class Closing:
@@ -73,10 +102,14 @@ class Closing:
         self._context = replica.context
         self._policy = ClosingPolicy()
         self._configured = False
-        self._policy_of: tuple[int, int] = (-1, -1)
+        self._policy_of: tuple[int, int, int] = (-1, -1, -1)
+        self._reach: int | None = None
+        """How far from now the policy wants closed, as a difference of timestamps; None: nothing."""
+        self._lease_end = self._closable_upto = MIN
         self._at = MIN
         """What a request asked to have closed at once."""
         self._asked_ns = 0
+        self._decided: _Decided | None = None
 
     # --- leaseholder -------------------------------------------------------------------------------------------------
 
@@ -88,18 +121,20 @@ class Closing:
     def _active(self) -> bool:
         """Whether this range is to close at all, as far as this node knows."""
         transport, descriptor = self._context.transport, self._replica.state.descriptor
-        if transport is None or descriptor.start < SYSTEM_SPAN.end:
+        if transport is None or transport.always or descriptor.start < SYSTEM_SPAN.end:
             return True
         return transport.active(descriptor.range_id, configured=self._configured)
 
     def given_policy(self) -> ClosingPolicy:
-        """What the span configuration wants of this range; looked up again when that or the range changes."""
-        descriptor, book = self._replica.state.descriptor, self._context.policies
-        known = (book.version, descriptor.generation)
+        """What the span configuration wants of this range; looked up again when that, the range or a setting changes."""
+        descriptor, book, settings = self._replica.state.descriptor, self._context.policies, self._context.settings
+        known = (book.version, descriptor.generation, settings.changes)
         if known != self._policy_of:
             followers = [node for node in descriptor.replicas if node != self._context.node_id]
-            terms = terms_of(self._context.settings)
+            terms = terms_of(settings)
             self._policy = book.of(descriptor.start, descriptor.end, terms, followers=followers)
+            ahead_s = distance_s(self._policy, terms)
+            self._reach = None if ahead_s is None else round(ahead_s * 1_000_000) << LOGICAL_BITS
             self._configured = book.spans.configured(descriptor.start, descriptor.end)
             self._policy_of = known
         return self._policy
@@ -123,15 +158,18 @@ class Closing:
         replica, transport, clock = self._replica, self._context.transport, self._context.clock
         if replica.state.frozen is not None:
             return MIN, MIN  # a frozen range closes nothing (I-10)
-        policy, physical = self.policy(), clock.physical()
+        physical = clock.physical()
         lease_end = replica.leasing.usable_until(Timestamp(max(physical, clock.latest)))
         if transport is None or transport.plain:
-            wanted = target(policy, physical, terms_of(self._context.settings))
+            self.given_policy()
+            wanted = MIN if self._reach is None or not self._active() else Timestamp(max(MIN, physical + self._reach))
         else:
             wanted = transport.carried(replica.state.descriptor.range_id, self, physical)
         if not (wanted or self._at):
             return MIN, MIN
-        return Timestamp(max(wanted or MIN, self._at)), closable_upto(lease_end)
+        if lease_end != self._lease_end:  # moves with each renewal, not with each flush
+            self._lease_end, self._closable_upto = lease_end, closable_upto(lease_end)
+        return Timestamp(max(wanted, self._at)), self._closable_upto
 
     def closes_by(self, scheme: Scheme) -> bool:
         """Whether that scheme is to close this range now."""
@@ -152,6 +190,9 @@ class Closing:
             buffer.tracker = buffer.tracker.release()
         if counted is not None:
             buffer.tracker = counted(buffer.tracker)
+        assert isinstance(buffer.tracker, CountedTracker) == (counted is not None), (
+            "writes are counted once, or not at all"
+        )
 
     def propose_empty(self) -> CannotClose | None:
         """Hand a command that changes nothing to the log, or say why not."""
@@ -203,7 +244,7 @@ class Closing:
             assert buffer.assigned_closed >= ts, "what was promised on this range's behalf is kept (I-11)"
 
     def enter(self) -> Timestamp:
-        """A request that may write is about to be evaluated: the lowest timestamp that it may write at.
+        """A request that may write is about to be evaluated: the range is idle no more. The lowest timestamp it may write at.
 
         It lies above what was promised while the range was idle, and above what schemes need to promise next.
         """
@@ -211,7 +252,7 @@ class Closing:
         if transport is None:
             return buffer.floor
         range_id = self._replica.state.descriptor.range_id
-        if (promised := transport.promised(range_id)) > buffer.assigned_closed:
+        if (promised := transport.touch(range_id)) > buffer.assigned_closed:
             self.forward(promised)
         return buffer.floor if transport.plain else Timestamp(max(buffer.floor, transport.floor(range_id) + 1))
 
@@ -268,7 +309,7 @@ class Closing:
         if self._asked_ns and self._replica.state.closed >= self._at:
             self._context.closing.close_ns += self._context.runtime.clock.monotonic_ns() - self._asked_ns
             self._asked_ns = 0
-        if transport is not None and transport.awaited(self._replica.state.descriptor.range_id):
+        if transport is not None and self._replica.state.descriptor.range_id in transport.awaited:
             transport.advanced(self._replica.state.descriptor.range_id, self.closed())
 
     async def may_serve(self, batch: Batch) -> bool:
@@ -320,12 +361,7 @@ class Closing:
         if not all(isinstance(request, requests.QueryResolved) for request in batch.requests):
             raise UsageError("QueryResolved is asked on its own: nothing else in the batch")
         spans = [(r.start, r.end) for r in batch.requests if isinstance(r, requests.QueryResolved)]
-        stats = self._replica.state.stats
-        if stats and Stats(*stats).intents > INTENTS_INLINE_MAX:
-            frozen = self._context.engine.snapshot()
-            answers = await self._context.runtime.offload(_resolve_frozen, frozen, spans, closed)
-        else:
-            answers = _resolve_all(self._context.engine, spans, closed)
+        answers = await self._resolved(spans, closed)
         results: list[requests.Result] = []
         for request, found in zip(batch.requests, answers, strict=True):
             assert found.ts <= found.closed, "nothing is resolved above what is closed (I-23)"
@@ -333,12 +369,41 @@ class Closing:
             results.append(requests.ResolvedResult(found.ts, found.closed, found.held_by))
         return requests.BatchResult(results, served_by=self._context.node_id, by_follower=True)
 
-    def explain(self) -> ReplicaFrontier:
-        """How far this replica is closed and resolved, and what holds it back."""
-        state, transport, closed = self._replica.state, self._context.transport, self.closed()
+    async def _resolved(self, spans: list[tuple[bytes, bytes]], closed: Timestamp) -> list[ResolvedSpan]:
+        """How far spans are resolved; to be called in the step in which `closed` was read.
+
+        That all of many intents are decided is remembered for a moment: beside a large commit it is asked for often.
+        """
+        replica, clock = self._replica, self._context.runtime.clock
+        stats, written = replica.state.stats, replica.intents_written
+        if not stats or Stats(*stats).intents <= INTENTS_INLINE_MAX:
+            return _resolve_all(self._context.engine, spans, closed)
+        known = self._decided
+        if known is not None and known.still(spans, written=written, now_ns=clock.monotonic_ns()):
+            probe("closing.known_as_decided")
+            return [ResolvedSpan(closed, closed, final=True) for _ in spans]
+        until_ns = clock.monotonic_ns() + int(DECIDED_S * 1e9)
+        frozen = self._context.engine.snapshot()
+        answers = await self._context.runtime.offload(_resolve_frozen, frozen, spans, closed)
+        for (start, end), found in zip(spans, answers, strict=True):
+            if found.final:
+                self._decided = _Decided(start, end, written, until_ns)
+        return answers
+
+    async def frontier(self) -> ReplicaFrontier:
+        """What `explain` says; many intents are looked at on a thread."""
+        descriptor = self._replica.state.descriptor
+        (found,) = await self._resolved([(descriptor.start, descriptor.end)], self.closed())
+        return self.explain(found)
+
+    def explain(self, found: ResolvedSpan | None = None) -> ReplicaFrontier:
+        """How far this replica is closed and resolved, as `found` says, and what holds it back."""
+        state, transport, engine = self._replica.state, self._context.transport, self._context.engine
         descriptor = state.descriptor
-        engine = self._context.engine
-        found = resolve(engine, descriptor.start, descriptor.end, closed=closed, fate=fates(engine))
+        if found is None:
+            found = resolve(engine, descriptor.start, descriptor.end, closed=self.closed(), fate=fates(engine))
+        closed = found.closed
+        assert found.ts <= closed, "nothing is resolved above what is closed (I-23)"
         offer = refusal = None
         if transport is not None:
             offer = transport.waiting_for(descriptor.range_id, state.lai)

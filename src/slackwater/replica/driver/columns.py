@@ -4,12 +4,13 @@
     off the loop    anchor ► batch ► pause ► batch ► pause … ► file durable
     one step        still this replica, its rows not cleared, nothing collected above the anchor ► record, and it is used
 
-The pauses keep the work at `columns.build_bytes` a second, and at a fifth of a core beside point work; each batch is a piece of
-work of some milliseconds on a thread, so the loop gets its turn between any two. A process of its own could not read RocksDB's
-memtables; handing it the rows would cost more than half of what it saves (decision 030).
+The pauses keep the work at `columns.build_bytes` a second, and at `columns.share` of the time beside writers: what a piece took
+is paid for in full (`duty`), also by the next segment. Each batch is a piece of some milliseconds on a thread, so the loop
+gets its turn between any two. Without writers a pause is as long as the piece before it. A process of its own could
+not read RocksDB's memtables; handing it the rows would cost more than half of what it saves (decision 030).
 
-Whatever ends it, nothing is left: the file is not there before it is whole, the record not before the file is durable, and an
-unrecorded file is removed when the store starts next.
+Whatever ends it, nothing is left: the file is not there before it is whole, the record not before the file is durable. A file
+that gets no record is removed, after a crash when the store starts next.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slackwater.clock.timestamp import MIN, Timestamp
-from slackwater.errors import Overloaded, SegmentDamaged, SlackwaterError
+from slackwater.errors import Overloaded, SegmentDamaged
 from slackwater.hooks import probe, tap
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.columns.shelf import file_name
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from slackwater.storage.columns.shelf import KeptSegment, Making
 
 T = TypeVar("T")
-DUTY = 4
-"""Beside point work, a batch is followed by a pause of at least so many times what it took: writers do not miss that share."""
-DUTY_ALONE = 1
 
 
 @dataclass
@@ -53,13 +51,17 @@ class _Work:
     old: KeptSegment | None
     changes: DeltaView | None
     shape: Shape
+    files: Files
     sink: FileSink | None = None
+    durable: bool = False
+    """Whether there is a file that no record names."""
     busy: bool = False
     """Whether a thread is at it."""
     over: bool = False
 
     def close(self) -> None:
-        """Nothing more is made: let the snapshot and an unfinished file go, now or when the thread is done."""
+        """End the work: let the snapshot and an unfinished file go, now or when the thread is done."""
+        assert not self.over, "a piece of work ends once"
         self.over = True
         if not self.busy:
             self._clean_up()
@@ -68,9 +70,12 @@ class _Work:
         self.frozen.close()
         if self.sink is not None:
             self.sink.abandon()
+        if self.durable:
+            self.files.remove(file_name(self.making.number))
 
     def run(self, work: Callable[..., T], *args: Any) -> T:
         """Do a piece of work on a thread."""
+        assert self.busy, "what a thread uses is not cleaned up under it"
         try:
             return work(*args)
         finally:
@@ -97,6 +102,7 @@ async def make(
         old,
         None if old is None else old.delta.frozen(),
         shape,
+        context.engine.files,
     )
     try:
         built = await _build(replica, work)
@@ -114,35 +120,56 @@ async def make(
 async def _build(replica: Replica, work: _Work) -> Built | None:
     """Batch by batch, with pauses, until the file is durable."""
     context = replica.context
-    clock = context.runtime.clock
-    steps = await _off(context, work, _begin, work, context.engine.files)
+    steps, took_s = await _off(context, work, _begin, work)
     if steps is None:
         probe("columns.no_anchor")
         return None
-    while True:
-        began_ns = clock.monotonic_ns()
-        done = await _off(context, work, _step, work, steps)
-        if not isinstance(done, int):
-            return done
-        if replica.retired or replica.failure is not None or work.making.spoiled:
+    done: int | Built = 0
+    while isinstance(done, int):
+        await _pause(replica, work, max(took_s, done / context.settings["columns.build_bytes"]))
+        if _in_vain(replica, work):
             probe("columns.given_up")
             return None
-        now_ns = clock.monotonic_ns()
-        duty = DUTY if context.bulk_gate.busy(now_ns) else DUTY_ALONE
-        await clock.sleep(max(duty * (now_ns - began_ns) / 1e9, done / context.settings["columns.build_bytes"]))
+        done, took_s = await _off(context, work, _step, work, steps)
+    return done
 
 
-async def _off(context: ReplicaContext, work: _Work, piece: Callable[..., T], *args: Any) -> T:
-    """Have a piece of work done off the loop."""
+def _in_vain(replica: Replica, work: _Work) -> bool:
+    return replica.retired or replica.failure is not None or work.making.spoiled
+
+
+async def _pause(replica: Replica, work: _Work, least_s: float) -> None:
+    """Leave writers the rest of the time, by `columns.share`; without writers, pause this long."""
+    context = replica.context
+    clock, duty = context.runtime.clock, context.making
+    await clock.sleep(least_s)
+    while context.bulk_gate.writing(clock.monotonic_ns()):
+        pause_s = duty.pause_s()
+        if not pause_s or _in_vain(replica, work):
+            return
+        probe("columns.paused")
+        await clock.sleep(pause_s)
+    duty.forgive()
+
+
+async def _off(context: ReplicaContext, work: _Work, piece: Callable[..., T], *args: Any) -> tuple[T, float]:
+    """Have a piece of work done off the loop; what came of it, and the seconds that it took."""
+    assert not work.busy, "one thread at a time makes a segment"
+    clock = context.runtime.clock
     work.busy = True
+    began_ns = clock.monotonic_ns()
     try:
-        return await context.runtime.offload(work.run, piece, *args)
+        done = await context.runtime.offload(work.run, piece, *args)
     except Overloaded:  # it was not begun
         work.busy = False
         raise
+    took_s = (clock.monotonic_ns() - began_ns) / 1e9
+    context.making.worked(took_s, share=context.settings["columns.share"])
+    context.columns.making_s += took_s
+    return done, took_s
 
 
-def _begin(work: _Work, files: Files) -> Generator[int, None, Built] | None:
+def _begin(work: _Work) -> Generator[int, None, Built] | None:
     """Choose the anchor and the way; pyarrow is imported here, on the thread."""
     from slackwater.storage.columns.build import anchor_of, from_columns, from_rows
 
@@ -153,7 +180,8 @@ def _begin(work: _Work, files: Files) -> Generator[int, None, Built] | None:
     if work.old is not None and anchor <= work.old.anchor:
         return None
     assert work.threshold <= anchor <= work.closed, "a segment is anchored where history is complete and closed"
-    work.sink = sink = files.create(file_name(work.making.number))
+    assert work.sink is None, "a segment is written to one file"
+    work.sink = sink = work.files.create(file_name(work.making.number))
     if work.old is not None and work.changes is not None:
         steps = from_columns(
             work.old.opened(),
@@ -179,7 +207,7 @@ def _step(work: _Work, steps: Generator[int, None, Built]) -> int | Built:
         built: Built = done.value
         assert work.sink is not None, "a file is made before its batches"
         work.sink.finish()
-        work.sink = None
+        work.sink, work.durable = None, True
         return built
 
 
@@ -189,20 +217,16 @@ def _install(replica: Replica, work: _Work, built: Built) -> KeptSegment | None:
     usable = not (replica.retired or replica.stopped or making.spoiled) and replica.failure is None
     if not usable or built.made.anchor < replica.state.gc_threshold:
         probe("columns.made_in_vain")
-        context.engine.files.remove(file_name(making.number))
         return None
     batch = WriteBatch()
     assert built.made.anchor <= work.closed, "a segment holds what was closed when it was begun"
     kept, replaced = context.columns.install(making, built, batch)
+    assert kept.record.number == making.number, "a segment is recorded under the number of its file"
     if kept.worn:  # the span is being loaded: it gets its segment later
         probe("columns.made_while_loading")
-        context.engine.files.remove(file_name(making.number))
         return None
-    try:
-        context.write(batch)
-    except SlackwaterError:
-        context.engine.files.remove(file_name(making.number))
-        raise
+    context.write(batch)
+    work.durable = False
     context.columns.installed(kept, replaced)
     tap("columns.installed", replica, kept)
     return kept

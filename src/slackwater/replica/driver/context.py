@@ -10,6 +10,7 @@ from slackwater.clock.timestamp import seconds_between
 from slackwater.closedts.policy import PolicyBook
 from slackwater.errors import DamageError, StorageError
 from slackwater.replica.driver.bulk_gate import POINT_WRITES_MAX, BulkGate
+from slackwater.replica.driver.duty import Duty
 from slackwater.replica.evaluation import NO_RULES, Neighbors, RetentionRules
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.columns.shelf import NOTHING, Shelf
@@ -81,7 +82,7 @@ class ApplySubscriber(Protocol):
     """
 
     def applied(self, run: list[tuple[RangeState, Applied, Position]], whole: WriteBatch) -> None:
-        """These entries were applied together, in one engine batch: (state before, what was applied, where)."""
+        """Take entries that were applied together, in one engine batch: (state before, what was applied, where)."""
         ...
 
     def flushing(self) -> None:
@@ -89,7 +90,7 @@ class ApplySubscriber(Protocol):
         ...
 
     def gone(self, why: DetachReason, detail: str) -> None:
-        """This was the last word of the replica."""
+        """End the subscription: the replica applies no more."""
         ...
 
 
@@ -200,19 +201,29 @@ class ReplicaContext:
     closing: ClosingCounts = field(default_factory=ClosingCounts)
     bulk_gate: BulkGate = field(default_factory=BulkGate)
     columns: Shelf = field(default_factory=lambda: Shelf(MemoryFiles()))
+    making: Duty = field(default_factory=Duty)
+    """What the making of columns owes writers."""
     writes: StoreWrites = field(default_factory=StoreWrites)
     retention: RetentionRules = NO_RULES
     """What may be collected, as this node knows it."""
     on_complaint: Callable[[ComplaintTrigger], None] = lambda _complaint: None
     """Told when a node complains in the log of a range that its holder cannot be reached."""
+    gathering: bool = False
+    """Whether lone writes wait for the end of this turn of the loop (`together`): an entry made now would leave without them."""
     life: int = 0
     """Of this process: a lease that was given to another life of this node is not ours to use (I-07)."""
 
-    def write(self, batch: WriteBatch) -> None:
-        """Write to the engine. No other code may write rows: what changes beside columns is remembered with them."""
+    def write(self, batch: WriteBatch, *, collects: bool = False) -> None:
+        """Write to the engine. No other code may write rows: what changes beside columns is remembered with them.
+
+        A batch that collects history is no point work, however small it is.
+        """
+        if not collects:
+            if sum(map(len, (*batch.writes, *batch.ranges))) <= POINT_WRITES_MAX:
+                self.bulk_gate.point()
+            else:
+                self.bulk_gate.loaded(self.runtime.clock.monotonic_ns())
         noted = self.columns.note(batch)
-        if len(batch) <= POINT_WRITES_MAX:
-            self.bulk_gate.point()
         try:
             self.engine.write(batch)
         except StorageError as error:

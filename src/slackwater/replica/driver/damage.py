@@ -12,7 +12,7 @@
 A compaction that meets damage stops all writing: the node then hands all its leases over and ends (`end_damaged`). Whatever met
 it first, the store notes it, and the next start copies what is whole to a new engine (`replica/rebuild.py`).
 
-Damage is counted and remembered for the journal by itself: a replica may be well again before anybody looks.
+Damage is counted and remembered for the journal by itself: a replica may be well again before an operator looks.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def read_failed(store: Store, range_id: RangeId, error: StorageError) -> Slackwa
         store.quarantined[range_id] = str(error)
         replica.context.engine.note_damage(f"r{range_id}: {error}")
         replica.suspend(error)
+        assert replica.failure is not None, "a replica that cannot be read serves nothing (I-34)"
         replica.dismiss(DetachReason.FAILED, str(error))
         store.on_damaged(replica)
     return UnavailableError(f"r{range_id} could not be read on this node; ask another replica", cause=str(error))

@@ -21,7 +21,7 @@ Nearly every request meets nothing and takes the short way: no task, no timer, a
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from slackwater.clock.timestamp import LOGICAL_BITS, MAX, MIN, Timestamp, seconds_between
 from slackwater.errors import NotLeaseholder, ReadWithinUncertainty, SlackwaterError, UnavailableError
@@ -29,14 +29,18 @@ from slackwater.hooks import buggify, probe, tap
 from slackwater.protocol.range import requests
 from slackwater.protocol.range.bulk import BULK
 from slackwater.replica import admission, declare
+from slackwater.replica.driver.halves import counted_half
 from slackwater.replica.driver.reading import bulk_snapshot, follower_read, lease_info, read_bulk, served_here
-from slackwater.replica.driver.waiting import Waiters, deadline_of
+from slackwater.replica.driver.waiting import NO_HURRY_S, Waiters, deadline_of
 from slackwater.replica.evaluate import HANDLERS, Evaluation, View, evaluate
 from slackwater.replica.evaluate_gc import prepare_span
 from slackwater.replica.latches import Latch, LatchManager, RequestId
+from slackwater.replica.together import EndEach
 from slackwater.storage.stats import recompute_now
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slackwater.protocol.range.requests import Batch, BatchResult
     from slackwater.protocol.range.served import Served
     from slackwater.replica.driver.replica import Replica
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 LATCH_WAIT_S_MAX = 60.0
 NO_LATCH = RequestId(0)
 PUSH_ROUNDS_MAX = 16
+assert LATCH_WAIT_S_MAX <= NO_HURRY_S, "a batch without a deadline waits as long for latches as any"
 PREPARED = frozenset({requests.Split, requests.GcSpan})
 """Requests, alone in their batch, that need a long computation before they are evaluated."""
 
@@ -55,13 +60,15 @@ AT_ONCE = frozenset(
     {
         requests.Get, requests.Scan, requests.ReverseScan, requests.Refresh, requests.QueryTxn,
         *requests.VERSION_WRITES, requests.EndTxn, requests.HeartbeatTxn,
-        requests.ResolveIntents, requests.ForgetLocks,
+        requests.ResolveIntents, requests.ForgetLocks, EndEach,
     }
 )  # fmt: skip
 """Requests that wait for nothing but the lease, latches and the log. The others read for long, park, or change the range."""
+NO_POINT_WORK = frozenset({*BULK, requests.FillRows})
 assert AT_ONCE.isdisjoint(PREPARED), "what needs a long computation is not done at once"
 assert HANDLERS.keys() >= AT_ONCE, "what is done at once is evaluated"
 assert HANDLERS.keys() >= PREPARED, "what is prepared is evaluated"
+assert AT_ONCE.isdisjoint(declare.WHOLE_RANGE), "a change of the range itself waits for all that is under way"
 
 
 class Executor:
@@ -72,6 +79,8 @@ class Executor:
         self._context = replica.context
         self._next_request = 0
         self._latches = LatchManager()
+        self.under_way = self._latches.inside
+        """Requests here that hold latches or wait for them."""
         self._granted: Waiters[RequestId] = Waiters()
         self._records: Waiters[bytes] = Waiters()
 
@@ -82,12 +91,29 @@ class Executor:
 
     # --- the short way -----------------------------------------------------------------------------------------------
 
-    def at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
-        """Answer in this very step, or begin the command that is the answer; None: something has to be waited for."""
+    def touches(self, key: bytes) -> bool:
+        """Whether a request under way here has a latch that may be on this key, or waits for one."""
+        return self._latches.may_touch(key)
+
+    def at_once(
+        self, batch: Batch, now: Timestamp | None = None, of: Sequence[Batch] = ()
+    ) -> BatchResult | Later[BatchResult] | None:
+        """Answer in this very step, or begin the command that is the answer; None: something has to be waited for.
+
+        `now` is a reading that a caller on this node has taken in this very step; `of` are the lone writes of a combined batch,
+        which is begun only if it will be written in the past of this clock: the time of one is not for the others to wait for.
+        """
         if batch.header.follower_ok or not AT_ONCE.issuperset(map(type, batch.requests)):
             return None
-        now, context = self._context.clock.now(), self._context
+        context = self._context
+        now = context.clock.now() if now is None else now
         if _resolves_in_bulk(batch) and context.bulk_gate.read(context.runtime.clock.monotonic_ns()):
+            return None
+        if (
+            batch.requests
+            and type(batch.requests[0]) is requests.FillRows
+            and context.bulk_gate.busy(context.runtime.clock.monotonic_ns())
+        ):
             return None
         if admission.latest_timestamp(batch) > now or buggify("replica.the_long_way"):
             return None
@@ -97,12 +123,15 @@ class Executor:
         if not read_only:
             if (latch := self._latch_free(self._touched(batch, read_at))) == NO_LATCH:
                 return None
-        elif len(self._latches) and not self._latches.passes(self._touched(batch, read_at)):
+        elif self.under_way and not self._latches.passes(self._touched(batch, read_at)):
             return None
         try:
             upto = self._uncertain_upto(now) if chosen else MIN
             evaluation = self._evaluate(batch, now, read_at, (), upto, read_only=read_only)
-            self._metered(batch)
+            if of and evaluation.ts > now:
+                self._unlatch(latch)
+                return None
+            self._metered(*(of or (batch,)))
             if not evaluation.read_only:
                 return self._begin(evaluation, latch)
             answer = self._read_answer(batch, read_at, evaluation, self._replica.state)
@@ -110,7 +139,7 @@ class Executor:
             self._unlatch(latch)
             if isinstance(error, NotLeaseholder) or (chosen and isinstance(error, ReadWithinUncertainty)):
                 return None  # a lease to be acquired, or a time to be waited for
-            self._metered(batch)
+            self._metered(*(() if of else (batch,)))  # each of them is yet to be begun by itself
             raise
         self._unlatch(latch)
         return answer
@@ -131,7 +160,8 @@ class Executor:
         admission.check_size(batch)
         if (latest := admission.latest_timestamp(batch)) > (now := context.clock.peek()):
             admission.check_future(latest, now=now, ahead_s=replica.closing.future_s())
-        self._metered(batch)
+        if not (batch.requests and type(batch.requests[0]) in declare.COLLECTING):
+            self._metered(batch)  # collecting is no load: it pauses for load, and would pause for itself
         deadline = deadline_of(batch, context.runtime.clock)
         if len(batch.requests) == 1 and isinstance(batch.requests[0], requests.LeaseInfo):
             if batch.requests[0].by_holder:
@@ -145,7 +175,15 @@ class Executor:
             replica.check_bounds(batch)
             return await follower_read(replica, batch)
         if _resolves_in_bulk(batch):
-            async with context.bulk_gate.after_reads(context.runtime.clock):
+            awaited = replica.apply_subscriber is not None or _is_awaited(batch)
+            async with context.bulk_gate.after_reads(context.runtime.clock, awaited=awaited):
+                return await self._execute_led(batch, deadline)
+        if batch.requests and type(batch.requests[0]) is requests.FillRows:
+            async with context.bulk_gate.filling(context.runtime.clock):
+                return await self._execute_led(batch, deadline)
+        if batch.requests and type(batch.requests[0]) is requests.Split:
+            await replica.leasing.hold(within_s=deadline.remaining())
+            async with counted_half(replica, batch.requests[0]):
                 return await self._execute_led(batch, deadline)
         return await self._execute_led(batch, deadline)
 
@@ -159,13 +197,14 @@ class Executor:
                 return result
         return result
 
-    def _metered(self, batch: Batch) -> None:
-        """Count a batch as load of the range, and as point work unless it reads or resolves in bulk."""
+    def _metered(self, *batches: Batch) -> None:
+        """Count batches as load of the range, and as point work unless they read, fill or resolve in bulk."""
         load = self._replica.load
-        if not batch.requests or not (type(batch.requests[0]) in BULK or _resolves_in_bulk(batch)):
-            self._context.bulk_gate.point()
-        if load.wants_key() and (span := declare.bounds(batch)) is not None:
-            load.sample(span.start)
+        for batch in batches:
+            if not batch.requests or not (type(batch.requests[0]) in NO_POINT_WORK or _resolves_in_bulk(batch)):
+                self._context.bulk_gate.point()
+            if load.wants_key() and (span := declare.bounds(batch)) is not None:
+                load.sample(span.start)
 
     def _chosen(self, batch: Batch) -> bool:
         """Whether this node chooses the batch's timestamp."""
@@ -255,6 +294,11 @@ class Executor:
             dropped_at = context.retention.dropped_at(request.start, request.end)
             return await context.runtime.offload(prepare_span, context.engine, state, request, dropped_at)
         assert isinstance(request, requests.Split), request
+        half = self._replica.counted
+        counted = None if half is None or half.at != request.at else half.now(state)
+        if counted is not None:
+            return counted
+        probe("replica.split_counts_latched")
         return tuple(await context.runtime.offload(recompute_now, context.engine, request.at, state.descriptor.end))
 
     # --- what both ways do -------------------------------------------------------------------------------------------
@@ -328,9 +372,14 @@ class Executor:
 
     def _begin(self, evaluation: Evaluation, latch: RequestId) -> Later[BatchResult]:
         """Hand a command to the log. From here on the latch is the command's: a cancelled caller must not let others in."""
-        waiter = self._replica.propose(evaluation)
-        waiter.when_settled(partial(self._command_decided, latch, evaluation.records))
-        return waiter.map(partial(self._answer, evaluation))
+        # What is evaluated here has entered (`Closing.enter`), unless all it asked for was to read; then nothing is proposed.
+        waiter = self._replica.propose(
+            evaluation,
+            entered=True,
+            when_settled=partial(self._command_decided, latch, evaluation.records),
+            made=partial(self._answer, evaluation),
+        )
+        return cast("Later[BatchResult]", waiter)
 
     def _command_decided(self, latch: RequestId, records: tuple[bytes, ...], error: SlackwaterError | None) -> None:
         if latch != NO_LATCH:
@@ -345,4 +394,11 @@ class Executor:
 
 def _resolves_in_bulk(batch: Batch) -> bool:
     """Whether a batch resolves the intents of spans: those of a large commit (`txn.resolving`)."""
-    return any(type(request) is requests.ResolveIntents and bool(request.spans) for request in batch.requests)
+    if requests.ResolveIntents not in map(type, batch.requests):
+        return False
+    return any(isinstance(request, requests.ResolveIntents) and bool(request.spans) for request in batch.requests)
+
+
+def _is_awaited(batch: Batch) -> bool:
+    """Whether a change feed, which may be another node's, waits for what a batch resolves."""
+    return any(isinstance(request, requests.ResolveIntents) and request.awaited for request in batch.requests)

@@ -46,6 +46,7 @@ from slackwater.replica.lease import (
     usable_until,
 )
 from slackwater.runtime.sync import timeout
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from slackwater.model.descriptors import Liveness
@@ -57,6 +58,9 @@ EXTEND_AFTER = 0.25
 """The part of the usable time of an expiration-based lease after which it is extended. All nodes' liveness hangs on range 1,
 so its lease is short: several extensions may be late before it ends."""
 assert 0 < EXTEND_AFTER < 1, "a lease is extended while it is usable"
+assert describe("lease.acquire_timeout").default > describe("lease.duration").default, (
+    "a request outlasts the lease of a holder that has gone"
+)
 
 _NOT_OVER = (LeaseState.VALID, LeaseState.STASIS, LeaseState.UNKNOWN)
 """States of a lease that another node holds in which no other node may ask for it."""
@@ -89,6 +93,8 @@ class Leasing:
         # puts a command behind everything in the log. (The right half of a split goes on under its lease: `continued`.)
         mine = lease.holder == context.node_id
         self._former = lease.sequence if mine and not continued else None
+        self._until = MIN
+        self._until_of: tuple[Lease | None, Liveness | None] = (None, None)
 
     @property
     def by_expiration(self) -> bool:
@@ -108,7 +114,13 @@ class Leasing:
     def usable_until(self, now: Timestamp) -> Timestamp:
         """The first instant at which this node may no longer serve under the current lease; MIN: it may not now."""
         lease = self._of.state.lease
-        return usable_until(lease, self._record(lease, now), max_offset_us=self._context.clock.max_offset_us)
+        record = self._record(lease, now)
+        if (
+            self._until_of[0] is not lease or self._until_of[1] is not record
+        ):  # worked out once for each lease and record
+            self._until = usable_until(lease, record, max_offset_us=self._context.clock.max_offset_us)
+            self._until_of = lease, record
+        return self._until
 
     def use(self, now: Timestamp) -> LeaseUse:
         """Whether this node may act under the current lease at `now`."""
@@ -169,6 +181,7 @@ class Leasing:
     async def _acquire(self, seconds: float) -> None:
         self._context.trusted()
         self._check_entitled()
+        assert not self._acquiring, "a lease is asked for once at a time"
         self._acquiring = True
         probe("lease.acquire")
         try:
@@ -198,9 +211,12 @@ class Leasing:
             if record.epoch == held.epoch:
                 probe("lease.end_epoch")
                 await self._context.liveness.end_epoch(record)
-        # The node that ended the old epoch did so at a clock reading past its expiration, and this node's clock has heard of
-        # that: now() is above everything the old holder can have served.
-        return next_epoch_lease(held, node, own.epoch, now=clock.now(), ended_at=MIN, life=self._context.life)
+        # Another node that ended the old epoch did so at a clock reading past its expiration. The old holder served nothing in
+        # the last moments before that, so now() is above all of it, however far this clock is behind. A holder that ended its
+        # epoch itself served until it did so, by its own clock.
+        record = self._context.liveness.get(held.holder)
+        ended_at = record.ended_at if record is not None and record.epoch > held.epoch else MIN
+        return next_epoch_lease(held, node, own.epoch, now=clock.now(), ended_at=ended_at, life=self._context.life)
 
     def _check_entitled(self) -> Liveness | None:
         """Raise unless this node may ask for the lease now; the record it stands on, where leases stand on records."""
@@ -318,6 +334,7 @@ class Leasing:
         lease = self._of.state.lease
         if lease.holder == self._context.node_id:
             self._former, self.transferring_to = lease.sequence, None
+            assert self.former, "a lease that was given up is not used (I-07)"
 
     def applied(self) -> None:
         """The lease in the applied state changed."""

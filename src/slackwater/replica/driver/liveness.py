@@ -3,7 +3,7 @@
 Every node renews `{node, epoch, expiration}` in range 1 by conditional put. The epoch is what leases hang on:
 
     heartbeat ok          expiration moves on, epoch stays: every lease under it stays valid
-    expired               anybody may raise the epoch, by conditional put against the very record it saw expire;
+    expired               any node may raise the epoch, by conditional put against the very record it saw expire;
                           after that no heartbeat can revive the old epoch, so its end is known for good (I-07)
     heartbeat refused     another node raised our epoch: all our leases are gone; go on under the new one
 
@@ -45,14 +45,15 @@ from slackwater.codec.layout import prefix_end, system
 from slackwater.errors import ConditionFailed, NodeFenced, SlackwaterError, UnavailableError, UsageError
 from slackwater.hooks import buggify, probe
 from slackwater.model.descriptors import Epoch, Lease, Liveness
+from slackwater.model.ids import NodeId
 from slackwater.replica.lease import lasts_s
 from slackwater.runtime.sync import Event
+from slackwater.settings import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slackwater.clock import HybridClock
-    from slackwater.model.ids import NodeId
     from slackwater.runtime.seam import Runtime
     from slackwater.settings import Settings
 
@@ -65,6 +66,10 @@ DEAF_INTERVALS = 2
 MARK_TRIES_MAX = 16
 assert RENEWALS_SEEN_MAX >= 2, "one late renewal of a former life fences nothing"
 assert EXTENDED_LENGTHS > 1, "a lease this long was extended"
+assert DEAF_INTERVALS >= 2, "one announcement that was lost does not make a node read all records"
+assert describe("liveness.duration").default - describe("clock.max_offset").default > (
+    2 * describe("liveness.heartbeat_interval").default
+), "a record is renewed twice while it is of use"
 
 _decoder = msgspec.msgpack.Decoder(Liveness)
 _encoder = msgspec.msgpack.Encoder()
@@ -131,6 +136,11 @@ def liveness_span() -> tuple[bytes, bytes]:
     return prefix, prefix_end(prefix)
 
 
+assert liveness_span()[0] < liveness_key(NodeId(1)) < liveness_key(NodeId((1 << 32) - 1)) < liveness_span()[1], (
+    "the record of every node lies in the span that is read"
+)
+
+
 class NodeLiveness:
     """This node's liveness and its view of the others'. Implements `LivenessView`."""
 
@@ -167,6 +177,8 @@ class NodeLiveness:
         self._ended = Epoch(0)
         """The last epoch this node gave up by itself: it is never relied on again, whatever is still on its way."""
         self._known: dict[NodeId, Liveness] = {}
+        self._relied_on = Epoch(0)
+        """The epoch of this node that leases were last looked after in."""
         self.on_news: Callable[[], None] = lambda: None
         """Called when a node was first heard of, began another life, expired, or said that it stops or leaves."""
         self.lease_s: Callable[[], float] = lambda: 0.0
@@ -199,11 +211,6 @@ class NodeLiveness:
         """Every known record, by node."""
         return [self._known[n] for n in sorted(self._known)]
 
-    def is_live(self, node: NodeId) -> bool | None:
-        """Whether a node is live; None when that is not known."""
-        record = self._known.get(node)
-        return None if record is None else record.live_at(self._clock.peek())
-
     # --- heartbeats --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -231,7 +238,7 @@ class NodeLiveness:
         return min(self._settings["liveness.heartbeat_interval"], of_use / 2)
 
     def _well_informed(self) -> bool:
-        """Whether everybody's heartbeats are announced here, and were read not long ago: then they need not be read now."""
+        """Whether the heartbeats of all nodes are announced here, and were read not long ago: then they need not be read now."""
         now = self._clock.peek()
         deaf_s, unread_s = seconds_between(self._heard_at, now), seconds_between(self.refreshed_at, now)
         return deaf_s < DEAF_INTERVALS * self._interval and unread_s < self._settings["feed.poll_interval"]
@@ -260,7 +267,7 @@ class NodeLiveness:
         return True
 
     async def _begin(self) -> None:
-        """Start a new epoch, once the former one can no longer be relied upon by anybody."""
+        """Start a new epoch, once no node can rely on the former one any longer."""
         raw = await self._kv.get(liveness_key(self.node_id))
         if raw is None:
             await self._write(None, Liveness(self.node_id, Epoch(1), MIN))
@@ -322,10 +329,15 @@ class NodeLiveness:
         if own is None:
             await self._begin()
             return
+        known = _encoder.encode(own)
         try:
-            await self._write(_encoder.encode(own), own)
+            await self._write(known, own)
         except ConditionFailed as refused:
-            self._adopt(refused.facts.get("actual"))
+            actual = refused.facts.get("actual")
+            if isinstance(actual, bytes) and actual != known and _decoder.decode(actual) == own:
+                await self._write(actual, own)  # an older version of this program marked it, in other bytes
+            else:
+                self._adopt(actual)
 
     def _adopt(self, actual: object) -> None:
         """Go on from the record that is there: another node wrote it, or the answer to one of our own writes was lost."""
@@ -348,6 +360,10 @@ class NodeLiveness:
         self.registered.set()
         self._known[self.node_id] = record
         self.on_own(record)
+        if self.own() is not None and record.epoch != self._relied_on:
+            # Another node has ended the epoch before: idle ranges have no lease since, and no request tells of it.
+            self._relied_on = record.epoch
+            self.on_news()
 
     async def _write(self, expected: bytes | None, base: Liveness) -> None:
         """Replace our record by `base`, renewed: of its epoch, and with what was promised under earlier ones."""
@@ -370,7 +386,7 @@ class NodeLiveness:
         self._trust(record)
 
     async def refresh(self) -> None:
-        """Read everybody's records."""
+        """Read the records of all nodes."""
         now = self._clock.now()
         for _, raw in await self._kv.scan(*liveness_span()):
             self._learn(_decoder.decode(raw))
@@ -391,6 +407,21 @@ class NodeLiveness:
             if known is None or _standing(known) != _standing(record):
                 self.on_news()
 
+    async def _replace(self, record: Liveness, new: Liveness) -> None:
+        """Write a record in place of the one that is known; `ConditionFailed` when there is another.
+
+        The same record may be there in other bytes: an older version of this program writes fewer fields.
+        """
+        key, known = liveness_key(record.node_id), _encoder.encode(record)
+        try:
+            await self._kv.conditional_put(key, _encoder.encode(new), expected=known)
+        except ConditionFailed as refused:
+            actual = refused.facts.get("actual")
+            if not isinstance(actual, bytes) or actual == known or _decoder.decode(actual) != record:
+                raise
+            probe("liveness.other_bytes")
+            await self._kv.conditional_put(key, _encoder.encode(new), expected=actual)
+
     async def end_epoch(self, record: Liveness) -> Liveness:
         """Raise the epoch of an expired node. Fails when its record has changed since, for better or worse."""
         if record.live_at(self._clock.now()):
@@ -398,9 +429,7 @@ class NodeLiveness:
         ended = record.next_epoch()
         try:
             assert ended.epoch > record.epoch, "ended epochs never come back (I-07)"
-            await self._kv.conditional_put(
-                liveness_key(record.node_id), _encoder.encode(ended), expected=_encoder.encode(record)
-            )
+            await self._replace(record, ended)
         except ConditionFailed as refused:
             actual = refused.facts.get("actual")
             if isinstance(actual, bytes):
@@ -422,7 +451,7 @@ class NodeLiveness:
         for _ in range(MARK_TRIES_MAX):
             raw = await self._kv.get(liveness_key(node))
             if raw is None:
-                raise UsageError(f"there is no node n{node}")
+                raise UsageError(f"there is no node n{node}; `slackwater status` lists the nodes")
             record = _decoder.decode(raw)
             if record.decommissioning:
                 self._learn(record)
@@ -442,11 +471,13 @@ class NodeLiveness:
         must be a new epoch: a record of the same one that expires earlier than the one others know looks old to them.
 
         `horizon` is what was closed or served under it. It may lie in the future, and a node that takes a lease once the
-        epoch has ended writes above his clock and no higher: so that future has to come first. It lies below the end of
-        our record, which is why nothing of this concerns an epoch that expires.
+        epoch has ended writes above its clock and above `Liveness.ended_at`, no higher: so that future has to come first.
+        (Its clock alone would not do. It may be behind ours, and the record may have come to it by the log, without a stamp.)
+        It lies below the end of our record, which is why nothing of this concerns an epoch that expires.
         """
         self._left = True
         await self._end_own(horizon, draining=True)
+        assert self._own is None, "a node that has left relies on no epoch of its own (I-07)"
 
     async def step_down(self, *, horizon: Callable[[], Timestamp]) -> None:
         """Give every lease up by ending our own epoch; heartbeats begin another one when they are allowed again.
@@ -456,6 +487,7 @@ class NodeLiveness:
         if self._own is not None:
             self._ended = self._own.epoch
         await self._end_own(horizon, draining=self.draining)
+        assert self._own is None or self._own.epoch > self._ended, "an epoch that was given up is not relied on (I-07)"
 
     async def _end_own(self, horizon: Callable[[], Timestamp], *, draining: bool) -> None:
         own, self._own = self._own, None
@@ -466,13 +498,11 @@ class NodeLiveness:
             if own is None:
                 return
             ended = Timestamp(max(MIN, min(own.expiration, self._clock.now())))
-            gone = msgspec.structs.replace(own.next_epoch(), expiration=ended, draining=draining)
+            gone = msgspec.structs.replace(own.next_epoch(), expiration=ended, draining=draining, ended_at=ended)
             assert gone.epoch > own.epoch, "ended epochs never come back (I-07)"
             assert gone.expiration <= own.expiration, "an epoch that is ended does not last longer"
             try:
-                await self._kv.conditional_put(
-                    liveness_key(self.node_id), _encoder.encode(gone), expected=_encoder.encode(own)
-                )
+                await self._replace(own, gone)
             except ConditionFailed as refused:  # a heartbeat of ours was still under way, or this node was marked
                 actual = refused.facts.get("actual")
                 found = _decoder.decode(actual) if isinstance(actual, bytes) else None

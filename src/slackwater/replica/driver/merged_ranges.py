@@ -82,6 +82,7 @@ class MergedRanges:
             batch.delete(Family.LOCAL, _key(right, older))
             notes[older] = at
         notes[right] = at
+        assert _read(_key(into, right), bytes(_ID_BYTES)) == (into, right, 0), "a note is found again under its ranges"
         assert right not in self._notes, "a range that was absorbed absorbs nothing"
         for absorbed in list(notes)[:-MERGED_MAX]:
             probe("merged.forgotten")

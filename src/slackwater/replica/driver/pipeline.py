@@ -22,7 +22,7 @@ from slackwater.hooks import probe, tap
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, ComplaintTrigger
 from slackwater.replica.apply import ApplyVerdict
 from slackwater.runtime.later import Later
-from slackwater.runtime.sync import Event, get_running_loop, timeout
+from slackwater.runtime.sync import CancelledError, Event, current_task, get_running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slackwater.replica.driver.context import HasState, ReplicaContext
     from slackwater.replica.propose import Flight, Proposal, ProposalBuffer
     from slackwater.replica.state import RangeState
-    from slackwater.runtime.sync import Timeout
+    from slackwater.runtime.sync import Task, TimerHandle
 
 
 ANSWER_GRACE_S = 0.1
@@ -63,17 +63,25 @@ class Pipeline:
         of: HasState,
         targets: Callable[[], tuple[Timestamp, Timestamp]],
         patience_s: Callable[[], float] = lambda: math.inf,
+        gathering: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`patience_s` is how long an entry may be under way before an empty command pushes it out."""
+        """`patience_s`: how long an entry may be under way before an empty command pushes it out.
+
+        `gathering`: whether writes that came in this turn of the loop are about to be begun.
+        """
         self.buffer = buffer
         self._context = context
         self._of = of
         self._targets = targets
         self._patience_s = patience_s
+        self._gathering = gathering
         self._dirty = Event()
+        self._task: Task[None] | None = None
         self._under_way: Flight[Waiter] | None = None
-        self._answer: Timeout | None = None
-        """The wait for the answer to the append that is under way, until its entry is seen."""
+        self._given_up: Flight[Waiter] | None = None
+        """What was under way when its answer was given up."""
+        self._grace: TimerHandle | None = None
+        """Ends the wait for the answer to the append that is under way; set when its entry was seen."""
 
     def submit(self, proposal: Proposal[Waiter]) -> None:
         """Insert an evaluated proposal. Its waiter is told when the command is decided."""
@@ -82,13 +90,17 @@ class Pipeline:
 
     async def run(self) -> None:
         """Flush for as long as the replica lives."""
+        self._task = current_task()
         while True:
             await self._dirty.wait()
             self._dirty.clear()
             while self.buffer.buffered:
+                if self._gathering():  # what came in the same turn as this leaves in the same entry
+                    await self._context.runtime.clock.sleep(0)
                 target, limit = self._targets()
                 closed = self.buffer.assigned_closed
                 flight = self.buffer.flush(close_target=target, close_limit=limit)
+                assert self.buffer.assigned_closed >= closed, "what commands close never goes back (I-09)"
                 if flight is not None:
                     tap("propose.flushed", self._context, self._of.state, flight, closed)
                     await self._append(flight)
@@ -142,22 +154,32 @@ class Pipeline:
 
     async def _answered(self, flight: Flight[Waiter], payload: bytes) -> None:
         """Append; `AppendUnknown` also when the entry was applied and its answer does not come."""
+        assert self._under_way is None, "one append of a range is under way at a time (I-05)"
+        self._under_way = flight
         try:
-            async with timeout(None) as self._answer:
-                self._under_way = flight
-                await self._context.log.append(self.buffer.range_id, [payload])
-        except TimeoutError:
+            await self._context.log.append(self.buffer.range_id, [payload])
+        except CancelledError:
+            if self._given_up is not flight or (self._task is not None and self._task.uncancel()):
+                raise  # the replica ends
             probe("propose.seen_unanswered")
             raise AppendUnknown("the entry was applied before the append was answered") from None
         finally:
-            self._under_way = self._answer = None
+            self._under_way = self._given_up = None
+            if self._grace is not None:
+                self._grace.cancel()
+                self._grace = None
 
     def _applied(self) -> None:
         """Something was applied: the answer to an append that is decided by it is waited for a moment longer, no more."""
-        flight, answer = self._under_way, self._answer
-        if flight is not None and answer is not None and self._decided(flight):
-            self._answer = None
-            answer.reschedule(get_running_loop().time() + ANSWER_GRACE_S)
+        flight = self._under_way
+        if flight is not None and self._grace is None and self._decided(flight):
+            self._grace = get_running_loop().call_later(ANSWER_GRACE_S, self._give_up, flight)
+
+    def _give_up(self, flight: Flight[Waiter]) -> None:
+        """The entry was applied and its answer does not come: wake the task that waits for it."""
+        if self._under_way is flight and self._task is not None:
+            self._given_up = flight
+            self._task.cancel()
 
     def _overdue(self, flight: Flight[Waiter], since_ns: int, patience_s: float) -> bool:
         """Whether an entry of the lease in force has been under way for longer than its writes may be old."""
@@ -221,6 +243,7 @@ class Pipeline:
             sequence=self.buffer.sequence, lai=self.buffer.assigned_lai, closed=self.buffer.assigned_closed
         ):
             fail(proposal, error)
+        assert not self.buffer.in_flight, "no caller waits for a replica that has ended"
 
 
 def fail(proposal: Proposal[Waiter], error: SlackwaterError) -> None:

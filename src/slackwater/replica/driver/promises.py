@@ -50,8 +50,10 @@ async def note(engine: Engine, replicas: Mapping[RangeId, Replica], pause: Calla
             known[range_id] = Promise(replica.state.lai, closed)
         if number % LOOKED_AT_ONCE == 0:
             await pause()
+    encoded = msgspec.msgpack.encode(known)
+    assert len(_decoder.decode(encoded)) == len(known), "what is noted can be recalled (I-09)"
     batch = WriteBatch()
-    batch.put(Family.LOCAL, PROMISES_KEY, msgspec.msgpack.encode(known))
+    batch.put(Family.LOCAL, PROMISES_KEY, encoded)
     engine.write(batch)
     return len(known)
 

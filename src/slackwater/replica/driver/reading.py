@@ -22,6 +22,7 @@ from slackwater.protocol.range.bulk import BULK, Blocks
 from slackwater.protocol.range.requests import BatchResult, LeaseResult
 from slackwater.protocol.range.served import Served, Why
 from slackwater.replica import declare
+from slackwater.replica.driver.bulk_gate import DUTY, JOB_DUTY
 from slackwater.replica.evaluate import View, evaluate
 from slackwater.runtime.sync import CancelledError
 from slackwater.storage.stats import Stats
@@ -112,11 +113,15 @@ async def read_bulk(context: ReplicaContext, bulk: BulkReads, frozen: EngineSnap
     Point work goes first (`bulk_gate`).
     """
     started = False
+    assert bulk.reads, "there is something to read"
+    assert not bulk.parts, "what there is in columns is looked up once, for this snapshot"
     bulk.look_up(context.columns)
     try:
-        async with context.bulk_gate.admitted(context.runtime.clock) as page:
+        duty = JOB_DUTY if bulk.once else DUTY
+        async with context.bulk_gate.admitted(context.runtime.clock, duty=duty) as page:
             started = True
             results = await context.runtime.offload(_run, bulk, frozen)
+            assert len(results) == len(bulk.reads), "an answer for every read"
             page.size = sum(len(block) for result in results if isinstance(result, Blocks) for block in result.blocks)
             return results
     except Overloaded:

@@ -26,7 +26,7 @@ from slackwater.errors import (
     StorageError,
     UnavailableError,
 )
-from slackwater.hooks import probe, tap
+from slackwater.hooks import buggify, probe, tap
 from slackwater.protocol.log.commands import COMMAND_ID_BYTES, LeaseTrigger, decode_packet
 from slackwater.replica import admission
 from slackwater.replica.apply import Absorbed, Created, Digested, LeaseChanged, apply_packet, pauses_in
@@ -39,28 +39,33 @@ from slackwater.replica.driver.waiting import Waiters, as_known
 from slackwater.replica.evaluate import Evaluation
 from slackwater.replica.load import LoadMeter
 from slackwater.replica.propose import Proposal, ProposalBuffer
-from slackwater.replica.state import fewer_versions
+from slackwater.replica.state import VERSIONS, fewer_versions
 from slackwater.replica.tscache import TimestampCache
+from slackwater.runtime.seam import Family
+from slackwater.settings import describe
 from slackwater.storage.batch import WriteBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slackwater.log.contract import Entry
     from slackwater.model.ids import NodeId, Position
     from slackwater.protocol.log.commands import Packet
     from slackwater.protocol.range.requests import Batch
     from slackwater.replica.apply import Aftermath, Applied
     from slackwater.replica.driver.context import ApplySubscriber, DetachReason, ReplicaContext
+    from slackwater.replica.side_stats import SideStats
     from slackwater.replica.state import RangeState
     from slackwater.runtime.seam import TaskScope
 
-APPLY_RUN_BYTES_MAX = 4 << 20
-"""Entries are applied together up to about this many bytes of payload, in one engine batch."""
+APPLY_RUN_BYTES_MAX = 256 << 10
+"""Entries are applied together up to this many bytes of payload, in one engine batch and one step: a few milliseconds."""
 TAIL_AGAIN_S = 0.05
 """Pause before a broken log reader is opened again."""
 SPLIT_READS_BYTES_MAX = 1 << 20
 """Of served reads that the right half takes over exactly; the rest raise its floor."""
-assert SPLIT_READS_BYTES_MAX <= APPLY_RUN_BYTES_MAX, (
-    "what a split hands over is no larger than what is applied together"
+assert describe("log.entry_bytes_max").default >= APPLY_RUN_BYTES_MAX, (
+    "a step takes no longer than the largest entry, which is one"
 )
 
 
@@ -76,11 +81,15 @@ class Replica:
         self.failure: BaseException | None = None
         self.deleted = 0
         """Versions that went since this replica's files were compacted."""
+        self.counted: SideStats | None = None
+        """What a split will make the right half of, while it is counted."""
         self.checksums = Checksums(context, scope)
         self.load = LoadMeter(now_ns=context.runtime.clock.monotonic_ns())
         self._scope = scope
         self._applied: Waiters[str] = Waiters()
         self.retired = self.stopped = self.halted = False
+        self.intents_written = 0
+        """Goes up whenever there may be intents that were not here before: applied writes of some, a merge."""
         self.apply_subscriber: ApplySubscriber | None = None
         """Is told of everything that applies here, such as the range's change feed."""
         self.tscache = TimestampCache(
@@ -95,7 +104,12 @@ class Replica:
         )
         buffer.start_lease(sequence=state.lease.sequence, lai=state.lai, closed=state.closed)
         self.pipeline = Pipeline(
-            context, buffer, of=self, targets=self.closing.targets, patience_s=self.closing.patience_s
+            context,
+            buffer,
+            of=self,
+            targets=self.closing.targets,
+            patience_s=self.closing.patience_s,
+            gathering=lambda: context.gathering,
         )
 
     def start(self) -> None:
@@ -121,6 +135,7 @@ class Replica:
 
     def suspend(self, error: DamageError) -> None:
         """Serve nothing more: what this replica applied cannot be read here (I-34). It applies on until `halt`."""
+        assert not self.retired, "a replica that is gone serves nothing anyway"
         tap("replica.quarantined", self, error)
         self.failure = error
 
@@ -135,6 +150,7 @@ class Replica:
 
     def retire(self, why: DetachReason) -> None:
         """The range is gone from this store: apply and serve nothing more, from this very step on."""
+        assert not self.retired, "a replica goes once"
         self.retired = True
         self.dismiss(why)
 
@@ -146,21 +162,32 @@ class Replica:
 
     # --- proposing -------------------------------------------------------------------------------------------------
 
-    def propose(self, evaluation: Evaluation) -> Waiter:
-        """Hand what was evaluated, in this very step, to the log; the waiter is told what became of it."""
-        self.closing.waking(evaluation.min_write_ts)
+    def propose(
+        self,
+        evaluation: Evaluation,
+        *,
+        entered: bool = False,
+        when_settled: Callable[[SlackwaterError | None], None] | None = None,
+        made: Callable[[RangeState], object] | None = None,
+    ) -> Waiter:
+        """Hand what was evaluated, in this very step, to the log; the waiter is told what became of it.
+
+        `entered`: `Closing.enter` was called in this step. The others are of the waiter: see `Later`.
+        """
+        if not entered or not (self.context.transport is None or self.context.transport.plain):
+            self.closing.waking(evaluation.min_write_ts)
         if evaluation.close_at:
             self.closing.closing_at(evaluation.close_at)
-        effects = evaluation.effects.encode() if len(evaluation.effects) else b""
+        waiter, effects = Waiter(when_settled=when_settled, made=made), evaluation.effects
         proposal = Proposal(
             command_id=self.context.runtime.rng.bytes(COMMAND_ID_BYTES),
             lease_sequence=self.state.lease.sequence,
             min_write_ts=evaluation.min_write_ts,
-            effects=effects,
+            effects=effects.encode() if any(effects.writes) or any(effects.ranges) else b"",
             stats=evaluation.stats,
             trigger=evaluation.trigger,
             generation=evaluation.generation,
-            waiter=(waiter := Waiter()),
+            waiter=waiter,
         )
         self.pipeline.submit(proposal)
         if isinstance(evaluation.trigger, LeaseTrigger):
@@ -223,6 +250,7 @@ class Replica:
                 await self._apply(entries)
 
     async def _apply(self, entries: list[Entry]) -> None:
+        """Apply what was read, in steps between which the loop serves others: a follower that catches up has megabytes."""
         run: list[tuple[Position, Packet]] = []
         size = 0
         for position, payload in entries:
@@ -232,10 +260,13 @@ class Replica:
                 self._apply_run(run)
                 run, size = [], 0
                 await self._await_right_side(position, packet)
+            if run and (size + len(payload) > APPLY_RUN_BYTES_MAX or buggify("replica.short_steps")):
+                self._apply_run(run)
+                run, size = [], 0
+                await self.context.runtime.clock.sleep(0)
             run.append((position, packet))
             size += len(payload)
-            # A digest is of the state right here, whatever else arrived with it.
-            if size >= APPLY_RUN_BYTES_MAX or digest:
+            if digest:  # of the state right here, whatever else arrived with it
                 self._apply_run(run)
                 run, size = [], 0
         self._apply_run(run)
@@ -252,7 +283,7 @@ class Replica:
                 await self.context.hooks.wait_applied(event.descriptor.range_id, event.position)
 
     def _apply_run(self, run: list[tuple[Position, Packet]]) -> None:
-        """Apply entries in one engine batch, then tell everybody. Cannot be interleaved."""
+        """Apply entries in one engine batch, then tell all who listen. Cannot be interleaved."""
         if not run or self.retired or self.halted:
             return
         state = self.state
@@ -262,20 +293,22 @@ class Replica:
             done.append((state, applied, position))
             state = applied.state
         assert state.descriptor.range_id == self.state.descriptor.range_id, "a replica applies its own range's log"
-        whole = done[0][1].batch
-        if len(done) > 1:  # listeners get each entry's own batch, so a run is gathered in another one
-            whole = WriteBatch()
-            for _, applied, _ in done:
-                whole.extend(applied.batch)
+        whole = done[0][1].batch if len(done) == 1 else _gathered(done)
         for before, applied, _ in done:
             if before.descriptor.generation != applied.state.descriptor.generation:
                 self.context.hooks.generation_changed(whole, before.descriptor, applied.state.descriptor)
         self.closing.check(done)
         assert state.position == run[-1][0], "the state is that of the last entry (I-06)"
         assert len(done) == len(run), "every entry is applied"
-        self.context.write(whole)
+        assert not state.stats or state.stats[VERSIONS] >= 0, "a range holds no fewer than no versions (I-34)"
+        fewer = fewer_versions(done[0][0], state)
+        self.deleted += fewer
+        self.context.write(whole, collects=fewer > 0)
+        self.intents_written += _brings_intents(whole)
         for before, applied, position in done:
             self.state = applied.state
+            if self.counted is not None:
+                self.counted.applied(applied.outcomes)
             if self.context.listener is not None:
                 self.context.listener.applied(before, applied.state, applied.batch, applied.outcomes, position)
             for outcome in applied.outcomes:
@@ -286,7 +319,6 @@ class Replica:
             self.apply_subscriber.applied(done, whole)
         assert self.state is state, "the replica is where its store is"
         assert self.state.closed >= done[0][0].closed, "closing only moves up (I-09)"
-        self.deleted += fewer_versions(done[0][0], state)
         self._applied.tell("applied")
         self.closing.applied()
         if self.context.node_id not in self.state.descriptor.replicas:
@@ -298,11 +330,13 @@ class Replica:
                 self._lease_changed()
             case Created(state):
                 right = state.descriptor
+                assert self.state.descriptor.end == right.start, "the halves of a split meet"
                 reads = self.tscache.summary(bytes_max=SPLIT_READS_BYTES_MAX, start=right.start, end=right.end)
                 self.context.hooks.replica_created(state, reads, continued=not self.leasing.former)
                 if self.context.transport is not None:
                     self.context.transport.divided(self.state.descriptor.range_id, right.range_id)
             case Absorbed(descriptor):
+                self.intents_written += 1
                 self.tscache.raise_floor(self.state.read_floor)
                 self.context.hooks.replica_absorbed(descriptor, self.state.descriptor.range_id)
             case Digested(checksum_id):
@@ -312,6 +346,9 @@ class Replica:
         assert self.state.lease.sequence >= self.pipeline.buffer.sequence, "leases follow each other (I-07)"
         lease = self.state.lease
         self.pipeline.lease_changed(self.state)
+        assert self.pipeline.buffer.sequence == lease.sequence, (
+            "what is proposed next goes under the lease that holds now (I-08)"
+        )
         if lease.holder == self.context.node_id:
             # The lease may start a little ahead of this clock; everything stamped from now on lies above it.
             # (If it is too far ahead to follow, the lease is of no use until this clock gets there: Leasing.check.)
@@ -348,3 +385,17 @@ class Replica:
         """One line for logs, scripts, console and simulator."""
         failed = f" QUARANTINED: {self.failure}" if self.failure else ""
         return f"{self.state.status()} {self.pipeline.buffer.status()}{failed}"
+
+
+def _brings_intents(batch: WriteBatch) -> bool:
+    """Whether a batch writes intents, and does not only remove some."""
+    locks = batch.writes[Family.LOCK]
+    return len(locks) > list(locks.values()).count(None)
+
+
+def _gathered(done: list[tuple[RangeState, Applied, Position]]) -> WriteBatch:
+    """The writes of several entries in one batch of its own: listeners get those of each entry."""
+    whole = WriteBatch()
+    for _, applied, _ in done:
+        whole.extend(applied.batch)
+    return whole

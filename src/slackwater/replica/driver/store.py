@@ -35,16 +35,18 @@ from slackwater.replica.driver.merged_ranges import MergedRanges
 from slackwater.replica.driver.neighbours import Neighbours, seen_key
 from slackwater.replica.driver.replica import Replica
 from slackwater.replica.driver.stored import stored_states
+from slackwater.replica.driver.together import Together
 from slackwater.replica.driver.waiting import Waiters
 from slackwater.replica.lease import lasts_s
 from slackwater.replica.snapshot import SnapshotReceiver, check_whole, clear, send_parts
+from slackwater.replica.together import may_join
 from slackwater.runtime.later import Later
 from slackwater.runtime.seam import Family
 from slackwater.storage.batch import WriteBatch
 from slackwater.storage.columns.shelf import Shelf
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from slackwater.clock import HybridClock
     from slackwater.closedts.publisher import Publisher
@@ -66,6 +68,7 @@ MISSING_WAITS_MAX = 5
 """… and this long for one that is not here at all and not on its way. Nothing of the left side is applied meanwhile."""
 assert MISSING_WAITS_MAX < NEIGHBOUR_WAITS_MAX, "a neighbor that is missing is waited for less than one that is late"
 DESCRIPTORS_HINTED_MAX = 16
+assert DESCRIPTORS_HINTED_MAX >= 2, "a caller is told of both halves of a split"
 FLUSH_AGAIN_S = 0.5
 """How soon a store that refused is tried again: its node leads nothing meanwhile."""
 
@@ -124,11 +127,13 @@ class Store:
             columns=Shelf(engine.files),
             life=life,
         )
+        self._together = Together(self.context, self.at_once)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Load every replica from the engine and set it going."""
+        assert not self.replicas, "a store is started once"
         forgotten = WriteBatch()
         self.context.columns.load(self.context.engine, forgotten)
         if len(forgotten):
@@ -140,6 +145,9 @@ class Store:
                 # It was removed, and the node ended before its store did the same.
                 self.remove(replica.state.descriptor.range_id)
         self.merged.load(self.replicas.keys())
+        assert self.durable.keys() == self.replicas.keys(), (
+            "every replica that was loaded is durable up to where it begins"
+        )
         if self.context.transport is not None:
             promises.recall(self.context.engine, self.context.transport)
         self._scope.spawn(self._keep_leases(), name="leases")
@@ -191,22 +199,33 @@ class Store:
 
     # --- serving -----------------------------------------------------------------------------------------------------
 
-    def at_once(self, batch: Batch) -> BatchResult | Later[BatchResult] | None:
-        """Answer a batch in this very step, or begin to; None: it has to wait for something, and nothing was done."""
+    def at_once(
+        self, batch: Batch, now: Timestamp | None = None, of: Sequence[Batch] | None = None
+    ) -> BatchResult | Later[BatchResult] | None:
+        """Answer a batch in this very step, or begin to; None: it has to wait for something, and nothing was done.
+
+        A lone write that meets others under way is begun at the end of this turn of the loop; what it is told may be that None.
+        `now` is a reading of this node's clock that the caller has taken in this very step. `of` is given at the end of a turn:
+        what a combined batch is made of, or nothing.
+        """
         replica = self.replicas.get(batch.header.range_id)
         if replica is None:
             raise self._not_here(batch)
+        if of is None and (replica.executor.under_way or self.context.gathering):
+            if may_join(batch) and self._together.has_room_for(batch, replica):
+                return self._together.take(batch)
+            if self._together.make_way(batch):
+                now = None  # others were served by a later reading: the clock is read again (I-01)
         try:
-            return replica.executor.at_once(batch)
+            return replica.executor.at_once(batch, now, of or ())
         except (RangeMismatch, StorageError) as error:
             raise self._explained(error, batch) from error
 
     async def execute(self, batch: Batch) -> BatchResult:
         """Answer a batch from the replica it names: at once if nothing is in the way, else after waiting for that."""
         begun = self.at_once(batch)
-        if begun is None:
-            return await self.execute_waiting(batch)
-        return await begun.wait() if isinstance(begun, Later) else begun
+        answer = await begun.wait() if isinstance(begun, Later) else begun
+        return await self.execute_waiting(batch) if answer is None else answer
 
     async def execute_waiting(self, batch: Batch) -> BatchResult:
         """The long way, for a batch that could not be answered at once."""
@@ -313,6 +332,8 @@ class Store:
 
     def replica_created(self, state: RangeState, reads: ReadSummary, *, continued: bool) -> None:
         """A split made a new range, here too; its state is already in the engine."""
+        assert state.position == 0, "the log of a new range has not been read"
+        assert state.lai == 0, "indexes of a new range begin anew (I-05)"
         self._add(state, continued=continued).tscache.apply_summary(reads)
 
     def replica_absorbed(self, right: RangeDescriptor, into: RangeId) -> None:
@@ -354,10 +375,13 @@ class Store:
                 if missing > MISSING_WAITS_MAX:
                     break
                 await self._arrived.wait(range_id, seconds=NEIGHBOUR_WAIT_S)
-            elif await replica.wait_applied(position, seconds=NEIGHBOUR_WAIT_S):
+                continue
+            applied = await replica.wait_applied(position, seconds=NEIGHBOUR_WAIT_S)
+            if replica.failure is not None:
+                break  # however far it came: what it holds may differ from the others', and would be the merged range's (I-34)
+            if applied:
+                assert replica.state.position >= position, "the right side of a merge is here up to its freeze"
                 return
-            elif replica.failure is not None:
-                break
         probe("store.neighbour_missing")
         raise UnavailableError(f"r{range_id} is not here to be merged; a snapshot of the merged range is needed")
 
@@ -442,13 +466,17 @@ class Store:
         finally:
             frozen.close()
 
-    async def install_snapshot(self, parts: AsyncIterator[SnapshotPart]) -> RangeState:
+    async def install_snapshot(
+        self, parts: AsyncIterator[SnapshotPart], *, wanted: RangeId | None = None
+    ) -> RangeState:
         """Replace or create a replica from a stream. Refused while another local range still covers its keys.
+
+        With `wanted`, only a stream of that range is taken.
 
         Its keys are taken from the first part on until the replica is there: another stream of the same keys, let in
         while this one is flushed, would wipe out what it wrote.
         """
-        receiver = SnapshotReceiver()
+        receiver = SnapshotReceiver(wanted)
         taken: RangeId | None = None
         try:
             async for part in parts:

@@ -49,16 +49,17 @@ class Waiters(Generic[K]):
                 future.set_result(None)
 
     def tell_all(self) -> None:
-        """Wake everybody."""
+        """Wake all waiters."""
         for key in list(self._futures):
             self.tell(key)
+        assert not self._futures, "all that waited were told"
 
     def __len__(self) -> int:
         return sum(map(len, self._futures.values()))
 
 
 def deadline_of(batch: Batch, clock: Clock) -> Deadline:
-    """Until when a batch may wait before it is proposed: long enough before its caller gives up to be told that it was not.
+    """The deadline for proposing a batch: early enough for its caller to be told that it was not proposed.
 
     From there on it is in the log's hands, and a caller that gives up does not know what becomes of it.
     """

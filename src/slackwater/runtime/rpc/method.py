@@ -24,23 +24,37 @@ if TYPE_CHECKING:
 Req = TypeVar("Req")
 Res = TypeVar("Res")
 
+HEAVY = 5.0
+"""The weight of a call that divides, moves or fetches ranges, or changes what the whole cluster goes by."""
+
 
 class _Signature(Generic[Req, Res]):
     """A name, what is asked, what is answered and who may ask.
 
+    `weight`: what a call spends of its caller's patience (`rpc.patience`); 0 for what is called all the time.
     `timeless`: the server answers whatever the caller's clock says. A timestamp too far ahead is not followed, as always.
     """
 
-    __slots__ = ("_decode_request", "_decode_response", "callers", "name", "request_type", "response_type", "timeless")
+    __slots__ = (
+        "_decode_request", "_decode_response", "callers", "name", "request_type", "response_type", "timeless", "weight",
+    )  # fmt: skip
 
     def __init__(
-        self, name: str, request_type: type[Req], response_type: type[Res], *, callers: Role, timeless: bool = False
+        self,
+        name: str,
+        request_type: type[Req],
+        response_type: type[Res],
+        *,
+        callers: Role,
+        timeless: bool = False,
+        weight: float = 0.0,
     ) -> None:
         if not callers:
             raise UsageError(f"{name} names no role that may call it; give `callers`", name=name)
         self.name = name
         self.callers = callers
         self.timeless = timeless
+        self.weight = weight
         self.request_type = request_type
         self.response_type = response_type
         self._decode_request = msgspec.msgpack.Decoder(request_type).decode
@@ -77,7 +91,7 @@ class StreamMethod(_Signature[Req, Res]):
 
 
 class Identity:
-    """Who speaks. Shared by a node's server and dialer; the cluster id is filled in when the node joins one.
+    """The node or client that greets. Shared by a node's server and dialer; the cluster id is filled in when the node joins one.
 
     `node_id` is 0 for a client that is no node. `cluster_id` is "" before bootstrap and then matches any cluster. `versions` are
     the protocol versions that this side announces.

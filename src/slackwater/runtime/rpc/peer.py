@@ -96,7 +96,7 @@ class PendingCall:
             self.future.set_exception(error)
 
     def fail(self, error: SlackwaterError) -> None:
-        """There will be no answer."""
+        """End the call with an error: no answer can come any more."""
         if not self.future.done():
             self.future.set_exception(error)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from slackwater.errors import Overloaded, SlackwaterError, UsageError
 from slackwater.hooks import level
 from slackwater.runtime.rpc.method import ClockHook, Context, Identity, Method, StreamMethod
+from slackwater.runtime.rpc.patience import PatienceByPeer
 from slackwater.runtime.rpc.serving import ASYNC, STREAM, SYNC, ServerSession
 from slackwater.runtime.rpc.session import RpcSession, end_revoked, leave
 
@@ -75,6 +76,9 @@ class RpcServer:
         self.refusals: deque[tuple[str, SlackwaterError]] = deque(maxlen=REFUSALS_KEPT_MAX)
         self.refused_total: Counter[str] = Counter()
         """How often each kind of error was a refusal, for as long as the server lives."""
+        self.peers = PatienceByPeer(float(settings["rpc.refused_per_s"]))
+        self.held_s = 0.0
+        """For how long peers were not read because of what they sent, all together."""
         self.crashes = 0
         self.roster: dict[RpcSession, None] = {}  # connections not gone yet, ended or not
         self._sessions: dict[ServerSession, None] = {}
@@ -90,8 +94,8 @@ class RpcServer:
         """Serve a method with a coroutine function: one task per call that waits.
 
         `at_once` is tried first, in the step in which the frame arrives. It answers, or begins what needs no task to be ended
-        (`Later`), or raises what is the answer; None says that it has done nothing because something has to be waited for,
-        and the coroutine function serves the call.
+        (`Later`), or raises what is the answer; None, at once or told later, says that it has done nothing because something has
+        to be waited for, and the coroutine function serves the call.
         """
         self._register(Handler(method, ASYNC, function, method.callers.value, at_once))
 

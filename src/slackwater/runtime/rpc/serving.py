@@ -14,6 +14,10 @@ Rules
       declares. A handler may rely on it.
     - A call is in `_running` from where it first waits until its task has ended or its `Later` is told, so
       `rpc.requests_in_flight_max` bounds both: a cancelled call that lingers still counts.
+    - A peer whose calls are refused for what they are, or weigh much, is held for a while (`rpc.patience`): what it sends next
+      waits, and it is not read. No call of it is dropped.
+    - A greeted peer whose connection is ended for what it sent hears of it after `REFUSED_S`, unread until then: one that begins
+      anew at once, with fresh patience, gets no further by it. Its handlers are cancelled at once.
     - A call gets at most one last word (Response, End or Fault), and none once its caller cancelled it.
     - When the connection ends every running handler is cancelled, in order of arrival.
     - A handler that raises anything but a `SlackwaterError` has a bug: its caller gets a `SlackwaterError` saying so,
@@ -44,6 +48,7 @@ from slackwater.runtime.later import Later
 from slackwater.runtime.rpc.deadlines import Deadlines
 from slackwater.runtime.rpc.faults import fault, unpack, without_facts
 from slackwater.runtime.rpc.method import Context
+from slackwater.runtime.rpc.patience import is_misuse
 from slackwater.runtime.rpc.session import RpcSession
 from slackwater.runtime.rpc.wire import (
     WINDOW_MAX,
@@ -69,6 +74,8 @@ if TYPE_CHECKING:
     from slackwater.runtime.seam import Connection
 
 SYNC, ASYNC, STREAM = "sync", "async", "stream"
+REFUSED_S = 0.1
+"""How long a connection is kept, unread, that is ended for what its peer sent."""
 
 
 class ServerSession(RpcSession):
@@ -92,6 +99,12 @@ class ServerSession(RpcSession):
         self._running: dict[int, Context] = {}
         self._running_bytes = 0  # of the requests in it
         self._bytes_max = int(server.settings["rpc.requests_bytes_max"])
+        self._patience = server.peers.of(self.certificate)
+        self._held: list[bytes] | None = None
+        """Frames that came while the peer is held; None while it is not."""
+        self._release: asyncio.TimerHandle | None = None
+        self._refusing = False
+        """Whether the connection ends for what its peer sent, which takes `REFUSED_S`."""
         self._deadlines = Deadlines(self._clock, self._loop, living=self._running, expired=self._on_deadline)
         self._start_timer()
 
@@ -109,8 +122,11 @@ class ServerSession(RpcSession):
     def frames(self, frames: list[bytes]) -> None:
         """Frames arrived (`seam.FrameHandler`)."""
         self._silent_s = 0.0
-        for frame in frames:
+        for at, frame in enumerate(frames):
             if self._error is not None:
+                return
+            if self._held is not None:
+                self._held += frames[at:]
                 return
             try:
                 message = decode_from_caller(frame)
@@ -173,6 +189,39 @@ class ServerSession(RpcSession):
         ts = self._hook.stamp() if self._hook is not None else 0
         self._send(encode(Pong(ts, ping.sent_ns, self._clock.wall_ns())))
 
+    # --- a peer that is held
+
+    def _spend(self, weight: float) -> None:
+        """Count what a call costs, and hold its peer when it has nothing left."""
+        hold_s = self._patience.spend(weight, self._clock.monotonic_ns())
+        if not hold_s or self._error is not None or self._held is not None:
+            return
+        probe("rpc.held")
+        self._server.held_s += hold_s
+        self._held = []
+        self._connection.hold(held=True)
+        self._release = self._loop.call_later(hold_s, self._go_on)
+
+    def _go_on(self) -> None:
+        """The peer has been held for long enough: read it again, and take what came meanwhile."""
+        frames, self._held, self._release = self._held or [], None, None
+        self._connection.hold(held=False)
+        self.frames(frames)
+
+    def _refuse(self, error: SlackwaterError) -> None:
+        """End the connection because of something the peer did, and tell it."""
+        self._refusing = self._greeted  # strangers are few (`door`), and each takes a place
+        super()._refuse(error)
+
+    def _hang_up(self, say: object) -> None:
+        if not self._refusing:
+            super()._hang_up(say)
+            return
+        self._refusing = False
+        probe("rpc.refused_later")
+        self._connection.hold(held=True)
+        self._loop.call_later(REFUSED_S, self._hang_up, say)
+
     # --- admission
 
     def _on_call(self, message: Request | OpenStream) -> None:
@@ -189,7 +238,7 @@ class ServerSession(RpcSession):
                 return
             answer = None if handler.at_once is None else handler.at_once(request, context)
             if isinstance(answer, Later):
-                self._answer_later(context, answer)
+                self._answer_later(message, context, handler, request, answer)
             elif answer is not None:
                 self._respond(call_id, answer)
             else:
@@ -223,6 +272,8 @@ class ServerSession(RpcSession):
         if self._running_bytes and self._running_bytes + len(message.body) > self._bytes_max:
             limit = self._bytes_max
             raise Overloaded("the running requests of this connection take too much memory; back off", limit=limit)
+        if handler.method.weight:
+            self._spend(handler.method.weight)
         return handler
 
     def _context(self, message: Request | OpenStream) -> Context:
@@ -246,23 +297,37 @@ class ServerSession(RpcSession):
         if context.task is not None:
             self._went_on(context)
 
-    def _answer_later(self, context: Context, later: Later[Any]) -> None:
+    def _answer_later(
+        self, message: Request | OpenStream, context: Context, handler: Handler, request: object, later: Later[Any]
+    ) -> None:
         """What was asked for is under way and needs no task: it is answered when that is told."""
         context.started = True
         self._went_on(context)
-        later.then(partial(self._told, context))
+        later.then(partial(self._told, message, context, handler, request))
 
-    def _told(self, context: Context, answer: object, error: SlackwaterError | None) -> None:
+    def _told(
+        self,
+        message: Request | OpenStream,
+        context: Context,
+        handler: Handler,
+        request: object,
+        answer: object,
+        error: SlackwaterError | None,
+    ) -> None:
         self._forget(context)
         if context.cancelled:  # by the caller, its deadline, or the end of the session
             return
-        if error is None:
-            try:
-                self._respond(context.id, answer)
-            except Exception as failed:
-                self._fault(context.id, context.method, failed)
-        else:
+        if error is not None:
             self._fault(context.id, context.method, error)
+            return
+        try:
+            if answer is not None:
+                self._respond(context.id, answer)
+            else:  # nothing was done: it has to wait for something
+                context.started = False
+                self._start(message, context, handler, request)
+        except Exception as failed:
+            self._fault(context.id, context.method, failed)
 
     def _went_on(self, context: Context) -> None:
         """A handler waits for something: from now on others may meet it."""
@@ -346,7 +411,9 @@ class ServerSession(RpcSession):
 
     def _fault(self, call_id: int, method: str, error: BaseException) -> None:
         tap("rpc.failed", method, error)
-        if not isinstance(error, SlackwaterError) or isinstance(error, InvariantViolation):
+        if is_misuse(error, of_node=self.node_id != 0):
+            self._spend(1.0)
+        if not isinstance(error, SlackwaterError) or (isinstance(error, InvariantViolation) and not error.remote):
             self._server.crashed(method, error)
         if not isinstance(error, SlackwaterError):
             error = SlackwaterError(f"the handler of {method} crashed: {type(error).__name__}: {error}")
@@ -401,10 +468,15 @@ class ServerSession(RpcSession):
             task.cancel()
 
     def _tick(self) -> None:
-        """The caller pings; this side only listens."""
+        """The caller pings; this side only listens, unless it has stopped to."""
+        if self._held is not None:
+            self._silent_s = 0.0
 
     def _on_end(self, error: SlackwaterError) -> None:
         self._deadlines.close()
+        if self._release is not None:
+            self._release.cancel()
+            self._held = None
         for call_id in list(self._running):
             self._cancel(call_id)
         self._server.forget(self)

@@ -80,7 +80,7 @@ class RpcSession(abc.ABC):
 
     @property
     def peer(self) -> str:
-        """Who is at the other end: `n3` for a node, else its address."""
+        """The name of the other end: `n3` for a node, else its address."""
         return f"n{self.node_id}" if self.node_id else self._connection.peer
 
     @property
@@ -177,10 +177,14 @@ class RpcSession(abc.ABC):
         self._error = error
         if self._timer is not None:
             self._timer.cancel()
+        self._hang_up(say)
+        self._on_end(error)
+
+    def _hang_up(self, say: object) -> None:
+        """Close the connection, after a last word."""
         if say is not None:
             self._send(encode(say))
         self._connection.close()
-        self._on_end(error)
 
     @abc.abstractmethod
     def _on_end(self, error: SlackwaterError) -> None:

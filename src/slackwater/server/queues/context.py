@@ -143,7 +143,7 @@ class ClusterView:
         return NodeState.UNKNOWN if known is None else known.state
 
     async def standing(self, context: QueueContext, node: NodeId, range_id: RangeId) -> ReplicaStatus | None:
-        """Where a node's replica of a range stands; None when it has none.
+        """The status of a node's replica of a range; None when it has none.
 
         One question brings the answers for all ranges that are led here, which the sweep is about to visit. An answer
         that is old by now, or says that there is nothing, is not taken for the range's: it is asked for by itself.
@@ -173,7 +173,7 @@ class ClusterView:
 
 
 def view_from_liveness(context: QueueContext) -> ClusterView:
-    """What the liveness records say, without asking anybody: nodes and their states, no counts, no configurations."""
+    """What the liveness records say, without a call to any node: nodes and their states, no counts, no configurations."""
     nodes = {n: NodeInfo(n, state, context.book.locality(n)) for n, state in _states(context).items()}
     return ClusterView(nodes, [], context.settings)
 
@@ -245,7 +245,7 @@ class Visit:
         return True
 
     async def members(self) -> dict[NodeId, ReplicaStatus | SlackwaterError | None]:
-        """Where each replica stands: a status, None when its node has none, or why that is not known. Asked once."""
+        """The status of each replica, None when its node has none, or why that is not known. Asked once."""
         if self._members is None:
             nodes, range_id = self.descriptor.replicas, self.descriptor.range_id
             works = [partial(self.view.standing, self.context, node, range_id) for node in nodes]

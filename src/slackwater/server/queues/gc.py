@@ -29,8 +29,9 @@ from slackwater.errors import RangeMismatch, RetryableError, SlackwaterError, Us
 from slackwater.hooks import level, probe
 from slackwater.model.retention import Decision, decide, stretches
 from slackwater.protocol.range import requests
+from slackwater.replica.driver.duty import Duty
 from slackwater.runtime.seam import Family
-from slackwater.runtime.sync import Event
+from slackwater.runtime.sync import Event, Lock
 from slackwater.storage import gc
 from slackwater.storage.stats import Stats
 
@@ -52,10 +53,12 @@ COPY_AGE_S_MIN = 1.0
 """Copies of zones and protections younger than this are new enough whatever the ttl."""
 SCORE_BYTES_MIN = 1 << 20
 """Of live bytes: little garbage in a small range is no hurry."""
-BUSY_REQUESTS = 20.0
-"""Requests per second from which on a node counts as busy."""
-PAUSE_S_MAX = 2.0
+SLICE_SCANNED = 4_000
+"""Versions that one walk passes beside point work: some milliseconds, for which the loop has to ask for the interpreter."""
 COMPACT_VERSIONS_MIN = 1_000
+COMPACT_SHARE = 8
+"""With one deleted version for each that is left a walk takes twice as long, with one in eight a fifth longer; to write a
+version anew costs 0.3 us, so a deletion pays for 2.4 us of that at most (40 000 rows of 100 bytes)."""
 
 
 class GcProgress(NamedTuple):
@@ -84,9 +87,9 @@ class GcCounts:
 
 
 def wants_compaction(deleted: int, stats: Stats, *, limit: float) -> bool:
-    """Whether enough was deleted of a replica for its files to be written anew: much, or most of what there was."""
-    most = deleted >= COMPACT_VERSIONS_MIN and deleted > stats.versions
-    return bool(limit) and (deleted >= limit or most)
+    """Whether enough was deleted of a replica for its files to be written anew: much, or much beside what is left."""
+    share = deleted >= COMPACT_VERSIONS_MIN and deleted * COMPACT_SHARE > stats.versions
+    return bool(limit) and (deleted >= limit or share)
 
 
 def score(stats: Stats, *, now: Timestamp, ttl_s: float) -> float:
@@ -141,14 +144,16 @@ class GcQueue:
         self._waiting: dict[RangeId, float] = {}
         """Ranges that are due, with their scores."""
         self._news = Event()
-        self._compacting = False
+        self._compacting = Lock()
+        self._collecting: RangeId | None = None
 
     async def process(self, visit: Visit) -> bool:
         """Put the range in line, if it is due."""
         context, state = visit.context, visit.replica.state
         range_id = state.descriptor.range_id
-        if wants_compaction(visit.replica.deleted, Stats(*state.stats), limit=context.settings["gc.compact_versions"]):
-            await self._compact(visit)
+        # A range that is being collected is compacted when that ends: before, most of it would be written only to be deleted.
+        if range_id != self._collecting and not self._compacting.locked():
+            await self.compact(context, visit.replica)
         if not visit.leading:
             self.progress.pop(range_id, None)  # the leaseholder knows better
             self._waiting.pop(range_id, None)
@@ -160,19 +165,19 @@ class GcQueue:
             self._news.set()
         return False
 
-    async def _compact(self, visit: Visit) -> None:
-        """Give the space of deleted versions back to the disk: on every replica, one range at a time, off the loop."""
-        if self._compacting:
-            return
-        self._compacting = True
-        replica, here = visit.replica, visit.descriptor
-        replica.deleted = 0
-        try:
+    async def compact(self, context: QueueContext, replica: Replica) -> None:
+        """Give the space of deleted versions back to the disk, if they are many: on every replica, one by one, off the loop."""
+        async with self._compacting:
+            limit = context.settings["gc.compact_versions"]
+            if not wants_compaction(replica.deleted, Stats(*replica.state.stats), limit=limit):
+                return
+            here = replica.state.descriptor
+            replica.deleted = 0
             probe("gc.compacted")
-            await visit.context.runtime.offload(replica.context.engine.compact, Family.DATA, here.start, here.end)
+            # Intents of large commits are gone as well: they stay in the files until four more have been flushed.
+            for family in (Family.DATA, Family.LOCK):
+                await context.runtime.offload(replica.context.engine.compact, family, here.start, here.end)
             self.counts.compactions += 1
-        finally:
-            self._compacting = False
 
     def _weight(self, context: QueueContext, state: RangeState) -> float | None:
         """The score of a range that is due; None: it is not."""
@@ -224,7 +229,7 @@ class GcQueue:
         """Collect one range; what it meets is noted, and tried again later."""
         range_id, began = replica.state.descriptor.range_id, context.clock.peek()
         run = GcRun(context, replica, self.counts)
-        why = ""
+        why, self._collecting = "", range_id
         try:
             await run.run()
         except (SlackwaterError, TimeoutError) as error:
@@ -234,6 +239,10 @@ class GcQueue:
         self.counts.runs += 1
         next_at = MIN if why or run.left else Timestamp(min(run.next_at, began))
         self.progress[range_id] = GcProgress(began, next_at, run.versions, why)
+        self._collecting = None
+        if run.versions:
+            # At once, not with the next sweep: until then every scan passes the engine's own marks of what is gone.
+            await self.compact(context, replica)
 
 
 class GcRun:
@@ -247,6 +256,7 @@ class GcRun:
         self.next_at = MAX
         self.left = False
         """Whether something that may go was left."""
+        self._duty = Duty()
 
     @property
     def _state(self) -> RangeState:
@@ -293,8 +303,12 @@ class GcRun:
     async def _plan(self, start: bytes, end: bytes, rules: list[Stretch]) -> gc.GcPlan:
         began = self._context.now_ns()
         frozen = self._replica.context.engine.snapshot(once=True)
-        clear_min = int(self._context.settings["gc.clear_versions"])
-        found = await self._context.runtime.offload(_walk, frozen, start, end, rules, clear_min)
+        settings = self._context.settings
+        clear_min, listed, scanned = int(settings["gc.clear_versions"]), PLAN_VERSIONS, gc.SCANNED_MAX
+        if self._busy():
+            probe("gc.walks_in_slices")
+            listed, scanned = int(settings["gc.batch_versions"]), SLICE_SCANNED
+        found = await self._context.runtime.offload(_walk, frozen, start, end, rules, clear_min, listed, scanned)
         await self._pause(began)
         return found
 
@@ -352,16 +366,38 @@ class GcRun:
             self.versions += done.number
             self._counts.versions += done.number
 
+    def _busy(self) -> bool:
+        """Whether this node has point work to do."""
+        return self._context.store.context.bulk_gate.busy(self._context.now_ns())
+
     async def _pause(self, began_ns: int) -> None:
-        """Leave a busy node the rest of its time."""
+        """Leave point work the rest of the time, by `gc.share`: what was worked since `began_ns` is paid for in full."""
         context = self._context
-        now_ns = context.now_ns()
-        load = sum(r.load.rate(now_ns=now_ns) for r in context.store.replicas.values())
-        if load > BUSY_REQUESTS:
-            worked_s = (now_ns - began_ns) / 1e9
-            await context.runtime.clock.sleep(min(PAUSE_S_MAX, worked_s * (1 / context.settings["gc.share"] - 1)))
+        self._duty.worked((context.now_ns() - began_ns) / 1e9, share=context.settings["gc.share"])
+        while self._busy():
+            if not (pause_s := self._duty.pause_s()):
+                return
+            probe("gc.paused")
+            await context.runtime.clock.sleep(pause_s)
+        self._duty.forgive()
 
 
-def _walk(frozen: EngineSnapshot, start: bytes, end: bytes, rules: list[Stretch], clear_min: int) -> gc.GcPlan:
+def _walk(
+    frozen: EngineSnapshot,
+    start: bytes,
+    end: bytes,
+    rules: list[Stretch],
+    clear_min: int,
+    max_versions: int,
+    scanned_max: int,
+) -> gc.GcPlan:
     with frozen:
-        return gc.plan(frozen, start, end, stretches=rules, max_versions=PLAN_VERSIONS, clear_min=clear_min)
+        return gc.plan(
+            frozen,
+            start,
+            end,
+            stretches=rules,
+            max_versions=max_versions,
+            clear_min=clear_min,
+            scanned_max=scanned_max,
+        )

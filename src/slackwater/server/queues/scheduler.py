@@ -125,7 +125,7 @@ class Queues:
             await self.context.runtime.clock.sleep(PAUSED_POLL_S)
 
     def wake(self) -> None:
-        """There is news: look soon, not only when it is time again."""
+        """Have the next sweep begin soon, because there is news."""
         self._urgent.news.set()
         self._upkeep.news.set()
 
@@ -135,7 +135,7 @@ class Queues:
                 await self._guarded(sweep)
 
     async def _wait(self, lane: Lane) -> bool:
-        """Until it is time, or there is news; whether to sweep now."""
+        """Wait until it is time, or there is news; returns whether to sweep now."""
         rng, clock = self.context.runtime.rng, self.context.runtime.clock
         interval = self.context.settings["queue.interval"]
         if not interval:

@@ -33,10 +33,14 @@ def middle_key(reader: Reader, start: bytes, end: bytes, *, half_bytes: int) -> 
         keys, values = cursor.chunk(READ_BLOCK)
         if not keys:
             return None
+        if lowest is None:
+            lowest, _ = split_version(keys[0])
+        size = sum(map(len, keys)) + sum(map(len, values))
+        if seen + size <= half_bytes:  # the middle lies beyond this block: its keys are not looked at one by one
+            seen += size
+            continue
         for stored, value in zip(keys, values, strict=True):
             key, _ = split_version(stored)
-            if lowest is None:
-                lowest = key
             if seen >= half_bytes and key not in (lowest, start):
                 return key
             seen += len(stored) + len(value)

@@ -8,7 +8,7 @@ A range of which one replica is well keeps its log while there is a second, wher
 for one: should the first be lost, or its store be damaged, the second goes on from the log, or another node makes the range
 again from it (`lost.py`). So the log grows while all nodes but one of a range are dead; retire them to end that.
 
-A range that was merged into this one leaves a log behind; it goes once everybody has durably applied the merge
+A range that was merged into this one leaves a log behind; it goes once every replica has durably applied the merge
 (`replica/driver/merged_ranges.py`).
 """
 
@@ -56,7 +56,7 @@ class TrimQueue:
         self.trimmed: dict[RangeId, Position] = {}
 
     async def process(self, visit: Visit) -> bool:
-        """Trim as far as is safe: the leaseholder its range's log, and everybody those he knows to have been absorbed."""
+        """Trim as far as is safe: the leaseholder its range's log, every replica the logs of ranges that its range absorbed."""
         context, range_id = visit.context, visit.descriptor.range_id
         leading, merged = visit.leading, context.store.merged
         if not leading and not merged.of(range_id):

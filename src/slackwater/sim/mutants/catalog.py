@@ -45,6 +45,8 @@ plant(
         "a lease that was acquired while a newer version was heard of is not looked at again, and stays for ever",
         play="schema",
         expected=("I-29", "I-31"),
+        # A version must be published between the row of a lease and its node's hearing of it.
+        faults=frozenset({FaultKind.LOG_SLOW, FaultKind.SLOW_NODE, FaultKind.SLOW_LINK}),
         patches=(
             Patch(
                 "slackwater.catalog.lease_driver:DescriptorLeases.sweep",
@@ -70,5 +72,48 @@ plant(
             Patch("slackwater.replica.records:check_commit", "commit_ts >= request.deadline", "False"),
             Patch("slackwater.replica.evaluate:_check_deadline", "write_ts >= below", "False"),
         ),
+    )
+)
+plant(
+    PlantedBug(
+        "M31",
+        "a backfill puts an entry although a writer has put or deleted it since the row was read",
+        play="schema",
+        expected=("I-30",),
+        patches=(
+            Patch(
+                "slackwater.storage.writes:fill_rows",
+                "prior.ts > above or (alone and prior.value)",
+                "alone and prior.value",
+            ),
+        ),
+    )
+)
+plant(
+    PlantedBug(
+        "M32",
+        "a backfill takes an intent for a write that is decided, and leaves its key out",
+        play="schema",
+        expected=("I-30",),
+        patches=(
+            Patch(
+                "slackwater.storage.writes:fill_rows",
+                "_locks(reader, keys, ts, None)",
+                """locked = dict(intents_in(reader, keys[0], keys[-1] + bytes(1)))
+pairs = [(key, value) for key, value in zip(keys, values) if key not in locked]
+if not pairs:
+    return [], None
+keys, values = [key for key, _ in pairs], [value for _, value in pairs]""",
+            ),
+        ),
+    )
+)
+plant(
+    PlantedBug(
+        "M33",
+        "rows whose entries a backfill left out, since another row may have their key, are taken for done",
+        play="schema",
+        expected=("I-30",),
+        patches=(Patch("slackwater.catalog.bulk_fill:BulkBackfill._put", "left and unique", "False"),),
     )
 )

@@ -29,8 +29,8 @@ def repropose(buffer: ProposalBuffer[object], flight: Flight[object]) -> None:
 def believe_last(receiver: Receiver, stream: _Stream, update: Update) -> None:
     """M04: forget what other messages promised to the ranges that this one names."""
     for range_id, _, _ in update.members:
-        if range_id in receiver._records:
-            receiver._records[range_id] = Record()
+        if range_id in receiver.records:
+            receiver.records[range_id] = Record()
         for other in receiver._streams.values():
             if other is not stream:
                 other.members.pop(range_id, None)
@@ -66,13 +66,14 @@ plant(
         patches=(
             Patch(
                 f"{_BUFFER}.flush",
-                "self.close(target=close_target, limit=close_limit)",
+                "self.close(target=close_target, limit=close_limit, leaving=leaving)",
                 """
 from slackwater.protocol.log.commands import LeaseExtension, LeaseTrigger
 if any(isinstance(p.trigger, LeaseTrigger | LeaseExtension) for p in chosen):
+    self.tracker.leave(leaving)
     self.assigned_closed = Timestamp(max(before, min(close_target, close_limit)))
 else:
-    self.close(target=close_target, limit=close_limit)
+    self.close(target=close_target, limit=close_limit, leaving=leaving)
 """,
             ),
         ),

@@ -131,9 +131,9 @@ class OnlyGarbageGoes(_Watcher):
         written = self._versions.found.get(key, {})
         there = dict(versions_of(engine, key))
         there |= _to_come(engine, key, there, written)
-        instants = {holder.gc_threshold + 1, MAX, *(k.ts for k in holder.kept if k.start <= key < k.end)}
+        instants = {holder.gc_threshold + 1, holder.closed, MAX, *(k.ts for k in holder.kept if k.start <= key < k.end)}
         instants |= {a.kept.ts for a in acknowledged(self.world).values() if a.kept.start <= key < a.kept.end}
-        # The first replica to apply an entry holds all of V in its range; of others, and of neighbors, only what is closed.
+        # The first replica to apply an entry holds all of V in its range; others, and neighbors, all that is closed.
         upto = MAX if event.first and holder is state else holder.closed
         gone = self._gone(key)
         for t in sorted(t for t in instants if t <= upto and t < gone):

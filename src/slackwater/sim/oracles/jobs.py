@@ -117,16 +117,20 @@ class FencedJobs(_Watcher):
         """Chunks that are staged now."""
         return sum(1 for _, value in self._staged.values() if value)
 
+    def latest(self) -> list[Job]:
+        """Every job as it stood last."""
+        rows = [v[max(v)] for key, v in self._versions.found.items() if _ROWS.start <= key < _ROWS.end]
+        return [job_of(self._codec.decode(row)) for row in rows if row]
+
     def open_jobs(self) -> list[Job]:
         """Jobs that have not ended although a node should work on them."""
-        rows = [v[max(v)] for key, v in self._versions.found.items() if _ROWS.start <= key < _ROWS.end]
-        latest = [job_of(self._codec.decode(row)) for row in rows if row]
-        return [job for job in latest if not job.status.ended and job.status is not Status.PAUSED and not _waits(job)]
+        return [
+            job for job in self.latest() if not job.status.ended and job.status is not Status.PAUSED and not _waits(job)
+        ]
 
     def paused(self) -> list[Job]:
         """Jobs that stay paused until a user resumes them."""
-        rows = [v[max(v)] for key, v in self._versions.found.items() if _ROWS.start <= key < _ROWS.end]
-        return [job for row in rows if row and (job := job_of(self._codec.decode(row))).status is Status.PAUSED]
+        return [job for job in self.latest() if job.status is Status.PAUSED]
 
     def _effects(self, key: bytes, found: dict[int, bytes], jobs: dict[int, Versions]) -> Iterator[Violation]:
         job_id = int.from_bytes(key[len(EFFECTS) : len(EFFECTS) + _ID_BYTES], "big")

@@ -8,10 +8,13 @@ store, and so one node id: that makes them two all the same.
     n1  ═══ seq 6 ═══╗ last serve
     n2               ╚═ first serve ═══ seq 7 ═══          in true time, whatever their clocks say
 
+And by the clocks as well: a lease of another holder begins above every reading by which the one before it served, or carries
+a read floor above it. What it writes would otherwise lie below reads and promises that nodes were told of.
+
 A clock that goes beyond the bound is the one thing leases do not survive. What is promised then is that its node *stops*:
 
     I-01   a node whose clock is set while it runs serves nothing more, from the next evaluation on
-    I-07   holds all the same, for everybody else and for all other times. Excused is only what the wrong clock can reach:
+    I-07   holds all the same, for all other nodes and times. Excused is only what the wrong clock can reach:
            within its shadow (`clocks.Shadow`), a pair of leaseholders one of which is that node, or a lease that depends on
            records which that node served as the holder of range 1; and, while its stamps of the future are still about
            after it was put right, any node that may have heard one
@@ -22,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackwater.clock import us_of
+from slackwater.clock.timestamp import MIN, seconds_between
 from slackwater.model.descriptors import FIRST_RANGE
 from slackwater.sim.clocks import EPOCH_NS
 from slackwater.sim.handles import NS
@@ -56,7 +60,7 @@ class Clocks(_Watcher):
         self._last[life] = now
         self._fenced(node)
         if self.world.shadows:
-            return  # everybody may have heard a stamp of the future, up to the bound above his own time
+            return  # every node may have heard a stamp of the future, up to the bound above its own time
         clock = machine.clock
         bound_ns = EPOCH_NS + self.world.loop.now_ns + clock.band_ns + clock.max_offset_ns + CLOCK_GRAIN_NS
         if us_of(now) * 1000 > bound_ns:
@@ -87,6 +91,8 @@ class OneHolder(_Watcher):
         self._serving: dict[RangeId, tuple[int, int, str]] = {}
         self._led_first: dict[str, int] = {}
         """When each node last served the first range."""
+        self._served: dict[RangeId, tuple[Timestamp, str]] = {}
+        """The highest reading of a clock by which each range was served, and the node that did so."""
 
     def _excused(self, *nodes: str) -> bool:
         """Whether a clock beyond the bound can be behind it."""
@@ -106,6 +112,8 @@ class OneHolder(_Watcher):
         range_id, lease = replica.state.descriptor.range_id, replica.state.lease
         if range_id == FIRST_RANGE:
             self._led_first[node] = self.world.loop.now_ns
+        if now > self._served.get(range_id, (MIN, ""))[0]:
+            self._served[range_id] = (now, node)
         known = self._serving.get(range_id)
         if known is not None:
             sequence, at_ns, who = known
@@ -131,3 +139,14 @@ class OneHolder(_Watcher):
             after.expiration < before.expiration or after.holder != before.holder or after.epoch != before.epoch
         ):
             self.violated("lease-changed", f"{event.node} {before.status()} became {after.status()} in one sequence")
+        if event.first and after.sequence > before.sequence and after.holder != before.holder:
+            self._begins_above(event)
+
+    def _begins_above(self, event: ApplyEvent) -> None:
+        """A lease of another holder lies above everything that was served before it, by whichever clock."""
+        state = event.after
+        served, who = self._served.get(state.descriptor.range_id, (MIN, ""))
+        if served > max(state.lease.start, state.read_floor) and not self._excused(event.node, who):
+            by_s = seconds_between(state.lease.start, served)
+            text = f"a lease of r{state.descriptor.range_id} begins {by_s:.3f}s below what {who} has served"
+            self.violated("lease-begins-below", text, lease=state.lease.status(), before=event.before.lease.status())

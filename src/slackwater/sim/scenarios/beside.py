@@ -7,6 +7,7 @@ register_beside    the play: the cluster's traffic and oracles, these programs, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -41,7 +42,7 @@ class Program(Protocol):
 ProgramFactory: TypeAlias = "Callable[[SimRuntime, Cluster, TapeStream], Program]"
 
 
-class TableClient:
+class TableClient(ABC):
     """One session of the native client over every node."""
 
     def __init__(self, runtime: SimRuntime, cluster: Cluster, draw: TapeStream, *, scope: str) -> None:
@@ -73,9 +74,9 @@ class TableClient:
             return False
         return True
 
+    @abstractmethod
     async def _prepare(self) -> None:
         """Make the table if this client is the one that does, and learn of it; repeated until it succeeds."""
-        raise NotImplementedError
 
 
 class Beside:

@@ -32,7 +32,7 @@ LOOK_NS = NS // 4
 LASTS_NS = (NS, 8 * NS)
 """Beyond WITHIN_NS, in which nothing may fall back to the failed node."""
 PAUSE_NS = (6 * NS, 9 * NS)
-"""Long enough for everybody to find each other again."""
+"""Long enough for all nodes to find each other again."""
 
 
 async def fail_gray(cluster: Cluster) -> None:

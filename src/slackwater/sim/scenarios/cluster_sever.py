@@ -1,4 +1,4 @@
-"""A partition made to measure: a leaseholder and some clients on one side, everybody else on the other.
+"""A partition made to measure: a leaseholder and some clients on one side, all others on the other.
 
     { n2, c1, c2, c3 }  │  { n1 (holds r1), n3, c4, c5, c6, op }
 

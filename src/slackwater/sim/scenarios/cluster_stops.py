@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slackwater.hooks import probe
 from slackwater.sim.handles import NS
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ async def rolling_restart(cluster: Cluster) -> None:
             continue
         while not _retired(machine) and (machine.incarnation == life or not _ready(cluster, machine.name)):
             await world.sleep_ns(POLL_NS)
+    probe("cluster.rolled")
     cluster.busy["rolling"] = ""
 
 

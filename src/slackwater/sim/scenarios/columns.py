@@ -54,6 +54,7 @@ SETTINGS = {
     "columns.quiet_period": 0.3,
     "columns.disk_bytes": 1 << 30,
     "columns.build_bytes": 1 << 16,
+    "columns.share": 0.5,
 }
 
 

@@ -284,7 +284,7 @@ class Consumer:
         self.finish()
 
     async def _dawdle(self) -> None:
-        """One transaction on keys of its own beside everybody's, so that no other workload's accounts are upset."""
+        """One transaction on keys of its own beside those of all others, so that no other workload's accounts are upset."""
         draw, facts = self._draw, self._cluster.world.facts
         facts["dawdles"] = number = facts.get("dawdles", 0) + 1
         near = draw.pick(all_keys())[1:-2]
@@ -328,7 +328,7 @@ class Consumer:
         self.finish()
 
     async def _collect_once(self) -> None:
-        """A key of its own, far from all others: the threshold of everybody's ranges must stay where it is."""
+        """A key of its own, far from all others: the threshold of other programs' ranges must stay where it is."""
         key, sender = COLLECTED, self._client.sender
         put = await self._kv.put(key, b"%d" % self._draw.below(1 << 30), timeout=TIMEOUT_S)
         gone = await self._kv.delete(key, timeout=TIMEOUT_S)
@@ -356,7 +356,7 @@ class Consumer:
 
 
 COLLECTED = b"\x04zzz/collected\x00\x01"
-"""`kv(b"zzz/collected")`: above everybody's keys."""
+"""`kv(b"zzz/collected")`: above all other keys."""
 COLLECTED_END = kv(b"zzzz")
 EDGE = kv(b"zzz")
 """Where the collector's range begins: its threshold is raised, and no other."""

@@ -17,7 +17,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from slackwater.catalog.backfill import MISCOUNTED
 from slackwater.errors import SlackwaterError
+from slackwater.sim.checkers.violation import Violation
 from slackwater.sim.faults import FaultKind
 from slackwater.sim.handles import NS
 from slackwater.sim.oracles import following
@@ -33,7 +35,6 @@ from slackwater.sim.scenarios.schema_work import HELD_OPEN, TABLES, make_table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenario import Oracle, Scenario, Workload
     from slackwater.sim.scenarios.cluster_plan import Cluster
     from slackwater.sim.tape import Tape
@@ -57,8 +58,9 @@ SETTINGS = {
     "catalog.poll_interval": 0.5,
     "catalog.lease.duration": 1.0,
     "catalog.lease.abandoned_duration": 1.0,
-    "schema.backfill_chunk": 4,
-    "schema.backfill_rate": 60,
+    "schema.backfill_chunk": 24,
+    "schema.backfill_block": 150,
+    "schema.backfill_rate": 10,
     "schema.backfill_parallel": 2,
 }
 ENDS = frozenset({FaultKind.STOP, FaultKind.KILL, FaultKind.CRASH, FaultKind.PAUSE, FaultKind.CLIENT_PAUSE})
@@ -130,8 +132,10 @@ class Changing:
         return None
 
     def check(self, world: World) -> Iterable[Violation]:
-        """All is judged by oracles."""
-        return ()
+        """A change that found its own index to have more or fewer entries than rows; all else is judged by oracles."""
+        for job in fenced_jobs(world).latest():
+            if MISCOUNTED in job.error:
+                yield Violation("I-30", "entries-miscounted", f"job {job.id} ({job.description}): {job.error}", {})
 
 
 def _plan(tape: Tape, *, nodes: int) -> ClusterPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from slackwater.codec.layout import schema_span
@@ -182,7 +183,8 @@ async def _write(me: Worker, timeout: float) -> None:
     elif way < 9:
         linger_s = draw.between(1, LINGER_S_MAX) if draw.chance(1, 4) else 0
         db._gateways.timeout_s = max(timeout, 3.0 * linger_s)
-        await db.run(lambda tx: _in_transaction(me, tx, name, rows, linger_s))
+        with suppress(Undone):
+            await db.run(lambda tx: _in_transaction(me, tx, name, rows, linger_s))
     elif way < 10:
         await _bulk(db, name, rows)
     else:
@@ -191,6 +193,10 @@ async def _write(me: Worker, timeout: float) -> None:
         await me.dawdle()
         await db.publish(name, [await part.finish()], timeout=timeout)
     probe("schema.play_written")
+
+
+class Undone(Exception):
+    """A client that has changed its mind: its transaction is rolled back, and its intents go."""
 
 
 async def _in_transaction(
@@ -207,6 +213,10 @@ async def _in_transaction(
             if me.draw.chance(1, 2):
                 await tx.get(name, row["id"])  # the write is an intent from here on
                 await me.dawdle()
+    if me.draw.chance(1, 4):
+        await me.dawdle()
+        probe("schema.play_undone")
+        raise Undone
     if linger_s:
         probe("schema.play_lingered")
         await me.client.runtime.clock.sleep(linger_s)

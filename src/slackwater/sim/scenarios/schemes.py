@@ -5,7 +5,8 @@
     frontier   everything that makes closing hard: little lag, short leases, crowded buffers, merges whose right side moves
 
 The same oracles judge all schemes (I-09 … I-16): each promise of whichever kind is in one ledger. `store_wide` is the same with
-that scheme from the first moment to the last, and `ages` with writes that may be half a second old.
+that scheme from the first moment to the last, and with transactions that write late, at the very edge of what is closed; `ages`
+with writes that may be half a second old.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.closedts.activation import Activation
 from slackwater.closedts.kinds import Scheme
+from slackwater.codec.layout import kv
 from slackwater.errors import SlackwaterError
 from slackwater.hooks import probe
 from slackwater.server.cluster_settings import reset_setting, write_setting
@@ -25,6 +27,7 @@ from slackwater.sim.scenario import Play, draw_scenario, register
 from slackwater.sim.scenarios.cluster import SETTLE_S, Traffic, _oracles
 from slackwater.sim.scenarios.cluster_plan import cluster_of
 from slackwater.sim.scenarios.cluster_programs import Client
+from slackwater.sim.scenarios.cluster_worker import finish, operation
 from slackwater.sim.scenarios.frontier import FAULTS, SETTINGS, Shaking, _plan
 
 if TYPE_CHECKING:
@@ -32,11 +35,15 @@ if TYPE_CHECKING:
 
     from slackwater.sim.checkers.violation import Violation
     from slackwater.sim.scenario import Scenario
-    from slackwater.sim.scenarios.cluster_plan import Cluster
+    from slackwater.sim.scenarios.cluster_plan import Cluster, ClusterPlan
+    from slackwater.sim.scenarios.cluster_worker import Worker
     from slackwater.sim.tape import Tape
     from slackwater.sim.world import SimRuntime, World
+    from slackwater.txn import Transaction
 
 MOVE_MEAN_NS = 4 * NS
+TARDY_KEYS = 4
+TARDY_NS = (NS // 5, NS)
 NAME = "closed_timestamp.scheme"
 ACTIVATION = "closed_timestamp.activation"
 SCHEME_SETTINGS = {
@@ -46,6 +53,26 @@ SCHEME_SETTINGS = {
     "closed_timestamp.rest_after": 3.0,
     "feed.poll_interval": 1.0,
 }
+
+
+@operation("tardy")
+async def tardy(me: Worker, timeout: float) -> None:
+    """A transaction that writes long after it has read: what it writes is moved to just above what may be closed."""
+    keys = [kv(b"tar/%02d" % me.draw.below(TARDY_KEYS)) for _ in range(me.draw.between(1, 3))]
+    page = me.cluster.recorder.txn(client=me.number)
+    told: list[int] = []
+
+    async def attempt(txn: Transaction) -> None:
+        page.restart()
+        page.read(keys[0], await txn.get(keys[0]))
+        await me.client.runtime.clock.sleep(me.draw.between(*TARDY_NS) / NS)
+        for key in keys:
+            value = me.unique()
+            page.write(key, value)
+            await txn.put(key, value)
+        told.append(await txn.commit())
+
+    await finish(page, me.kv.run(attempt, timeout=timeout), lambda: page.ok(commit_ts=told[-1]))
 
 
 class Mover:
@@ -113,6 +140,12 @@ def _draw(tape: Tape, duration_s: float) -> Scenario:
     )
 
 
+def _tardy_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
+    """The frontier's, with writers that are late: a command at the very timestamp above which it must lie is common here."""
+    plan = _plan(tape, nodes=nodes)
+    return replace(plan, workloads=(*plan.workloads, *("tardy",) * 6), think_mean_ns=NS // 16)
+
+
 def _only(scheme: Scheme, tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(3, 3), clients=(6, 6), duration_s=duration_s)
     return replace(drawn, settings={**SCHEME_SETTINGS, NAME: int(scheme)}, faults=FAULTS, fault_mean_ns=NS)
@@ -131,9 +164,9 @@ register(
 register(
     Play(
         name="store_wide",
-        summary="the frontier play under the store-wide scheme of 2018",
+        summary="the frontier play under the store-wide scheme of 2018, with writers that are late",
         draw=lambda tape, duration_s: _only(Scheme.STORE_WIDE, tape, duration_s),
-        workloads=lambda: [Traffic(_plan), Shaking(), following.Advances()],
+        workloads=lambda: [Traffic(_tardy_plan), Shaking(), following.Advances()],
         oracles=_oracles,
         settle_s=SETTLE_S,
     )

@@ -2,7 +2,7 @@
 
     s1 … s3     `AsyncDatabase` over every node, on machines of their own, beside the cluster's traffic, operator and faults
 
-Each session counts up a row of its own in one table, in every way there is to write, and reads everybody's rows in every way
+Each session counts up a row of its own in one table, in every way there is to write, and reads the rows of all in every way
 that reads the present, each time through a gateway that is drawn. Rows only grow, so what a session may expect is a number
 per row:
 

@@ -1,7 +1,8 @@
 """Making segments: from the rows of a span, or from the segment that is there and what has changed since.
 
     from rows      every version of the span is walked once; what is live at the anchor becomes columns
-    from columns   the batches of the older segment, with the changes up to the new anchor merged in: no row is walked
+    from columns   the batches of the older segment, with the changes up to the new anchor merged in: no row is walked, and
+                   where nothing has changed the stored bytes are copied
 
 Both are generators that yield after every batch, so that the driver can let other work go first, on a snapshot that
 stays the same throughout. What they return is the index of what they wrote, and the stored keys of every version above the
@@ -107,6 +108,8 @@ def from_rows(
         for found in in_window(reader, Window(start, upto, anchor, MAX), below=False):
             changed += found.keys
     index = writer.finish(upto)
+    assert index.rows == writer.rows, "every row that was read is in the segment (I-38)"
+    assert not pending.rows, "no row is left out"
     pa.default_memory_pool().release_unused()  # what batches took is not needed for long
     assert start < index.end <= end, "a segment is of a part of the span that was asked for"
     return Built(index, changed, writer.size)
@@ -211,6 +214,9 @@ def from_columns(
     """Write the rows of [start, end), a part of the segment's span, at a later anchor; None: rows have to be walked."""
     newest = max(schemas, key=lambda schema: schema.version)
     plan = PlanReader(ScanPlan(tuple(schemas), newest.version))
+    assert segment.anchor <= anchor, "a segment is made anew at a later anchor"
+    assert segment.index.start <= start, "a segment is made anew of a part of its span"
+    assert end <= segment.index.end, "a segment is made anew of a part of its span"
     places = plan.fit(segment)
     if places is None or segment.index.rows > 2 * shape.segment_rows:
         return None
@@ -228,22 +234,20 @@ def _merged_batches(
     window: Window,
     shape: Shape,
 ) -> Generator[int, None, Built]:
-    """Batch by batch; a batch that has grown is divided, one that has nothing left is left out."""
+    """Batch by batch; one of which nothing has changed goes over as it is, one that has nothing left is left out."""
     firsts, anchor = segment.firsts, window.after
     for number in range(segment.batch_of(window.start), max(1, len(firsts))):
-        behind = segment.end_of(number)
         low = max(window.start, firsts[number]) if number else window.start
-        high = min(behind, window.end)
+        high = min(segment.end_of(number), window.end)
+        assert low <= high, "a batch lies inside the span"
         picked = changes.visible(firsts, number, low, high, ts=anchor, bound=anchor)
-        values = changes.values(reader, picked)
-        merge = BatchMerge(segment, number if firsts else None, picked, values, low=low, end=high)
         size = segment.index.batches[number].stored_bytes if firsts else 0
-        columns, begins, keys = merge.columns(plan, places), merge.begins(), merge.keys()
-        parts = max(1, -(-merge.rows // shape.batch_rows), -(-size // (2 * shape.batch_bytes)))
-        rows = max(1, -(-merge.rows // parts))
-        for at in range(0, merge.rows, rows):
-            cut = [array.slice(at, rows) for array in (*columns, begins, keys)]
-            writer.add(cut[:-2], cut[-2], cut[-1], stored_bytes=size // parts)
+        if not picked and writer.takes(segment, number, low, high, rows=shape.batch_rows, size=2 * shape.batch_bytes):
+            writer.add_stored(segment, number)
+        else:
+            values = changes.values(reader, picked)
+            merge = BatchMerge(segment, number if firsts else None, picked, values, low=low, end=high)
+            _add_merged(writer, merge, plan, places, shape, size)
         yield size
         if high >= window.end:
             break
@@ -252,3 +256,15 @@ def _merged_batches(
     pa.default_memory_pool().release_unused()
     assert index.start == window.start, "a segment that is made anew is of the same span"
     return Built(index, changed, writer.size)
+
+
+def _add_merged(
+    writer: SegmentWriter, merge: BatchMerge, plan: PlanReader, places: Sequence[int | None], shape: Shape, size: int
+) -> None:
+    """Add what has become of a batch of so many stored bytes; one that has grown is divided."""
+    columns, begins, keys = merge.columns(plan, places), merge.begins(), merge.keys()
+    parts = max(1, -(-merge.rows // shape.batch_rows), -(-size // (2 * shape.batch_bytes)))
+    rows = max(1, -(-merge.rows // parts))
+    for at in range(0, merge.rows, rows):
+        cut = [array.slice(at, rows) for array in (*columns, begins, keys)]
+        writer.add(cut[:-2], cut[-2], cut[-1], stored_bytes=size // parts)

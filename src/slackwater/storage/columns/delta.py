@@ -53,13 +53,14 @@ class Room:
 
     def take(self, size: int) -> bool:
         """Whether so much may be kept; it then counts until it is given back."""
+        assert size >= 0, "what is kept has a size"
         if self.used + size > self.limit:
             return False
         self.used += size
         return True
 
     def give_back(self, size: int) -> None:
-        """So much is not kept any more."""
+        """Give back the room of what is no longer kept."""
         self.used -= size
         assert self.used >= 0, "no more is given back than was taken"
 
@@ -67,15 +68,17 @@ class Room:
 class Bucket:
     """The changes in the span of one batch, in the order in which they were applied."""
 
-    __slots__ = ("_marks", "kept", "numbers", "size", "stored")
+    __slots__ = ("_all", "_marks", "kept", "numbers", "size", "stored")
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         """The place of each in the delta."""
         self.stored: list[bytes] = []
         self._marks: Array = np.zeros(0, np.uint64)
+        self._all: tuple[int, Array] = 0, np.zeros(0, bool)
+        """The mark of the newest of so many, and a mask of all of them. One value: reads on several threads replace it."""
         self.kept: tuple[Array, Any] | None = None
-        """Which changes a read saw, and what it made of them."""
+        """Which changes a read saw, and what it made of them; the mask is not copied."""
         self.size = 0
         """Bytes that this takes of the room."""
 
@@ -86,7 +89,23 @@ class Bucket:
         if len(known) < count:
             raw = b"".join([stored[-8:] for stored in self.stored[len(known) : count]])
             self._marks = known = np.concatenate([known, np.frombuffer(raw, ">u8").astype(np.uint64)])
+            assert len(known) == count, "a timestamp for every change"
         return known[:count]
+
+    def seen(self, count: int, mark: int) -> Array:
+        """Which of the first `count` a read at a timestamp with this mark sees.
+
+        Most reads see all of them, and get the same array as the read before: by that they know what was made of it.
+        """
+        newest, known = self._all
+        if len(known) == count and mark <= newest:
+            return known
+        marks = self.marks(count)
+        mask: Array = marks >= mark
+        if mask.all():
+            self._all = int(marks.min()), mask
+        assert len(mask) == count, "a read sees or does not see each change"
+        return mask
 
 
 class VisibleChanges(NamedTuple):
@@ -101,6 +120,8 @@ class VisibleChanges(NamedTuple):
         kept = self.bucket.kept
         if kept is None or len(kept[0]) > len(self.mask):
             return None
+        if kept[0] is self.mask:
+            return kept[1]
         known = len(kept[0])
         same = np.array_equal(self.mask[:known], kept[0]) and not self.mask[known:].any()
         return kept[1] if same else None
@@ -153,6 +174,7 @@ class Delta:
                 bucket.stored.append(stored)
                 bucket.numbers.append(place)
             self._filed = max(self._filed, count)
+        assert self._filed <= len(self.stored), "what is filed was written"
         found = self._buckets.get(number)
         assert found is None or len(found.stored) == len(found.numbers), "a number for every change"
         upto = 0 if found is None else bisect_left(found.numbers, count)
@@ -175,10 +197,12 @@ class Delta:
         with self._room.guard:
             self._room.give_back(bucket.size)
             self._bytes -= bucket.size
+            assert self._bytes >= 0, "a delta gives back no more than it took"
             bucket.kept, bucket.size = None, 0
         if self._took(size):
             shown = np.flatnonzero(seen.mask)
-            bucket.kept = seen.mask[: int(shown[-1]) + 1 if len(shown) else 0], made
+            last = int(shown[-1]) + 1 if len(shown) else 0
+            bucket.kept = seen.mask if last == len(seen.mask) else seen.mask[:last], made
             bucket.size = size
 
     def grew(self, seen: VisibleChanges, size: int) -> bool:
@@ -197,9 +221,10 @@ class Delta:
             return True
 
     def close(self) -> None:
-        """Its segment is gone: give the room back."""
+        """Give the room back: the segment is gone."""
         with self._room.guard:
             self._closed = True
+            assert self._bytes >= 0, "a delta gives back what it took"
             self._room.give_back(self._bytes)
             self._bytes = 0
             self._values = {}
@@ -239,9 +264,8 @@ class DeltaView:
         if found is None:
             return UNCHANGED
         bucket, count = found
-        marks = bucket.marks(count)
-        mask: Array = marks >= _mark(ts)
-        if bound > ts and (marks[~mask] >= _mark(bound)).any():
+        mask = bucket.seen(count, _mark(ts))
+        if bound > ts and (bucket.marks(count)[~mask] >= _mark(bound)).any():
             return None  # one of them is uncertain
         return VisibleChanges(bucket, mask) if mask.any() else UNCHANGED
 
@@ -266,7 +290,7 @@ def _mark(ts: Timestamp) -> int:
 
 
 def visible_changes(stored: Sequence[bytes], *, ts: Timestamp, bound: Timestamp) -> list[bytes]:
-    """Of changes in order, the newest of each key at or below `ts`; those in (ts, bound] are uncertain."""
+    """The newest of each key at or below `ts`, of changes in order; those in (ts, bound] are uncertain."""
     newest, first = suffix(ts), suffix(bound)
     picked: list[bytes] = []
     last = b""

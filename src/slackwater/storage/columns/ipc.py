@@ -79,6 +79,7 @@ def packed_columns(batch: Any) -> list[Packed]:
         at += count
     if at != len(buffers):
         raise DecodeError("a record batch has other buffers than its columns", columns=len(nodes), buffers=len(buffers))
+    assert all(column.rows == batch.num_rows for column in columns), "every column has every row"
     return columns
 
 
@@ -104,6 +105,8 @@ def message(rows: int, columns: Sequence[Packed]) -> Message:
         places.append(begins)
     assert at % ALIGNMENT == 0, "buffers are aligned"
     assert len(nodes) == len(columns) == len(places), "a node for every column"
+    assert all(column.rows == rows for column in columns), "every column has every row"
+    assert len(pairs) == sum(len(column.buffers) for column in columns), "a place for every buffer"
     head = _head(rows, nodes, pairs, at)
     return Message([head, *body], [[len(head) + begin for begin in begins] for begins in places])
 

@@ -59,7 +59,7 @@ class Placed:
         """The values of rows that are there now, in key order."""
         self.written = [stored for stored, value in zip(picked, values, strict=True) if value]
         """Their stored keys."""
-        places = at.astype(np.int32)
+        places = at.astype(np.intp, copy=False)
         self.places = Places(places[there & ~alive], places[there & alive], places[alive & ~there])
         known = there[alive]
         self._order: Any = None
@@ -75,6 +75,7 @@ class Placed:
 
     def fresh(self, arrays: Sequence[Any]) -> list[Any]:
         """Columns of the live rows, in the order of their places."""
+        assert all(len(array) == len(self.live) for array in arrays), "a value of every column for every live row"
         return list(arrays) if self._order is None else [pc.take(array, self._order) for array in arrays]
 
     def decoded(self, plan: PlanReader) -> list[Any]:
@@ -84,6 +85,7 @@ class Placed:
     def patch(self, plan: PlanReader) -> Patch:
         """These changes for a reader that merges them itself."""
         fresh = pa.RecordBatch.from_arrays(self.decoded(plan)[: plan.count], schema=plan.schema)
+        assert not plan.count or fresh.num_rows == len(self.live), "a patch has a row for every place that it names"
         removed, replaced, inserted = (places.astype("<i4").tobytes() for places in self.places)
         return Patch(0, removed, replaced, inserted, pack(fresh))
 

@@ -61,6 +61,8 @@ class Piece(NamedTuple):
     bytes_read: int
     upto: bytes
     patch: Patch | None = None
+    remade: int = 0
+    """Rows of the batch, if changes were merged into it that no read before had merged."""
 
 
 class PlanReader:
@@ -197,7 +199,8 @@ def read_segment(
             batch = _filtered(plan, merge.columns(plan, places), merge.rows)
             packed = pack(batch)
             assert batch.num_rows <= merge.rows, "a filter adds no rows"
-            piece = Piece(packed, batch.num_rows, merge.rows, len(packed), upto)
+            remade = merge.rows if picked else 0
+            piece = Piece(packed, batch.num_rows, merge.rows, len(packed), upto, remade=remade)
         yield piece
         at = upto
         number += upto == behind
@@ -214,7 +217,9 @@ def _stored_piece(
 ) -> Piece | None:
     """A whole batch as it is stored, with a patch for what has changed; None: that is too much for one answer."""
     rows, patch, more = segment.index.batches[number].rows, None, 0
+    remade = 0
     if len(seen.mask):
+        remade = rows if seen.made() is None else 0
         placed = _placed(segment, number, changes, seen, reader)
         if placed is None:
             return None
@@ -226,7 +231,7 @@ def _stored_piece(
                 placed.patches[plan] = patch
         rows, more = placed.rows(rows), len(patch.fresh)
     made = message(segment.index.batches[number].rows, segment.packed(number, stored)).joined()
-    return Piece(memoryview(made), rows, rows, len(made) + more, segment.end_of(number), patch)
+    return Piece(memoryview(made), rows, rows, len(made) + more, segment.end_of(number), patch, remade)
 
 
 def _placed(segment: Segment, number: int, changes: DeltaView, seen: VisibleChanges, reader: Reader) -> Placed | None:
@@ -264,6 +269,7 @@ def _filtered(plan: PlanReader, arrays: list[Any], rows: int) -> Any:
     for place, keep in plan.filters:
         found = keep(arrays[place])
         mask = found if mask is None else mask & found
+        assert len(mask) == rows, "an answer for every row"
     arrays = arrays[: plan.count]
     if mask is not None and not mask.all():
         rows = int(mask.sum())
@@ -324,7 +330,9 @@ class BatchMerge:
         assert all(len(base) == high - low for base in bases), "every column has every row"
         if self._changes is None or not bases:
             return bases
-        return merged(bases, self._changes.decoded(plan), self._changes.places)
+        arrays = merged(bases, self._changes.decoded(plan), self._changes.places)
+        assert all(len(array) == self.rows for array in arrays), "every column has every row"
+        return arrays
 
     def keys(self) -> Any:
         """The keys of all rows."""
@@ -333,7 +341,9 @@ class BatchMerge:
         base = next(self._stored([len(self._segment.places) + 1])) if held is None else held.slice(low, high - low)
         if self._changes is None:
             return base
-        return self._with(base, pa.array([stored[:-8] for stored in self._changes.written], pa.binary()))
+        keys = self._with(base, pa.array([stored[:-8] for stored in self._changes.written], pa.binary()))
+        assert len(keys) == self.rows, "a key for every row"
+        return keys
 
     def begins(self) -> Any:
         """When each row was written."""
@@ -341,7 +351,9 @@ class BatchMerge:
         if self._changes is None:
             return base
         marks = np.frombuffer(b"".join(stored[-8:] for stored in self._changes.written), ">u8")
-        return self._with(base, pa.array((~marks.astype(np.uint64)).astype(np.int64), pa.int64()))
+        begins = self._with(base, pa.array((~marks.astype(np.uint64)).astype(np.int64), pa.int64()))
+        assert len(begins) == self.rows, "a time for every row"
+        return begins
 
     def _with(self, base: Any, fresh: Any) -> Any:
         assert self._changes is not None, "there is something to merge"

@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +126,31 @@ class SegmentWriter:
         batch = pa.RecordBatch.from_arrays([*columns, begins, keys], schema=stored_schema(self._schema))
         if not batch.num_rows:
             return
-        packed = packed_columns(batch)
-        made = message(batch.num_rows, packed)
+        self._note(columns)
+        self._store(packed_columns(batch), StoredBatch(keys[0].as_py(), batch.num_rows, stored_bytes, []))
+
+    def takes(self, segment: Segment, number: int, low: bytes, high: bytes, *, rows: int, size: int) -> bool:
+        """Whether a batch may go over as it is: the same columns, all of it in [low, high), and not too large."""
+        if not segment.firsts or segment.index.schema != self._schema:
+            return False
+        batch = segment.index.batches[number]
+        whole = low <= batch.first and high == segment.end_of(number)
+        return whole and batch.rows <= rows and batch.stored_bytes <= size
+
+    def add_stored(self, segment: Segment, number: int) -> None:
+        """Add a batch of another segment of the same version of the table as it is; `SegmentDamaged` unless that is whole."""
+        assert segment.index.schema == self._schema, "the same columns"
+        stored = segment.index.batches[number]
+        packed = segment.packed(number, range(len(stored.chunks)))
+        for place, (_, column) in enumerate(self._ordered):
+            extremes = segment.statistics(column.id)
+            self._lows[place].append(... if extremes is None else extremes[0][number])
+            self._highs[place].append(... if extremes is None else extremes[1][number])
+        self._store(packed, stored)
+
+    def _store(self, packed: Sequence[Packed], batch: StoredBatch) -> None:
+        """Write the columns of a batch; of `batch` everything but where they lie."""
+        made = message(batch.rows, packed)
         base = self.size
         chunks = [
             ColumnChunk(
@@ -136,12 +160,11 @@ class SegmentWriter:
             )
             for column, places in zip(packed, made.places, strict=True)
         ]
-        assert len(chunks) == len(columns) + 2, "a chunk for every column, the timestamps and the keys"
-        self._note(columns)
+        assert len(chunks) == len(self._schema.columns) + 2, "a chunk for every column, the timestamps and the keys"
         self._put(made.joined())
-        self._batches.append(StoredBatch(keys[0].as_py(), batch.num_rows, stored_bytes, chunks))
+        self._batches.append(StoredBatch(batch.first, batch.rows, batch.stored_bytes, chunks))
         assert len(self._batches) < 2 or self._batches[-2].first < self._batches[-1].first, "batches are in key order"
-        self.rows += batch.num_rows
+        self.rows += batch.rows
         assert self.rows == sum(batch.rows for batch in self._batches), "rows are counted once"
 
     def finish(self, end: bytes) -> SegmentIndex:
@@ -151,7 +174,9 @@ class SegmentWriter:
         statistics = self._statistics().to_pybytes()
         index = SegmentIndex(self._schema, self._anchor, self._start, end, self.rows, self._batches, statistics)
         assert not self._batches or self._start <= self._batches[0].first < end, "keys lie inside the span"
+        assert index.rows == sum(batch.rows for batch in index.batches), "rows are counted once"
         raw = _encoder.encode(index)
+        assert _decoder.decode(raw).batches == index.batches, "the index of a segment reads as it is written"
         self._put(raw)
         self._put(_TRAILER.pack(len(raw), zlib.crc32(raw), MAGIC))
         return index
@@ -193,6 +218,8 @@ class Segment:
         self.anchor = Timestamp(self.index.anchor)
         self.fields = stored_schema(self.index.schema)
         self.firsts = [batch.first for batch in self.index.batches]
+        assert all(one < other for one, other in pairwise(self.firsts)), "batches are in key order"
+        assert self.index.rows == sum(batch.rows for batch in self.index.batches), "rows are counted once"
         self.places = {column.id: at for at, column in enumerate(self.index.schema.columns)}
         self._statistics: Any = None
 
@@ -208,6 +235,7 @@ class Segment:
 
     def end_of(self, number: int) -> bytes:
         """Where the span of a batch ends."""
+        assert 0 <= number <= len(self.firsts), "a batch of this segment"
         return self.firsts[number + 1] if number + 1 < len(self.firsts) else self.index.end
 
     def packed(self, number: int, places: Sequence[int]) -> list[Packed]:
@@ -281,7 +309,7 @@ def stored_schema(schema: TableSchema) -> Any:
 
 
 def checksum(buffers: Sequence[memoryview]) -> int:
-    """Of the buffers of one column."""
+    """The checksum of the buffers of one column."""
     found = 0
     for buffer in buffers:
         found = zlib.crc32(buffer, found)

@@ -42,6 +42,7 @@ from slackwater.codec.layout import (
 from slackwater.errors import SegmentDamaged, StorageError
 from slackwater.hooks import level, probe
 from slackwater.runtime.seam import Family
+from slackwater.settings import describe
 from slackwater.storage.columns.delta import Delta, DeltaView, Room
 
 if TYPE_CHECKING:
@@ -56,8 +57,10 @@ DELTA_MIN = 4096
 """So many changes are always kept track of, however small the segment is."""
 DELTA_SHARE = 4
 """A segment of which one row in so many has changed is of no use any more."""
-MAKING_MAX = 1 << 16
+MAKING_MAX = 1 << 17
 """Changes during the making of a segment: with more, the span is being loaded, and the segment comes later."""
+assert MAKING_MAX >= DELTA_MIN, "what is always kept track of does not spoil a segment in the making"
+assert describe("columns.delta_percent").safe[1] <= 100 / DELTA_SHARE, "a segment can be made anew before it is worn"
 LOADED_AT_ONCE = 256
 WANTED_MAX = 64
 WRITTEN_MAX = 4096
@@ -87,7 +90,7 @@ _keys = msgspec.msgpack.Decoder(list[bytes])
 class KeptSegment:
     """One segment of a store."""
 
-    __slots__ = ("_files", "_segment", "broken", "delta", "parts", "record", "uses")
+    __slots__ = ("_files", "_segment", "broken", "delta", "parts", "record", "remade_rows", "uses")
 
     def __init__(self, files: Files, record: SegmentRecord, delta: Delta, *, parts: int) -> None:
         self._files = files
@@ -99,22 +102,29 @@ class KeptSegment:
         """Why it cannot be used any more."""
         self.uses = 0
         """Pages that came from it since it was made, or since the store began."""
+        self.remade_rows = 0
+        """Rows of batches into which reads have merged changes that no read before had merged."""
         self._segment: Segment | None = None
 
     @property
     def anchor(self) -> Timestamp:
-        """It holds what was live here."""
+        """The timestamp at which the segment shows its rows."""
         return Timestamp(self.record.anchor)
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of the segment's file."""
         return file_name(self.record.number)
 
     @property
     def worn(self) -> bool:
         """Whether more has changed than is worth keeping track of."""
-        return len(self.delta) > max(DELTA_MIN, self.record.rows // DELTA_SHARE)
+        return len(self.delta) > self.worn_at
+
+    @property
+    def worn_at(self) -> int:
+        """How many changes are worth keeping track of."""
+        return max(DELTA_MIN, self.record.rows // DELTA_SHARE)
 
     def opened(self) -> Segment:
         """The segment, opened when it is first wanted; on any thread."""
@@ -193,7 +203,11 @@ class Shelf:
         self.row_pages = 0
         """Pages of scans that were made of rows."""
         self.made = 0
+        self.making_s = 0.0
+        """How long pieces of work that made segments took, without the pauses between them."""
         self.damaged = 0
+        self.damage = ""
+        """What was wrong with the last one that was damaged."""
 
     def __iter__(self) -> Iterator[KeptSegment]:
         return iter(self._kept)
@@ -232,6 +246,7 @@ class Shelf:
 
     def begin(self, start: bytes, end: bytes) -> Making:
         """A segment of this span is about to be made from a snapshot of this moment."""
+        assert start < end, "a segment is of a span"
         making = Making(self._next, start, end)
         assert all(kept.record.number < making.number for kept in self._kept), "numbers of files are used once"
         self._next += 1
@@ -239,7 +254,7 @@ class Shelf:
         return making
 
     def end(self, making: Making) -> None:
-        """Nothing is made any more."""
+        """End the making of a segment."""
         self._makings.remove(making)
 
     def install(self, making: Making, built: Built, batch: WriteBatch) -> tuple[KeptSegment, Noted]:
@@ -252,6 +267,9 @@ class Shelf:
         stored = [s for s in making.stored if index.start <= s[:-VERSION_BYTES] < index.end]
         delta = Delta(dict.fromkeys([*built.changed, *stored]), self._room)
         kept = KeptSegment(self._files, record, delta, parts=int(bool(delta)))
+        assert all(index.start <= s[:-VERSION_BYTES] < index.end for s in delta.stored[:1]), (
+            "changes are of the segment's span"
+        )
         batch.put(Family.LOCAL, column_segment(record.number), _encoder.encode(record))
         if delta:
             batch.put(Family.LOCAL, column_delta(record.number, 0), _encoder.encode(delta.stored))
@@ -260,7 +278,8 @@ class Shelf:
         return kept, replaced
 
     def installed(self, kept: KeptSegment, replaced: Noted) -> None:
-        """Its record was written: it takes the place of what it covers."""
+        """Put a segment whose record was written in the place of what it covers."""
+        assert all(kept.record.number != other.record.number for other in self._kept), "a segment is installed once"
         self._taken_out(replaced)
         self._insert(kept)
         assert all(one.record.end <= other.record.start for one, other in pairwise(self._kept)), (
@@ -277,11 +296,14 @@ class Shelf:
             self._remove(kept)
             if kept.broken:
                 self.damaged += 1
+                self.damage = reason
                 self.findings.append(f"a file of columns was dropped and will be made again: {reason}")
                 del self.findings[:-FINDINGS_MAX]
 
     def anchored(self, kept: KeptSegment, anchor: Timestamp, batch: WriteBatch) -> None:
-        """Nothing has changed up to a later anchor: the segment is as good as made there."""
+        """Move a segment's anchor up, because nothing has changed since: it is as good as made there."""
+        assert anchor >= kept.anchor, "an anchor only moves on"
+        assert not kept.delta, "a segment moves on only where nothing has changed"
         kept.record = structs.replace(kept.record, anchor=anchor)
         batch.put(Family.LOCAL, column_segment(kept.record.number), _encoder.encode(kept.record))
 
@@ -316,6 +338,7 @@ class Shelf:
             self.on_want()
         while len(self.wanted) > WANTED_MAX:
             del self.wanted[next(iter(self.wanted))]
+        assert table_id in self.wanted, "the table that was just wanted is remembered"
 
     def last_write(self, start: bytes) -> int:
         """The number of the last batch that wrote into the index whose span begins here; 0: none that is known."""
@@ -391,6 +414,7 @@ class Shelf:
             return
         stored.sort()
         keys = [version[:-VERSION_BYTES] for version in stored]  # in the same order: keys are prefix-free
+        assert keys[0] <= keys[-1], "keys are in the order of their versions"
         for kept in self.overlapping(keys[0], keys[-1] + b"\x00"):
             if kept in noted.gone:
                 continue
@@ -431,12 +455,15 @@ class Shelf:
         at = bisect_left(self._starts, kept.record.start)
         self._starts.insert(at, kept.record.start)
         self._kept.insert(at, kept)
+        assert at == 0 or self._kept[at - 1].record.end <= kept.record.start, "segments do not overlap"
+        assert kept.record.start < kept.record.end, "a segment is of a span"
         assert len(self._starts) == len(self._kept), "a start for every segment"
 
     def _remove(self, kept: KeptSegment) -> None:
         at = self._kept.index(kept)
         del self._kept[at], self._starts[at]
         assert len(self._starts) == len(self._kept), "a start for every segment"
+        assert kept not in self._retired, "a file is removed once"
         self._retired.append(kept)
         kept.delta.close()
 
@@ -448,7 +475,7 @@ class Shelf:
 
 
 def file_name(number: int) -> str:
-    """Of a segment's file."""
+    """The name of a segment's file."""
     return f"{number:016x}"
 
 

@@ -1,6 +1,6 @@
 """Every node's copy of the zones, and what follows from it for closing.
 
-    range 1  system("config", …) ── announced, and polled ──► SpanWatch ──► PolicyBook ──► every replica's `Closing.policy`
+    range 1  system("config", …) ── announced, and polled ──► ZoneFollower ──► PolicyBook ──► every replica's `Closing.policy`
                                                               ├──► the side transport asks every range again
                                                               └──► `zones`: how long history is kept, for garbage collection
 
@@ -45,7 +45,7 @@ READ_TIMEOUT_S = 4.0
 """The copy is read again soon anyway."""
 
 
-class SpanWatch:
+class ZoneFollower:
     """One node's copy."""
 
     def __init__(
@@ -139,9 +139,9 @@ def policies_of(configs: Sequence[ZoneConfig], *, rtt_step: int) -> SpanPolicies
     return SpanPolicies([(b"", KV_PREFIX, SYSTEM_POLICY), *users], default=default)
 
 
-def span_watch(member: Member) -> SpanWatch:
+def zone_follower(member: Member) -> ZoneFollower:
     """The copy of one node."""
-    return SpanWatch(
+    return ZoneFollower(
         book=member.policies,
         read=partial(read_zones, member.kv, timeout=READ_TIMEOUT_S),
         settings=member.settings,
