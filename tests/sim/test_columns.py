@@ -2,10 +2,8 @@
 
 from collections import Counter
 
-import pytest
-
 from slackwater.sim.run import SimJob, run_job
-from slackwater.sim.scenario import PLANTED
+from tests.sim.hunt import hunt
 
 DONE = (
     "columns.wrote",
@@ -30,10 +28,4 @@ def test_columns_are_what_rows_are() -> None:
 
 
 def test_columns_that_show_something_else_are_found_out() -> None:
-    bug = "X-COLUMNS-UNNOTED"
-    for seed in range(5100, 5108):
-        result = run_job(SimJob(seed=seed, play="columns", planted=(bug,), duration_s=25.0))
-        if not result.passed:
-            assert result.oracle in PLANTED[bug].expected, result.summary
-            return
-    pytest.fail("it survived")
+    hunt("X-COLUMNS-UNNOTED", first=5100, duration_s=25.0)

@@ -13,9 +13,9 @@ from slackwater.protocol.closedts.frontier import CannotClose
 from slackwater.protocol.range import requests
 from slackwater.replica.driver.leasing import LeaseUse
 from slackwater.sim.handles import NS
-from slackwater.sim.run import SimJob, run_job
-from slackwater.sim.scenario import PLANTED, load
+from slackwater.sim.scenario import load
 from tests.sim.cluster import Cluster, play
+from tests.sim.hunt import hunt
 
 if TYPE_CHECKING:
     from slackwater.replica.driver import Replica
@@ -152,15 +152,8 @@ def test_what_a_follower_was_promised_outlives_all_but_a_crash(how: str) -> None
     play(story, settings=SETTINGS)
 
 
-@pytest.mark.parametrize(("name", "seeds"), [("X-CLOSED-FORGOTTEN", 4)])
-def test_a_planted_bug_is_killed_by_its_oracle(name: str, seeds: int) -> None:
-    bug = PLANTED[name]
-    for seed in range(seeds):
-        result = run_job(SimJob(seed=seed, play=bug.play, planted=(name,)))
-        if not result.passed:
-            assert result.oracle in bug.expected, f"{result.oracle} {result.summary}"
-            return
-    pytest.fail("it survived")
+def test_a_replica_that_forgets_what_it_closed_is_found_out() -> None:
+    hunt("X-CLOSED-FORGOTTEN")
 
 
 @pytest.mark.parametrize("bug", ["", "X-ENDED-UNHEARD"])
