@@ -10,8 +10,13 @@ The `slackwater` format needs no registration: Spark finds `pyspark_slackwater` 
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import socket
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +45,10 @@ _LOCAL = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.shuffle.partitions": "4",
 }
+_SOCKET_NAME_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
+"""What Spark adds to the directory of its sockets."""
+_SOCKET_PATH_MAX = 100
+"""Systems allow 104 to 108 bytes."""
 
 
 def session(
@@ -87,7 +96,26 @@ def _settings(*, master: str, remote: str | None, config: Mapping[str, object]) 
         chosen |= _DEFAULTS
         if (remote or master).startswith("local"):
             chosen |= _LOCAL
+            chosen |= _socket_files()
     return chosen | {name: _text(value) for name, value in config.items()}
+
+
+@cache
+def _socket_files() -> dict[str, str]:
+    """Settings by which rows pass from Python workers to a JVM on this machine through files that are sockets, not TCP.
+
+    They lie in a directory of this user's own, which goes when the process ends: Spark asks for no password on them.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        return {}
+    directory = tempfile.mkdtemp(prefix="slackwater-spark-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    if len(os.fsencode(directory)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_MAX:
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": directory,
+    }
 
 
 def _text(value: object) -> str:
