@@ -66,7 +66,7 @@ def schemas(draw, *, columns_max: int = 10):
 @st.composite
 def column(draw, column_id: int, ctype: ColumnType | None = None):
     ctype = draw(column_types) if ctype is None else ctype
-    default = draw(st.none() | values(ctype))
+    default = draw(st.none() | values(ctype).filter(lambda value: value == value))  # NaN is refused
     nullable = default is None or draw(st.booleans())
     return Column(column_id, f"c{column_id}", ctype, nullable, default)
 
