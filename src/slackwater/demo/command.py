@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace, directory: Path) -> int:
 
 
 def _steps(screen: Screen, options: argparse.Namespace, directory: Path) -> int:
-    spark = None if options.no_spark else _start_spark()
+    spark = None if options.no_spark else _start_spark(directory)
     with LocalCluster(directory, log=options.log) as cluster:
         screen.step(f"Three nodes in three regions, on a {options.log} log", INTRODUCTION)
         with screen.waiting("three processes start and find each other"):
@@ -114,10 +114,10 @@ def _steps(screen: Screen, options: argparse.Namespace, directory: Path) -> int:
     return 0 if all(check.held for check in checks) else 1
 
 
-def _start_spark() -> Future[SparkSession]:
+def _start_spark(directory: Path) -> Future[SparkSession]:
     from slackwater.demo import spark_steps
 
-    return spark_steps.start()
+    return spark_steps.start(directory)
 
 
 def _open_shop(screen: Screen, db: Database) -> None:

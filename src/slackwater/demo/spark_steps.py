@@ -38,12 +38,20 @@ IDLE_S, IDLE_POLL_S = 10.0, 0.02
 TRIGGER = "1 second"
 
 
-def start() -> Future[SparkSession]:
-    """A session, some seconds from now."""
+def start(directory: Path) -> Future[SparkSession]:
+    """A session, some seconds from now; its journal is in a directory."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="spark")
-    started: Future[SparkSession] = pool.submit(slackwater.spark.session, app="slackwater demo", master="local[2]")
+    started = pool.submit(_session, directory / "spark.journal")
     pool.shutdown(wait=False)
     return started
+
+
+def _session(journal: Path) -> SparkSession:
+    spark = slackwater.spark.session(app="slackwater demo", master="local[2]")
+    # Workers whose rows Spark needs no more, when a stream is stopped, say "Broken pipe". Spark's own errors stay on the screen.
+    jvm: Any = spark._jvm
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(str(journal)))
+    return spark
 
 
 def snapshots(stage: Stage, spark: SparkSession) -> list[DemoCheck]:
