@@ -14,7 +14,8 @@ Rules
     1  No caller sees a feed that is behind its replica: `feed` is the only way to it, and it settles. In particular a barrier is
        believed, a snapshot joined and a resolved timestamp worked out only with everything applied up to then in it.
     2  Runs are settled in the order in which they were applied. Those that only commit versions are joined; one that touches
-       locks, the bounds of the range or the GC threshold is settled alone, and if it has locks, entry by entry.
+       locks, the bounds of the range or the GC threshold, or that collects versions, is settled alone, and if it has locks or
+       collects, entry by entry: a replica that catches up may apply a commit and its collection together.
     3  What waits is bounded: by `WAITING_RUNS_MAX`, a run of `WAITING_ROWS_MAX` rows does not wait at all, and the caller that
        publishes comes by every `feed.publish_interval`. A consumer that takes nothing is found out then (I-22).
     4  What is remembered beyond a restart (`index.py`) is written right before the store flushes, with everything settled.
@@ -136,6 +137,7 @@ class Attached:
             and before.descriptor is after.descriptor
             and before.gc_threshold == after.gc_threshold
             and before.kept is after.kept
+            and not _collects(data)
         )
         if plain and waiting and waiting[-1].run is None:
             rows = waiting[-1].join(after, data)
@@ -175,9 +177,10 @@ class Attached:
         self._engine.write(batch)
 
     def _taken_in(self, waits: _Waiting) -> list[Effect]:
-        """What waits: one block, but entry by entry where the order of locks or the bounds of the range matter."""
+        """What waits: one block, but entry by entry where their order or the bounds of the range matter."""
         before, after, run = waits.before, waits.after, waits.run
-        alone = run is None or len(run) == 1 or not waits.batch.writes[Family.LOCK]
+        data, locks, _ = waits.batch.writes
+        alone = run is None or len(run) == 1 or not (locks or _collects(data))
         if run is None or (alone and before.descriptor is after.descriptor):
             return self._entry(waits.batch, before, after)
         effects: list[Effect] = []
@@ -248,6 +251,14 @@ class Attached:
         feed = self.feed
         feed.forward_closed(self.replica.closing.closed())
         return feed.publish(quiet=quiet)
+
+
+def _collects(data: dict[bytes, bytes | None]) -> bool:
+    """Whether versions are collected by a batch; those of several entries then do not show what the first ones committed."""
+    values = data.values()
+    return (
+        not all(values) and None in values
+    )  # the first test costs a tenth of the second; deletions make it false, too
 
 
 def stored_index(replica: Replica) -> TimeIndex:

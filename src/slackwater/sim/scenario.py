@@ -178,7 +178,7 @@ MIX = (
     *("policies", "frontier", "cluster", "feeds_back", "cluster", "kernel"),
     *("cluster", "snapshots", "cluster", "feeds_tight", "gateways", "late"),
     *("cluster", "feeds_tables", "feeds_lead", "feeds_lag", "sessions", "feeds_gc"),
-    *("refetch", "cluster", "gray", "jobs", "collecting", "columns", "cluster", "cluster"),
+    *("refetch", "cluster", "gray", "jobs", "collecting", "columns", "feeds_behind", "cluster"),
     *("schemes", "store_wide", "cluster", "ages", "schema", "cluster"),
     *("refetch", "columns", "cluster", "schema", "jobs", "collecting", "cluster"),
 )

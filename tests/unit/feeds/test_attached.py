@@ -14,7 +14,7 @@ from slackwater.feeds.rangefeed import WantSlot
 from slackwater.model.descriptors import Generation, LeaseAppliedIndex, RangeDescriptor
 from slackwater.model.ids import NodeId, Position, RangeId
 from slackwater.model.spans import Span
-from slackwater.protocol.feeds.events import Changes, Ended, EndReason
+from slackwater.protocol.feeds.events import Changes, Ended, EndReason, Resolved
 from slackwater.replica.driver import DetachReason
 from slackwater.runtime.seam import Family
 from slackwater.settings import Settings
@@ -125,6 +125,35 @@ def test_a_batch_that_was_applied_is_not_what_others_are_joined_into() -> None:
         world.apply(batch)
     assert [len(batch.writes[Family.DATA]) for batch in batches] == [1, 1, 1]
     assert world.take()[0].timestamps == [11, 12, 13]
+
+
+def collect(name: bytes, ts: int) -> WriteBatch:
+    batch = WriteBatch()
+    batch.delete(Family.DATA, versioned(kv(name), Timestamp(ts)))
+    return batch
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one run", "in two"])
+def test_what_was_committed_and_collected_before_a_look_is_told(*, together: bool) -> None:
+    world = Range()
+    batches = [commit((b"k", 11)), commit((b"k", 12)), collect(b"k", 11)]
+    for run in [batches] if together else [[batch] for batch in batches]:
+        world.apply(*run)
+    world.apply(WriteBatch(), closed=Timestamp(12))
+    world.attached._owner.follow(world.attached, world.attached.publish(quiet=True))
+    told = world.take()
+    assert [ts for event in told if isinstance(event, Changes) for ts in event.timestamps] == [11, 12]
+    assert isinstance(told[-1], Resolved)
+    assert told[-1].ts == 12
+
+
+def test_deletions_are_events_and_are_joined() -> None:
+    world = Range()
+    for ts in (11, 12):
+        batch = commit((b"k", ts))
+        batch.put(Family.DATA, versioned(kv(b"m"), Timestamp(ts)), b"")
+        world.apply(batch)
+    assert world.take()[0].timestamps == [11, 11, 12, 12], "one block"
 
 
 def test_what_waits_is_bounded() -> None:

@@ -139,6 +139,15 @@ plant(
 )
 plant(
     PlantedBug(
+        "X-FEED-COLLECTED",
+        "a replica that catches up applies a commit and its collection together, and its feed tells of neither",
+        play="feeds_behind",
+        expected=("I-22", "I-25"),  # a consumer that came back names the second
+        patches=(Patch("slackwater.feeds.attached:_collects", BODY, "return False"),),
+    )
+)
+plant(
+    PlantedBug(
         "X-TOKEN-AHEAD",
         "a feed's token goes on behind the highest rows handed out, not from `resolved`",
         play="feeds_tables",

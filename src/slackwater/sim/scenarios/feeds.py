@@ -5,6 +5,7 @@ feeds_tight  a mirror alone, with buffers that a pause of its reader fills
 feeds_back   a consumer that comes back from every checkpoint, and one that never has to
 feeds_lag    followers that lag behind a log they cannot read, and records that are collected quickly (M11)
 feeds_lead   spans switched between lead and lag under their feeds: what is resolved may lie in the future
+feeds_behind followers so far behind that they apply commits together with their collection (X-FEED-COLLECTED)
 feeds_gc     history that is collected right behind a deletion (M18)
 """
 
@@ -59,9 +60,12 @@ _LAG = {
     "txn.expiration": 0.5,
     "queue.interval": 0.2,
 }
+_BEHIND = {"gc.interval": 0.2, "queue.interval": 0.2}
+TTL_MIN_S = 1.0
 _BY_HAND = {"gc.interval": 0.0, "protected_timestamp.refresh_interval": 0.5, "span_config.poll_interval": 0.5}
 """The collector says itself what goes, and copies of zones and protections are new enough for it."""
 _LAGGING = frozenset({FaultKind.READER_LAG})
+_BEHIND_BY = frozenset({FaultKind.READER_LAG, FaultKind.DISK_FULL})
 _PROGRAMS = {
     "mirror": Consumer.mirror,
     "restarter": Consumer.restarter,
@@ -114,6 +118,10 @@ def _collecting_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
     return replace(plan, splits=splits, ranges=plan.ranges + 2, merges=False, operator_mean_ns=10 * NS, gc_ttl_s=0.0)
 
 
+def _behind_plan(tape: Tape, *, nodes: int) -> ClusterPlan:
+    return replace(draw_plan(tape, nodes=nodes), gc_ttl_s=TTL_MIN_S)
+
+
 def _draw(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(1, 4), clients=(1, 4), duration_s=duration_s)
     scans = _SCANS if tape.stream("feeds/scans").chance(1, 2) else {}
@@ -128,6 +136,11 @@ def _draw_tight(tape: Tape, duration_s: float) -> Scenario:
 def _draw_lag(tape: Tape, duration_s: float) -> Scenario:
     drawn = draw_scenario(tape, nodes=(3, 3), clients=(2, 4), duration_s=duration_s)
     return replace(drawn, settings={**_LAG, **_SCANS}, faults=_LAGGING, fault_mean_ns=NS)
+
+
+def _draw_behind(tape: Tape, duration_s: float) -> Scenario:
+    drawn = draw_scenario(tape, nodes=(3, 3), clients=(4, 6), duration_s=duration_s)
+    return replace(drawn, settings={**_SOON, **_BEHIND}, faults=_BEHIND_BY, fault_mean_ns=NS // 2)
 
 
 def _draw_lead(tape: Tape, duration_s: float) -> Scenario:
@@ -190,6 +203,14 @@ for _play in (
         summary="feeds on followers that lag behind, while records of transactions are collected",
         draw=_draw_lag,
         workloads=_workloads(draw_plan, _PROGRAMS),
+        oracles=_oracles,
+        settle_s=base.SETTLE_S,
+    ),
+    Play(
+        name="feeds_behind",
+        summary="feeds on followers so far behind that they apply commits together with their collection",
+        draw=_draw_behind,
+        workloads=_workloads(_behind_plan, _PROGRAMS),
         oracles=_oracles,
         settle_s=base.SETTLE_S,
     ),
